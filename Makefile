@@ -1,0 +1,45 @@
+# Every target makes what it needs: the first one run on a fresh machine sets up .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help serve test test-fast test-slow lint format clean
+
+help:
+	@echo "make serve      run a broker on 127.0.0.1:9092, data in ./odradek-data"
+	@echo "make test       lint, types, import contracts, and every test but the slow ones"
+	@echo "make test-fast  only the tests that need no JDK"
+	@echo "make test-slow  the tests that take minutes"
+	@echo "make lint       ruff, mypy, import contracts"
+	@echo "make clean      remove what the targets made, but no broker's data"
+
+.venv/.made: pyproject.toml setup.py constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@mkdir -p .build && ln -sfn .. .build/odradek
+	@touch $@
+
+serve: .venv/.made
+	$(BIN)/odradek serve
+
+test: lint
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-fast: .venv/.made
+	$(BIN)/python -m pytest -m 'not slow and not interop'
+
+test-slow: .venv/.made
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/.made
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/.made
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv .build build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

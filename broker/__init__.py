@@ -1,0 +1,1 @@
+"""The broker: listeners, APIs, coordinators."""

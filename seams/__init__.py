@@ -1,0 +1,27 @@
+"""The six doors to the machine: clock, entropy, network, files, objects, offload.
+
+Everything nondeterministic or slow enters through them, handed in at construction and never reached
+for (a lint keeps `os`, `time`, `random`, `socket`, … out of every other floor). The real ones live
+here; the virtual ones, which can be slow, torn, full, partitioned or crashed, in `odradek.testing`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from odradek.seams.clock import Clock
+from odradek.seams.entropy import Entropy
+from odradek.seams.files import Files
+from odradek.seams.network import Network
+from odradek.seams.offload import Offload
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """What a node is given of the world. Object stores are opened by URL, through `objects`."""
+
+    clock: Clock
+    entropy: Entropy
+    network: Network
+    files: Files
+    offload: Offload

@@ -1,0 +1,23 @@
+"""Work that would block the loop: interface. The real one is `threads.py`.
+
+Only calls that release the GIL go here (reads of cold pages, fsync, object stores, compression);
+Python loops go to a worker process. A call is never abandoned: cancellation waits for it to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Offload(Protocol):
+    async def run(self, fn: Callable[[*Ts], T], *args: *Ts, lane: str) -> T:
+        """`fn(*args)` off the loop; `lane` names whose limit it counts against.
+
+        A lane is a log directory's path, or "objects": each has a limit of its own, so that one
+        slow disk holds up nobody else.
+        """
+        ...

@@ -1,0 +1,12 @@
+"""Maps the folders at the root to the namespace package `odradek`; all else is in pyproject.toml."""
+
+from setuptools import find_packages, setup
+
+FLOORS = ["seams", "protocol", "client", "storage", "replication", "broker", "testing"]
+
+found = find_packages(include=[pattern for floor in FLOORS for pattern in (floor, f"{floor}.*")])
+setup(
+    packages=[f"odradek.{package}" for package in found],
+    package_dir={f"odradek.{floor}": floor for floor in FLOORS},
+    package_data={f"odradek.{floor}": ["py.typed"] for floor in FLOORS},
+)

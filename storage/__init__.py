@@ -1,0 +1,1 @@
+"""The durable state of one node."""

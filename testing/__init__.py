@@ -1,0 +1,1 @@
+"""Brokers inside a test: fixtures, faults, virtual seams."""
