@@ -1,0 +1,138 @@
+"""The door of the command line: which command, and what its end looks like from outside.
+
+A command is a module with `add_parser(subparsers)`, which declares its arguments, and `run(args)`,
+which does the work and returns the exit code. Only the module of the chosen command is imported
+(`odradek serve` must be up in a fraction of a second); of the others only the line of help is known
+here.
+
+Exit codes: 0 done, 1 failed (one line on stderr says what and what to do), 2 wrong usage,
+130 Ctrl-C, 141 the reader of our output went away; the last two say nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, Protocol, TypeAlias, cast
+
+from odradek.broker.cli.errors import CommandFailed, WrongUsage
+
+FAILED = 1
+WRONG_USAGE = 2
+INTERRUPTED = 130
+READER_GONE = 141
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+class Command(Protocol):
+    """What a command's module offers."""
+
+    def add_parser(self, subparsers: Subparsers) -> argparse.ArgumentParser: ...
+
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+# name -> (module, the line of help); in the order in which help shows them
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "serve": ("odradek.broker.cli.serve", "run a broker"),
+    "topics": ("odradek.broker.cli.topics", "list, describe, create, alter and delete topics"),
+    "groups": ("odradek.broker.cli.groups", "list, describe, reset and delete consumer groups"),
+    "configs": ("odradek.broker.cli.configs", "describe and alter configs"),
+    "log-dirs": ("odradek.broker.cli.log_dirs", "what lies in the log directories"),
+    "produce": ("odradek.broker.cli.produce", "write records from stdin to a topic"),
+    "consume": ("odradek.broker.cli.consume", "print a topic's records"),
+    "dump": ("odradek.broker.cli.dump", "show and verify a broker's files, offline"),
+}
+
+EXAMPLES = """\
+a first minute:
+  odradek serve --topic greetings          # in one terminal: a broker on 127.0.0.1:9092
+  echo hello | odradek produce -t greetings
+  odradek consume -t greetings -o beginning -e
+
+`odradek COMMAND --help` explains a command and shows examples.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's); returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(arguments)
+    except SystemExit as end:  # argparse: --help, --version, wrong usage
+        return end.code if isinstance(end.code, int) else FAILED
+    except WrongUsage as wrong:
+        _complain(str(wrong))
+        return WRONG_USAGE
+    except CommandFailed as failure:
+        _complain(str(failure))
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _forget_stdout()
+        return READER_GONE
+
+
+def _run(arguments: list[str]) -> int:
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    command = _load(chosen) if chosen in COMMANDS else None
+    parser = build_parser(chosen if command else None, command)
+    args = parser.parse_args(arguments)
+    if command is None:  # no command at all: the teaching page, as an error
+        parser.print_help(sys.stderr)
+        return WRONG_USAGE
+    code = command.run(args)
+    sys.stdout.flush()  # here, where a broken pipe can still be met quietly
+    return code
+
+
+def build_parser(chosen: str | None, command: Command | None) -> argparse.ArgumentParser:
+    """The parser in which only the chosen command knows its arguments."""
+    parser = argparse.ArgumentParser(
+        prog="odradek",
+        description="A Kafka-wire-compatible broker, and the tools to talk to any Kafka cluster.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, help="show the version and exit")
+    subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
+    for name, (_, line) in COMMANDS.items():
+        if command is not None and name == chosen:
+            command.add_parser(subparsers)
+        else:
+            subparsers.add_parser(name, help=line)
+    return parser
+
+
+class _Version(argparse.Action):
+    """`--version`, reading the distribution's metadata only when asked."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"odradek {version('odradek')}")
+        parser.exit(0)
+
+
+def _load(name: str | None) -> Command:
+    assert name is not None
+    return cast(Command, importlib.import_module(COMMANDS[name][0]))
+
+
+def _complain(message: str) -> None:
+    sys.stderr.write(f"odradek: {message}\n")
+
+
+def _forget_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush does not complain either."""
+    import os  # noqa: TID251 - the process's edge
+
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
