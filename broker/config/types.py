@@ -1,0 +1,150 @@
+"""Config values: their types, and how text becomes a value and a value text.
+
+Kafka's types and rules (`ConfigDef` of Kafka 4.3): text is trimmed; INT and LONG are Java's decimal
+integers of 32 and 64 bits; a LIST is split at commas, the spaces around them dropped, and is empty
+for empty text; a PASSWORD never turns into text except where it is stored. `parse` and `to_text`
+are inverse up to formatting: `to_text` gives what Kafka's DescribeConfigs shows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+HIDDEN = "[hidden]"
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_DOUBLE = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)")
+
+
+class ConfigError(ValueError):
+    """A config's name or value is refused; the text says which and why, in one line."""
+
+    @classmethod
+    def of(cls, name: str, value: object, reason: str) -> ConfigError:
+        return cls(f"Invalid value {value} for configuration {name}: {reason}")
+
+
+class ConfigType(Enum):
+    """A config's type; the values are DescribeConfigs' type codes."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class Importance(Enum):
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, as DescribeConfigs numbers it."""
+
+    UNKNOWN = 0
+    TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
+
+
+class ResourceType(IntEnum):
+    """What a config belongs to, as the configs APIs number it."""
+
+    UNKNOWN = 0
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Password:
+    """A secret: neither `str` nor `repr` shows it."""
+
+    value: str
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    __str__ = __repr__
+
+
+ConfigValue = bool | int | float | str | Password | Sequence[str] | None
+
+_BITS: Mapping[ConfigType, int] = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
+
+
+def parse(name: str, text: str | None, kind: ConfigType) -> ConfigValue:
+    """The value that `text` stands for. Raises ConfigError."""
+    if text is None:
+        return None
+    trimmed = text.strip()
+    match kind:
+        case ConfigType.BOOLEAN:
+            if trimmed.lower() not in ("true", "false"):
+                raise ConfigError.of(name, text, "expected true or false")
+            return trimmed.lower() == "true"
+        case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
+            return _parse_integer(name, trimmed, kind)
+        case ConfigType.DOUBLE:
+            if not _DOUBLE.fullmatch(trimmed):
+                raise ConfigError.of(name, text, "not a number of type DOUBLE")
+            return float(trimmed.rstrip("fFdD"))
+        case ConfigType.LIST:
+            return tuple(re.split(r"\s*,\s*", trimmed)) if trimmed else ()
+        case ConfigType.PASSWORD:
+            return Password(trimmed)
+        case ConfigType.STRING | ConfigType.CLASS:
+            return trimmed
+
+
+def _parse_integer(name: str, trimmed: str, kind: ConfigType) -> int:
+    limit = 1 << (_BITS[kind] - 1)
+    if not _INTEGER.fullmatch(trimmed) or not -limit <= (value := int(trimmed)) < limit:
+        raise ConfigError.of(name, trimmed, f"not a number of type {kind.name}")
+    return value
+
+
+def to_text(value: ConfigValue) -> str | None:
+    """What DescribeConfigs shows of a value; a password's is HIDDEN."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | Password):
+        return str(value)
+    if isinstance(value, float):
+        return java_double(value)
+    return ",".join(value)
+
+
+def java_double(value: float) -> str:
+    """A double as Java prints it: `0.5`, `1.0`, `1.7976931348623157E308`."""
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        text = f"{value:.17g}" if "e" in repr(value) else repr(value)
+        return text if "." in text else f"{text}.0"
+    digits, exponent = f"{value!r}" if "e" in repr(value) else f"{value:e}", ""
+    mantissa, _, exponent = digits.partition("e")
+    if "e" not in repr(value):
+        mantissa = repr(value / 10 ** int(exponent)).rstrip("0")
+        mantissa = mantissa + "0" if mantissa.endswith(".") else mantissa
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
