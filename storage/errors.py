@@ -1,0 +1,117 @@
+"""What storage refuses, and with which Kafka error code the edge answers it.
+
+Every expected failure is a `StorageError`, a `KafkaError` with a fixed code. Two of them are about
+the disk: `DiskFull` leaves the log consistent and usable (whoever retries after space was freed
+succeeds), `LogFailed` is final: a write or a sync failed, what is on the disk is no longer known,
+and every later call of that log answers the same.
+"""
+
+from __future__ import annotations
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+
+class StorageError(KafkaError):
+    """An error of one partition's log."""
+
+    code = ErrorCode.unknown_server_error
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(self.code, message)
+
+
+class OffsetOutOfRange(StorageError):
+    """The offset is below the log's start or past its end."""
+
+    code = ErrorCode.offset_out_of_range
+
+
+class CorruptRecords(StorageError):
+    """Bytes to be appended are not whole, valid batches: a size, magic or CRC that does not hold."""
+
+    code = ErrorCode.corrupt_message
+
+
+class InvalidRecord(StorageError):
+    """A batch is whole, but says what it may not say (Kafka's InvalidRecordException, KIP-467).
+
+    `record_errors` are (index of the record in the batch, reason) for the Produce response.
+    """
+
+    code = ErrorCode.invalid_record
+
+    def __init__(self, message: str = "", record_errors: tuple[tuple[int, str], ...] = ()) -> None:
+        super().__init__(message)
+        self.record_errors = record_errors
+
+
+class InvalidTimestamp(InvalidRecord):
+    """A record's timestamp is too far from the broker's clock (message.timestamp.*.max.ms)."""
+
+    code = ErrorCode.invalid_timestamp
+
+
+class RecordTooLarge(StorageError):
+    """A batch is larger than max.message.bytes."""
+
+    code = ErrorCode.message_too_large
+
+
+class RecordListTooLarge(StorageError):
+    """What is to be appended at once is larger than a segment may be."""
+
+    code = ErrorCode.record_list_too_large
+
+
+class UnsupportedCompression(StorageError):
+    """A batch names a codec that does not exist."""
+
+    code = ErrorCode.unsupported_compression_type
+
+
+class OutOfOrderSequence(StorageError):
+    """A producer's batch does not follow its last one (KIP-98)."""
+
+    code = ErrorCode.out_of_order_sequence_number
+
+
+class InvalidProducerEpoch(StorageError):
+    """A producer's batch carries an epoch older than the one known (KIP-98, KIP-360)."""
+
+    code = ErrorCode.invalid_producer_epoch
+
+
+class UnknownProducerId(StorageError):
+    """A producer the log knows nothing of continues a sequence or a transaction."""
+
+    code = ErrorCode.unknown_producer_id
+
+
+class InvalidTransactionState(StorageError):
+    """A batch is in a transaction where it may not be, or the other way round (KIP-890)."""
+
+    code = ErrorCode.invalid_txn_state
+
+
+class CoordinatorFenced(StorageError):
+    """A transaction marker comes from a coordinator that has been replaced (KIP-98)."""
+
+    code = ErrorCode.transaction_coordinator_fenced
+
+
+class DiskFull(StorageError):
+    """No space left: nothing was appended, the log is as it was and goes on when there is space."""
+
+    code = ErrorCode.kafka_storage_error
+
+
+class NoDescriptors(StorageError):
+    """No file descriptor to be had: nothing changed; back-pressure, never a failed directory."""
+
+    code = ErrorCode.kafka_storage_error
+
+
+class LogFailed(StorageError):
+    """The log is offline: a write or sync failed, its directory failed, or it was closed."""
+
+    code = ErrorCode.kafka_storage_error

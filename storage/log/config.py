@@ -1,0 +1,117 @@
+"""The topic configs that a log obeys, typed.
+
+The names are Kafka's topic configs with '.' as '_'; names, meanings and defaults are those of Kafka
+4.3's LogConfig. Validation of text is not done here: the table of configs has refused what is bad
+before anything is made from it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any, get_args, get_type_hints
+
+INT64_MAX = (1 << 63) - 1
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """One topic's configs; times in milliseconds, sizes in bytes, -1 is "no limit" where allowed."""
+
+    cleanup_policy: tuple[str, ...] = ("delete",)
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    delete_retention_ms: int = DAY_MS
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = INT64_MAX
+    flush_ms: int = INT64_MAX
+    follower_replication_throttled_replicas: tuple[str, ...] = ()
+    index_interval_bytes: int = 4096
+    leader_replication_throttled_replicas: tuple[str, ...] = ()
+    local_retention_bytes: int = -2
+    local_retention_ms: int = -2
+    max_compaction_lag_ms: int = INT64_MAX
+    max_message_bytes: int = 1024 * 1024 + 12
+    message_timestamp_after_max_ms: int = 3_600_000
+    message_timestamp_before_max_ms: int = INT64_MAX
+    message_timestamp_type: str = "CreateTime"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    min_insync_replicas: int = 1
+    preallocate: bool = False
+    remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
+    remote_storage_enable: bool = False
+    retention_bytes: int = -1
+    retention_ms: int = 7 * DAY_MS
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_index_bytes: int = 10 * 1024 * 1024
+    segment_jitter_ms: int = 0
+    segment_ms: int = 7 * DAY_MS
+    unclean_leader_election_enable: bool = False
+    internal_segment_bytes: int | None = None
+
+    @classmethod
+    def from_topic_configs(
+        cls, configs: Mapping[str, str], *, base: LogConfig | None = None
+    ) -> LogConfig:
+        """From already validated text by Kafka's names; what is missing is `base`'s or the default.
+
+        Names that are no topic configs are passed over: a broker may know more than a log needs.
+        """
+        types_by_name = _field_types()
+        values = {
+            field: _parse(types_by_name[field], text)
+            for name, text in configs.items()
+            if (field := name.replace(".", "_")) in types_by_name
+        }
+        return replace(base if base is not None else cls(), **values)
+
+    @property
+    def compact(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def delete(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @property
+    def log_append_time(self) -> bool:
+        return self.message_timestamp_type == "LogAppendTime"
+
+    @property
+    def max_segment_bytes(self) -> int:
+        """`segment.bytes`, or the tests' door `internal.segment.bytes`."""
+        if self.internal_segment_bytes is not None:
+            return self.internal_segment_bytes
+        return self.segment_bytes
+
+    @property
+    def max_segment_ms(self) -> int:
+        """How long a segment may stay active; a compacted one no longer than its compaction lag."""
+        if self.compact and self.max_compaction_lag_ms > 0:
+            return min(self.max_compaction_lag_ms, self.segment_ms)
+        return self.segment_ms
+
+
+@cache
+def _field_types() -> dict[str, Any]:
+    hints = get_type_hints(LogConfig)
+    return {field.name: hints[field.name] for field in fields(LogConfig)}
+
+
+def _parse(kind: Any, text: str) -> object:
+    if isinstance(kind, types.UnionType):
+        kind = get_args(kind)[0]
+    if kind is bool:
+        return text.strip().lower() == "true"
+    if kind is int or kind is float:
+        return kind(text)
+    if kind is str:
+        return text
+    return tuple(part for item in text.split(",") if (part := item.strip()))
