@@ -1,0 +1,1 @@
+"""Log directories: several disks, each with its lock, identity, checkpoints and health (JBOD)."""

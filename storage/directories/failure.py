@@ -1,0 +1,33 @@
+"""Which errors take a log directory offline.
+
+The decision: **any I/O error does, at the first one, for good** (until the process is restarted),
+with two exceptions that say nothing about the disk:
+
+- `OutOfDescriptors` (EMFILE, ENFILE): the process is at its limit; back-pressure, tried again.
+- A full disk (ENOSPC, EDQUOT) where whoever hit it *undid* what it had begun: nothing is lost, the
+  request is refused with KAFKA_STORAGE_ERROR, what is there can still be read, and retention or a
+  deleted topic may make room. Kafka takes the directory offline here, and itself down with its last
+  one; a broker for tests that dies of a full tmpfs helps nobody. A full disk at a `sync` is like any
+  other failed sync (bytes that were accepted may be lost): offline.
+
+A missing file is an error of the disk like any other: nobody but us removes files. A failed sync is
+never tried again (the kernel may have dropped the pages and would report success).
+"""
+
+from __future__ import annotations
+
+import errno
+
+from odradek.seams.files import OutOfDescriptors
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def takes_offline(error: OSError, *, undone: bool = False) -> bool:
+    """Whether a directory goes offline after `error`.
+
+    `undone`: what the failing operation had begun was taken back, the files are as before it.
+    """
+    if isinstance(error, OutOfDescriptors):
+        return False
+    return not (undone and error.errno in NO_ROOM)

@@ -1,0 +1,113 @@
+"""The names of the directories inside a log directory, Kafka's and KIP-113's.
+
+A partition's directory is `topic-partition`. While something is done to it, a suffix says what:
+
+- `topic-partition.<32 hex>-delete`   deleted; removed after `file.delete.delay.ms`
+- `topic-partition.<32 hex>-stray`    not assigned to this node; kept for the operator
+- `topic-partition.<32 hex>-future`   Kafka's unfinished move
+- `topic-partition.move`, `.delete`   ours (KIP-113, J-05 and J-10); a second `.delete` of the same
+  partition carries a uuid, `topic-partition.<32 hex>.delete`
+
+A name is at most 255 bytes (the file systems' limit): for `-delete` and `-stray` the topic is cut
+to fit, as Kafka does; the live name and `-future` are never cut, they must be found again.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+from uuid import UUID
+
+NAME_BYTES_MAX = 255
+METADATA_TOPIC = "__cluster_metadata"
+REMOTE_INDEX_CACHE = "remote-log-index-cache"
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+_UNIQUE = re.compile(r"[0-9a-zA-Z]+")
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class State(Enum):
+    """What the suffix says of a partition's directory."""
+
+    LIVE = ""
+    DELETED = "-delete"
+    STRAY = "-stray"
+    FUTURE = "-future"
+    MOVING = ".move"
+    MOVED_AWAY = ".delete"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDirectory:
+    """A directory's name, taken apart. The topic of a deleted or stray one may be cut short."""
+
+    topic_partition: TopicPartition
+    state: State
+
+
+class NotAPartition(ValueError):
+    """A directory's name is not one of a partition."""
+
+
+def live_name(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def deleted_name(topic: str, partition: int, unique: UUID) -> str:
+    """Where a deleted partition's directory is renamed to; at most 255 bytes."""
+    return _cut(topic, f"-{partition}.{unique.hex}{State.DELETED.value}")
+
+
+def stray_name(topic: str, partition: int, unique: UUID) -> str:
+    """Where a directory goes whose partition is not assigned to this node; at most 255 bytes."""
+    return _cut(topic, f"-{partition}.{unique.hex}{State.STRAY.value}")
+
+
+def future_name(topic: str, partition: int, unique: UUID) -> str:
+    return f"{live_name(topic, partition)}.{unique.hex}{State.FUTURE.value}"
+
+
+def _cut(topic: str, suffix: str) -> str:
+    return topic[: NAME_BYTES_MAX - len(suffix)] + suffix
+
+
+def parse(name: str) -> PartitionDirectory:
+    """Take a directory's name apart. Raises NotAPartition, which says what was wrong with it."""
+    stem, state = _split_state(name)
+    topic, dash, number = stem.rpartition("-")
+    if not dash or not topic or not number:
+        raise NotAPartition(f"'{name}' is not of the form topic-partition")
+    if not (number.isascii() and number.isdigit()) or int(number) > 2**31 - 1:
+        raise NotAPartition(f"'{name}' does not end in a partition's number")
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise NotAPartition(f"'{name}' does not begin with a legal topic name")
+    return PartitionDirectory(TopicPartition(topic, int(number)), state)
+
+
+def _split_state(name: str) -> tuple[str, State]:
+    for state in (State.DELETED, State.STRAY, State.FUTURE):
+        if name.endswith(state.value):
+            stem, dot, unique = name.removesuffix(state.value).rpartition(".")
+            # A live partition cannot end so: after its last dash come digits only.
+            if not dot or not _UNIQUE.fullmatch(unique):
+                raise NotAPartition(f"'{name}' lacks the '.<uuid>' before '{state.value}'")
+            return stem, state
+    if name.endswith(State.MOVING.value):
+        return name.removesuffix(State.MOVING.value), State.MOVING
+    if name.endswith(State.MOVED_AWAY.value):
+        stem = name.removesuffix(State.MOVED_AWAY.value)
+        rest, dot, unique = stem.rpartition(".")
+        if dot and re.fullmatch("[0-9a-f]{32}", unique):
+            return rest, State.MOVED_AWAY
+        return stem, State.MOVED_AWAY
+    return name, State.LIVE
