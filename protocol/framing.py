@@ -1,0 +1,144 @@
+"""Frames and headers: the four-byte size, who asks for what, and how an answer starts.
+
+A frame is handed in without its size prefix. Header versions follow from the table of APIs
+(request header 1 or 2, response header 0 or 1), but for ApiVersions, whose response header is always
+0, so that a client that asked in a version we don't know can still read the answer (KIP-511).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+
+from odradek.protocol.apis import API_VERSIONS, APIS, Api
+from odradek.protocol.errors import InvalidFrame
+from odradek.seams.files import Buffer, FileSlice
+
+_FIXED = Struct(">hhih")
+_SIZE = Struct(">i")
+_CORRELATION = Struct(">i")
+_CORRELATION_AND_NO_TAGS = Struct(">ib")
+
+
+class UnknownApi(InvalidFrame):
+    """A request for an API that Kafka 4.3 does not have."""
+
+
+class RequestHeader:
+    """Who asks for what; `body` is the offset in the frame at which the message starts."""
+
+    __slots__ = ("api", "api_key", "api_version", "body", "client_id", "correlation_id")
+
+    def __init__(
+        self, api: Api, api_version: int, correlation_id: int, client_id: str | None, body: int
+    ) -> None:
+        self.api = api
+        self.api_key = api.key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.body = body
+
+    def __repr__(self) -> str:
+        return (
+            f"RequestHeader({self.api.name} v{self.api_version}, "
+            f"correlation {self.correlation_id}, client {self.client_id!r})"
+        )
+
+
+def read_request_header(frame: memoryview) -> RequestHeader:
+    """Read the header of a request; the version is not checked against what the API has.
+
+    Raises UnknownApi for an unknown key, InvalidFrame for anything else that is no header.
+    """
+    size = len(frame)
+    if size < 10:
+        raise InvalidFrame(f"a request of {size} bytes is too short for a header")
+    api_key, version, correlation_id, length = _FIXED.unpack_from(frame)
+    api = APIS.get(api_key)
+    if api is None:
+        raise UnknownApi(f"unknown API key {api_key}")
+    body = 10
+    client_id = None
+    if length >= 0:
+        body += length
+        if body > size:
+            raise InvalidFrame(f"a client id of {length} bytes in a request of {size}")
+        try:
+            client_id = str(frame[10:body], "utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidFrame("a client id that is not UTF-8") from error
+    elif length != -1:
+        raise InvalidFrame(f"a client id of {length} bytes")
+    if version >= api.flexible_version:
+        if body < size and frame[body] == 0:
+            body += 1
+        else:
+            body = skip_tagged_fields(frame, body)
+    return RequestHeader(api, version, correlation_id, client_id, body)
+
+
+def response_header(api: Api, version: int, correlation_id: int) -> bytes:
+    """The header of an answer, without the frame's size."""
+    if version >= api.flexible_version and api is not API_VERSIONS:
+        return _CORRELATION_AND_NO_TAGS.pack(correlation_id, 0)
+    return _CORRELATION.pack(correlation_id)
+
+
+def read_response_header(api: Api, version: int, frame: memoryview) -> tuple[int, int]:
+    """The correlation id of an answer, and the offset at which its message starts."""
+    if len(frame) < 4:
+        raise InvalidFrame(f"an answer of {len(frame)} bytes is too short for a header")
+    (correlation_id,) = _CORRELATION.unpack_from(frame)
+    if version >= api.flexible_version and api is not API_VERSIONS:
+        return correlation_id, skip_tagged_fields(frame, 4)
+    return correlation_id, 4
+
+
+def request_header(api: Api, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """The header of a request, without the frame's size."""
+    name = b"" if client_id is None else client_id.encode()
+    length = -1 if client_id is None else len(name)
+    tags = b"\0" if version >= api.flexible_version else b""
+    return _FIXED.pack(api.key, version, correlation_id, length) + name + tags
+
+
+def frame(parts: Sequence[Buffer | FileSlice]) -> list[Buffer | FileSlice]:
+    """Put the four-byte size in front; nothing is copied or read."""
+    size = 0
+    for part in parts:
+        size += part.size if isinstance(part, FileSlice) else len(part)
+    return [_SIZE.pack(size), *parts]
+
+
+def read_uvarint(view: Buffer, position: int) -> tuple[int, int]:
+    """An unsigned 32-bit varint (KIP-482) and the position after it."""
+    value = shift = 0
+    try:
+        while True:
+            byte = view[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift > 28:
+                raise InvalidFrame("a varint longer than five bytes")
+    except IndexError:
+        raise InvalidFrame("cut short in a varint") from None
+    if value > 0xFFFFFFFF:
+        raise InvalidFrame("a varint of more than 32 bits")
+    return value, position
+
+
+def skip_tagged_fields(view: Buffer, position: int) -> int:
+    """The position after a section of tagged fields, whatever is in them."""
+    count, position = read_uvarint(view, position)
+    size = len(view)
+    for _ in range(count):
+        _tag, position = read_uvarint(view, position)
+        length, position = read_uvarint(view, position)
+        position += length
+        if position > size:
+            raise InvalidFrame("cut short in a tagged field")
+    return position
