@@ -1,0 +1,118 @@
+"""A broker in a process of its own, whichever it is: what `real_kafka` and `odradek_process` share."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+
+class BrokerFailed(AssertionError):
+    """A broker did not start, or did not end well; the text has the end of its log."""
+
+
+class BrokerProcess:
+    """A running broker. Use it as a context: leaving it stops the broker cleanly.
+
+    `directory` is its own (config, log); `log_dirs` hold the partitions and outlive the process, so
+    that a broker started later over the same directories finds them.
+    """
+
+    kind = "?"
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        bootstrap: str,
+        directory: Path,
+        log_dirs: Sequence[Path],
+        log_file: Path,
+    ) -> None:
+        self.process = process
+        self.bootstrap = bootstrap
+        self.directory = directory
+        self.log_dirs = list(log_dirs)
+        self.log_file = log_file
+
+    def stop(self, timeout: float = 30) -> None:
+        """SIGTERM, and wait for the clean end; BrokerFailed if that is not what happens."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerFailed(f"not stopped {timeout:g} s after SIGTERM\n{self.log()}") from None
+        if code not in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
+            raise BrokerFailed(f"ended with exit code {code}\n{self.log()}")
+
+    def kill(self) -> None:
+        """SIGKILL: what was acknowledged must still be there afterwards."""
+        self.process.kill()
+        self.process.wait()
+
+    def log(self) -> str:
+        """The end of what the broker wrote on stdout and stderr."""
+        return self.log_file.read_text(errors="replace")[-6000:]
+
+    def partition_directory(self, topic: str, partition: int = 0) -> Path:
+        """Where the partition's files are."""
+        name = f"{topic}-{partition}"
+        found = [path / name for path in self.log_dirs if (path / name).is_dir()]
+        if len(found) != 1:
+            raise AssertionError(f"{name} is in {len(found)} of {self.log_dirs}")
+        return found[0]
+
+    def __enter__(self) -> BrokerProcess:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.stop()
+        else:
+            self.kill()
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def log_directories(directory: Path, count: int) -> list[Path]:
+    """`count` log directories' names inside `directory`."""
+    return [directory / f"logs-{number}" for number in range(1, count + 1)]
+
+
+@contextmanager
+def deadline(seconds: float, waiting_for: str) -> Iterator[DeadlineCheck]:
+    """Polling with an end: `with deadline(…) as check: while not …: check()`."""
+    yield DeadlineCheck(time.monotonic() + seconds, waiting_for)
+
+
+class DeadlineCheck:
+    def __init__(self, end: float, waiting_for: str) -> None:
+        self._end = end
+        self._waiting_for = waiting_for
+
+    def __call__(self, pause: float = 0.02) -> None:
+        """Pause a little; AssertionError once the time is up."""
+        if time.monotonic() > self._end:
+            raise AssertionError(f"waited in vain for {self._waiting_for}")
+        time.sleep(pause)
+
+
+def properties(config: Mapping[str, str]) -> str:
+    """`config` as the text of a .properties file."""
+    return "".join(f"{key}={value}\n" for key, value in config.items())

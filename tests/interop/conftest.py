@@ -1,0 +1,64 @@
+"""Which broker the interop tests run against: `ODRADEK_INTEROP_BROKER`.
+
+`odradek` (the default) or `kafka`, or both with a comma between. Against Apache Kafka the tests
+test themselves: what holds there and fails here is ours to mend.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.broker_process import BrokerProcess
+from tests.interop.kafka_dist import KafkaUnavailable, kafka_dist
+from tests.interop.odradek_process import start_odradek
+from tests.interop.real_kafka import start_kafka
+
+BROKERS = [name.strip() for name in os.environ.get("ODRADEK_INTEROP_BROKER", "odradek").split(",")]
+STARTERS: dict[str, Callable[..., BrokerProcess]] = {"odradek": start_odradek, "kafka": start_kafka}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.interop)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kafka_can_run() -> None:
+    """Say once, and clearly, what the machine lacks."""
+    try:
+        kafka_dist()
+    except KafkaUnavailable as unavailable:
+        pytest.fail(str(unavailable), pytrace=False)
+
+
+@pytest.fixture(scope="session", params=BROKERS)
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerProcess]:
+    """One broker for all tests: two log directories, its own process, a real socket."""
+    config = {"log.retention.check.interval.ms": "1000", "log.initial.task.delay.ms": "0"}
+    directory = tmp_path_factory.mktemp(f"broker-{request.param}")
+    with STARTERS[request.param](directory, config=config, log_dir_count=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def bootstrap(broker: BrokerProcess) -> str:
+    return broker.bootstrap
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses: for topics, groups, client ids."""
+    test = request.node.name.partition("[")[0].removeprefix("test_").replace("_", "-")
+    return f"{test}-{next(_numbers)}"

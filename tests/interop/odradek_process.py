@@ -1,0 +1,71 @@
+"""`odradek serve` in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.interop.broker_process import (
+    BrokerFailed,
+    BrokerProcess,
+    deadline,
+    log_directories,
+)
+
+START_SECONDS = 30
+
+
+class OdradekProcess(BrokerProcess):
+    kind = "odradek"
+
+
+def start_odradek(
+    directory: Path,
+    *,
+    config: Mapping[str, str] | None = None,
+    log_dirs: Sequence[Path] | None = None,
+    log_dir_count: int = 1,
+    arguments: Sequence[str] = (),
+) -> OdradekProcess:
+    """Run `odradek serve` on a free port over the log directories, with its defaults.
+
+    `config` is set with --set; `arguments` are further ones for the command line. Returns once the
+    port file is there, that is, once requests are answered.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    log_dirs = list(log_dirs or log_directories(directory, log_dir_count))
+    port_file = directory / "port"
+    port_file.unlink(missing_ok=True)
+    log_file = directory / "odradek.log"
+    settings = [
+        word for key, value in (config or {}).items() for word in ("--set", f"{key}={value}")
+    ]
+    with log_file.open("ab") as log:
+        process = subprocess.Popen(
+            [
+                sys.executable, "-m", "odradek.broker", "serve",
+                "--listen", "127.0.0.1:0",
+                "--log-dirs", ",".join(map(str, log_dirs)),
+                "--port-file", str(port_file),
+                *settings,
+                *arguments,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=directory,
+        )  # fmt: skip
+    broker = OdradekProcess(process, "", directory, log_dirs, log_file)
+    try:
+        with deadline(START_SECONDS, "odradek serve to write its port file") as check:
+            while not port_file.exists():
+                if process.poll() is not None:
+                    raise BrokerFailed(f"odradek serve ended at once\n{broker.log()}")
+                check(0.005)
+    except BaseException:
+        broker.kill()
+        raise
+    broker.bootstrap = port_file.read_text().strip()
+    return broker
