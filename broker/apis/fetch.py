@@ -1,0 +1,259 @@
+"""Fetch (KIP-74 sizes, KIP-227 sessions, KIP-320 epochs, KIP-516 topic ids).
+
+Records go from the segment's file to the socket: an answer holds slices of files, pinned until they
+were sent. A fetch that finds less than `min_bytes` waits for appends, not for a timer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from odradek.broker.context import RequestContext
+from odradek.broker.dispatch import Route
+from odradek.broker.fetch_sessions import PartitionKey, Wanted
+from odradek.broker.fetch_wait import FetchWait
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.fetch import FetchedPartition, FetchedTopic, write_fetch_response
+from odradek.protocol.messages import field
+from odradek.replication.partition.partition import Partition
+from odradek.seams.files import Buffer, FileSlice, WouldBlock
+
+TOPIC_IDS_FROM_VERSION = 13
+READ_COMMITTED = 1
+CONSUMER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the writer of the response needs."""
+
+    error_code: ErrorCode
+    session_id: int
+    chosen: Sequence[tuple[Wanted, FetchedPartition]]
+
+
+@dataclass(slots=True)
+class Limits:
+    max_bytes: int
+    isolation_level: int
+    replica_id: int
+
+
+async def fetch(request: Any, ctx: RequestContext) -> Answer:
+    """Read every partition of the plan; wait while there is too little and time is left."""
+    uses_topic_ids = ctx.api_version >= TOPIC_IDS_FROM_VERSION
+    try:
+        plan = ctx.broker.fetch_sessions.plan(
+            field(request, "session_id", 0),
+            field(request, "session_epoch", -1),
+            _wanted(request),
+            _forgotten(request),
+            uses_topic_ids=uses_topic_ids,
+            now=ctx.broker.seams.clock.monotonic(),
+        )
+    except KafkaError as error:
+        return Answer(error.code, 0, ())
+    limits = _limits(request, ctx)
+    found = await _read(plan.wanted, ctx, limits)
+    missing = request.min_bytes - _size(found)
+    wait_seconds = request.max_wait.total_seconds()
+    if missing > 0 and wait_seconds > 0 and plan.wanted and not _failed(found):
+        _let_go(found)
+        await ctx.flush()
+        waited_for = [
+            ctx.broker.partitions.get(each.topic, each.topic_id, each.index) for each in plan.wanted
+        ]
+        await FetchWait(missing).wait(waited_for, wait_seconds)
+        found = await _read(plan.wanted, ctx, limits)
+    return Answer(ErrorCode.none, plan.session_id, plan.select(found))
+
+
+def _wanted(request: Any) -> list[Wanted]:
+    wanted = []
+    for topic in request.topics:
+        name, topic_id = field(topic, "topic", None), field(topic, "topic_id", None)
+        for each in topic.partitions:
+            wanted.append(
+                Wanted(
+                    name,
+                    topic_id,
+                    each.partition,
+                    each.fetch_offset,
+                    each.partition_max_bytes,
+                    field(each, "current_leader_epoch", -1),
+                    field(each, "last_fetched_epoch", -1),
+                    field(each, "log_start_offset", -1),
+                )
+            )
+    return wanted
+
+
+def _forgotten(request: Any) -> Iterable[PartitionKey]:
+    for topic in field(request, "forgotten_topics_data", ()):
+        key = field(topic, "topic_id", None) or field(topic, "topic", None)
+        for index in topic.partitions:
+            yield (key, index)
+
+
+def _limits(request: Any, ctx: RequestContext) -> Limits:
+    state = field(request, "replica_state", None)
+    replica_id = field(request, "replica_id", CONSUMER) if state is None else state.replica_id
+    max_bytes = min(
+        field(request, "max_bytes", 2**31 - 1), ctx.broker.config.get_int("fetch.max.bytes")
+    )
+    return Limits(max_bytes, field(request, "isolation_level", 0), replica_id)
+
+
+Found = list[tuple[Wanted, FetchedPartition]]
+
+
+async def _read(wanted: Sequence[Wanted], ctx: RequestContext, limits: Limits) -> Found:
+    """Read in the order of the plan within the request's bytes; the first that has any is not cut
+    (KIP-74). The slices in what it returns are pinned."""
+    found: Found = []
+    left_bytes = limits.max_bytes
+    size_bytes = 0
+    try:
+        for each in wanted:
+            answer = await _read_partition(each, ctx, limits, left_bytes, size_bytes == 0)
+            found.append((each, answer))
+            for part in answer.records:
+                size_bytes += part.size if isinstance(part, FileSlice) else len(part)
+            left_bytes = max(0, limits.max_bytes - size_bytes)
+        await _warm(found, ctx)
+    except BaseException:
+        _let_go(found)
+        raise
+    return found
+
+
+async def _read_partition(
+    wanted: Wanted, ctx: RequestContext, limits: Limits, left_bytes: int, at_least_one: bool
+) -> FetchedPartition:
+    try:
+        partition = ctx.broker.partitions.get(wanted.topic, wanted.topic_id, wanted.index)
+        partition.check_leader(wanted.current_leader_epoch)
+        max_bytes = min(wanted.max_bytes, left_bytes)
+        try:
+            return _read_log(partition, wanted, limits, max_bytes, at_least_one, True)
+        except WouldBlock:
+            return await ctx.broker.seams.offload.run(
+                _read_log,
+                partition,
+                wanted,
+                limits,
+                max_bytes,
+                at_least_one,
+                False,
+                lane=str(partition.log.directory.parent),
+            )
+    except KafkaError as error:
+        return FetchedPartition(wanted.index, error.code, -1, -1, -1)
+
+
+def _read_log(
+    partition: Partition,
+    wanted: Wanted,
+    limits: Limits,
+    max_bytes: int,
+    at_least_one: bool,
+    nowait: bool,
+) -> FetchedPartition:
+    log = partition.log
+    high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
+    if wanted.last_fetched_epoch >= 0:
+        end = log.epochs.end_offset_for(wanted.last_fetched_epoch)
+        if end.epoch < wanted.last_fetched_epoch or end.end_offset < wanted.offset:
+            return FetchedPartition(
+                wanted.index,
+                ErrorCode.none,
+                high_watermark,
+                last_stable_offset,
+                log.log_start_offset,
+                diverging_epoch=(end.epoch, end.end_offset),
+            )
+    committed = limits.isolation_level == READ_COMMITTED
+    limit = last_stable_offset if committed else high_watermark
+    read = log.read(wanted.offset, max_bytes, limit=limit, at_least_one=at_least_one, nowait=nowait)
+    records: Sequence[Buffer | FileSlice] = () if read.slice is None else (read.slice,)
+    aborted = None
+    if committed:
+        aborted = log.aborted_transactions(wanted.offset, limit) if records else ()
+    return FetchedPartition(
+        wanted.index,
+        ErrorCode.none,
+        high_watermark,
+        last_stable_offset,
+        log.log_start_offset,
+        aborted_transactions=aborted,
+        records=records,
+    )
+
+
+async def _warm(found: Found, ctx: RequestContext) -> None:
+    """Bring slices that are not in memory there off the loop, so that sending them does not block.
+
+    Old data lies on disk; the probe of a slice's two ends costs a microsecond each.
+    """
+    for _, answer in found:
+        for part in answer.records:
+            if isinstance(part, FileSlice) and not _in_memory(part):
+                lane = str(part.file.path.parent.parent)
+                await ctx.broker.seams.offload.run(
+                    part.file.read_at, part.position, part.size, lane=lane
+                )
+
+
+def _in_memory(part: FileSlice) -> bool:
+    try:
+        part.file.read_at(part.position, 1, nowait=True)
+        part.file.read_at(part.position + part.size - 1, 1, nowait=True)
+    except WouldBlock:
+        return False
+    return True
+
+
+def _size(found: Found) -> int:
+    return sum(
+        part.size if isinstance(part, FileSlice) else len(part)
+        for _, answer in found
+        for part in answer.records
+    )
+
+
+def _failed(found: Found) -> bool:
+    """An error, or a history that parts from the leader's, is answered at once."""
+    return any(
+        answer.error_code != ErrorCode.none or answer.diverging_epoch is not None
+        for _, answer in found
+    )
+
+
+def _let_go(found: Found) -> None:
+    for _, answer in found:
+        for part in answer.records:
+            if isinstance(part, FileSlice):
+                part.file.unpin()
+
+
+def write(key: int, version: int, answer: Answer) -> list[Buffer | FileSlice]:
+    """The response, its records still slices of files."""
+    topics: dict[object, tuple[Wanted, list[FetchedPartition]]] = {}
+    for wanted, partition in answer.chosen:
+        topics.setdefault(wanted.topic_id or wanted.topic, (wanted, []))[1].append(partition)
+    return write_fetch_response(
+        version,
+        throttle_time_ms=0,
+        error_code=answer.error_code,
+        session_id=answer.session_id,
+        topics=[
+            FetchedTopic(first.topic, first.topic_id, partitions)
+            for first, partitions in topics.values()
+        ],
+    )
+
+
+HANDLERS = {apis.FETCH: Route(fetch, write=write, prompt=True)}

@@ -1,0 +1,196 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where a partition's log begins and ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from odradek.broker.context import RequestContext
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import field
+from odradek.replication.partition.partition import Partition
+from odradek.storage.errors import OffsetOutOfRange
+from odradek.storage.log.partition_log import TimestampAndOffset
+
+EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
+    -2,
+    -1,
+    -3,
+    -4,
+    -5,
+    -6,
+)
+SPECIAL_SINCE_VERSION = {
+    EARLIEST: 1,
+    LATEST: 1,
+    MAX_TIMESTAMP: 7,  # KIP-734
+    EARLIEST_LOCAL: 7,  # KIP-405 has it at version 7, Kafka at 8
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+READ_COMMITTED = 1
+CONSUMER, DEBUGGER = -1, -2
+TO_HIGH_WATERMARK = -1
+NOTHING_TIERED = TimestampAndOffset(-1, -1, -1)
+
+
+async def list_offsets(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Translate timestamps into offsets (KIP-79); negative ones name places in the log."""
+    times_named = Counter(
+        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+    )
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    await _list_partition(topic.name, each, request, ctx, times_named)
+                    for each in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+async def _list_partition(
+    topic: str, wanted: Any, request: Any, ctx: RequestContext, times_named: Counter[Any]
+) -> dict[str, Any]:
+    index = wanted.partition_index
+    try:
+        if times_named[topic, index] > 1:
+            raise KafkaError(ErrorCode.invalid_request, "a partition is named twice")
+        since = SPECIAL_SINCE_VERSION.get(wanted.timestamp, 2**15)
+        if wanted.timestamp < 0 and ctx.api_version < since:
+            raise KafkaError(ErrorCode.unsupported_version, f"timestamp {wanted.timestamp}")
+        partition = ctx.broker.partitions.get(topic, None, index)
+        epoch = field(wanted, "current_leader_epoch", -1)
+        if request.replica_id == DEBUGGER:
+            partition.check_epoch(epoch)
+        else:
+            partition.check_leader(epoch)
+        found = await _find(partition, wanted.timestamp, _last_fetchable(partition, request), ctx)
+    except KafkaError as error:
+        return {"partition_index": index, "error_code": error.code, "timestamp": -1, "offset": -1}
+    return {
+        "partition_index": index,
+        "error_code": ErrorCode.none,
+        "timestamp": found.timestamp,
+        "offset": found.offset,
+        "leader_epoch": found.leader_epoch,
+    }
+
+
+def _last_fetchable(partition: Partition, request: Any) -> int:
+    if request.replica_id != CONSUMER:
+        return partition.log.end_offset
+    if field(request, "isolation_level", 0) == READ_COMMITTED:
+        return partition.log.last_stable_offset
+    return partition.log.high_watermark
+
+
+async def _find(
+    partition: Partition, timestamp: int, last_fetchable: int, ctx: RequestContext
+) -> TimestampAndOffset:
+    log = partition.log
+    if timestamp == LATEST:
+        return TimestampAndOffset(-1, last_fetchable, partition.leader_epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        start = log.log_start_offset
+        return TimestampAndOffset(-1, start, log.epochs.epoch_for(start))
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return NOTHING_TIERED
+    lane = str(log.directory.parent)
+    if timestamp == MAX_TIMESTAMP:
+        found = await ctx.broker.seams.offload.run(log.max_timestamp, lane=lane)
+    else:
+        found = await ctx.broker.seams.offload.run(log.find_timestamp, timestamp, lane=lane)
+    if found is None or found.offset >= last_fetchable:
+        return TimestampAndOffset(-1, -1, -1)
+    return found
+
+
+async def offset_for_leader_epoch(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Where an epoch ended on this leader (KIP-101, KIP-279)."""
+    return {
+        "topics": [
+            {
+                "topic": topic.topic,
+                "partitions": [_end_of_epoch(topic.topic, each, ctx) for each in topic.partitions],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[str, Any]:
+    answer = {"partition": wanted.partition, "leader_epoch": -1, "end_offset": -1}
+    try:
+        partition = ctx.broker.partitions.get(topic, None, wanted.partition)
+        partition.check_leader(field(wanted, "current_leader_epoch", -1))
+        end = partition.log.epochs.end_offset_for(wanted.leader_epoch)
+    except KafkaError as error:
+        return {**answer, "error_code": error.code}
+    return {
+        **answer,
+        "error_code": ErrorCode.none,
+        "leader_epoch": end.epoch,
+        "end_offset": end.end_offset,
+    }
+
+
+async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Move log start offsets up (KIP-107); the bytes follow with the next retention run."""
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [_delete_before(topic.name, each, ctx) for each in topic.partitions],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> dict[str, Any]:
+    try:
+        if ctx.broker.is_internal(topic):
+            raise KafkaError(
+                ErrorCode.invalid_topic_exception, f"records of {topic} can't be deleted"
+            )
+        partition = ctx.broker.partitions.get(topic, None, wanted.partition_index)
+        partition.check_leader()
+        low_watermark = _advance_log_start(partition, wanted.offset)
+    except KafkaError as error:
+        return {
+            "partition_index": wanted.partition_index,
+            "low_watermark": -1,
+            "error_code": error.code,
+        }
+    return {
+        "partition_index": wanted.partition_index,
+        "low_watermark": low_watermark,
+        "error_code": ErrorCode.none,
+    }
+
+
+def _advance_log_start(partition: Partition, requested: int) -> int:
+    log = partition.log
+    if "delete" not in log.config.cleanup_policy:
+        raise KafkaError(
+            ErrorCode.policy_violation, "records go by offset only where cleanup.policy has delete"
+        )
+    offset = log.high_watermark if requested == TO_HIGH_WATERMARK else requested
+    if not 0 <= offset <= log.high_watermark:
+        raise OffsetOutOfRange(f"offset {offset} is past the high watermark {log.high_watermark}")
+    log.advance_log_start(offset, "records deleted by a client")
+    return log.log_start_offset
+
+
+HANDLERS = {
+    apis.LIST_OFFSETS: list_offsets,
+    apis.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+    apis.DELETE_RECORDS: delete_records,
+}

@@ -1,0 +1,193 @@
+"""Produce: batches are checked by their headers, stamped in place and appended; no record is read.
+
+The records are views into the connection's buffer, valid until this handler first waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from odradek.broker.context import RequestContext
+from odradek.broker.dispatch import Route
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
+from odradek.protocol.produce import ProduceRequest, read_produce
+from odradek.replication.partition.partition import ACKS_ALL, Partition
+from odradek.storage.errors import InvalidRecord
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One partition's answer."""
+
+    index: int
+    error: KafkaError | None = None
+    base_offset: int = -1
+    last_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    partition: Partition | None = None
+
+    def as_values(self) -> dict[str, Any]:
+        error = self.error
+        return {
+            "index": self.index,
+            "error_code": ErrorCode.none if error is None else error.code,
+            "base_offset": self.base_offset,
+            "log_append_time": self.log_append_time_ms,
+            "log_start_offset": self.log_start_offset,
+            "record_errors": [
+                {"batch_index": index, "batch_index_error_message": reason}
+                for index, reason in getattr(error, "record_errors", ())
+            ],
+            "error_message": error and (error.message or None),
+        }
+
+
+class RequestTimedOut(KafkaError):
+    code = ErrorCode.request_timed_out
+
+
+Topics = Sequence[tuple[Any, list[Outcome]]]
+
+
+async def produce(request: ProduceRequest, ctx: RequestContext) -> Mapping[str, Any] | None:
+    """Append every partition's batch, then answer as `acks` says: never (0), now (1), or when the
+    in-sync replicas have it (-1)."""
+    if request.acks not in (-1, 0, 1):
+        refused = KafkaError(
+            ErrorCode.invalid_required_acks, f"acks is {request.acks}; it can be -1, 0 or 1"
+        )
+        topics: Topics = [
+            (topic, [Outcome(index, refused) for index, _ in topic.partitions])
+            for topic in request.topics
+        ]
+    else:
+        topics = [(topic, _append_topic(topic, request.acks, ctx)) for topic in request.topics]
+    if request.acks == 0:
+        _close_on_error(topics)
+        return None
+    if request.acks == ACKS_ALL:
+        await _replicated(topics, request.timeout_ms, ctx)
+    return {
+        "responses": [
+            {
+                "name": topic.name,
+                "topic_id": topic.topic_id,
+                "partition_responses": [outcome.as_values() for outcome in outcomes],
+            }
+            for topic, outcomes in topics
+        ]
+    }
+
+
+def _append_topic(topic: Any, acks: int, ctx: RequestContext) -> list[Outcome]:
+    now_ms = ctx.broker.seams.clock.wall_ms()
+    return [
+        _append(topic, index, records, acks, now_ms, ctx) for index, records in topic.partitions
+    ]
+
+
+def _append(
+    topic: Any, index: int, records: memoryview | None, acks: int, now_ms: int, ctx: RequestContext
+) -> Outcome:
+    try:
+        partition = ctx.broker.partitions.get(topic.name, topic.topic_id, index)
+        if ctx.broker.is_internal(partition.topic) and ctx.client_id != "__admin_client":
+            raise KafkaError(
+                ErrorCode.invalid_topic_exception, f"{partition.topic} is written by brokers alone"
+            )
+        if not records:
+            raise InvalidRecord("a produce request with no batch for the partition")
+        appended = partition.append(
+            records,
+            acks=acks,
+            min_in_sync=partition.log.config.min_insync_replicas,
+            now_ms=now_ms,
+        )
+    except KafkaError as error:
+        return Outcome(index, error)
+    return Outcome(
+        index,
+        None,
+        appended.first_offset,
+        appended.last_offset,
+        appended.log_append_time_ms,
+        appended.log_start_offset,
+        partition,
+    )
+
+
+def _close_on_error(topics: Topics) -> None:
+    """A producer that wants no answer learns of an error by its connection being closed."""
+    for topic, outcomes in topics:
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise InvalidFrame(
+                    f"a produce with acks=0 to {topic.name or topic.topic_id}-{outcome.index} "
+                    f"failed: {outcome.error.code.name} {outcome.error}"
+                )
+
+
+class _Replication:
+    """Wakes whenever a partition advanced or changed hands."""
+
+    def __init__(self) -> None:
+        self.changed = trio.Event()
+
+    def visible(self, partition: Partition, size_bytes: int) -> None:
+        self.changed.set()
+
+    def interrupted(self, partition: Partition) -> None:
+        self.changed.set()
+
+
+async def _replicated(topics: Topics, timeout_ms: int, ctx: RequestContext) -> None:
+    """Wait until every batch is on all in-sync replicas; what is not by then gets its error."""
+    pending = _pending(topics)
+    if not pending:
+        return
+    await ctx.flush()
+    with trio.move_on_after(timeout_ms / 1000):
+        while pending:
+            watcher = _Replication()
+            watched = [outcome.partition for outcome in pending if outcome.partition is not None]
+            for partition in watched:
+                partition.watch(watcher)
+            try:
+                await watcher.changed.wait()
+            finally:
+                for partition in watched:
+                    partition.unwatch(watcher)
+            pending = _pending(topics)
+    for outcome in pending:
+        outcome.error = RequestTimedOut("not all in-sync replicas had it in time")
+
+
+def _pending(topics: Topics) -> list[Outcome]:
+    pending = []
+    for _, outcomes in topics:
+        for outcome in outcomes:
+            partition = outcome.partition
+            if outcome.error is not None or partition is None:
+                continue
+            if partition.is_replicated(outcome.last_offset):
+                continue
+            try:
+                partition.check_leader()
+            except KafkaError as error:
+                outcome.error = error
+            else:
+                pending.append(outcome)
+    return pending
+
+
+def read(key: int, version: int, view: memoryview, offset: int) -> ProduceRequest:
+    return read_produce(view[offset:], version)
+
+
+HANDLERS = {apis.PRODUCE: Route(produce, read=read, prompt=True)}

@@ -1,0 +1,187 @@
+"""`odradek serve`: run one broker until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from odradek.broker.cli.errors import CommandFailed, WrongUsage
+
+if TYPE_CHECKING:
+    from odradek.broker.node import Broker
+
+DEFAULT_LISTEN = "127.0.0.1:9092"
+DEFAULT_LOG_DIRS = "odradek-data"
+
+HELP = "run a broker"
+DESCRIPTION = """\
+Run one broker until SIGTERM or SIGINT (Ctrl-C), which close it cleanly.
+
+Without --config it is one node for tests: node 1, the internal topics with one replica, and no
+initial delay for group rebalances; everything else is as Apache Kafka has it. With --config the
+file is a server.properties, read as it is; flags and --set win over it.
+"""
+EPILOG = """\
+examples:
+  odradek serve
+  odradek serve --listen 127.0.0.1:0 --port-file port --log-dirs /tmp/data --topic orders:6
+  odradek serve --config server.properties --set num.partitions=3
+
+exit status: 0 after a clean shutdown, 1 if it could not start or had to stop, 2 for bad usage or
+a bad config
+"""
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        "serve",
+        help=HELP,
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help=f"where to listen; port 0 picks a free one (default: {DEFAULT_LISTEN})",
+    )
+    parser.add_argument(
+        "--log-dirs",
+        metavar="DIR[,DIR…]",
+        help=f"where the data is kept (default: ./{DEFAULT_LOG_DIRS})",
+    )
+    parser.add_argument("--config", metavar="FILE", help="a server.properties file")
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a broker config; may be given again",
+    )
+    parser.add_argument(
+        "--topic",
+        metavar="NAME[:PARTITIONS]",
+        action="append",
+        default=[],
+        help="a topic to create if it is not there; may be given again",
+    )
+    parser.add_argument(
+        "--port-file",
+        metavar="FILE",
+        help="gets HOST:PORT in it, whole, once requests are answered",
+    )
+    parser.add_argument(
+        "--log-level",
+        default="warning",
+        choices=["debug", "info", "warning", "error"],
+        help="what is logged to stderr (default: warning)",
+    )
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve; raises WrongUsage for a bad flag or config, CommandFailed for what keeps it from
+    starting."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=args.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    import trio
+
+    from odradek.broker.config.server_config import ServerConfig
+    from odradek.broker.config.types import ConfigError
+    from odradek.seams.files import Path
+    from odradek.seams.real import real_seams
+
+    seams = real_seams()
+    topics = [_topic(text) for text in args.topic]
+    path = None if args.config is None else Path(args.config)
+    try:
+        config = ServerConfig.load(seams.files, path, _overrides(args))
+    except ConfigError as error:
+        raise WrongUsage(str(error)) from None
+    except OSError as error:
+        raise WrongUsage(f"can't read {args.config}: {error.strerror}") from None
+    for warning in config.warnings:
+        logging.getLogger("odradek.config").warning("%s", warning)
+    from odradek.broker.node import Broker
+
+    broker = Broker(seams, config)
+    trio.run(_serve, broker, topics, args.port_file)
+    return 0
+
+
+def _overrides(args: argparse.Namespace) -> Mapping[str, str]:
+    overrides = {}
+    if args.config is None:
+        overrides["listeners"] = f"PLAINTEXT://{DEFAULT_LISTEN}"
+        overrides["log.dirs"] = DEFAULT_LOG_DIRS
+    if args.listen is not None:
+        overrides["listeners"] = f"PLAINTEXT://{_address(args.listen)}"
+        overrides["advertised.listeners"] = overrides["listeners"]
+    if args.log_dirs is not None:
+        overrides["log.dirs"] = args.log_dirs
+    for text in args.set:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise WrongUsage(f"--set takes KEY=VALUE, not {text!r}")
+        overrides[key.strip()] = value
+    return overrides
+
+
+def _address(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise WrongUsage(f"--listen takes HOST:PORT, not {text!r}")
+    return f"{host}:{port}"
+
+
+def _topic(text: str) -> tuple[str, int]:
+    name, colon, partitions = text.partition(":")
+    if not name or (colon and not (partitions.isdecimal() and int(partitions) > 0)):
+        raise WrongUsage(f"--topic takes NAME[:PARTITIONS], not {text!r}")
+    return name, int(partitions) if colon else -1
+
+
+async def _serve(broker: Broker, topics: list[tuple[str, int]], port_file: str | None) -> None:
+    import trio
+
+    from odradek.broker.node import CannotStart
+
+    async with trio.open_nursery() as nursery:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            nursery.start_soon(_stop_on_signal, signals, broker)
+            try:
+                await nursery.start(broker.run)
+                for name, partitions in topics:
+                    await broker.ensure_topic(name, partitions)
+            except CannotStart as error:
+                raise CommandFailed(str(error)) from None
+            _announce(broker, port_file)
+            gc.collect()
+            gc.freeze()  # what lives now lives to the end: not worth looking at again
+            await broker.stopped.wait()
+            nursery.cancel_scope.cancel()
+
+
+async def _stop_on_signal(signals: object, broker: Broker) -> None:
+    async for _ in signals:  # type: ignore[attr-defined]
+        broker.stop()
+
+
+def _announce(broker: Broker, port_file: str | None) -> None:
+    from odradek.seams.files import Path
+
+    address = broker.endpoints[0].advertised
+    if port_file is not None:
+        broker.seams.files.write_new(Path(port_file), f"{address}\n".encode())
+    directories = ",".join(str(path) for path in broker.config.log_dirs)
+    print(f"odradek: node {broker.node_id} listens on {address}, data in {directories}", flush=True)

@@ -1,0 +1,164 @@
+"""One client's connection: frames in, handlers called, answers out, in the order of the requests.
+
+Requests are handled one at a time, as Kafka does: while one waits (a long poll, a rebalance) the
+next stays in the socket, which is the back-pressure. What has been received is handled before the
+next wait for bytes, and the answers of `prompt` handlers are sent together; after a budget of
+requests or bytes the loop is given to others.
+
+A frame that can't be read, an API or a version that is not served, or a handler that breaks costs
+this one connection, and one line in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from odradek.broker.apis.api_versions import unsupported_version_answer
+from odradek.broker.context import RequestContext
+from odradek.broker.dispatch import Route, routes
+from odradek.broker.receive_buffer import ReceiveBuffer
+from odradek.protocol import apis
+from odradek.protocol.errors import InvalidFrame
+from odradek.protocol.framing import frame, read_request_header, response_header
+from odradek.seams.files import Buffer, FileSlice
+from odradek.seams.network import Connection, ConnectionLost
+
+if TYPE_CHECKING:
+    from odradek.broker.server import Endpoint
+    from odradek.broker.node import Broker
+
+log = logging.getLogger("odradek.connection")
+
+REQUESTS_BEFORE_YIELD = 64
+BYTES_BEFORE_YIELD = 1024 * 1024
+UNSENT_BYTES_MAX = 256 * 1024
+
+Parts = Sequence[Buffer | FileSlice]
+
+
+class ClientConnection:
+    def __init__(self, connection: Connection, endpoint: Endpoint, broker: Broker) -> None:
+        self._connection = connection
+        self._endpoint = endpoint
+        self._broker = broker
+        self._buffer = ReceiveBuffer(broker.config.get_int("socket.request.max.bytes"))
+        self._unsent: list[Buffer | FileSlice] = []
+        self._unsent_bytes = 0
+        self._routes = routes()
+        self.waiting_since: float | None = broker.seams.clock.monotonic()
+        """Monotonic seconds since when the client owes us bytes; None while it is being served."""
+
+    async def talk(self) -> None:
+        """Serve the client until it leaves, misbehaves or the broker stops."""
+        try:
+            await self._serve()
+        except ConnectionLost:
+            pass  # clients come and go
+        except InvalidFrame as garbage:
+            log.warning("closed %s: %s", self._connection.peer, garbage)
+        except Exception:
+            log.exception(
+                "closed %s: a request failed in a way that is ours", self._connection.peer
+            )
+        finally:
+            self._drop_unsent()
+            self._connection.abort()
+
+    async def _serve(self) -> None:
+        clock, buffer = self._broker.seams.clock, self._buffer
+        requests = size_bytes = 0
+        while True:
+            frame_view = buffer.next_frame()
+            if frame_view is None:
+                await self.flush()
+                self.waiting_since = clock.monotonic()
+                received = await self._connection.receive_into(buffer.room())
+                if received == 0:
+                    return
+                self.waiting_since = None
+                buffer.received(received)
+                continue
+            requests += 1
+            size_bytes += len(frame_view)
+            await self._answer(frame_view)
+            if requests >= REQUESTS_BEFORE_YIELD or size_bytes >= BYTES_BEFORE_YIELD:
+                requests = size_bytes = 0
+                await trio.lowlevel.checkpoint()
+
+    async def _answer(self, frame_view: memoryview) -> None:
+        header = read_request_header(frame_view)
+        api = header.api
+        route = self._routes.get(api.key)
+        if route is None:
+            raise InvalidFrame(f"{api.title} is not served here")
+        if not api.serves(header.api_version):
+            await self._answer_unsupported(api, header.api_version, header.correlation_id)
+            return
+        ctx = RequestContext(
+            self._broker,
+            api,
+            header.api_version,
+            header.correlation_id,
+            header.client_id,
+            self._endpoint,
+            self._connection.peer,
+            self.flush,
+        )
+        if not route.prompt:
+            await self.flush()
+        request = route.read(api.key, header.api_version, frame_view, header.body)
+        values = await route.handler(request, ctx)
+        if values is not None:
+            await self._reply(route, ctx, values)
+
+    async def _reply(self, route: Route, ctx: RequestContext, values: object) -> None:
+        body = route.write(ctx.api.key, ctx.api_version, values)
+        parts: Parts = [body] if isinstance(body, (bytes, bytearray, memoryview)) else body
+        head = response_header(ctx.api, ctx.api_version, ctx.correlation_id)
+        framed = frame([head, *parts])
+        self._unsent.extend(framed)
+        self._unsent_bytes += sum(
+            part.size if isinstance(part, FileSlice) else len(part) for part in framed
+        )
+        if self._unsent_bytes > UNSENT_BYTES_MAX:
+            await self.flush()
+
+    async def _answer_unsupported(self, api: apis.Api, version: int, correlation_id: int) -> None:
+        if api is not apis.API_VERSIONS:
+            raise InvalidFrame(f"{api.title} has no version {version} here")
+        answer = unsupported_version_answer(self._broker)
+        self._unsent.extend(frame([response_header(api, 0, correlation_id), answer]))
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Send the answers that were held back."""
+        if not self._unsent:
+            return
+        parts, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        try:
+            await self._connection.send(parts)
+        finally:
+            unpin(parts)
+
+    def _drop_unsent(self) -> None:
+        parts, self._unsent = self._unsent, []
+        unpin(parts)
+
+    # For the server that owns the connection
+
+    def idle_seconds(self, now: float) -> float:
+        return 0.0 if self.waiting_since is None else now - self.waiting_since
+
+    def abort(self) -> None:
+        self._connection.abort()
+
+
+def unpin(parts: Parts) -> None:
+    """Let go of the files whose slices were sent or given up."""
+    for part in parts:
+        if isinstance(part, FileSlice):
+            part.file.unpin()

@@ -1,0 +1,29 @@
+"""What a handler knows of the request it answers, beside the request itself."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from odradek.protocol.apis import Api
+from odradek.seams.network import Address
+
+if TYPE_CHECKING:
+    from odradek.broker.server import Endpoint
+    from odradek.broker.node import Broker
+
+
+@dataclass(slots=True)
+class RequestContext:
+    broker: Broker
+    api: Api
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    endpoint: Endpoint
+    peer: Address
+    flush: Callable[[], Awaitable[None]]
+    """Send the answers that wait in this connection. Whoever may wait for other than the disk calls
+    it first, so that a client which pipelines sees its earlier answers."""
+    principal: str = "User:ANONYMOUS"

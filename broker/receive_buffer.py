@@ -1,0 +1,81 @@
+"""Frames out of a stream of bytes: one buffer a connection, received into directly.
+
+The frames handed out are views into the buffer, valid until the next `room()`. A large frame is
+received straight into its place: the buffer grows to it before its bytes come, and stays grown for
+the next (the first touch of memory costs more than the copy it saves).
+"""
+
+from __future__ import annotations
+
+from odradek.protocol.errors import InvalidFrame
+
+SIZE_PREFIX = 4
+FIRST_BYTES = 16 * 1024
+BUSY_BYTES = 1024 * 1024
+"""How far the buffer grows on its own where the peer fills it, without a frame that needs it."""
+
+KEPT_BYTES = 8 * 1024 * 1024
+"""A buffer that a frame made larger than this is given back after the frame."""
+
+
+class ReceiveBuffer:
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._allocate(FIRST_BYTES)
+        self._start = 0
+        self._end = 0
+        self._filled = False
+
+    def _allocate(self, size: int) -> None:
+        self._size = size
+        self._view = memoryview(bytearray(size))
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame without its size prefix, or None until more has been received.
+
+        Raises InvalidFrame for a size that is negative or over the limit.
+        """
+        held = self._end - self._start
+        if held < SIZE_PREFIX:
+            return None
+        size = self._frame_size()
+        if held < SIZE_PREFIX + size:
+            return None
+        first = self._start + SIZE_PREFIX
+        self._start = first + size
+        return self._view[first : self._start]
+
+    def _frame_size(self) -> int:
+        prefix = self._view[self._start : self._start + SIZE_PREFIX]
+        size = int.from_bytes(prefix, "big", signed=True)
+        if not 0 <= size <= self._frame_bytes_max:
+            raise InvalidFrame(f"a frame of {size} bytes; the limit is {self._frame_bytes_max}")
+        return size
+
+    def room(self) -> memoryview:
+        """Where to receive next: at least one byte, and all that the frame under way still lacks.
+
+        Call it when `next_frame` has nothing more to give.
+        """
+        held = self._end - self._start
+        if held == 0 and self._size > KEPT_BYTES:
+            self._allocate(BUSY_BYTES)
+            self._start = self._end = 0
+        wanted = SIZE_PREFIX + (self._frame_size() if held >= SIZE_PREFIX else 0)
+        if self._filled:
+            wanted = max(wanted, min(2 * self._size, BUSY_BYTES))
+        if wanted > self._size or self._start + wanted > self._size:
+            self._move_to_front(held, wanted)
+        return self._view[self._end :]
+
+    def _move_to_front(self, held: int, wanted: int) -> None:
+        old, first = self._view, self._start
+        if wanted > self._size:
+            self._allocate(wanted)
+        self._view[:held] = old[first : first + held]
+        self._start, self._end = 0, held
+
+    def received(self, count: int) -> None:
+        """`count` bytes were put into the last `room()`."""
+        self._end += count
+        self._filled = self._end == self._size

@@ -1,0 +1,135 @@
+"""Listeners and the connections they accept: who may come in, and when they have to leave."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from odradek.broker.config.listeners import ListenerEndpoint
+from odradek.broker.connection import ClientConnection
+from odradek.seams.network import Address, Connection, Listener
+
+if TYPE_CHECKING:
+    from odradek.broker.node import Broker
+
+log = logging.getLogger("odradek.server")
+
+IDLE_CHECKS_PER_LIMIT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One listener as it came to be: where it listens, and what clients are told."""
+
+    name: str
+    security_protocol: str
+    bound: Address
+    advertised: Address
+
+
+async def open_listeners(broker: Broker) -> list[tuple[Endpoint, list[Listener]]]:
+    """Listen on every configured address; port 0 becomes the one that was picked.
+
+    Raises OSError where an address can't be had.
+    """
+    opened: list[tuple[Endpoint, list[Listener]]] = []
+    config = broker.config
+    try:
+        for wanted, told in zip(config.listeners, config.advertised_listeners, strict=True):
+            sockets = await broker.seams.network.listen(wanted.host, wanted.port)
+            opened.append((_endpoint(wanted, told, sockets[0].address), sockets))
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            for _, sockets in opened:
+                await close_all(sockets)
+        raise
+    return opened
+
+
+def _endpoint(wanted: ListenerEndpoint, told: ListenerEndpoint, bound: Address) -> Endpoint:
+    advertised = Address(told.host or wanted.host or "localhost", told.port or bound.port)
+    return Endpoint(wanted.name, wanted.security_protocol, bound, advertised)
+
+
+async def close_all(listeners: Sequence[Listener]) -> None:
+    for listener in listeners:
+        await listener.aclose()
+
+
+class Server:
+    """Accepts clients on one or more listeners until cancelled; then they are cut off."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._connections: set[ClientConnection] = set()
+        self._per_host: Counter[str] = Counter()
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    async def serve(
+        self,
+        opened: Sequence[tuple[Endpoint, list[Listener]]],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Answer clients until cancelled. Closes the listeners first, so that nobody new comes."""
+        async with trio.open_nursery() as clients:
+            try:
+                async with trio.open_nursery() as accepting:
+                    for endpoint, listeners in opened:
+                        for listener in listeners:
+                            accepting.start_soon(self._accept, listener, endpoint, clients)
+                    accepting.start_soon(self._reap_idle)
+                    task_status.started()
+            finally:
+                with trio.CancelScope(shield=True):
+                    for _, listeners in opened:
+                        await close_all(listeners)
+
+    async def _accept(self, listener: Listener, endpoint: Endpoint, clients: trio.Nursery) -> None:
+        while True:
+            connection = await listener.accept()
+            refusal = self._refusal(connection.peer.host)
+            if refusal is not None:
+                log.warning("refused %s: %s", connection.peer, refusal)
+                connection.abort()
+                continue
+            clients.start_soon(self._talk, connection, endpoint)
+
+    def _refusal(self, host: str) -> str | None:
+        config = self._broker.config
+        if len(self._connections) >= config.get_int("max.connections"):
+            return "max.connections reached"
+        if self._per_host[host] >= config.get_int("max.connections.per.ip"):
+            return "max.connections.per.ip reached"
+        return None
+
+    async def _talk(self, connection: Connection, endpoint: Endpoint) -> None:
+        host = connection.peer.host
+        client = ClientConnection(connection, endpoint, self._broker)
+        self._connections.add(client)
+        self._per_host[host] += 1
+        try:
+            await client.talk()
+        finally:
+            self._connections.discard(client)
+            self._per_host[host] -= 1
+            if not self._per_host[host]:
+                del self._per_host[host]
+
+    async def _reap_idle(self) -> None:
+        """Close connections from which nothing came for connections.max.idle.ms."""
+        clock = self._broker.seams.clock
+        while True:
+            limit = self._broker.config.get_int("connections.max.idle.ms") / 1000
+            await clock.sleep(min(max(limit / IDLE_CHECKS_PER_LIMIT, 0.05), 60))
+            now = clock.monotonic()
+            for client in [each for each in self._connections if each.idle_seconds(now) > limit]:
+                client.abort()

@@ -1,0 +1,63 @@
+"""Frames come out as they went in, whatever pieces they arrive in."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.broker.receive_buffer import BUSY_BYTES, KEPT_BYTES, ReceiveBuffer
+from odradek.protocol.errors import InvalidFrame
+
+
+def framed(payload: bytes) -> bytes:
+    return len(payload).to_bytes(4, "big") + payload
+
+
+def feed(buffer: ReceiveBuffer, data: bytes) -> list[bytes]:
+    """Put `data` in as far as each room reaches, taking out every frame that is whole."""
+    frames = []
+    position = 0
+    while position < len(data):
+        room = buffer.room()
+        piece = data[position : position + len(room)]
+        room[: len(piece)] = piece
+        buffer.received(len(piece))
+        position += len(piece)
+        while (frame := buffer.next_frame()) is not None:
+            frames.append(bytes(frame))
+    return frames
+
+
+@given(
+    payloads=st.lists(st.binary(max_size=40_000), max_size=8),
+    cuts=st.lists(st.integers(1, 5_000), min_size=1),
+)
+def test_frames_survive_any_fragmentation(payloads: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(map(framed, payloads))
+    buffer = ReceiveBuffer(100_000)
+    frames, position, turn = [], 0, 0
+    while position < len(stream):
+        cut = cuts[turn % len(cuts)]
+        frames += feed(buffer, stream[position : position + cut])
+        position, turn = position + cut, turn + 1
+    assert frames == payloads
+
+
+def test_a_large_frame_gets_room_for_all_of_it_at_once() -> None:
+    buffer = ReceiveBuffer(10_000_000)
+    feed(buffer, (5_000_000).to_bytes(4, "big"))
+    assert len(buffer.room()) >= 5_000_000
+
+
+def test_memory_of_a_huge_frame_is_given_back() -> None:
+    buffer = ReceiveBuffer(2 * KEPT_BYTES)
+    feed(buffer, framed(bytes(2 * KEPT_BYTES)))
+    assert len(buffer.room()) <= BUSY_BYTES
+
+
+@pytest.mark.parametrize("size", [-1, 101, 0x47455420])  # the last is "GET "
+def test_a_size_out_of_bounds_is_refused_before_any_memory_is_taken(size: int) -> None:
+    buffer = ReceiveBuffer(100)
+    with pytest.raises(InvalidFrame, match="limit is 100"):
+        feed(buffer, size.to_bytes(4, "big", signed=True) + b"/")
