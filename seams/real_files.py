@@ -1,0 +1,392 @@
+"""The disk, through the kernel: `Files` over descriptors that come and go.
+
+Writes are positional (`pwritev` at the handle's own `size`), never O_APPEND: a descriptor can be
+closed and opened again between two of them, and an append that failed half way is written over by
+the next, not followed by it. Every call borrows its descriptor, so that an offloaded `sync` and an
+eviction on the loop never meet.
+
+A pin costs nothing until the file is read. What could take the bytes away, `remove`, `remove_tree`
+and a rename onto the file, first anchors the pinned handles it touches (opens them and keeps them
+open); a rename carries pinned handles along, for a handle that its owner has closed and forgotten
+is told by nobody else. Handles that are not pinned learn of a rename through `File.moved`.
+
+Assumed of the medium: `fdatasync` covers what any descriptor of the same file wrote; a rename is
+atomic; names are durable once their directory is synced. An error of writing back that happens while
+a file has no descriptor is reported to the next `sync` (Linux keeps it with the inode as long as
+that is in memory).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import stat
+import struct
+from collections.abc import Sequence
+
+from odradek.seams.descriptors import Descriptor, DescriptorPool, PoolStatistics
+from odradek.seams.files import Buffer, DiskUsage, OutOfDescriptors, Path, WouldBlock
+from odradek.seams.vectors import IOV_MAX, rest_after
+
+_ZEROS = bytes(1 << 20)
+_ROOM = 256 << 10
+_spare_rooms: list[memoryview] = []  # as many as threads ever read at once
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_F_OFD_SETLK = getattr(fcntl, "F_OFD_SETLK", None)
+
+
+class RealFile(Descriptor):
+    __slots__ = ("_cannot_nowait", "_size")
+
+    def __init__(self, pool: DescriptorPool, path: Path, flags: int, size: int) -> None:
+        super().__init__(pool, path, flags)
+        self._size = size
+        self._cannot_nowait = not _NOWAIT
+
+    @property
+    def path(self) -> Path:
+        return self.path_now
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def append_v(self, parts: Sequence[Buffer]) -> int:
+        position = self._size
+        size = sum(map(len, parts))
+        fd = self.borrow()
+        try:
+            if len(parts) > IOV_MAX or os.pwritev(fd, parts, position) != size:
+                _write_all(fd, parts, position)  # from the start: rare, and the same bytes
+        finally:
+            self.give_back()
+        self._size = position + size
+        return position
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        fd = self.borrow()
+        try:
+            if os.pwrite(fd, data, position) != len(data):
+                _write_all(fd, [data], position)
+        finally:
+            self.give_back()
+        self._size = max(self._size, position + len(data))
+
+    def read_at(self, position: int, size: int, *, nowait: bool = False) -> bytes:
+        fd = self.borrow()
+        try:
+            if nowait and not self._cannot_nowait:
+                found = self._read_from_memory(fd, position, size)
+                if found is not None:
+                    return found
+            data = os.pread(fd, size, position)
+            if len(data) == size:
+                return data
+            return _read_on(fd, position, size, data)
+        finally:
+            self.give_back()
+
+    def _read_from_memory(self, fd: int, position: int, size: int) -> bytes | None:
+        """The bytes if they are in the page cache, else WouldBlock; None: this disk cannot tell."""
+        # Through a buffer kept for it: a fresh bytearray of 1 MiB costs ten times the read.
+        try:
+            room = _spare_rooms.pop()
+        except IndexError:
+            room = memoryview(bytearray(_ROOM))
+        chunks: list[bytes] = []
+        got = 0
+        try:
+            while got < size:
+                more = os.preadv(fd, [room[: size - got]], position + got, _NOWAIT)
+                if not more:
+                    break
+                chunks.append(bytes(room[:more]))
+                got += more
+        except BlockingIOError:
+            raise WouldBlock from None
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            self._cannot_nowait = True
+            return None
+        finally:
+            _spare_rooms.append(room)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def map_read(self, size: int) -> memoryview:
+        if not 0 <= size <= self._size:
+            raise ValueError(f"a map of {size} bytes of {self.name}, which has {self._size}")
+        if not size:
+            return memoryview(b"")
+        pool = self.pool
+        with pool.lock:
+            if self.view is not None and size <= len(self.view):
+                pool.maps.move_to_end(self)
+                return self.view[:size]
+        return self._map(size)
+
+    def _map(self, size: int) -> memoryview:
+        fd = self.borrow()
+        try:
+            # All of the file: entries that are yet to come into a preallocated one need no new map.
+            try:
+                new = mmap.mmap(fd, self._size, mmap.MAP_SHARED, mmap.PROT_READ)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                    raise
+                self.pool.relieve()
+                new = self._map_or_out(fd)
+        finally:
+            self.give_back()
+        with self.pool.lock:
+            self.pool.install_map(self, new)
+            return memoryview(new)[:size]
+
+    def _map_or_out(self, fd: int) -> mmap.mmap:
+        try:
+            return mmap.mmap(fd, self._size, mmap.MAP_SHARED, mmap.PROT_READ)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                raise
+            raise OutOfDescriptors(error.errno, error.strerror, self.name) from None
+
+    def unmap(self) -> None:
+        with self.pool.lock:
+            if not self.drop_map():
+                raise BufferError(f"a view of the map of {self.name} is still held")
+
+    def sync(self) -> None:
+        fd = self.borrow()
+        try:
+            os.fdatasync(fd)
+        finally:
+            self.give_back()
+
+    def truncate(self, size: int) -> None:
+        if size > self._size:
+            raise ValueError(f"truncating {self.name} to {size} would grow it from {self._size}")
+        self.unmap()  # a read through a map past the new end is SIGBUS
+        fd = self.borrow()
+        try:
+            os.ftruncate(fd, size)
+        finally:
+            self.give_back()
+        self._size = size
+
+    def preallocate(self, size: int) -> None:
+        grow = size - self._size
+        if grow <= 0:
+            return
+        fd = self.borrow()
+        try:
+            _allocate(fd, self._size, grow)
+        except OSError:
+            os.ftruncate(fd, self._size)  # what was allocated before the disk was full
+            raise
+        finally:
+            self.give_back()
+        self._size = size
+
+
+class RealFiles:
+    """The machine's own file systems; one instance a process, or several with a budget each."""
+
+    def __init__(self, max_open: int | None = None) -> None:
+        """`max_open`: descriptors held for files and maps; by default half the process's limit."""
+        self._pool = DescriptorPool(max_open)
+
+    def statistics(self) -> PoolStatistics:
+        return self._pool.statistics()
+
+    def open(self, path: Path, *, create: bool = False, write: bool = False) -> RealFile:
+        name = str(path)
+        if create:
+            fd = self._pool.open_path(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            file = RealFile(self._pool, path, os.O_RDWR, 0)
+            self._pool.install(file, fd, borrowed=False)
+            return file
+        status = os.stat(name)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        return RealFile(self._pool, path, os.O_RDWR if write else os.O_RDONLY, status.st_size)
+
+    def read(self, path: Path) -> bytes:
+        fd = self._pool.open_path(str(path), os.O_RDONLY)
+        try:
+            return _read_on(fd, 0, os.fstat(fd).st_size, b"")
+        finally:
+            os.close(fd)
+
+    def write_new(self, path: Path, data: bytes) -> None:
+        beside = f"{path}.tmp"
+        fd = self._pool.open_path(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            _write_all(fd, [data], 0)
+            os.fsync(fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(beside)  # a full disk gets its room back
+            raise
+        finally:
+            os.close(fd)
+        self.rename(Path(beside), path)
+        self.sync_directory(path.parent)
+
+    def exists(self, path: Path) -> bool:
+        return _mode(path) is not None
+
+    def is_directory(self, path: Path) -> bool:
+        mode = _mode(path)
+        return mode is not None and stat.S_ISDIR(mode)
+
+    def file_size(self, path: Path) -> int:
+        return os.stat(path).st_size
+
+    def list(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_directory(self, path: Path) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._anchor_pinned(str(new))
+        os.rename(old, new)
+        self._carry_pinned(str(old), str(new))
+
+    def remove(self, path: Path, *, missing_ok: bool = False) -> None:
+        self._anchor_pinned(str(path))
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    def remove_tree(self, path: Path) -> None:
+        self._anchor_pinned(str(path))
+        _remove_tree(str(path))
+
+    def sync_directory(self, path: Path) -> None:
+        fd = self._pool.open_path(str(path), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: Path) -> RealLock:
+        fd = self._pool.open_path(str(path), os.O_RDWR | os.O_CREAT)
+        try:
+            _lock(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        return RealLock(fd)
+
+    def disk_usage(self, path: Path) -> DiskUsage:
+        status = os.statvfs(path)
+        return DiskUsage(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
+
+    def _pinned_at(self, name: str) -> Sequence[Descriptor]:
+        """The pinned handles whose file is at `name` or below it."""
+        below = f"{name}/"
+        with self._pool.lock:
+            return [
+                pinned
+                for pinned in self._pool.pinned
+                if pinned.name == name or pinned.name.startswith(below)
+            ]
+
+    def _anchor_pinned(self, name: str) -> None:
+        for pinned in self._pinned_at(name):
+            try:
+                pinned.anchor()
+            except FileNotFoundError:
+                continue  # gone already: whoever reads it is told so
+
+    def _carry_pinned(self, old: str, new: str) -> None:
+        for pinned in self._pinned_at(old):
+            pinned.moved(Path(new + pinned.name[len(old) :]))
+
+
+class RealLock:
+    """A lock file held; the kernel lets go of it when the process ends, however it ends."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        """Idempotent. The file stays, as Kafka's does."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _lock(fd: int) -> None:
+    """Both kinds of lock: flock for our own brokers, and one on the file's bytes, which is what a
+    JVM's FileChannel.tryLock (Kafka's `.lock`) takes and respects. It belongs to the open file
+    (OFD), not to the process, so that two brokers in one process exclude each other too.
+    """
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if _F_OFD_SETLK is None:
+        return
+    whole_file = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        fcntl.fcntl(fd, _F_OFD_SETLK, whole_file)
+    except PermissionError as error:  # POSIX lets it say EACCES for EAGAIN
+        raise BlockingIOError(errno.EAGAIN, error.strerror) from None
+
+
+def _write_all(fd: int, parts: Sequence[Buffer], position: int) -> None:
+    """Write every byte, in as many calls as it takes."""
+    rest = rest_after(parts, 0)
+    while rest:
+        written = os.pwritev(fd, rest[:IOV_MAX], position)
+        if not written:
+            raise OSError(errno.EIO, "a write took no bytes")
+        position += written
+        rest = rest_after(rest, written)
+
+
+def _read_on(fd: int, position: int, size: int, data: bytes) -> bytes:
+    """`data` was read at `position`: the rest of `size` bytes, or what there is of them."""
+    chunks = [data]
+    got = len(data)
+    while got < size:
+        more = os.pread(fd, size - got, position + got)
+        if not more:
+            break
+        chunks.append(more)
+        got += len(more)
+    return b"".join(chunks)
+
+
+def _allocate(fd: int, position: int, size: int) -> None:
+    try:
+        os.posix_fallocate(fd, position, size)
+    except OSError as error:
+        # A C library that does not write the zeros itself where the file system cannot allocate.
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        for start in range(0, size, len(_ZEROS)):
+            chunk = memoryview(_ZEROS)[: min(len(_ZEROS), size - start)]
+            _write_all(fd, [chunk], position + start)
+
+
+def _mode(path: Path) -> int | None:
+    """None where there is nothing; a disk that does not answer is an error, not an absence."""
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _remove_tree(name: str) -> None:
+    with os.scandir(name) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _remove_tree(entry.path)
+            else:
+                os.unlink(entry.path)
+    os.rmdir(name)
