@@ -7,7 +7,6 @@ no answer, the connection is closed.
 
 from __future__ import annotations
 
-import odradek.protocol._kio  # noqa: F401  (before kio itself)
 from kio.schema.errors import ErrorCode
 
 __all__ = ["ErrorCode", "KafkaError", "InvalidFrame", "CorruptBatch", "error_code"]

@@ -1,0 +1,98 @@
+"""How our schemas are written down.
+
+A record is a frozen dataclass whose fields carry their wire type and versions as metadata, in kio's
+keys where kio has them (`kafka_type`, `tag`). Unlike kio's, one class stands for all versions: the
+codec is compiled per class and version. Every field has a default, Kafka's.
+
+Of a class itself: `__api_key__` (or a coordinator record's type), `__versions__` and the first
+flexible version `__flexible_from__` (NEVER if there is none). Structs within a record carry none of
+these and follow the record that holds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, field
+from typing import Any, Final
+from uuid import UUID
+
+NEVER: Final = 1 << 15
+ZERO_UUID: Final = UUID(int=0)
+
+
+def wire(
+    kafka_type: str,
+    default: Any = MISSING,
+    *,
+    since: int = 0,
+    until: int = NEVER,
+    tag: int | None = None,
+    nullable: bool = False,
+) -> Any:
+    """A field of a primitive type (`int32`, `string`, `uuid`, …) or of an array of one (`[]int32`).
+
+    It exists from version `since` to `until`, both included; with a `tag` it is a tagged field, and
+    sent only when it differs from its default.
+    """
+    if default is MISSING:
+        default = () if kafka_type.startswith("[]") else _ZERO[kafka_type]
+    return field(default=default, metadata=_metadata(kafka_type, since, until, tag, nullable))
+
+
+def struct(
+    of: type[Any],
+    default: Any = MISSING,
+    *,
+    since: int = 0,
+    tag: int | None = None,
+    nullable: bool = False,
+) -> Any:
+    """A field that is a struct; its default is a struct of defaults, as in Kafka."""
+    metadata = _metadata("struct", since, NEVER, tag, nullable, of)
+    return field(default=of() if default is MISSING else default, metadata=metadata)
+
+
+def structs(
+    of: type[Any],
+    default: Any = (),
+    *,
+    since: int = 0,
+    tag: int | None = None,
+    nullable: bool = False,
+) -> Any:
+    """A field that is an array of structs."""
+    return field(default=default, metadata=_metadata("[]struct", since, NEVER, tag, nullable, of))
+
+
+_ZERO: dict[str, Any] = {
+    "int8": 0,
+    "int16": 0,
+    "uint16": 0,
+    "int32": 0,
+    "uint32": 0,
+    "int64": 0,
+    "float64": 0.0,
+    "bool": False,
+    "string": "",
+    "bytes": b"",
+    "uuid": ZERO_UUID,
+}
+
+
+def _metadata(
+    kafka_type: str,
+    since: int,
+    until: int,
+    tag: int | None,
+    nullable: bool,
+    of: type[Any] | None = None,
+) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "kafka_type": kafka_type,
+        "since": since,
+        "until": until,
+        "nullable": nullable,
+        "of": of,
+    }
+    if tag is not None:
+        metadata["tag"] = tag
+    return metadata

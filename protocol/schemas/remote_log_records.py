@@ -1,0 +1,95 @@
+"""Records of `__remote_log_metadata` (KIP-405), in the layout of Kafka 4.x (REQUIREMENTS C)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+from uuid import UUID
+
+from odradek.protocol.schemas.definition import struct, structs, wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicIdPartition:
+    name: str = wire("string")
+    id: UUID = wire("uuid")
+    partition: int = wire("int32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLogSegmentId:
+    topic_id_partition: TopicIdPartition = struct(TopicIdPartition)
+    id: UUID = wire("uuid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentLeaderEpoch:
+    leader_epoch: int = wire("int32")
+    offset: int = wire("int64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLogSegmentMetadataRecord:
+    """A remote segment, when its copy starts."""
+
+    __api_key__: ClassVar[int] = 0
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    remote_log_segment_id: RemoteLogSegmentId = struct(RemoteLogSegmentId)
+    start_offset: int = wire("int64")
+    end_offset: int = wire("int64")
+    broker_id: int = wire("int32")
+    max_timestamp_ms: int = wire("int64")
+    event_timestamp_ms: int = wire("int64")
+    segment_leader_epochs: tuple[SegmentLeaderEpoch, ...] = structs(SegmentLeaderEpoch)
+    segment_size_in_bytes: int = wire("int32")
+    custom_metadata: bytes | None = wire("bytes", None, nullable=True)
+    remote_log_segment_state: int = wire("int8")
+    txn_index_empty: bool = wire("bool", tag=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLogSegmentMetadataUpdateRecord:
+    """A new state of a remote segment."""
+
+    __api_key__: ClassVar[int] = 1
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    remote_log_segment_id: RemoteLogSegmentId = struct(RemoteLogSegmentId)
+    broker_id: int = wire("int32")
+    event_timestamp_ms: int = wire("int64")
+    custom_metadata: bytes | None = wire("bytes", None, nullable=True)
+    remote_log_segment_state: int = wire("int8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemotePartitionDeleteMetadataRecord:
+    """A step in the deletion of a partition from the remote tier."""
+
+    __api_key__: ClassVar[int] = 2
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    topic_id_partition: TopicIdPartition = struct(TopicIdPartition)
+    broker_id: int = wire("int32")
+    event_timestamp_ms: int = wire("int64")
+    remote_partition_delete_state: int = wire("int8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLogSegmentMetadataSnapshotRecord:
+    """A remote segment, in a snapshot of a partition."""
+
+    __api_key__: ClassVar[int] = 3
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    segment_id: UUID = wire("uuid")
+    start_offset: int = wire("int64")
+    end_offset: int = wire("int64")
+    broker_id: int = wire("int32")
+    max_timestamp_ms: int = wire("int64")
+    event_timestamp_ms: int = wire("int64")
+    segment_leader_epochs: tuple[SegmentLeaderEpoch, ...] = structs(SegmentLeaderEpoch)
+    segment_size_in_bytes: int = wire("int32")
+    custom_metadata: bytes | None = wire("bytes", None, nullable=True)
+    remote_log_segment_state: int = wire("int8")
+    txn_index_empty: bool = wire("bool", tag=0)

@@ -1,0 +1,109 @@
+"""Metadata records of ACLs, SCRAM credentials, delegation tokens and quotas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+from uuid import UUID
+
+from odradek.protocol.schemas.definition import structs, wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessControlEntryRecord:
+    """An ACL exists."""
+
+    __api_key__: ClassVar[int] = 18
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    id: UUID = wire("uuid")
+    resource_type: int = wire("int8")
+    resource_name: str = wire("string")
+    pattern_type: int = wire("int8")
+    principal: str = wire("string")
+    host: str = wire("string")
+    operation: int = wire("int8")
+    permission_type: int = wire("int8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveAccessControlEntryRecord:
+    """An ACL is gone."""
+
+    __api_key__: ClassVar[int] = 19
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    id: UUID = wire("uuid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserScramCredentialRecord:
+    """The SCRAM credentials of a user; mechanism 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""
+
+    __api_key__: ClassVar[int] = 11
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    name: str = wire("string")
+    mechanism: int = wire("int8")
+    salt: bytes = wire("bytes")
+    stored_key: bytes = wire("bytes")
+    server_key: bytes = wire("bytes")
+    iterations: int = wire("int32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveUserScramCredentialRecord:
+    """The SCRAM credentials of a user are gone."""
+
+    __api_key__: ClassVar[int] = 22
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    name: str = wire("string")
+    mechanism: int = wire("int8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationTokenRecord:
+    """A delegation token; timestamps in ms."""
+
+    __api_key__: ClassVar[int] = 10
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    owner: str = wire("string")
+    requester: str = wire("string")
+    renewers: tuple[str, ...] = wire("[]string")
+    issue_timestamp: int = wire("int64")
+    max_timestamp: int = wire("int64")
+    expiration_timestamp: int = wire("int64")
+    token_id: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveDelegationTokenRecord:
+    """A delegation token is gone."""
+
+    __api_key__: ClassVar[int] = 26
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    token_id: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuotaEntity:
+    """One part of who a quota is for; a name of None is the default entity."""
+
+    entity_type: str = wire("string")
+    entity_name: str | None = wire("string", nullable=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuotaRecord:
+    """A quota of an entity, such as `producer_byte_rate` of a user and client id."""
+
+    __api_key__: ClassVar[int] = 14
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    entity: tuple[ClientQuotaEntity, ...] = structs(ClientQuotaEntity)
+    key: str = wire("string")
+    value: float = wire("float64")
+    remove: bool = wire("bool")

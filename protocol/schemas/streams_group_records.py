@@ -1,0 +1,219 @@
+"""Records of `__consumer_offsets` that streams groups (KIP-1071) live in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from odradek.protocol.schemas.definition import NEVER, struct, structs, wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupMetadataKey:
+    """A streams group (type 17)."""
+
+    __api_key__: ClassVar[int] = 17
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = NEVER
+    group_id: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastAssignmentConfig:
+    key: str = wire("string")
+    value: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupMetadataValue:
+    """A streams group's epoch."""
+
+    __api_key__: ClassVar[int] = 17
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    epoch: int = wire("int32")
+    metadata_hash: int = wire("int64")
+    validated_topology_epoch: int = wire("int32", -1, tag=0)
+    last_assignment_configs: tuple[LastAssignmentConfig, ...] | None = structs(
+        LastAssignmentConfig, tag=1, nullable=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupMemberMetadataKey:
+    """A member of a streams group (type 19)."""
+
+    __api_key__: ClassVar[int] = 19
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = NEVER
+    group_id: str = wire("string")
+    member_id: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    host: str = wire("string")
+    port: int = wire("uint16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValue:
+    key: str = wire("string")
+    value: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupMemberMetadataValue:
+    """What a member of a streams group said of itself."""
+
+    __api_key__: ClassVar[int] = 19
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    instance_id: str | None = wire("string", nullable=True)
+    rack_id: str | None = wire("string", nullable=True)
+    client_id: str = wire("string")
+    client_host: str = wire("string")
+    rebalance_timeout_ms: int = wire("int32", -1)
+    topology_epoch: int = wire("int32")
+    process_id: str = wire("string")
+    user_endpoint: Endpoint | None = struct(Endpoint, None, nullable=True)
+    client_tags: tuple[KeyValue, ...] = structs(KeyValue)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupTargetAssignmentMetadataKey:
+    """A streams group's target assignment (type 20)."""
+
+    __api_key__: ClassVar[int] = 20
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = NEVER
+    group_id: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupTargetAssignmentMetadataValue:
+    """The epoch of a target assignment, and when it was made (ms)."""
+
+    __api_key__: ClassVar[int] = 20
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    assignment_epoch: int = wire("int32")
+    assignment_timestamp: int = wire("int64", tag=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupTargetAssignmentMemberKey:
+    """A member's part of the target assignment (type 21)."""
+
+    __api_key__: ClassVar[int] = 21
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = NEVER
+    group_id: str = wire("string")
+    member_id: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetTasks:
+    subtopology_id: str = wire("string")
+    partitions: tuple[int, ...] = wire("[]int32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupTargetAssignmentMemberValue:
+    """A member's part of the target assignment."""
+
+    __api_key__: ClassVar[int] = 21
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    active_tasks: tuple[TargetTasks, ...] = structs(TargetTasks)
+    standby_tasks: tuple[TargetTasks, ...] = structs(TargetTasks)
+    warmup_tasks: tuple[TargetTasks, ...] = structs(TargetTasks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupCurrentMemberAssignmentKey:
+    """What a member of a streams group runs now (type 22)."""
+
+    __api_key__: ClassVar[int] = 22
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = NEVER
+    group_id: str = wire("string")
+    member_id: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentTasks:
+    subtopology_id: str = wire("string")
+    partitions: tuple[int, ...] = wire("[]int32")
+    assignment_epochs: tuple[int, ...] | None = wire("[]int32", tag=0, nullable=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupCurrentMemberAssignmentValue:
+    """What a member of a streams group runs now, and what it has yet to give up."""
+
+    __api_key__: ClassVar[int] = 22
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    member_epoch: int = wire("int32")
+    previous_member_epoch: int = wire("int32")
+    state: int = wire("int8")
+    active_tasks: tuple[CurrentTasks, ...] = structs(CurrentTasks)
+    standby_tasks: tuple[CurrentTasks, ...] = structs(CurrentTasks)
+    warmup_tasks: tuple[CurrentTasks, ...] = structs(CurrentTasks)
+    active_tasks_pending_revocation: tuple[CurrentTasks, ...] = structs(CurrentTasks)
+    standby_tasks_pending_revocation: tuple[CurrentTasks, ...] = structs(CurrentTasks)
+    warmup_tasks_pending_revocation: tuple[CurrentTasks, ...] = structs(CurrentTasks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupTopologyKey:
+    """A streams group's topology (type 23)."""
+
+    __api_key__: ClassVar[int] = 23
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = NEVER
+    group_id: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    key: str = wire("string")
+    value: str = wire("string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    name: str = wire("string")
+    partitions: int = wire("int32")
+    replication_factor: int = wire("int16")
+    topic_configs: tuple[TopicConfig, ...] = structs(TopicConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopartitionGroup:
+    source_topics: tuple[int, ...] = wire("[]int16")
+    source_topic_regex: tuple[int, ...] = wire("[]int16")
+    repartition_source_topics: tuple[int, ...] = wire("[]int16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subtopology:
+    subtopology_id: str = wire("string")
+    source_topics: tuple[str, ...] = wire("[]string")
+    source_topic_regex: tuple[str, ...] = wire("[]string")
+    state_changelog_topics: tuple[TopicInfo, ...] = structs(TopicInfo)
+    repartition_sink_topics: tuple[str, ...] = wire("[]string")
+    repartition_source_topics: tuple[TopicInfo, ...] = structs(TopicInfo)
+    copartition_groups: tuple[CopartitionGroup, ...] = structs(CopartitionGroup)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsGroupTopologyValue:
+    """A streams group's topology."""
+
+    __api_key__: ClassVar[int] = 23
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    epoch: int = wire("int32")
+    subtopologies: tuple[Subtopology, ...] = structs(Subtopology)

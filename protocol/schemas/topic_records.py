@@ -1,0 +1,109 @@
+"""Metadata records of topics, their partitions and configs.
+
+Written by the active controller to `__cluster_metadata`; every node applies them to its image.
+Version 1 of a partition's records adds log directories (KIP-858), version 2 ELR (KIP-966)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+from uuid import UUID
+
+from odradek.protocol.schemas.definition import wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRecord:
+    """A topic exists, under this name and id."""
+
+    __api_key__: ClassVar[int] = 2
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    name: str = wire("string")
+    topic_id: UUID = wire("uuid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveTopicRecord:
+    """A topic, its partitions and its configs are gone."""
+
+    __api_key__: ClassVar[int] = 9
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    topic_id: UUID = wire("uuid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRecord:
+    """The whole state of a partition.
+
+    `directories` holds a log directory id per replica, in the order of `replicas`.
+    """
+
+    __api_key__: ClassVar[int] = 3
+    __versions__: ClassVar[range] = range(3)
+    __flexible_from__: ClassVar[int] = 0
+    partition_id: int = wire("int32", -1)
+    topic_id: UUID = wire("uuid")
+    replicas: tuple[int, ...] = wire("[]int32")
+    isr: tuple[int, ...] = wire("[]int32")
+    removing_replicas: tuple[int, ...] = wire("[]int32")
+    adding_replicas: tuple[int, ...] = wire("[]int32")
+    leader: int = wire("int32", -1)
+    leader_recovery_state: int = wire("int8", tag=0)
+    leader_epoch: int = wire("int32", -1)
+    partition_epoch: int = wire("int32", -1)
+    directories: tuple[UUID, ...] = wire("[]uuid", since=1)
+    eligible_leader_replicas: tuple[int, ...] | None = wire(
+        "[]int32", None, since=2, tag=1, nullable=True
+    )
+    last_known_elr: tuple[int, ...] | None = wire("[]int32", None, since=2, tag=2, nullable=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChangeRecord:
+    """What changed of a partition; None (and -2 for `leader`, -1 for the recovery state): nothing.
+
+    A leader of -1 is no leader. The leader epoch goes up when `leader` is set, or when replicas
+    leave the ISR under an old metadata version; the partition epoch always does.
+    """
+
+    __api_key__: ClassVar[int] = 5
+    __versions__: ClassVar[range] = range(3)
+    __flexible_from__: ClassVar[int] = 0
+    partition_id: int = wire("int32", -1)
+    topic_id: UUID = wire("uuid")
+    isr: tuple[int, ...] | None = wire("[]int32", None, tag=0, nullable=True)
+    leader: int = wire("int32", -2, tag=1)
+    replicas: tuple[int, ...] | None = wire("[]int32", None, tag=2, nullable=True)
+    removing_replicas: tuple[int, ...] | None = wire("[]int32", None, tag=3, nullable=True)
+    adding_replicas: tuple[int, ...] | None = wire("[]int32", None, tag=4, nullable=True)
+    leader_recovery_state: int = wire("int8", -1, tag=5)
+    directories: tuple[UUID, ...] | None = wire("[]uuid", None, since=1, tag=8, nullable=True)
+    eligible_leader_replicas: tuple[int, ...] | None = wire(
+        "[]int32", None, since=2, tag=6, nullable=True
+    )
+    last_known_elr: tuple[int, ...] | None = wire("[]int32", None, since=2, tag=7, nullable=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRecord:
+    """A config of a resource (2 topic, 4 broker, 16 client metrics, 32 group); None removes it."""
+
+    __api_key__: ClassVar[int] = 4
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    resource_type: int = wire("int8")
+    resource_name: str = wire("string")
+    name: str = wire("string")
+    value: str | None = wire("string", nullable=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearElrRecord:
+    """Forget the eligible leader replicas of a topic, or of every one if the name is empty."""
+
+    __api_key__: ClassVar[int] = 28
+    __versions__: ClassVar[range] = range(1)
+    __flexible_from__: ClassVar[int] = 0
+    topic_name: str = wire("string")
