@@ -1,6 +1,8 @@
 """Metadata records of brokers, controllers, features and the metadata log itself.
 
-Version 4 of a registration and 3 of its change add cordoned log directories (4.3-IV0)."""
+Version 4 of a registration and 3 of its change add cordoned log directories (4.3-IV0).
+"""
+# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Values of control records: transaction markers, and what KRaft writes to its log and snapshots.
 
-In a KRaft value the version is the body's first field; a transaction marker's is a prefix."""
+In a KRaft value the version is the body's first field; a transaction marker's is a prefix.
+"""
+# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Records of `__consumer_offsets` that classic groups and offset commits live in.
 
-A key is its type (int16) and body, a value its version (int16) and body; no value is a tombstone."""
+A key is its type (int16) and body, a value its version (int16) and body; no value is a tombstone.
+"""
+# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 

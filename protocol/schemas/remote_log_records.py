@@ -1,4 +1,5 @@
 """Records of `__remote_log_metadata` (KIP-405), in the layout of Kafka 4.x (REQUIREMENTS C)."""
+# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 

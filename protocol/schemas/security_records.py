@@ -1,4 +1,5 @@
 """Metadata records of ACLs, SCRAM credentials, delegation tokens and quotas."""
+# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Records of `__consumer_offsets` that share groups (KIP-932) live in."""
+# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 

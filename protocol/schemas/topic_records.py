@@ -1,7 +1,9 @@
 """Metadata records of topics, their partitions and configs.
 
 Written by the active controller to `__cluster_metadata`; every node applies them to its image.
-Version 1 of a partition's records adds log directories (KIP-858), version 2 ELR (KIP-966)."""
+Version 1 of a partition's records adds log directories (KIP-858), version 2 ELR (KIP-966).
+"""
+# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 

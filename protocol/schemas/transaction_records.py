@@ -1,6 +1,7 @@
 """Records of `__transaction_state`.
 
-A value has version 0 under transaction version 0, version 1 (flexible, KIP-890) from then on."""
+A value has version 0 under transaction version 0, version 1 (flexible, KIP-890) from then on.
+"""
 
 from __future__ import annotations
 
