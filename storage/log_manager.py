@@ -1,44 +1,63 @@
 """All partition logs of a node: found at start, created, deleted, looked after, closed.
 
 Not among them: `__cluster_metadata-0`, which the Raft log opens itself in the metadata directory.
+
+The registry is changed on the loop alone; what touches the disk for long goes through offload, on
+the lane of its directory. Every log is in exactly one directory, and goes with it:
+
+- A directory that meets an I/O error (`directories/failure.py`) is taken offline as a whole: its
+  logs raise LogFailed from then on, the others go on. When none is left, or the metadata directory
+  failed, `all_failed` is set, and the node has to end.
+- A partition found in two directories is served from neither until somebody removes one.
+
+In which order things become durable:
+
+- create: the partition's directory and files, its name in the log directory, then it is visible.
+  A crash before leaves a directory without records, which the next start opens, and which is a
+  stray if the cluster's state does not know it.
+- delete: the rename to `-delete`, the log directory synced, checkpoints without it; then the name
+  may be used again, and the removal is scheduled. A crash before the sync may bring the old name
+  back: a stray again. One after it leaves a `-delete` directory, and a checkpoint entry at worst,
+  which the end of the next load drops before any log of that name can be created.
+- load and close: `log_loading.py`, `log_closing.py`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 import trio
+
+from odradek.protocol.errors import ErrorCode
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
-from odradek.seams.files import Files
+from odradek.seams.files import Files, OutOfDescriptors
 from odradek.seams.offload import Offload
+from odradek.storage import log_closing, log_housekeeping, log_loading
+from odradek.storage.directories import names, placement
+from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.opening import Directories
+from odradek.storage.directory_logs import DirectoryLogs
+from odradek.storage.errors import LogFailed, StorageError
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_housekeeping import Intervals
+from odradek.storage.log_removal import Removals
+
+__all__ = ["Intervals", "LogManager", "TopicIdMismatch"]
+
+log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
-    """How often what is done, in ms; the defaults are Kafka's."""
+class TopicIdMismatch(StorageError):
+    """The log that is here belongs to another topic of the same name."""
 
-    initial_delay_ms: int = 30_000
-    """log.initial.task.delay.ms"""
-    retention_check_ms: int = 300_000
-    """log.retention.check.interval.ms"""
-    flush_check_ms: int = 2**63 - 1
-    """log.flush.scheduler.interval.ms"""
-    recovery_point_ms: int = 60_000
-    """log.flush.offset.checkpoint.interval.ms"""
-    log_start_ms: int = 60_000
-    """log.flush.start.offset.checkpoint.interval.ms"""
-    high_watermark_ms: int = 5_000
-    """replica.high.watermark.checkpoint.interval.ms"""
-    recovery_threads_per_directory: int = 2
-    """num.recovery.threads.per.data.dir"""
+    code = ErrorCode.inconsistent_topic_id
 
 
 class LogManager:
@@ -53,36 +72,131 @@ class LogManager:
         directories: Directories,
         *,
         config_for: Callable[[str], LogConfig],
-        intervals: Intervals = Intervals(),
+        intervals: Intervals | None = None,
         on_failure: Callable[[LogDirectory, Sequence[PartitionLog]], None] | None = None,
     ) -> None:
-        """`config_for` gives a topic's effective config (broker defaults for an unknown topic).
+        """`config_for` gives a topic's effective config (the broker's defaults for an unknown one).
 
         `on_failure` is called on the loop when a directory went offline, with the logs that were
-        in it: they raise LogFailed from then on.
+        in it.
         """
-        raise NotImplementedError
+        self.directories = directories
+        self.all_failed = trio.Event()
+        self.intervals = intervals or Intervals()
+        self.files = files
+        self.clock = clock
+        self.offload = offload
+        self.removals = Removals(clock, offload)
+        self._entropy = entropy
+        self._config_for = config_for
+        self._on_failure = on_failure
+        self._opener = log_loading.Opener(
+            files, clock, entropy, self.report, self._recovery_point_lowered
+        )
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._offline: dict[TopicPartition, str] = {}
+        self._homes = {each.path: DirectoryLogs(each) for each in directories.all}
+        self._being_made: dict[TopicPartition, trio.Event] = {}
+        self._token: trio.lowlevel.TrioToken | None = None
+        for directory in directories.every:
+            directory.on_failure = self._directory_failed
 
-    directories: Directories
-    all_failed: trio.Event
-    """Set when no directory is left, or the metadata directory failed: the node must end."""
-
-    async def load(self) -> None:
-        """Open all logs there are; recovers what was not closed cleanly. Once, before all else."""
-        raise NotImplementedError
+    # What there is
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         """None: not here. Raises LogFailed if it is in a directory that went offline."""
-        raise NotImplementedError
+        wanted = TopicPartition(topic, partition)
+        found = self._logs.get(wanted)
+        if found is None and wanted in self._offline:
+            raise LogFailed(self._offline[wanted])
+        return found
 
     def logs(self) -> Sequence[PartitionLog]:
-        raise NotImplementedError
+        return tuple(self._logs.values())
+
+    def homes(self) -> Sequence[DirectoryLogs]:
+        """The directories that are online, with their logs."""
+        return [home for home in self._homes.values() if not home.directory.failed]
 
     def directory_of(self, log: PartitionLog) -> LogDirectory:
-        raise NotImplementedError
+        """The directory a log is in. KeyError for a log of nobody's here."""
+        return self._homes[log.directory.parent].directory
 
     def directory_by_id(self, id: UUID) -> LogDirectory | None:
-        raise NotImplementedError
+        return next((each for each in self.directories.all if each.id == id), None)
+
+    @property
+    def offline(self) -> Sequence[TopicPartition]:
+        """Partitions that are known to be here, and cannot be served."""
+        return tuple(self._offline)
+
+    # Start
+
+    async def load(self) -> None:
+        """Open all logs there are; recovers what was not closed cleanly. Once, before all else.
+
+        A log that cannot be opened takes its directory offline. Raises OutOfDescriptors.
+        """
+        self._token = trio.lowlevel.current_trio_token()
+        started = self.clock.monotonic()
+        async with trio.open_nursery() as nursery:
+            for home in self.homes():
+                nursery.start_soon(self._load, home)
+        log.info("loaded %d logs in %.2f s", len(self._logs), self.clock.monotonic() - started)
+        if not self.homes():
+            self.all_failed.set()
+
+    async def _load(self, home: DirectoryLogs) -> None:
+        loading = log_loading.Loading(
+            home,
+            self._opener,
+            self.offload,
+            self._config_for,
+            self.intervals.recovery_threads_per_directory,
+        )
+        await loading.run(self._adopt)
+        if home.directory.failed:
+            for name in loading.found.live:
+                if name not in self._logs:
+                    self._offline[name] = _offline_reason(home.directory)
+            return
+        for directory_name in loading.found.deleted:
+            path = home.directory.path / directory_name
+            topic = names.parse(directory_name).topic_partition.topic
+            self.removals.schedule(
+                home.directory,
+                path,
+                partial(self.files.remove_tree, path),
+                self._config_for(topic).file_delete_delay_ms,
+            )
+
+    def _adopt(self, home: DirectoryLogs, name: TopicPartition, opened: PartitionLog) -> None:
+        """A log was opened at start: it is served, unless another directory has it as well."""
+        if home.directory.failed:
+            self._fence(name, opened, _offline_reason(home.directory))
+        elif name in self._logs:
+            self._duplicate(name, self._logs.pop(name), opened)
+        else:
+            home.logs[name] = self._logs[name] = opened
+
+    def _duplicate(self, name: TopicPartition, one: PartitionLog, other: PartitionLog) -> None:
+        """Which of the two is right cannot be known here: neither is served."""
+        reason = (
+            f"{name} is in {one.directory} and in {other.directory}: stop the broker and remove "
+            f"the older one (a move between directories was cut short)"
+        )
+        log.error("%s", reason)
+        self._offline[name] = reason
+        del self._homes[one.directory.parent].logs[name]
+        for each in (one, other):
+            each.close(clean=True)
+
+    def _fence(self, name: TopicPartition, which: PartitionLog, reason: str) -> None:
+        which.fail(LogFailed(reason))
+        self._logs.pop(name, None)
+        self._offline[name] = reason
+
+    # Creating
 
     async def create(
         self,
@@ -97,39 +211,230 @@ class LogManager:
         """Open a new log, in `directory_id` or the directory with the fewest; or get the one there is.
 
         `is_new=False` (the replica existed before) is refused while a directory is offline: the log
-        may be in there. Raises LogFailed; InconsistentTopicId if the one there is has another id.
+        may be in there. Raises LogFailed, DiskFull; TopicIdMismatch if the one there is belongs to
+        another topic.
         """
-        raise NotImplementedError
+        name = TopicPartition(topic, partition)
+        while (other := self._being_made.get(name)) is not None:
+            await other.wait()
+        existing = self.get(topic, partition)
+        if existing is not None:
+            if existing.topic_id not in (None, topic_id):
+                raise TopicIdMismatch(
+                    f"{name} here is of topic {existing.topic_id}, not {topic_id}"
+                )
+            return existing
+        if not is_new and len(self.homes()) < len(self._homes):
+            raise LogFailed(f"{name} may be in a log directory that is offline")
+        self._being_made[name] = made = trio.Event()
+        try:
+            return await self._create(name, topic_id, config, directory_id)
+        finally:
+            del self._being_made[name]
+            made.set()
+
+    async def _create(
+        self,
+        name: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig | None,
+        directory_id: UUID | None,
+    ) -> PartitionLog:
+        config = config if config is not None else self._config_for(name.topic)
+        for home in self._places(directory_id):
+            opened = await self._create_in(home, name, topic_id, config)
+            if opened is not None:
+                self._offline.pop(name, None)
+                home.logs[name] = self._logs[name] = opened
+                return opened
+        raise LogFailed(f"no log directory is online for {name}")
+
+    def _places(self, directory_id: UUID | None) -> list[DirectoryLogs]:
+        wanted = None if directory_id is None else self.directory_by_id(directory_id)
+        if wanted is not None:
+            return [home for home in self.homes() if home.directory is wanted]
+        return placement.best_first(placement.Candidate(home, home.count) for home in self.homes())
+
+    async def _create_in(
+        self, home: DirectoryLogs, name: TopicPartition, topic_id: UUID, config: LogConfig
+    ) -> PartitionLog | None:
+        """None if the directory failed over it: try the next."""
+        home.being_made += 1
+        try:
+            opened = await self.offload.run(
+                self._opener.create, home, name, topic_id, config, lane=home.directory.lane
+            )
+        except OutOfDescriptors:
+            raise
+        except OSError as error:
+            if home.directory.report(error):
+                return None
+            raise LogFailed(f"{name} could not be created: {error}") from error
+        except LogFailed:
+            if home.directory.failed:
+                return None
+            raise
+        finally:
+            home.being_made -= 1
+        if home.directory.failed:
+            opened.fail(LogFailed(_offline_reason(home.directory)))
+            return None
+        return opened
+
+    # Taking away
 
     async def delete(self, *partitions: TopicPartition) -> None:
         """Take logs away: renamed to `-delete` now, removed after `file.delete.delay.ms`.
 
-        Those that are not here are skipped. After this returns the names can be used again.
+        Those that are not here are skipped. After this returns the names can be used again. Raises
+        LogFailed, after all others are done, if one is in a directory that is offline.
         """
-        raise NotImplementedError
+        removed = await self._take_away(partitions, names.deleted_name)
+        for home, which in removed:
+            self.removals.schedule(
+                home.directory, which.directory, which.delete, which.config.file_delete_delay_ms
+            )
+        lost = [name for name in partitions if name in self._offline]
+        if lost:
+            raise LogFailed(self._offline[lost[0]])
 
     async def set_aside_strays(
         self, is_stray: Callable[[PartitionLog], bool]
     ) -> list[TopicPartition]:
-        """Rename to `-stray` the logs that the cluster's state does not assign to this node."""
-        raise NotImplementedError
+        """Rename to `-stray`, and close, the logs that the cluster does not assign to this node.
+
+        They are kept: a directory that was offline while its topics were deleted and created anew
+        looks the same as one that somebody put here by mistake.
+        """
+        strays = [name for name, each in self._logs.items() if is_stray(each)]
+        for home, which in await self._take_away(strays, names.stray_name):
+            log.warning("%s is not this node's by the cluster's state: kept as a stray", which)
+            try:
+                await self.offload.run(which.close, True, lane=home.directory.lane)
+            except LogFailed:
+                continue  # its directory is offline by now, and says so
+        return strays
+
+    async def _take_away(
+        self, partitions: Iterable[TopicPartition], new_name: Callable[[str, int, UUID], str]
+    ) -> list[tuple[DirectoryLogs, PartitionLog]]:
+        """Rename and forget; durable, and out of the checkpoints, when this returns."""
+        taken: list[tuple[DirectoryLogs, PartitionLog]] = []
+        for name in partitions:
+            while (making := self._being_made.get(name)) is not None:
+                await making.wait()
+            which = self._logs.pop(name, None)
+            if which is None:
+                continue
+            home = self._homes[which.directory.parent]
+            del home.logs[name]
+            try:
+                which.rename_directory(home.directory.path / new_name(*name, self._entropy.uuid()))
+            except OSError as error:
+                self._fence(name, which, f"{name} could not be renamed: {error}")
+                home.directory.report(error)
+            except LogFailed as error:
+                self._fence(name, which, str(error))
+            else:
+                taken.append((home, which))
+        touched = {home.directory.path: home for home, _ in taken}
+        async with trio.open_nursery() as nursery:
+            for home in touched.values():
+                nursery.start_soon(self._forget_durably, home)
+        return taken
+
+    async def _forget_durably(self, home: DirectoryLogs) -> None:
+        def forget() -> None:
+            self.files.sync_directory(home.directory.path)
+            home.write_checkpoints()
+
+        try:
+            await self.offload.run(forget, lane=home.directory.lane)
+        except OSError as error:
+            home.directory.report(error)
+
+    # Configs
 
     def update_configs(self, topics: Iterable[str] | None = None) -> None:
         """Ask `config_for` again, for these topics' logs or for all."""
-        raise NotImplementedError
+        wanted = None if topics is None else frozenset(topics)
+        configs: dict[str, LogConfig] = {}
+        for name, each in self._logs.items():
+            if wanted is not None and name.topic not in wanted:
+                continue
+            if name.topic not in configs:
+                configs[name.topic] = self._config_for(name.topic)
+            each.update_config(configs[name.topic])
 
-    def report(self, log: PartitionLog, error: OSError, *, undone: bool = False) -> None:
-        """An operation on a log met an I/O error: the directory may go offline (failure.py)."""
-        raise NotImplementedError
+    # Failure
 
-    async def checkpoint_recovery_points(self, directory: LogDirectory | None = None) -> None:
-        """Write them now (after a truncation), of one directory or of all."""
-        raise NotImplementedError
+    def report(self, which: PartitionLog, error: OSError, *, undone: bool = False) -> None:
+        """An operation on a log met an I/O error. From any thread."""
+        home = self._homes.get(which.directory.parent)
+        if home is not None:
+            home.directory.report(error, undone=undone)
+
+    def _recovery_point_lowered(self, which: PartitionLog) -> None:
+        """A log is about to be truncated: first the lower recovery point must be durable."""
+        self._homes[which.directory.parent].write_checkpoints((Checkpoint.RECOVERY_POINT,))
+
+    def _directory_failed(self, directory: LogDirectory) -> None:
+        if trio.lowlevel.in_trio_run():
+            self._drop(directory)
+        elif self._token is not None:
+            self._token.run_sync_soon(self._drop, directory)
+
+    def _drop(self, directory: LogDirectory) -> None:
+        """On the loop: the logs of a failed directory are served no longer."""
+        reason = _offline_reason(directory)
+        home = self._homes.get(directory.path)
+        lost: list[PartitionLog] = []
+        for name, each in list(home.logs.items()) if home is not None else ():
+            self._fence(name, each, reason)
+            lost.append(each)
+        if home is not None:
+            home.logs.clear()
+        if self._on_failure is not None:
+            self._on_failure(directory, lost)
+        if not self.homes() or directory is self.directories.metadata:
+            log.critical("no node without %s: it has to end", directory.path)
+            self.all_failed.set()
+
+    # Housekeeping and the end
+
+    async def checkpoint(
+        self, kinds: Iterable[Checkpoint], directory: LogDirectory | None = None
+    ) -> None:
+        """Write checkpoints now, of one directory or of all; a failure takes its directory offline."""
+        wanted = tuple(kinds)
+        for home in self.homes():
+            if directory is not None and home.directory is not directory:
+                continue
+            try:
+                await self.offload.run(home.write_checkpoints, wanted, lane=home.directory.lane)
+            except OSError as error:
+                # The old file is still there, whole: a full disk has undone itself.
+                home.directory.report(error, undone=True)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Housekeeping, until cancelled: retention, flushes, checkpoints, removal of the deleted."""
-        raise NotImplementedError
+        await log_housekeeping.run(self, task_status=task_status)
 
     async def close(self, *, broker_epoch: int = -1) -> None:
-        """Flush, snapshot and close all logs, write the checkpoints, and the clean mark last."""
-        raise NotImplementedError
+        """Flush, snapshot and close all logs, write the checkpoints, and the clean mark last.
+
+        The directories' locks are still held: `directories.close()` gives them back, once whoever
+        else has files in them (the metadata log) has closed too.
+        """
+        async with trio.open_nursery() as nursery:
+            for home in self.homes():
+                nursery.start_soon(self._close, home, broker_epoch)
+        self._logs.clear()
+
+    async def _close(self, home: DirectoryLogs, broker_epoch: int) -> None:
+        workers = self.intervals.recovery_threads_per_directory
+        await log_closing.close(home, self.offload, workers, broker_epoch=broker_epoch)
+
+
+def _offline_reason(directory: LogDirectory) -> str:
+    return f"log directory {directory.path} is offline: {directory.failure}"

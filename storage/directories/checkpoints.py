@@ -1,12 +1,84 @@
-"""The offset checkpoint files of a log directory."""
+"""The offset checkpoint files of a log directory: one offset a partition, as text.
+
+    0
+    2
+    flights 0 4711
+    flights 1 0
+
+The first line is the version, the second the number of entries; an empty file has none. They are
+replaced at once (`Files.write_new`: `.tmp`, sync, rename, sync of the directory), so a crash leaves
+the old one or the new one. A file that makes no sense all the same was damaged by something else:
+the caller reports it and goes on as if it were missing, which costs work and loses nothing:
+
+| file | without it |
+|---|---|
+| recovery-point-offset-checkpoint | every segment is read again after an unclean shutdown |
+| log-start-offset-checkpoint | logs start at their first segment; deleted records may reappear |
+| replication-offset-checkpoint | high watermarks start at the log start, until the leader says |
+| cleaner-offset-checkpoint | compaction starts over |
+
+Kafka means to do the same for the first two, and takes the directory offline for the others; with
+a record's fate never depending on them, availability wins here.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from enum import Enum
+
+from odradek.storage.directories.names import TopicPartition
+
+VERSION = 0
 
 
 class Checkpoint(Enum):
+    """Which checkpoint; the value is the file's name."""
+
     RECOVERY_POINT = "recovery-point-offset-checkpoint"
     HIGH_WATERMARK = "replication-offset-checkpoint"
     LOG_START = "log-start-offset-checkpoint"
     CLEANER = "cleaner-offset-checkpoint"
+
+
+class CorruptCheckpoint(ValueError):
+    """The text is not a checkpoint; the message says in which line, and why."""
+
+
+def format(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """The text, in the mapping's order."""
+    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items()]
+    return f"{VERSION}\n{len(lines)}\n{''.join(lines)}".encode("ascii")
+
+
+def parse(data: bytes) -> dict[TopicPartition, int]:
+    """Raises CorruptCheckpoint. Of two entries for one partition the last counts, as in Kafka."""
+    try:
+        lines = data.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise CorruptCheckpoint(f"byte {error.start} is not text") from None
+    if len(lines) < 2 and not any(lines[1:]) and lines in ([], ["0"]):
+        return {}
+    version = _number(lines[0], 1)
+    if version != VERSION:
+        raise CorruptCheckpoint(f"line 1: version {version} is unknown, {VERSION} is not")
+    if len(lines) < 2:
+        raise CorruptCheckpoint("line 2: the number of entries is missing")
+    expected = _number(lines[1], 2)
+    if expected != len(lines) - 2:
+        raise CorruptCheckpoint(f"line 2: {expected} entries announced, {len(lines) - 2} follow")
+    return dict(_entry(line, number) for number, line in enumerate(lines[2:], 3))
+
+
+def _entry(line: str, number: int) -> tuple[TopicPartition, int]:
+    fields = line.split()
+    if len(fields) != 3:
+        raise CorruptCheckpoint(f"line {number}: 'topic partition offset' expected: {line[:80]!r}")
+    topic, partition, offset = fields
+    return TopicPartition(topic, _number(partition, number)), _number(offset, number)
+
+
+def _number(text: str, line: int) -> int:
+    if not re.fullmatch(r"[0-9]{1,19}", text.strip(), re.ASCII):
+        raise CorruptCheckpoint(f"line {line}: {text[:80]!r} is not a number")
+    return int(text)

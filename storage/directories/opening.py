@@ -1,4 +1,9 @@
-"""Opening all of a node's directories, which must agree on the node and the cluster."""
+"""Opening all of a node's directories, which must agree on the node and the cluster.
+
+Order: every directory is created and locked before any file in it is read; all `meta.properties`
+are read before one is written. A crash in between leaves some directories without the file: the
+next start finds them fresh and writes it again, for the cluster that the others name.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odradek.seams.entropy import Entropy
-from odradek.seams.files import Files, Path
+from odradek.seams.files import Files, Lock, OutOfDescriptors, Path
+from odradek.storage.directories import meta_properties
 from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.errors import DirectoryInUse, NoDirectory, WrongDirectory
+from odradek.storage.directories.meta_properties import (
+    BadMetaProperties,
+    MetaProperties,
+    decide_identity,
+)
+
+LOCK_NAME = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +39,15 @@ class Directories:
     def live(self) -> tuple[LogDirectory, ...]:
         return tuple(directory for directory in self.all if not directory.failed)
 
+    @property
+    def every(self) -> tuple[LogDirectory, ...]:
+        """`all`, and the metadata directory where it is one of its own."""
+        return self.all if self.metadata in self.all else (*self.all, self.metadata)
+
     def close(self) -> None:
-        raise NotImplementedError
+        """Give all locks back. Idempotent."""
+        for directory in self.every:
+            directory.close()
 
 
 def open_directories(
@@ -41,8 +62,102 @@ def open_directories(
     """Create and lock the directories, check or write their `meta.properties`.
 
     `cluster_id`: the one to insist on; None takes the directories' own, or draws a new one on a
-    first start. A directory that meets an I/O error is offline from the start and takes nothing
-    else down, unless it is the metadata directory. Raises DirectoryInUse, WrongDirectory,
+    first start. `metadata_path` defaults to the first of `paths`. A directory that meets an I/O
+    error is offline from the start and takes nothing else down, unless it is the metadata
+    directory, without which a node cannot know the cluster. Raises DirectoryInUse, WrongDirectory,
     NoDirectory.
     """
-    raise NotImplementedError
+    if not paths:
+        raise NoDirectory("no log directory is given: set log.dirs")
+    if len(set(paths)) < len(paths):
+        raise WrongDirectory(f"log.dirs names a directory twice: {', '.join(map(str, paths))}")
+    metadata_path = metadata_path or paths[0]
+    every = paths if metadata_path in paths else (*paths, metadata_path)
+    opened: dict[Path, LogDirectory] = {}
+    try:
+        for path in every:
+            opened[path] = _open(files, path)
+        identity_cluster = _identify(files, entropy, opened, node_id, cluster_id)
+        _require(opened[metadata_path], [opened[path] for path in paths])
+    except BaseException:
+        for directory in opened.values():
+            directory.close()
+        raise
+    return Directories(
+        node_id, identity_cluster, tuple(opened[path] for path in paths), opened[metadata_path]
+    )
+
+
+def _open(files: Files, path: Path) -> LogDirectory:
+    lock: Lock | None = None
+    failure: OSError | None = None
+    try:
+        if not files.is_directory(path):
+            files.make_directory(path)
+            files.sync_directory(path.parent)
+        lock = files.lock(path / LOCK_NAME)
+    except BlockingIOError:
+        raise DirectoryInUse(
+            f"log directory {path} is in use by another broker: stop that one, or give this one "
+            f"a directory of its own (--log-dirs)"
+        ) from None
+    except OutOfDescriptors as error:
+        raise _no_descriptors(path) from error
+    except OSError as error:
+        failure = error
+    directory = LogDirectory(files, path, None, lock)
+    if failure is not None:
+        directory.fail(failure)
+    return directory
+
+
+def _no_descriptors(path: Path) -> NoDirectory:
+    return NoDirectory(
+        f"no file descriptor left to open log directory {path}: raise the limit (ulimit -n)"
+    )
+
+
+def _identify(
+    files: Files,
+    entropy: Entropy,
+    opened: dict[Path, LogDirectory],
+    node_id: int,
+    cluster_id: str | None,
+) -> str:
+    """Read what each directory says, decide, write what is missing; returns the cluster's id."""
+    found: dict[Path, MetaProperties | None] = {}
+    for path, directory in opened.items():
+        if directory.failed:
+            continue
+        try:
+            found[path] = meta_properties.parse(files.read(path / meta_properties.FILE_NAME))
+        except FileNotFoundError:
+            found[path] = None
+        except BadMetaProperties as error:
+            directory.fail(BadMetaProperties(f"its {meta_properties.FILE_NAME}: {error}"))
+        except OutOfDescriptors as error:
+            raise _no_descriptors(path) from error
+        except OSError as error:
+            directory.fail(error)
+    identity = decide_identity(found, node_id=node_id, cluster_id=cluster_id, draw=entropy.uuid)
+    for path, properties in identity.properties.items():
+        opened[path].id = properties.directory_id
+    for path in identity.to_write:
+        text = meta_properties.format(identity.properties[path])
+        try:
+            files.write_new(path / meta_properties.FILE_NAME, text)
+        except OutOfDescriptors as error:
+            raise _no_descriptors(path) from error
+        except OSError as error:
+            opened[path].fail(error)
+    return identity.cluster_id
+
+
+def _require(metadata: LogDirectory, directories: Sequence[LogDirectory]) -> None:
+    if metadata.failed:
+        raise NoDirectory(
+            f"the metadata directory {metadata.path} cannot be used: {metadata.failure}"
+        )
+    if all(directory.failed for directory in directories):
+        reasons = "; ".join(f"{each.path}: {each.failure}" for each in directories)
+        raise NoDirectory(f"none of the log directories can be used: {reasons}")

@@ -1,0 +1,67 @@
+"""The logs that live in one directory, and the checkpoints that are kept of them.
+
+The checkpoints are written by housekeeping in a thread, and at once, on the loop, by a truncation
+that lowers a recovery point. So each write takes its values under the lock under which it writes:
+what is on the disk is never older than a write that has returned. A file whose content would not
+change is not written: an idle broker does not wake the disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.log.partition_log import PartitionLog
+
+# A log that starts at 0 needs no entry: that is what a missing one means.
+VALUES: Mapping[Checkpoint, Callable[[PartitionLog], int | None]] = {
+    Checkpoint.RECOVERY_POINT: lambda log: log.recovery_point,
+    Checkpoint.LOG_START: lambda log: log.log_start_offset or None,
+    Checkpoint.HIGH_WATERMARK: lambda log: log.high_watermark,
+}
+
+
+class DirectoryLogs:
+    """One directory's part of the log manager's state; changed on the loop alone."""
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self.directory = directory
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.being_made = 0
+        """Logs under way into this directory: placement counts them."""
+        self.loaded = False
+        """Whether every log in it was opened: without that there is no clean shutdown."""
+        self._written: dict[Checkpoint, dict[TopicPartition, int]] = {}
+        self._writing = threading.Lock()
+
+    @property
+    def count(self) -> int:
+        return len(self.logs) + self.being_made
+
+    def read_checkpoint(self, kind: Checkpoint) -> dict[TopicPartition, int]:
+        """At start; also what later writes are compared with."""
+        offsets = self.directory.read_checkpoint(kind)
+        self._written[kind] = dict(offsets)
+        return offsets
+
+    def write_checkpoints(self, kinds: Iterable[Checkpoint] = tuple(VALUES)) -> None:
+        """Durable when it returns. From any thread. Raises OSError: the old ones stay."""
+        for kind in kinds:
+            with self._writing:
+                self._write(kind)
+
+    def _write(self, kind: Checkpoint) -> None:
+        value = VALUES[kind]
+        offsets = {
+            name: offset
+            for name, log in tuple(self.logs.items())
+            if (offset := value(log)) is not None
+        }
+        if offsets == self._written.get(kind):
+            return
+        self._written.pop(kind, None)
+        self.directory.write_checkpoint(kind, offsets)
+        self._written[kind] = offsets

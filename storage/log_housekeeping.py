@@ -1,0 +1,153 @@
+"""What is done to all logs every now and then, in tasks of its own.
+
+Each round goes over the logs one by one and lets others run in between; a log that is broken by its
+own error is taken offline alone, and the round goes on. What only reads and syncs runs through
+offload; what changes a log (retention, roll) runs on the loop, its one owner.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.errors import StorageError
+from odradek.storage.log.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from odradek.storage.log_manager import LogManager
+
+log = logging.getLogger(__name__)
+
+NEVER_MS = 2**63 - 1
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """How often what is done, in ms; the names are Kafka's configs, so are the defaults."""
+
+    initial_delay_ms: int = 30_000
+    """log.initial.task.delay.ms"""
+    retention_check_ms: int = 300_000
+    """log.retention.check.interval.ms"""
+    flush_check_ms: int = NEVER_MS
+    """log.flush.scheduler.interval.ms"""
+    recovery_point_ms: int = 60_000
+    """log.flush.offset.checkpoint.interval.ms"""
+    log_start_ms: int = 60_000
+    """log.flush.start.offset.checkpoint.interval.ms"""
+    high_watermark_ms: int = 5_000
+    """replica.high.watermark.checkpoint.interval.ms"""
+    producer_id_check_ms: int = 600_000
+    """producer.id.expiration.check.interval.ms"""
+    producer_id_expiration_ms: int = DAY_MS
+    """producer.id.expiration.ms"""
+    deleted_segments_ms: int = 10_000
+    """How late at most a `.deleted` segment goes, after file.delete.delay.ms (ours)"""
+    recovery_threads_per_directory: int = 2
+    """num.recovery.threads.per.data.dir"""
+
+
+async def run(
+    manager: LogManager, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """All rounds, until cancelled."""
+    every = manager.intervals
+    first_ms = every.initial_delay_ms
+    flushing = Flushing(manager)
+    checkpoint = manager.checkpoint
+    rounds: list[tuple[int, Callable[[], Awaitable[None]]]] = [
+        (every.retention_check_ms, lambda: retention(manager)),
+        (every.flush_check_ms, flushing.round),
+        (every.recovery_point_ms, lambda: checkpoint([Checkpoint.RECOVERY_POINT])),
+        (every.log_start_ms, lambda: checkpoint([Checkpoint.LOG_START])),
+        (every.high_watermark_ms, lambda: checkpoint([Checkpoint.HIGH_WATERMARK])),
+        (every.producer_id_check_ms, lambda: expire_producers(manager)),
+        (every.deleted_segments_ms, lambda: remove_deleted(manager)),
+    ]
+    async with trio.open_nursery() as nursery:
+        for interval_ms, one_round in rounds:
+            if interval_ms < NEVER_MS:
+                delay_ms = min(first_ms, interval_ms)
+                nursery.start_soon(_repeat, manager, delay_ms, interval_ms, one_round)
+        nursery.start_soon(manager.removals.run)
+        task_status.started()
+
+
+async def _repeat(
+    manager: LogManager,
+    delay_ms: int,
+    interval_ms: int,
+    one_round: Callable[[], Awaitable[None]],
+) -> None:
+    """Kafka's fixed delay: the interval begins when the last round has ended."""
+    while True:
+        await manager.clock.sleep(delay_ms / 1000)
+        await one_round()
+        delay_ms = interval_ms
+
+
+async def _each(manager: LogManager, act: Callable[[PartitionLog], object]) -> None:
+    for which in manager.logs():
+        if which.failure is None:
+            attempt(which, act)
+        await trio.lowlevel.checkpoint()
+
+
+def attempt(which: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
+    """Do one thing to one log; expected errors are its own affair, others take it offline alone."""
+    try:
+        act(which)
+    except StorageError as error:
+        log.warning("%s: %s", which.directory, error)
+    except Exception as error:
+        log.error("%s is offline, its own error", which.directory, exc_info=error)
+        which.fail(error)
+
+
+async def retention(manager: LogManager) -> None:
+    """Segments that are too old, too many, or below the log's start, become `.deleted`."""
+    now_ms = manager.clock.wall_ms()
+    await _each(manager, lambda which: which.delete_expired(now_ms))
+
+
+async def remove_deleted(manager: LogManager) -> None:
+    """What is `.deleted` long enough is unlinked."""
+    now_ms = manager.clock.wall_ms()
+    await _each(manager, lambda which: which.remove_deleted(now_ms))
+
+
+async def expire_producers(manager: LogManager) -> None:
+    """Idempotent producers that were silent for producer.id.expiration.ms are forgotten."""
+    now_ms = manager.clock.wall_ms()
+    expiration_ms = manager.intervals.producer_id_expiration_ms
+    await _each(manager, lambda which: which.expire_producers(now_ms, expiration_ms))
+
+
+class Flushing:
+    """flush.ms: logs that hold unsynced records for that long are synced."""
+
+    def __init__(self, manager: LogManager) -> None:
+        self._manager = manager
+        self._flushed: dict[PartitionLog, float] = {}
+
+    async def round(self) -> None:
+        clock = self._manager.clock
+        logs = self._manager.logs()
+        now = clock.monotonic()
+        self._flushed = {which: self._flushed.get(which, now) for which in logs}
+        for which in logs:
+            overdue = now - self._flushed[which] >= which.config.flush_ms / 1000
+            if which.failure is None and which.recovery_point < which.end_offset and overdue:
+                self._flushed[which] = now
+                await self._manager.offload.run(
+                    attempt,
+                    which,
+                    PartitionLog.flush,
+                    lane=self._manager.directory_of(which).lane,
+                )

@@ -1,0 +1,266 @@
+"""What lies in a log directory at start, and opening it.
+
+Order: the mark of the clean shutdown is read and durably removed before any log is opened, for an
+opened log may be written to. A crash while loading is therefore an unclean shutdown, and the next
+start scans past the recovery points, which no load ever raises before it has synced.
+
+| found | done |
+|---|---|
+| `topic-partition` | opened; scanned past its recovery point if there was no clean mark |
+| `…-delete`, `….delete` | removed after `file.delete.delay.ms` |
+| `…-stray` | left for the operator |
+| `…-future`, `….move` | left: an unfinished move between directories |
+| `__cluster_metadata-0` | left: the Raft log opens it |
+| anything else | left, with one warning (Kafka refuses to start) |
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import trio
+
+from odradek.seams.clock import Clock
+from odradek.seams.entropy import Entropy
+from odradek.seams.files import Files, OutOfDescriptors, Path
+from odradek.seams.offload import Offload
+from odradek.storage.directories import names
+from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.directories.names import NotAPartition, State, TopicPartition
+from odradek.storage.directory_logs import DirectoryLogs
+from odradek.storage.errors import DiskFull, NoDescriptors
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.partition_log import PartitionLog
+
+log = logging.getLogger(__name__)
+
+CHUNK = 32
+"""Cleanly closed logs that are opened in one call to a thread."""
+KNOWN = frozenset({names.REMOTE_INDEX_CACHE, "lost+found"})
+
+
+@dataclass(slots=True)
+class Found:
+    """The directories in a log directory, sorted by what is to be done with them."""
+
+    live: list[TopicPartition] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    moving: list[str] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def sort_out(found: Iterable[str]) -> Found:
+    """By their names alone; Kafka's metadata log is in none of the lists."""
+    result = Found()
+    for name in found:
+        if name in KNOWN or name.startswith("."):
+            continue
+        try:
+            directory = names.parse(name)
+        except NotAPartition:
+            result.unknown.append(name)
+            continue
+        if directory.topic_partition.topic == names.METADATA_TOPIC:
+            continue
+        match directory.state:
+            case State.LIVE:
+                result.live.append(directory.topic_partition)
+            case State.DELETED | State.MOVED_AWAY:
+                result.deleted.append(name)
+            case State.FUTURE | State.MOVING:
+                result.moving.append(name)
+            case State.STRAY:
+                result.strays.append(name)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What one directory's start needs to know."""
+
+    clean: bool
+    found: Found
+    recovery_points: dict[TopicPartition, int]
+    log_starts: dict[TopicPartition, int]
+    high_watermarks: dict[TopicPartition, int]
+
+
+def survey(files: Files, home: DirectoryLogs) -> Survey:
+    """Take the clean mark, read the checkpoints, sort out the rest. Raises OSError."""
+    directory = home.directory
+    mark = directory.take_clean_mark()
+    found = sort_out(
+        name for name in files.list(directory.path) if files.is_directory(directory.path / name)
+    )
+    _tell(directory.path, found)
+    return Survey(
+        mark is not None,
+        found,
+        home.read_checkpoint(Checkpoint.RECOVERY_POINT),
+        home.read_checkpoint(Checkpoint.LOG_START),
+        home.read_checkpoint(Checkpoint.HIGH_WATERMARK),
+    )
+
+
+def _tell(path: Path, found: Found) -> None:
+    for what, which in (
+        ("are no partitions; left alone", found.unknown),
+        ("are unfinished moves between directories; left alone", found.moving),
+        ("were not this node's when last seen; kept, remove them when sure", found.strays),
+    ):
+        if which:
+            shown = ", ".join(which[:5]) + (", …" if len(which) > 5 else "")
+            log.warning("in %s, %d directories %s: %s", path, len(which), what, shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """Opens logs with what they all need."""
+
+    files: Files
+    clock: Clock
+    entropy: Entropy
+    on_failure: Callable[[PartitionLog, OSError], None]
+    on_recovery_point_lowered: Callable[[PartitionLog], None]
+
+    def load(
+        self, home: DirectoryLogs, found: Survey, wanted: TopicPartition, config: LogConfig
+    ) -> PartitionLog:
+        """Open a log that is there, at the offsets the checkpoints know."""
+        opened = PartitionLog.open(
+            self.files,
+            home.directory.path_of(*wanted),
+            topic=wanted.topic,
+            partition=wanted.partition,
+            topic_id=None,
+            config=config,
+            clock=self.clock,
+            recovery_point=found.recovery_points.get(wanted, 0),
+            log_start_offset=found.log_starts.get(wanted, 0),
+            clean=found.clean,
+            entropy=self.entropy,
+            on_failure=self.on_failure,
+            on_recovery_point_lowered=self.on_recovery_point_lowered,
+        )
+        opened.advance_high_watermark(found.high_watermarks.get(wanted, 0))
+        return opened
+
+    def create(
+        self, home: DirectoryLogs, name: TopicPartition, topic_id: UUID, config: LogConfig
+    ) -> PartitionLog:
+        """Make a log, durable under its name when this returns; on a full disk it is taken back."""
+        path = home.directory.path_of(*name)
+        fresh = not self.files.exists(path)
+        try:
+            return PartitionLog.open(
+                self.files,
+                path,
+                topic=name.topic,
+                partition=name.partition,
+                topic_id=topic_id,
+                config=config,
+                clock=self.clock,
+                clean=fresh,
+                entropy=self.entropy,
+                on_failure=self.on_failure,
+                on_recovery_point_lowered=self.on_recovery_point_lowered,
+            )
+        except DiskFull:
+            if fresh:
+                self.files.remove_tree(path)
+            raise
+
+
+class Loading:
+    """One directory's logs, opened by a few workers at once (num.recovery.threads.per.data.dir)."""
+
+    def __init__(
+        self,
+        home: DirectoryLogs,
+        opener: Opener,
+        offload: Offload,
+        config_for: Callable[[str], LogConfig],
+        workers: int,
+    ) -> None:
+        self.found = Found()
+        self._home = home
+        self._opener = opener
+        self._offload = offload
+        self._config_for = config_for
+        self._workers = workers
+
+    async def run(
+        self, adopt: Callable[[DirectoryLogs, TopicPartition, PartitionLog], None]
+    ) -> None:
+        """Survey, then open; `adopt` gets each log on the loop. A failure takes the directory offline.
+
+        Raises OutOfDescriptors: that is not the directory's fault.
+        """
+        directory = self._home.directory
+        try:
+            found = await self._offload.run(
+                survey, self._opener.files, self._home, lane=directory.lane
+            )
+        except OutOfDescriptors:
+            raise
+        except OSError as error:
+            directory.report(error)
+            return
+        self.found = found.found
+        await self._open_all(found, adopt)
+        if directory.failed:
+            return
+        self._home.loaded = True
+        try:  # entries of logs that are gone must not meet a new log of that name
+            await self._offload.run(self._home.write_checkpoints, lane=directory.lane)
+        except OSError as error:
+            directory.report(error, undone=True)
+
+    async def _open_all(
+        self,
+        found: Survey,
+        adopt: Callable[[DirectoryLogs, TopicPartition, PartitionLog], None],
+    ) -> None:
+        # A log to be scanned is a call of its own; cleanly closed ones cost less than a call does.
+        size = CHUNK if found.clean else 1
+        live = self.found.live
+        chunks = iter([live[start : start + size] for start in range(0, len(live), size)])
+
+        async def work() -> None:
+            for chunk in chunks:
+                if self._home.directory.failed:
+                    return
+                wanted = [(name, self._config_for(name.topic)) for name in chunk]
+                opened = await self._offload.run(
+                    self._open, found, wanted, lane=self._home.directory.lane
+                )
+                for name, each in opened:
+                    adopt(self._home, name, each)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(self._workers):
+                nursery.start_soon(work)
+
+    def _open(
+        self, found: Survey, wanted: Sequence[tuple[TopicPartition, LogConfig]]
+    ) -> list[tuple[TopicPartition, PartitionLog]]:
+        """In a thread: as many as can be opened. What went wrong is told to the directory."""
+        directory = self._home.directory
+        opened: list[tuple[TopicPartition, PartitionLog]] = []
+        for name, config in wanted:
+            try:
+                opened.append((name, self._opener.load(self._home, found, name, config)))
+            except (OutOfDescriptors, NoDescriptors):
+                raise
+            except OSError as error:
+                directory.report(error)
+            except Exception as error:
+                log.error("%s could not be opened", directory.path_of(*name), exc_info=error)
+                directory.fail(error)
+            if directory.failed:
+                break
+        return opened
