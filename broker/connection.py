@@ -28,8 +28,8 @@ from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Connection, ConnectionLost
 
 if TYPE_CHECKING:
-    from odradek.broker.server import Endpoint
     from odradek.broker.node import Broker
+    from odradek.broker.server import Endpoint
 
 log = logging.getLogger("odradek.connection")
 

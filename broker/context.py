@@ -10,8 +10,8 @@ from odradek.protocol.apis import Api
 from odradek.seams.network import Address
 
 if TYPE_CHECKING:
-    from odradek.broker.server import Endpoint
     from odradek.broker.node import Broker
+    from odradek.broker.server import Endpoint
 
 
 @dataclass(slots=True)

@@ -72,23 +72,20 @@ async def fetch(request: Any, ctx: RequestContext) -> Answer:
 
 
 def _wanted(request: Any) -> list[Wanted]:
-    wanted = []
-    for topic in request.topics:
-        name, topic_id = field(topic, "topic", None), field(topic, "topic_id", None)
-        for each in topic.partitions:
-            wanted.append(
-                Wanted(
-                    name,
-                    topic_id,
-                    each.partition,
-                    each.fetch_offset,
-                    each.partition_max_bytes,
-                    field(each, "current_leader_epoch", -1),
-                    field(each, "last_fetched_epoch", -1),
-                    field(each, "log_start_offset", -1),
-                )
-            )
-    return wanted
+    return [
+        Wanted(
+            field(topic, "topic", None),
+            field(topic, "topic_id", None),
+            each.partition,
+            each.fetch_offset,
+            each.partition_max_bytes,
+            field(each, "current_leader_epoch", -1),
+            field(each, "last_fetched_epoch", -1),
+            field(each, "log_start_offset", -1),
+        )
+        for topic in request.topics
+        for each in topic.partitions
+    ]
 
 
 def _forgotten(request: Any) -> Iterable[PartitionKey]:
@@ -134,7 +131,7 @@ async def _read_partition(
     wanted: Wanted, ctx: RequestContext, limits: Limits, left_bytes: int, at_least_one: bool
 ) -> FetchedPartition:
     try:
-        partition = ctx.broker.partitions.get(wanted.topic, wanted.topic_id, wanted.index)
+        partition = await ctx.broker.partitions.get(wanted.topic, wanted.topic_id, wanted.index)
         partition.check_leader(wanted.current_leader_epoch)
         max_bytes = min(wanted.max_bytes, left_bytes)
         try:
@@ -151,7 +148,7 @@ async def _read_partition(
                 lane=str(partition.log.directory.parent),
             )
     except KafkaError as error:
-        return FetchedPartition(wanted.index, error.code, -1, -1, -1)
+        return FetchedPartition(index=wanted.index, error_code=error.code)
 
 
 def _read_log(
@@ -168,11 +165,10 @@ def _read_log(
         end = log.epochs.end_offset_for(wanted.last_fetched_epoch)
         if end.epoch < wanted.last_fetched_epoch or end.end_offset < wanted.offset:
             return FetchedPartition(
-                wanted.index,
-                ErrorCode.none,
-                high_watermark,
-                last_stable_offset,
-                log.log_start_offset,
+                index=wanted.index,
+                high_watermark=high_watermark,
+                last_stable_offset=last_stable_offset,
+                log_start_offset=log.log_start_offset,
                 diverging_epoch=(end.epoch, end.end_offset),
             )
     committed = limits.isolation_level == READ_COMMITTED
@@ -181,13 +177,13 @@ def _read_log(
     records: Sequence[Buffer | FileSlice] = () if read.slice is None else (read.slice,)
     aborted = None
     if committed:
-        aborted = log.aborted_transactions(wanted.offset, limit) if records else ()
+        overlapping = log.aborted_transactions(wanted.offset, limit) if records else ()
+        aborted = [(each.producer_id, each.first_offset) for each in overlapping]
     return FetchedPartition(
-        wanted.index,
-        ErrorCode.none,
-        high_watermark,
-        last_stable_offset,
-        log.log_start_offset,
+        index=wanted.index,
+        high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
+        log_start_offset=log.log_start_offset,
         aborted_transactions=aborted,
         records=records,
     )
@@ -250,7 +246,7 @@ def write(key: int, version: int, answer: Answer) -> list[Buffer | FileSlice]:
         error_code=answer.error_code,
         session_id=answer.session_id,
         topics=[
-            FetchedTopic(first.topic, first.topic_id, partitions)
+            FetchedTopic(name=first.topic or "", topic_id=first.topic_id, partitions=partitions)
             for first, partitions in topics.values()
         ],
     )

@@ -65,7 +65,7 @@ async def _list_partition(
         since = SPECIAL_SINCE_VERSION.get(wanted.timestamp, 2**15)
         if wanted.timestamp < 0 and ctx.api_version < since:
             raise KafkaError(ErrorCode.unsupported_version, f"timestamp {wanted.timestamp}")
-        partition = ctx.broker.partitions.get(topic, None, index)
+        partition = await ctx.broker.partitions.get(topic, None, index)
         epoch = field(wanted, "current_leader_epoch", -1)
         if request.replica_id == DEBUGGER:
             partition.check_epoch(epoch)
@@ -118,17 +118,19 @@ async def offset_for_leader_epoch(request: Any, ctx: RequestContext) -> Mapping[
         "topics": [
             {
                 "topic": topic.topic,
-                "partitions": [_end_of_epoch(topic.topic, each, ctx) for each in topic.partitions],
+                "partitions": [
+                    await _end_of_epoch(topic.topic, each, ctx) for each in topic.partitions
+                ],
             }
             for topic in request.topics
         ]
     }
 
 
-def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[str, Any]:
+async def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[str, Any]:
     answer = {"partition": wanted.partition, "leader_epoch": -1, "end_offset": -1}
     try:
-        partition = ctx.broker.partitions.get(topic, None, wanted.partition)
+        partition = await ctx.broker.partitions.get(topic, None, wanted.partition)
         partition.check_leader(field(wanted, "current_leader_epoch", -1))
         end = partition.log.epochs.end_offset_for(wanted.leader_epoch)
     except KafkaError as error:
@@ -147,20 +149,22 @@ async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]
         "topics": [
             {
                 "name": topic.name,
-                "partitions": [_delete_before(topic.name, each, ctx) for each in topic.partitions],
+                "partitions": [
+                    await _delete_before(topic.name, each, ctx) for each in topic.partitions
+                ],
             }
             for topic in request.topics
         ]
     }
 
 
-def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> dict[str, Any]:
+async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> dict[str, Any]:
     try:
         if ctx.broker.is_internal(topic):
             raise KafkaError(
                 ErrorCode.invalid_topic_exception, f"records of {topic} can't be deleted"
             )
-        partition = ctx.broker.partitions.get(topic, None, wanted.partition_index)
+        partition = await ctx.broker.partitions.get(topic, None, wanted.partition_index)
         partition.check_leader()
         low_watermark = _advance_log_start(partition, wanted.offset)
     except KafkaError as error:

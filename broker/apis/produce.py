@@ -67,7 +67,9 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Mapping[str, 
             for topic in request.topics
         ]
     else:
-        topics = [(topic, _append_topic(topic, request.acks, ctx)) for topic in request.topics]
+        topics = [
+            (topic, await _append_topic(topic, request.acks, ctx)) for topic in request.topics
+        ]
     if request.acks == 0:
         _close_on_error(topics)
         return None
@@ -85,18 +87,19 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Mapping[str, 
     }
 
 
-def _append_topic(topic: Any, acks: int, ctx: RequestContext) -> list[Outcome]:
+async def _append_topic(topic: Any, acks: int, ctx: RequestContext) -> list[Outcome]:
     now_ms = ctx.broker.seams.clock.wall_ms()
     return [
-        _append(topic, index, records, acks, now_ms, ctx) for index, records in topic.partitions
+        await _append(topic, index, records, acks, now_ms, ctx)
+        for index, records in topic.partitions
     ]
 
 
-def _append(
+async def _append(
     topic: Any, index: int, records: memoryview | None, acks: int, now_ms: int, ctx: RequestContext
 ) -> Outcome:
     try:
-        partition = ctx.broker.partitions.get(topic.name, topic.topic_id, index)
+        partition = await ctx.broker.partitions.get(topic.name, topic.topic_id, index)
         if ctx.broker.is_internal(partition.topic) and ctx.client_id != "__admin_client":
             raise KafkaError(
                 ErrorCode.invalid_topic_exception, f"{partition.topic} is written by brokers alone"
@@ -187,7 +190,7 @@ def _pending(topics: Topics) -> list[Outcome]:
 
 
 def read(key: int, version: int, view: memoryview, offset: int) -> ProduceRequest:
-    return read_produce(view[offset:], version)
+    return read_produce(view, version, offset)
 
 
 HANDLERS = {apis.PRODUCE: Route(produce, read=read, prompt=True)}

@@ -1,0 +1,101 @@
+"""A coordinator's topic as its coordinator sees it: the partition layer behind `CoordinatorLog`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.errors import NotLeader
+from odradek.replication.partition.partition import ACKS_ALL, Partition
+from odradek.seams.files import Buffer
+from odradek.seams.offload import Offload
+from odradek.storage.log.partition_log import Origin
+
+
+class PartitionCoordinatorLog:
+    """Implements `broker.groups.store.CoordinatorLog` over the partitions of `topic`."""
+
+    def __init__(
+        self,
+        topic: str,
+        opened: Callable[[str, int], Partition | None],
+        image: Callable[[], MetadataImage],
+        offload: Offload,
+    ) -> None:
+        self._topic = topic
+        self._opened = opened
+        self._image = image
+        self._offload = offload
+
+    def _partition(self, index: int) -> Partition:
+        partition = self._opened(self._topic, index)
+        if partition is None:
+            raise NotLeader(f"{self._topic}-{index} is not open here")
+        return partition
+
+    def partition_count(self) -> int:
+        topic = self._image().topics_by_name.get(self._topic)
+        return 0 if topic is None else len(topic.partitions)
+
+    def batch_bytes_max(self, partition: int) -> int:
+        return self._partition(partition).log.config.max_message_bytes
+
+    def append(self, partition: int, batch: bytearray, now_ms: int) -> int:
+        found = self._partition(partition)
+        appended = found.append(
+            memoryview(batch),
+            acks=ACKS_ALL,
+            min_in_sync=found.log.config.min_insync_replicas,
+            now_ms=now_ms,
+            origin=Origin.COORDINATOR,
+        )
+        return appended.first_offset
+
+    def is_committed(self, partition: int, offset: int) -> bool:
+        return self._partition(partition).is_replicated(offset)
+
+    async def wait_committed(self, partition: int, offset: int) -> None:
+        found = self._partition(partition)
+        while not found.is_replicated(offset):
+            found.check_leader()
+            changed = _Changed()
+            found.watch(changed)
+            try:
+                await changed.event.wait()
+            finally:
+                found.unwatch(changed)
+
+    def start_offset(self, partition: int) -> int:
+        return self._partition(partition).log.log_start_offset
+
+    def end_offset(self, partition: int) -> int:
+        return self._partition(partition).log.end_offset
+
+    async def read(self, partition: int, offset: int, max_bytes: int) -> Buffer:
+        log = self._partition(partition).log
+        return await self._offload.run(
+            self._read, partition, offset, max_bytes, lane=str(log.directory.parent)
+        )
+
+    def _read(self, partition: int, offset: int, max_bytes: int) -> Buffer:
+        log = self._partition(partition).log
+        found = log.read(offset, max_bytes, limit=log.end_offset)
+        if found.slice is None:
+            return b""
+        try:
+            return found.slice.read()
+        finally:
+            found.slice.file.unpin()
+
+
+class _Changed:
+    def __init__(self) -> None:
+        self.event = trio.Event()
+
+    def visible(self, partition: Partition, size_bytes: int) -> None:
+        self.event.set()
+
+    def interrupted(self, partition: Partition) -> None:
+        self.event.set()

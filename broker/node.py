@@ -1,0 +1,407 @@
+"""A node: the rooms in the order in which they open, and close.
+
+    directories → logs recovered → metadata → partitions → coordinators → listeners
+
+Every task lives in a nursery of `Broker.run`; stopping is cancellation in the reverse order. The mark
+of a clean shutdown is the last thing written, and only where nothing went wrong on the way: a broker
+that ends by an error leaves its directories for recovery.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import trio
+
+from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.coordinator_log import PartitionCoordinatorLog
+from odradek.broker.fetch_sessions import FetchSessions
+from odradek.broker.groups.config import OFFSETS_TOPIC, GroupConfig, InternalTopic
+from odradek.broker.groups.coordinator import GroupCoordinator
+from odradek.broker.partitions import PartitionTable
+from odradek.broker.producer_ids import ProducerIds
+from odradek.broker.server import Endpoint, Server, open_listeners
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller import image as images
+from odradek.replication.controller.brokers import (
+    BrokerRegistration,
+    register_broker,
+    unfence_broker,
+)
+from odradek.replication.controller.image import MetadataDelta, MetadataImage
+from odradek.replication.controller.operations import Plan
+from odradek.replication.controller.producer_ids import ProducerIdBlock, allocate_producer_ids
+from odradek.replication.controller.topics import (
+    CreatedTopic,
+    NewTopic,
+    TopicDefaults,
+    create_topics,
+)
+from odradek.replication.partition.partition import Partition
+from odradek.replication.raft.metadata import Metadata
+from odradek.seams import Seams
+from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.opening import Directories, open_directories
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager import Intervals, LogManager
+
+log = logging.getLogger("odradek.node")
+
+TRANSACTION_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC, "__share_group_state"})
+CLOSE_SECONDS = 60.0
+"""How long closing the logs may take before the process gives up and leaves no clean mark."""
+
+
+class CannotStart(Exception):
+    """The node can't start; the text says why and what to do."""
+
+
+class StorageLost(Exception):
+    """No log directory is left, or the metadata directory failed: the node had to end."""
+
+
+class Broker:
+    """One broker and controller. `run` serves until `stop`; what handlers use are its attributes,
+    which are there from before the first request on."""
+
+    directories: Directories
+    logs: LogManager
+    metadata: Metadata
+    partitions: PartitionTable
+    groups: GroupCoordinator
+    endpoints: Sequence[Endpoint]
+    broker_epoch: int
+
+    def __init__(self, seams: Seams, config: ServerConfig) -> None:
+        self.seams = seams
+        self.config = config
+        self.node_id = config.node_id
+        self.stopped = trio.Event()
+        self.fetch_sessions = FetchSessions(
+            config.get_int("max.incremental.fetch.session.cache.slots"), seams.entropy
+        )
+        self.producer_ids = ProducerIds(self._reserve_producer_ids)
+        self.server = Server(self)
+        self._closing = False
+
+    @property
+    def cluster_id(self) -> str:
+        return self.directories.cluster_id
+
+    @staticmethod
+    def is_internal(topic: str) -> bool:
+        """Whether brokers alone write the topic."""
+        return topic in INTERNAL_TOPICS
+
+    def stop(self) -> None:
+        """Ask the node to end; `run` returns when all is closed."""
+        self.stopped.set()
+
+    # The life of a node
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Start, report started when requests are answered, serve until `stop` or cancellation,
+        and close cleanly.
+
+        Raises CannotStart, or StorageLost when the disks went away under it.
+        """
+        self.directories = await self._open_directories()
+        try:
+            await self._run_on_directories(task_status)
+        finally:
+            self.directories.close()
+            self.stopped.set()
+
+    async def _open_directories(self) -> Directories:
+        def opened() -> Directories:
+            return open_directories(
+                self.seams.files,
+                self.seams.entropy,
+                self.config.log_dirs,
+                node_id=self.node_id,
+                metadata_path=self.config.metadata_log_dir,
+            )
+
+        from odradek.storage.directories.errors import DirectoryError
+
+        try:
+            return await self.seams.offload.run(opened, lane="start")
+        except DirectoryError as error:
+            raise CannotStart(str(error)) from None
+
+    async def _run_on_directories(self, task_status: trio.TaskStatus[None]) -> None:
+        self.logs = self._new_log_manager()
+        await self.logs.load()
+        metadata_directory = self.directories.metadata
+        assert metadata_directory.id is not None
+        self.metadata = Metadata(
+            self.seams,
+            metadata_directory.path,
+            node_id=self.node_id,
+            cluster_id=self.cluster_id,
+            directory_id=metadata_directory.id,
+        )
+        await self.metadata.start()
+        self.metadata_changed_configs(self.metadata.image)
+        self.partitions = PartitionTable(
+            self.logs,
+            lambda: self.metadata.image,
+            self.node_id,
+            on_role=self._role_changed,
+            on_gone=self._partition_gone,
+        )
+        self.groups = self._new_group_coordinator()
+        self.metadata.subscribe(self._metadata_changed)
+        try:
+            await self._serve(task_status)
+        except (trio.Cancelled, KeyboardInterrupt):
+            await self._close()
+            raise
+        await self._close()
+
+    async def _serve(self, task_status: trio.TaskStatus[None]) -> None:
+        try:
+            opened = await open_listeners(self)
+        except OSError as error:
+            raise CannotStart(_cannot_listen(self.config, error)) from None
+        self.endpoints = [endpoint for endpoint, _ in opened]
+        async with trio.open_nursery() as house:
+            await house.start(self.partitions.run)
+            await house.start(self.logs.run)
+            await house.start(self.groups.run)
+            await self._register()
+            await self._set_aside_strays()
+            await self.partitions.open_all()
+            async with trio.open_nursery() as serving:
+                await serving.start(self.server.serve, opened)
+                serving.start_soon(self._stop_when_storage_is_lost)
+                task_status.started()
+                await self.stopped.wait()
+                serving.cancel_scope.cancel()
+            house.cancel_scope.cancel()
+
+    async def _close(self) -> None:
+        if self._storage_lost():
+            raise StorageLost(self._why_lost())
+        with trio.move_on_after(CLOSE_SECONDS, shield=True):
+            await self.metadata.close()
+            await self.logs.close(broker_epoch=self.broker_epoch)
+
+    def _storage_lost(self) -> bool:
+        return self.logs.all_failed.is_set()
+
+    def _why_lost(self) -> str:
+        failures = [
+            f"{directory.path}: {directory.failure}"
+            for directory in {*self.directories.all, self.directories.metadata}
+            if directory.failed
+        ]
+        return "no log directory is left to serve from: " + "; ".join(sorted(failures))
+
+    async def _stop_when_storage_is_lost(self) -> None:
+        await self.logs.all_failed.wait()
+        log.critical("%s", self._why_lost())
+        self.stop()
+
+    # Rooms
+
+    def _new_log_manager(self) -> LogManager:
+        config = self.config
+        return LogManager(
+            self.seams.files,
+            self.seams.clock,
+            self.seams.entropy,
+            self.seams.offload,
+            self.directories,
+            config_for=self.log_config,
+            intervals=Intervals(
+                initial_delay_ms=config.get_int("log.initial.task.delay.ms"),
+                retention_check_ms=config.get_int("log.retention.check.interval.ms"),
+                flush_check_ms=config.get_int("log.flush.scheduler.interval.ms"),
+                recovery_point_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
+                log_start_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
+                high_watermark_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
+                recovery_threads_per_directory=config.get_int("num.recovery.threads.per.data.dir"),
+            ),
+            on_failure=self._directory_failed,
+        )
+
+    def _new_group_coordinator(self) -> GroupCoordinator:
+        offsets_log = PartitionCoordinatorLog(
+            OFFSETS_TOPIC,
+            self.partitions.opened,
+            lambda: self.metadata.image,
+            self.seams.offload,
+        )
+        return GroupCoordinator(
+            offsets_log,
+            GroupConfig.from_configs(self.config),
+            clock=self.seams.clock,
+            entropy=self.seams.entropy,
+        )
+
+    def log_config(self, topic: str) -> LogConfig:
+        """A topic's effective config; the broker's defaults for one that is not known."""
+        if not hasattr(self, "metadata"):
+            return self.config.log_config()
+        return self.config.log_config(self.metadata.image.topic_configs(topic))
+
+    # What changes
+
+    def _metadata_changed(self, delta: MetadataDelta) -> None:
+        if any(kind == images.BROKER for kind, _ in delta.changed_configs):
+            self.metadata_changed_configs(delta.image)
+            self.logs.update_configs()
+        topics = [name for kind, name in delta.changed_configs if kind == images.TOPIC]
+        if topics:
+            self.logs.update_configs(topics)
+        self.partitions.metadata_changed(delta)
+        if delta.deleted_topics:
+            self.groups.topics_deleted(
+                [(topic.name, topic_id) for topic_id, topic in delta.deleted_topics.items()]
+            )
+
+    def metadata_changed_configs(self, image: MetadataImage) -> None:
+        """Take over the dynamic broker configs."""
+        self.config.apply_dynamic(
+            image.config(images.BROKER, ""), image.config(images.BROKER, str(self.node_id))
+        )
+
+    def _role_changed(self, partition: Partition) -> None:
+        if partition.topic != OFFSETS_TOPIC:
+            return
+        if partition.is_leader:
+            self.groups.elected(partition.index, partition.leader_epoch)
+        else:
+            self.groups.resigned(partition.index)
+
+    def _partition_gone(self, topic: str, index: int) -> None:
+        if topic == OFFSETS_TOPIC:
+            self.groups.resigned(index)
+
+    def _directory_failed(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
+        log.error(
+            "log directory %s is offline with %d partitions: %s",
+            directory.path,
+            len(logs),
+            directory.failure,
+        )
+        self.partitions.directory_failed(logs)
+        for failed in logs:
+            self._partition_gone(failed.topic, failed.partition)
+
+    # What the cluster is told
+
+    async def _register(self) -> None:
+        registration = BrokerRegistration(
+            id=self.node_id,
+            incarnation_id=self.seams.entropy.uuid(),
+            endpoints=[
+                images.Endpoint(
+                    each.name,
+                    each.advertised.host,
+                    each.advertised.port,
+                    SECURITY_PROTOCOLS[each.security_protocol],
+                )
+                for each in self.endpoints
+            ],
+            directories=[each.id for each in self.directories.live if each.id is not None],
+            features=images.SUPPORTED_FEATURES,
+            rack=self.config.optional_str("broker.rack"),
+        )
+        self.broker_epoch = await self.metadata.perform(
+            lambda image: register_broker(image, registration, next_offset=image.offset + 1)
+        )
+        await self.metadata.perform(
+            lambda image: unfence_broker(image, self.node_id, self.broker_epoch)
+        )
+
+    async def _set_aside_strays(self) -> None:
+        """Logs of topics that the cluster does not know, or knows elsewhere, are renamed."""
+        image = self.metadata.image
+
+        def is_stray(found: PartitionLog) -> bool:
+            topic = image.topics_by_name.get(found.topic)
+            if topic is None or (found.topic_id is not None and topic.id != found.topic_id):
+                return True
+            partition = topic.partitions.get(found.partition)
+            return partition is None or self.node_id not in partition.replicas
+
+        for stray in await self.logs.set_aside_strays(is_stray):
+            log.warning("%s belongs to no topic of this cluster: set aside as -stray", stray)
+
+    async def _reserve_producer_ids(self) -> range:
+        block: ProducerIdBlock = await self.metadata.perform(
+            lambda image: allocate_producer_ids(image, self.node_id, self.broker_epoch)
+        )
+        return range(block.first, block.first + block.size)
+
+    # Topics that are made on the way
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[CreatedTopic]:
+        """Create topics in the metadata log; one answer each."""
+        defaults = TopicDefaults(
+            self.config.get_int("num.partitions"),
+            self.config.get_int("default.replication.factor"),
+        )
+
+        def operation(image: MetadataImage) -> Plan[list[CreatedTopic]]:
+            return create_topics(
+                image,
+                topics,
+                entropy=self.seams.entropy,
+                defaults=defaults,
+                validate_config=self.validate_config,
+                validate_only=validate_only,
+            )
+
+        return await self.metadata.perform(operation)
+
+    async def ensure_topic(
+        self,
+        name: str,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create the topic unless it is there. Raises KafkaError with what the controller says."""
+        if name in self.metadata.image.topics_by_name:
+            return
+        (created,) = await self.create_topics(
+            [NewTopic(name, partitions, replication_factor, configs=dict(configs or {}))]
+        )
+        if created.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
+            raise KafkaError(created.error_code, created.error_message or "")
+
+    async def ensure_internal_topic(self, topic: InternalTopic) -> None:
+        """Create a coordinator's topic unless it is there, and open its partitions (`on_role`)."""
+        await self.ensure_topic(
+            topic.name, topic.partitions, topic.replication_factor, topic.configs
+        )
+        for index in self.metadata.image.topics_by_name[topic.name].partitions:
+            if self.partitions.opened(topic.name, index) is None:
+                await self.partitions.get(topic.name, None, index)
+
+    def validate_config(
+        self, kind: int, name: str, wanted: Mapping[str, str], existing: Mapping[str, str]
+    ) -> None:
+        """Raises KafkaError(invalid_config) for a config that can't be."""
+        from odradek.broker.config.validation import validate_resource_configs
+
+        validate_resource_configs(self.config, kind, name, wanted, existing)
+
+
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+
+def _cannot_listen(config: ServerConfig, error: OSError) -> str:
+    wanted = ", ".join(f"{each.host}:{each.port}" for each in config.listeners)
+    return f"can't listen on {wanted}: {error.strerror or error}"
+
+
+__all__ = ["Broker", "CannotStart", "StorageLost"]

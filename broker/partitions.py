@@ -1,0 +1,203 @@
+"""The partitions this node has replicas of: the metadata image above, the logs below.
+
+The image says which there are; this table opens their logs and keeps each one's role up to date. A
+partition that was just created is opened by whoever asks for it first, or by the background task
+soon after: creating a thousand topics answers before a thousand logs exist. What happens to one
+partition (open, delete, open again under another topic id) happens in order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from math import inf
+from uuid import UUID
+
+import trio
+
+from odradek.protocol.errors import KafkaError
+from odradek.replication.controller.image import (
+    MetadataDelta,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from odradek.replication.errors import NotLeader, UnknownPartition, UnknownTopicId
+from odradek.replication.partition.partition import Partition
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.errors import LogFailed
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager import LogManager
+
+log = logging.getLogger("odradek.partitions")
+
+Key = tuple[str, int]
+
+
+class PartitionTable:
+    def __init__(
+        self,
+        logs: LogManager,
+        image: Callable[[], MetadataImage],
+        node_id: int,
+        *,
+        on_role: Callable[[Partition], None] = lambda partition: None,
+        on_gone: Callable[[str, int], None] = lambda topic, index: None,
+    ) -> None:
+        """`on_role` hears of every partition that was opened or changed hands, `on_gone` of those
+        that left this node; both are called on the loop."""
+        self._logs = logs
+        self._image = image
+        self._node_id = node_id
+        self._on_role = on_role
+        self._on_gone = on_gone
+        self._by_name: dict[Key, Partition] = {}
+        self._by_id: dict[tuple[UUID, int], Partition] = {}
+        self._at_start = frozenset(image().topics_by_id)
+        self._busy: dict[Key, trio.Event] = {}
+        self._to_do, self._done = trio.open_memory_channel[tuple[Key, bool]](inf)
+
+    # Asking
+
+    async def get(self, topic: str | None, topic_id: UUID | None, index: int) -> Partition:
+        """The partition, by its topic's name or id; opened if it was not yet.
+
+        Raises UnknownPartition, UnknownTopicId, NotLeader (no replica here) or LogFailed.
+        """
+        if topic_id is not None:
+            partition = self._by_id.get((topic_id, index))
+        else:
+            partition = self._by_name.get((topic or "", index))
+        if partition is not None:
+            return partition
+        found = self._find_topic(topic, topic_id)
+        return await self._open(found.name, index)
+
+    def opened(self, topic: str, index: int) -> Partition | None:
+        """The partition if it is open here."""
+        return self._by_name.get((topic, index))
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(tuple(self._by_name.values()))
+
+    def _find_topic(self, topic: str | None, topic_id: UUID | None) -> TopicImage:
+        image = self._image()
+        if topic_id is not None:
+            by_id = image.topics_by_id.get(topic_id)
+            if by_id is None:
+                raise UnknownTopicId(f"no topic has the id {topic_id}")
+            return by_id
+        by_name = image.topics_by_name.get(topic or "")
+        if by_name is None:
+            raise UnknownPartition(f"there is no topic {topic!r}")
+        return by_name
+
+    # The image changes
+
+    def metadata_changed(self, delta: MetadataDelta) -> None:
+        """Take over what a commit changed. Synchronous; the disk follows."""
+        for topic_id in delta.deleted_topics:
+            for partition in [each for each in self if each.topic_id == topic_id]:
+                self._forget(partition)
+        for (topic_id, index), image in delta.changed_partitions.items():
+            self._partition_changed(delta.image.topics_by_id[topic_id], index, image)
+
+    def _partition_changed(self, topic: TopicImage, index: int, image: PartitionImage) -> None:
+        partition = self._by_id.get((topic.id, index))
+        here = self._node_id in image.replicas
+        if partition is None and here:
+            self._to_do.send_nowait(((topic.name, index), True))
+        elif partition is not None and here:
+            partition.update(image)
+            self._on_role(partition)
+        elif partition is not None:
+            self._forget(partition)
+
+    def _forget(self, partition: Partition) -> None:
+        key = (partition.topic, partition.index)
+        del self._by_name[key]
+        del self._by_id[partition.topic_id, partition.index]
+        self._busy.setdefault(key, trio.Event())
+        partition.retire()
+        self._on_gone(*key)
+        self._to_do.send_nowait((key, False))
+
+    def directory_failed(self, logs: Iterable[PartitionLog]) -> None:
+        """Interrupt whoever waits for a partition whose directory went offline."""
+        for failed in logs:
+            partition = self._by_name.get((failed.topic, failed.partition))
+            if partition is not None:
+                partition.retire()
+
+    # The disk follows
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Open what was created and remove what was deleted, until cancelled."""
+        task_status.started()
+        async for key, wanted in self._done:
+            try:
+                await (self._open(*key) if wanted else self._delete(key))
+            except KafkaError as error:
+                if wanted and not isinstance(error, UnknownPartition):
+                    log.warning("%s-%d is not open: %s", *key, error)
+
+    async def open_all(self) -> None:
+        """Open every partition of the image; at start."""
+        for topic in self._image().topics_by_name.values():
+            for index, partition in topic.partitions.items():
+                if self._node_id in partition.replicas:
+                    try:
+                        await self._open(topic.name, index)
+                    except KafkaError as error:
+                        log.warning("%s-%d is not open: %s", topic.name, index, error)
+
+    async def _open(self, topic: str, index: int) -> Partition:
+        key = (topic, index)
+        while (busy := self._busy.get(key)) is not None:
+            await busy.wait()
+        opened = self._by_name.get(key)
+        if opened is not None:
+            return opened
+        found = self._find_topic(topic, None)
+        image = found.partitions.get(index)
+        if image is None:
+            raise UnknownPartition(f"{topic} has no partition {index}")
+        if self._node_id not in image.replicas:
+            raise NotLeader(f"{topic}-{index} has no replica here")
+        with self._working_on(key):
+            partition = await self._open_log(found, index, image)
+        self._on_role(partition)
+        return partition
+
+    async def _open_log(self, topic: TopicImage, index: int, image: PartitionImage) -> Partition:
+        opened = self._logs.get(topic.name, index)
+        if opened is None:
+            is_new = topic.id not in self._at_start
+            opened = await self._logs.create(topic.name, index, topic.id, is_new=is_new)
+        now = self._image().topics_by_id.get(topic.id)
+        if now is None:  # deleted while its log was made
+            await self._logs.delete(TopicPartition(topic.name, index))
+            raise UnknownPartition(f"{topic.name}-{index} was deleted")
+        partition = Partition(
+            opened, topic_id=topic.id, node_id=self._node_id, image=now.partitions[index]
+        )
+        self._by_name[topic.name, index] = partition
+        self._by_id[topic.id, index] = partition
+        return partition
+
+    async def _delete(self, key: Key) -> None:
+        try:
+            await self._logs.delete(TopicPartition(*key))
+        except LogFailed:
+            log.warning("%s-%d stays on a directory that is offline", *key)
+        finally:
+            self._busy.pop(key).set()
+
+    @contextmanager
+    def _working_on(self, key: Key) -> Iterator[None]:
+        self._busy[key] = trio.Event()
+        try:
+            yield
+        finally:
+            self._busy.pop(key).set()

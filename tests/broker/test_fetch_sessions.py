@@ -1,0 +1,132 @@
+"""Incremental fetch sessions, as KIP-227 tells them."""
+
+from __future__ import annotations
+
+import random
+from uuid import UUID
+
+import pytest
+
+from odradek.broker.fetch_sessions import (
+    FetchPlan,
+    FetchSessions,
+    InvalidSessionEpoch,
+    SessionNotFound,
+    SessionTopicIds,
+    Wanted,
+)
+from odradek.protocol.fetch import FetchedPartition
+from odradek.seams.entropy import SeededEntropy
+
+TOPIC = UUID(int=7)
+
+
+def wanted(index: int, offset: int = 0) -> Wanted:
+    return Wanted(None, TOPIC, index, offset, 1024)
+
+
+def answer(
+    index: int, high_watermark: int = 0, *, records: bytes = b"", error: int = 0
+) -> FetchedPartition:
+    return FetchedPartition(
+        index=index,
+        error_code=error,
+        high_watermark=high_watermark,
+        last_stable_offset=high_watermark,
+        log_start_offset=0,
+        records=(records,) if records else (),
+    )
+
+
+class Client:
+    """Sends what a client would, and looks at what it gets."""
+
+    def __init__(self, slots: int = 2) -> None:
+        self.sessions = FetchSessions(slots, SeededEntropy(random.Random(1)))
+        self.now = 0.0
+
+    def fetch(
+        self, session_id: int, epoch: int, *parts: Wanted, forget: tuple[int, ...] = ()
+    ) -> FetchPlan:
+        return self.sessions.plan(
+            session_id,
+            epoch,
+            parts,
+            [(TOPIC, index) for index in forget],
+            uses_topic_ids=True,
+            now=self.now,
+        )
+
+
+def indexes(plan: FetchPlan) -> list[int]:
+    return [each.index for each in plan.wanted]
+
+
+def test_a_request_outside_any_session_makes_none() -> None:
+    client = Client()
+    plan = client.fetch(0, -1, wanted(0))
+    assert (plan.session_id, len(client.sessions)) == (0, 0)
+
+
+def test_a_session_remembers_its_partitions_and_what_changes() -> None:
+    client = Client()
+    begun = client.fetch(0, 0, wanted(0), wanted(1))
+    carried = client.fetch(begun.session_id, 1, wanted(1, offset=5), wanted(2), forget=(0,))
+    assert indexes(carried) == [1, 2]
+    assert carried.wanted[0].offset == 5
+
+
+def test_the_first_answer_has_all_and_later_ones_only_news() -> None:
+    client = Client()
+    begun = client.fetch(0, 0, wanted(0), wanted(1))
+    first = begun.select([(each, answer(each.index, 3)) for each in begun.wanted])
+    assert len(first) == 2
+    carried = client.fetch(begun.session_id, 1)
+    later = carried.select([(each, answer(each.index, 3 + each.index)) for each in carried.wanted])
+    assert [each.index for _, each in later] == [1]
+
+
+def test_recovery_from_an_error_is_news() -> None:
+    client = Client()
+    begun = client.fetch(0, 0, wanted(0))
+    begun.select([(begun.wanted[0], answer(0, 3))])
+    broken = client.fetch(begun.session_id, 1)
+    assert broken.select([(broken.wanted[0], answer(0, -1, error=3))])
+    mended = client.fetch(begun.session_id, 2)
+    assert mended.select([(mended.wanted[0], answer(0, 3))])
+
+
+def test_a_partition_that_brought_data_goes_to_the_back() -> None:
+    client = Client()
+    begun = client.fetch(0, 0, wanted(0), wanted(1))
+    begun.select([(begun.wanted[0], answer(0, 9, records=b"x")), (begun.wanted[1], answer(1))])
+    assert indexes(client.fetch(begun.session_id, 1)) == [1, 0]
+
+
+def test_wrong_ids_epochs_and_topic_ids_are_refused() -> None:
+    client = Client()
+    begun = client.fetch(0, 0, wanted(0))
+    with pytest.raises(SessionNotFound):
+        client.fetch(begun.session_id + 1, 1)
+    with pytest.raises(InvalidSessionEpoch):
+        client.fetch(begun.session_id, 2)
+    with pytest.raises(SessionTopicIds):
+        client.sessions.plan(begun.session_id, 1, (), (), uses_topic_ids=False, now=0.0)
+
+
+def test_a_full_cache_makes_no_session_until_one_has_been_silent_for_two_minutes() -> None:
+    client = Client(slots=1)
+    first = client.fetch(0, 0, wanted(0))
+    assert client.fetch(0, 0, wanted(1)).session_id == 0
+    client.now = 121.0
+    second = client.fetch(0, 0, wanted(1))
+    assert second.session_id != 0
+    with pytest.raises(SessionNotFound):
+        client.fetch(first.session_id, 1)
+
+
+def test_forgetting_the_last_partition_ends_the_session() -> None:
+    client = Client()
+    begun = client.fetch(0, 0, wanted(0))
+    assert client.fetch(begun.session_id, 1, forget=(0,)).session_id == 0
+    assert len(client.sessions) == 0
