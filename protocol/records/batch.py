@@ -5,30 +5,85 @@ i32, 16 magic i8, 17 CRC u32 (CRC-32C of byte 21 to the end), 21 attributes i16,
 delta i32, 27 base timestamp i64, 35 max timestamp i64, 43 producer id i64, 51 producer epoch i16,
 53 base sequence i32, 57 record count i32, 61 records. Base offset and leader epoch lie outside the
 CRC, so that a broker sets them in place.
+
+Attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon (the base
+timestamp is then the time from which a compacted tombstone may go, KIP-534).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from struct import Struct
+
+from crc32c import crc32c
+
+from odradek.protocol.errors import CorruptBatch
 
 HEADER_SIZE = 61
 """Bytes of a batch before its records."""
 LOG_OVERHEAD = 12
-"""Bytes before and with the length field: what `length` does not count."""
+"""Bytes up to and with the length field, which that length does not count."""
+CRC_START = 21
+"""Where the bytes under the CRC begin."""
 MAGIC = 2
 
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
+COMPRESSION_MASK = 0x07
+TIMESTAMP_TYPE_MASK = 0x08
+TRANSACTIONAL_MASK = 0x10
+CONTROL_MASK = 0x20
+DELETE_HORIZON_MASK = 0x40
+
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+NO_SEQUENCE = -1
+MAX_SEQUENCE = 2**31 - 1
+
+HEADER = Struct(">qiibIhiqqqhiii")
+_PREFIX = Struct(">qiib")
+_BASE_OFFSET_LENGTH_EPOCH = Struct(">qii")
+_CRC = Struct(">I")
+_ATTRIBUTES = Struct(">h")
+_MAX_TIMESTAMP = Struct(">q")
+_MAX_TIMESTAMP_AT = 35
+_CRC_AT = 17
+
+_unpack_header = HEADER.unpack_from
+
+
+class UnsupportedMagic(CorruptBatch):
+    """A batch or message in a format before Kafka 0.11's (magic 0 or 1), or of one to come."""
+
 
 class Batch:
-    """A view of one record batch; its fields are read once, when it is made."""
+    """A view of one record batch; its header is read once, when the view is made.
 
-    __slots__ = ()
+    `position` is where the batch starts in the buffer it was found in, `size` all of its bytes;
+    `view` holds those bytes of it that are there (all of them, if it came from `batches`).
+    """
 
-    view: memoryview
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "crc",
+        "last_offset",
+        "last_offset_delta",
+        "leader_epoch",
+        "magic",
+        "max_timestamp",
+        "position",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+        "size",
+        "view",
+    )
+
     base_offset: int
-    size: int
     leader_epoch: int
     magic: int
     crc: int
@@ -41,64 +96,159 @@ class Batch:
     base_sequence: int
     record_count: int
 
+    def __init__(self, buffer: memoryview, position: int = 0) -> None:
+        """The batch at `position` of `buffer`, which holds its header at least.
+
+        Raises CorruptBatch if it does not, or if length or magic are no batch's.
+        """
+        if len(buffer) - position < HEADER_SIZE:
+            raise _too_short(buffer, position)
+        (
+            self.base_offset,
+            length,
+            self.leader_epoch,
+            self.magic,
+            self.crc,
+            self.attributes,
+            self.last_offset_delta,
+            self.base_timestamp,
+            self.max_timestamp,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.record_count,
+        ) = _unpack_header(buffer, position)
+        if self.magic != MAGIC:
+            raise UnsupportedMagic(f"magic {self.magic} at position {position}")
+        if length < HEADER_SIZE - LOG_OVERHEAD:
+            raise CorruptBatch(f"length {length} of the batch at position {position}")
+        self.position = position
+        self.size = size = length + LOG_OVERHEAD
+        self.last_offset = self.base_offset + self.last_offset_delta
+        self.view = buffer[position : position + size]
+
     @property
-    def last_offset(self) -> int:
-        raise NotImplementedError
+    def next_offset(self) -> int:
+        return self.last_offset + 1
 
     @property
     def last_sequence(self) -> int:
         """The last record's sequence, which wraps from 2^31 - 1 to 0; -1 without a sequence."""
-        raise NotImplementedError
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
     @property
     def compression(self) -> int:
-        raise NotImplementedError
+        """The codec's number; 5 to 7 are none of Kafka's."""
+        return self.attributes & COMPRESSION_MASK
 
     @property
     def timestamp_type(self) -> int:
-        raise NotImplementedError
+        """CREATE_TIME or LOG_APPEND_TIME."""
+        return LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_MASK else CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:
-        raise NotImplementedError
+        return self.attributes & TRANSACTIONAL_MASK != 0
 
     @property
     def is_control(self) -> bool:
-        raise NotImplementedError
+        return self.attributes & CONTROL_MASK != 0
 
     @property
     def has_delete_horizon(self) -> bool:
-        raise NotImplementedError
+        return self.attributes & DELETE_HORIZON_MASK != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_MASK else None
 
     @property
     def has_producer_id(self) -> bool:
-        raise NotImplementedError
+        return self.producer_id > NO_PRODUCER_ID
 
     def check(self) -> None:
-        """Raise CorruptBatch if the CRC or the header's numbers are wrong."""
-        raise NotImplementedError
+        """Raise CorruptBatch unless the batch is all there and its CRC is right."""
+        view = self.view
+        if len(view) != self.size:
+            raise CorruptBatch(f"{len(view)} bytes of a batch of {self.size}")
+        computed = crc32c(view[CRC_START:])
+        if computed != self.crc:
+            raise CorruptBatch(
+                f"CRC is {computed:08x}, the batch at offset {self.base_offset} says {self.crc:08x}"
+            )
 
     def stamp(self, base_offset: int, leader_epoch: int) -> None:
         """Set base offset and leader epoch in place; the CRC does not cover them."""
-        raise NotImplementedError
+        _BASE_OFFSET_LENGTH_EPOCH.pack_into(
+            self.view, 0, base_offset, self.size - LOG_OVERHEAD, leader_epoch
+        )
+        self.base_offset = base_offset
+        self.last_offset = base_offset + self.last_offset_delta
+        self.leader_epoch = leader_epoch
 
     def set_max_timestamp(self, timestamp_type: int, max_timestamp: int) -> None:
-        """Set timestamp type and max timestamp (ms) in place, with a new CRC."""
-        raise NotImplementedError
+        """Set timestamp type and max timestamp (ms) in place, with a new CRC; the batch is whole."""
+        if timestamp_type == self.timestamp_type and max_timestamp == self.max_timestamp:
+            return
+        view = self.view
+        self.attributes &= ~TIMESTAMP_TYPE_MASK
+        if timestamp_type == LOG_APPEND_TIME:
+            self.attributes |= TIMESTAMP_TYPE_MASK
+        self.max_timestamp = max_timestamp
+        _ATTRIBUTES.pack_into(view, CRC_START, self.attributes)
+        _MAX_TIMESTAMP.pack_into(view, _MAX_TIMESTAMP_AT, max_timestamp)
+        self.crc = crc32c(view[CRC_START:])
+        _CRC.pack_into(view, _CRC_AT, self.crc)
+
+    def __repr__(self) -> str:
+        return f"Batch({self.base_offset}..{self.last_offset}, {self.size} bytes)"
 
 
 def read_header(view: memoryview, position: int = 0) -> Batch:
     """The batch that starts at `position`; only its header needs to be there.
 
     Raises CorruptBatch if there are fewer than 61 bytes, or the length or the magic is impossible.
-    `Batch.view` is what of the batch lies in `view`.
     """
-    raise NotImplementedError
+    return Batch(view, position)
 
 
-def batches(view: memoryview, *, check: bool = False) -> Iterator[Batch]:
+def batches(
+    view: memoryview, *, check: bool = False, allow_partial: bool = False
+) -> Iterator[Batch]:
     """Every batch in `view`, one after the other; CorruptBatch at the first that is not whole.
 
-    `check` also verifies each batch's CRC.
+    `check` verifies each batch's CRC before it is handed out. With `allow_partial`, what is left at
+    the end and cut short is passed over: a Fetch response may end in the middle of a batch.
     """
-    raise NotImplementedError
+    position, end = 0, len(view)
+    while position < end:
+        if allow_partial and not _whole(view, position):
+            return
+        batch = Batch(view, position)
+        position += batch.size
+        if position > end:
+            raise CorruptBatch(f"{len(batch.view)} bytes of a batch of {batch.size}")
+        if check:
+            batch.check()
+        yield batch
+
+
+def _whole(view: memoryview, position: int) -> bool:
+    """Whether the batch at `position` is there to its end (or is garbage, to be told so)."""
+    left = len(view) - position
+    if left < _PREFIX.size:
+        return False
+    length: int = _PREFIX.unpack_from(view, position)[1]
+    return length + LOG_OVERHEAD <= left
+
+
+def _too_short(buffer: memoryview, position: int) -> CorruptBatch:
+    """Why there is no header: a message of an old format may well be shorter than one."""
+    left = len(buffer) - position
+    if left >= _PREFIX.size:
+        magic = _PREFIX.unpack_from(buffer, position)[3]
+        if magic != MAGIC:
+            return UnsupportedMagic(f"magic {magic} at position {position}")
+    return CorruptBatch(f"{left} bytes at position {position} are too few for a batch")
