@@ -41,7 +41,7 @@ NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 MAX_SEQUENCE = 2**31 - 1
 
-HEADER = Struct(">qiibIhiqqqhiii")
+HEADER = Struct(">qiibIhiqqqhii")
 _PREFIX = Struct(">qiib")
 _BASE_OFFSET_LENGTH_EPOCH = Struct(">qii")
 _CRC = Struct(">I")
