@@ -10,13 +10,12 @@ agree on node and cluster, with each other and with what the node was told. Fres
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.seams.files import Path
 from odradek.storage.directories.errors import WrongDirectory
 
@@ -39,22 +38,6 @@ class MetaProperties:
     directory_id: UUID | None = None
 
 
-def uuid_text(value: UUID) -> str:
-    """Kafka's form of a UUID: base64url without padding, 22 characters."""
-    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
-
-
-def parse_uuid(text: str) -> UUID:
-    """Raises ValueError."""
-    try:
-        raw = base64.b64decode(text.strip() + "==", altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        raw = b""
-    if len(raw) != 16:
-        raise ValueError(f"'{text}' is not a UUID in base64url (22 characters)")
-    return UUID(bytes=raw)
-
-
 def parse(data: bytes) -> MetaProperties:
     """Raises BadMetaProperties, with what is wrong with the text."""
     values = dict(_properties(data.decode("utf-8", "replace")))
@@ -64,7 +47,7 @@ def parse(data: bytes) -> MetaProperties:
     node = values.get("node.id" if version else "broker.id")
     directory = values.get("directory.id")
     try:
-        directory_id = parse_uuid(directory) if directory is not None else None
+        directory_id = uuid_from_text(directory) if directory is not None else None
     except ValueError as error:
         raise BadMetaProperties(f"directory.id: {error}") from None
     found = MetaProperties(
@@ -93,7 +76,7 @@ def format(properties: MetaProperties) -> bytes:
     assert properties.directory_id is not None
     lines = [
         f"cluster.id={properties.cluster_id}",
-        f"directory.id={uuid_text(properties.directory_id)}",
+        f"directory.id={uuid_to_text(properties.directory_id)}",
         f"node.id={properties.node_id}",
         "version=1",
     ]
@@ -168,7 +151,7 @@ def decide_identity(
             agreed, named_by = properties.cluster_id, path
     _check_copies(found)
     if agreed is None:
-        agreed = uuid_text(draw())
+        agreed = uuid_to_text(draw())
     complete: dict[Path, MetaProperties] = {}
     for path, properties in found.items():
         known = properties or MetaProperties()

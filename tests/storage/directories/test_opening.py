@@ -1,0 +1,130 @@
+"""Opening a node's directories, on the machine's own files."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path as RealPath
+
+import pytest
+
+from odradek.seams.entropy import SeededEntropy
+from odradek.seams.files import Path
+from odradek.seams.real_files import RealFiles
+from odradek.storage.directories import meta_properties
+from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.directories.errors import DirectoryInUse, NoDirectory, WrongDirectory
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.directories.opening import Directories, open_directories
+
+
+def opened(*paths: RealPath, **more: object) -> Directories:
+    return open_directories(
+        RealFiles(),
+        SeededEntropy(random.Random(1)),
+        [Path(path) for path in paths],
+        **{"node_id": 1, **more},  # type: ignore[arg-type]
+    )
+
+
+def test_a_first_start_makes_the_directories_and_says_whose_they_are(tmp_path: RealPath) -> None:
+    directories = opened(tmp_path / "deep" / "a", tmp_path / "b")
+    for directory in directories.all:
+        text = meta_properties.parse((RealPath(directory.path) / "meta.properties").read_bytes())
+        assert (text.version, text.node_id) == (1, 1)
+        assert text.cluster_id == directories.cluster_id
+        assert text.directory_id == directory.id
+    assert directories.all[0].id != directories.all[1].id
+    assert directories.metadata is directories.all[0]
+    directories.close()
+
+
+def test_the_next_start_finds_the_same_identity(tmp_path: RealPath) -> None:
+    first = opened(tmp_path / "a", tmp_path / "b")
+    first.close()
+    second = opened(tmp_path / "b", tmp_path / "a", tmp_path / "c")
+    assert second.cluster_id == first.cluster_id
+    assert second.all[1].id == first.all[0].id
+    assert len({directory.id for directory in second.all}) == 3
+    second.close()
+
+
+def test_a_second_broker_on_a_directory_is_refused_and_takes_no_lock_with_it(
+    tmp_path: RealPath,
+) -> None:
+    first = opened(tmp_path / "a")
+    with pytest.raises(DirectoryInUse, match=r"/a is in use by another broker.*--log-dirs"):
+        opened(tmp_path / "b", tmp_path / "a")
+    opened(tmp_path / "b").close()
+    first.close()
+    opened(tmp_path / "a").close()
+
+
+def test_a_directory_of_another_node_is_refused(tmp_path: RealPath) -> None:
+    opened(tmp_path / "a").close()
+    with pytest.raises(WrongDirectory, match="belongs to node 1, but this is node 2"):
+        opened(tmp_path / "a", node_id=2)
+    with pytest.raises(WrongDirectory, match="belongs to cluster"):
+        opened(tmp_path / "a", cluster_id="another")
+    opened(tmp_path / "a").close()  # the refused ones gave the lock back
+
+
+def test_an_unusable_directory_is_offline_and_takes_nothing_down(tmp_path: RealPath) -> None:
+    (tmp_path / "b").write_text("a file where a directory should be")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "meta.properties").write_text("version=7\n")
+    directories = opened(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    assert [directory.failed for directory in directories.all] == [False, True, True]
+    assert [str(each.path) for each in directories.live] == [str(tmp_path / "a")]
+    assert "version=7 is unknown" in str(directories.all[2].failure)
+    directories.close()
+
+
+def test_without_its_metadata_directory_or_any_a_node_does_not_start(tmp_path: RealPath) -> None:
+    (tmp_path / "a").write_text("a file")
+    with pytest.raises(NoDirectory, match="metadata directory"):
+        opened(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(NoDirectory, match="none of the log directories"):
+        opened(tmp_path / "a", metadata_path=Path(tmp_path / "b"))
+    with pytest.raises(NoDirectory, match=r"set log\.dirs"):
+        opened()
+    with pytest.raises(WrongDirectory, match="twice"):
+        opened(tmp_path / "b", tmp_path / "b")
+
+
+def test_a_metadata_directory_of_its_own_is_no_place_for_partitions(tmp_path: RealPath) -> None:
+    directories = opened(tmp_path / "a", metadata_path=Path(tmp_path / "meta"))
+    assert [directory.path.name for directory in directories.all] == ["a"]
+    assert directories.metadata.path.name == "meta"
+    assert len(directories.every) == 2
+    directories.close()
+    holder = opened(tmp_path / "meta")
+    with pytest.raises(DirectoryInUse):
+        opened(tmp_path / "a", metadata_path=Path(tmp_path / "meta"))
+    holder.close()
+
+
+def test_the_clean_mark_is_taken_once(tmp_path: RealPath) -> None:
+    directories = opened(tmp_path / "a")
+    directory = directories.all[0]
+    assert directory.take_clean_mark() is None
+    directory.write_clean_mark(5)
+    mark = directory.take_clean_mark()
+    assert mark is not None
+    assert mark.broker_epoch == 5
+    assert directory.take_clean_mark() is None
+    directories.close()
+
+
+def test_a_damaged_checkpoint_counts_as_missing(
+    tmp_path: RealPath, caplog: pytest.LogCaptureFixture
+) -> None:
+    directories = opened(tmp_path / "a")
+    directory = directories.all[0]
+    kind = Checkpoint.RECOVERY_POINT
+    assert directory.read_checkpoint(kind) == {}
+    directory.write_checkpoint(kind, {TopicPartition("t", 0): 9})
+    assert directory.read_checkpoint(kind) == {TopicPartition("t", 0): 9}
+    (tmp_path / "a" / kind.value).write_text("0\n2\nt 0 9\n")
+    assert directory.read_checkpoint(kind) == {}
+    assert "recovery-point-offset-checkpoint is damaged (line 2" in caplog.text
+    directories.close()

@@ -1,0 +1,64 @@
+"""The clean mark, placement, and which errors take a directory offline."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.seams.files import OutOfDescriptors
+from odradek.storage.directories import clean_shutdown
+from odradek.storage.directories.clean_shutdown import CleanMark
+from odradek.storage.directories.failure import takes_offline
+from odradek.storage.directories.placement import Candidate, best_first
+
+
+def test_the_clean_mark_is_kafkas_json() -> None:
+    assert clean_shutdown.format(17) == b'{"version":0,"brokerEpoch":17}'
+    assert clean_shutdown.parse(clean_shutdown.format(17)) == CleanMark(17)
+    assert clean_shutdown.parse(b'{"version":9,"brokerEpoch":-1,"more":[]}') == CleanMark(-1)
+
+
+@given(st.binary(max_size=60))
+def test_a_mark_is_a_mark_whatever_is_in_it(data: bytes) -> None:
+    assert isinstance(clean_shutdown.parse(data), CleanMark)
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"brokerEpoch":true}', b"\xff", b"[" * 9999])
+def test_an_unreadable_mark_knows_no_epoch(text: bytes) -> None:
+    assert clean_shutdown.parse(text) == CleanMark(None)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8))
+def test_the_directory_with_the_fewest_comes_first_then_the_order_of_log_dirs(
+    counts: list[int],
+) -> None:
+    order = best_first(Candidate(index, count) for index, count in enumerate(counts))
+    assert order == sorted(range(len(counts)), key=lambda index: (counts[index], index))
+
+
+def test_partitions_spread_evenly() -> None:
+    counts = {"a": 0, "b": 0, "c": 0}
+    for _ in range(10):
+        counts[best_first(Candidate(name, count) for name, count in counts.items())[0]] += 1
+    assert counts == {"a": 4, "b": 3, "c": 3}
+
+
+@pytest.mark.parametrize(
+    ("error", "undone", "offline"),
+    [
+        (OSError(errno.EIO, "I/O error"), False, True),
+        (OSError(errno.EIO, "I/O error"), True, True),
+        (OSError(errno.EROFS, "read-only"), True, True),
+        (FileNotFoundError(errno.ENOENT, "gone"), False, True),
+        (PermissionError(errno.EACCES, "chmod"), False, True),
+        (OSError(errno.ENOSPC, "full"), False, True),
+        (OSError(errno.ENOSPC, "full"), True, False),
+        (OSError(errno.EDQUOT, "quota"), True, False),
+        (OutOfDescriptors(errno.EMFILE, "descriptors"), False, False),
+    ],
+)
+def test_which_errors_take_a_directory_offline(error: OSError, undone: bool, offline: bool) -> None:
+    assert takes_offline(error, undone=undone) is offline
