@@ -1,0 +1,396 @@
+"""TCP on the loop: connections that try the system call first and wait only when told to.
+
+trio's own sockets pass through the scheduler on every call; here a call that can be served at once
+is, and a connection that is served at once again and again passes through the scheduler after a MiB
+or 64 calls, so that no peer holds up the others. Under this file nothing is locked: a connection
+belongs to the loop, with one task sending and one receiving.
+
+Sending: neighbouring buffers go into one `sendmsg`; a slice of `SENDFILE_MIN_BYTES` or more goes by
+`sendfile`, the buffers before it being held back by MSG_MORE to leave in the same packet; a smaller
+slice is read and travels with its neighbours, which is cheaper than two more system calls. A slice
+whose file ends early (it was truncated) makes `sendfile` return 0 for ever: that is an error.
+
+A frame is whole or it is the last: whatever goes wrong after its first byte aborts the connection
+(a reset, so that the peer cannot take half an answer for the end of the conversation).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from odradek.seams.descriptors import Descriptor
+from odradek.seams.files import Buffer, FileSlice
+from odradek.seams.network import Address, ConnectionLost, Listener
+from odradek.seams.vectors import IOV_MAX, rest_after
+
+log = logging.getLogger("odradek.network")
+
+SENDFILE_MIN_BYTES = 16 << 10
+"""Below it a read and a shared `sendmsg` beat a `sendfile`; measured on loopback, see docs."""
+
+TURN_BYTES = 1 << 20
+"""What a connection may move before it lets others have the loop."""
+
+TURN_CALLS = 64
+BACKLOG = 1024
+ACCEPT_BACKOFF_SECONDS = 0.1
+
+_SMALL_SLICES_BYTES = 256 << 10  # read into memory at once, per connection
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_PORT_TRIES = 16
+
+# What an accept can say of a connection that died in the queue, or of the network under it (accept(2)).
+_LOST_IN_QUEUE = frozenset(
+    getattr(errno, name)
+    for name in (
+        "ECONNABORTED", "EPERM", "EPROTO", "ENETDOWN", "ENOPROTOOPT", "EHOSTDOWN", "ENONET",
+        "EHOSTUNREACH", "EOPNOTSUPP", "ENETUNREACH", "ETIMEDOUT",
+    )
+    if hasattr(errno, name)
+)  # fmt: skip
+_NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+_NO_SUCH_FAMILY = frozenset((errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT))
+# sendfile answers for two descriptors: these are the socket's, any other is the file's.
+_PEER_GONE = frozenset(
+    (errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ENOTCONN, errno.ETIMEDOUT,
+     errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ESHUTDOWN)
+)  # fmt: skip
+
+
+class TcpConnection:
+    """A connected socket. Made by `TcpNetwork`."""
+
+    def __init__(self, sock: socket.socket, peer: Address) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._sock = sock
+        self._peer = peer
+        self._local = _address(sock.getsockname())
+        self._closed = False
+        self._sending = False
+        self._frame_begun = False
+        self._turn_bytes = 0
+        self._turn_calls = 0
+
+    @property
+    def local(self) -> Address:
+        return self._local
+
+    @property
+    def peer(self) -> Address:
+        return self._peer
+
+    async def receive_into(self, view: memoryview) -> int:
+        if not view:
+            raise ValueError("no room to receive into")
+        while True:
+            try:
+                received = self._sock.recv_into(view)
+            except BlockingIOError:
+                await self._wait(trio.lowlevel.wait_readable)
+                continue
+            except OSError as error:
+                raise self._lost(error) from error
+            if self._took_turn(received):
+                await self._let_others()
+            return received
+
+    async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this connection")
+        self._sending = True
+        self._frame_begun = False
+        try:
+            await self._send_parts(parts)
+        except BaseException:
+            if self._frame_begun:
+                self.abort()
+            raise
+        finally:
+            self._sending = False
+
+    def abort(self) -> None:
+        if not self._closed:
+            with contextlib.suppress(OSError):  # the peer was quicker
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            self._close()
+
+    async def aclose(self) -> None:
+        """What was sent is delivered by the kernel; calls pending here raise ConnectionLost."""
+        self._close()
+        await trio.lowlevel.checkpoint()
+
+    async def _send_parts(self, parts: Sequence[Buffer | FileSlice]) -> None:
+        together: list[Buffer] = []
+        read_bytes = 0
+        for part in parts:
+            if not isinstance(part, FileSlice):
+                together.append(part)
+            elif part.size < SENDFILE_MIN_BYTES or not isinstance(part.file, Descriptor):
+                for position in range(part.position, part.position + part.size, TURN_BYTES):
+                    size = min(TURN_BYTES, part.position + part.size - position)
+                    together.append(self._read(part, position, size))
+                    read_bytes += size
+                    if read_bytes >= _SMALL_SLICES_BYTES:
+                        await self._send_buffers(together, socket.MSG_MORE)
+                        together = []
+                        read_bytes = 0
+            else:
+                if together:
+                    await self._send_buffers(together, socket.MSG_MORE)
+                    together = []
+                    read_bytes = 0
+                await self._send_file(part.file, part.position, part.size)
+        if together:
+            await self._send_buffers(together, 0)
+
+    async def _send_buffers(self, buffers: list[Buffer], flags: int) -> None:
+        left = sum(map(len, buffers))
+        while left:
+            # A list that does not fit one call is not the last: the kernel may wait for the rest.
+            batch, more = buffers, flags
+            if len(buffers) > IOV_MAX:
+                batch, more = buffers[:IOV_MAX], socket.MSG_MORE
+            try:
+                sent = self._sock.sendmsg(batch, (), more)
+            except BlockingIOError:
+                await self._wait(trio.lowlevel.wait_writable)
+                continue
+            except OSError as error:
+                raise self._lost(error) from error
+            self._frame_begun = True
+            left -= sent
+            if left:
+                buffers = rest_after(buffers, sent)
+            if self._took_turn(sent):
+                await self._let_others()
+
+    async def _send_file(self, file: Descriptor, position: int, size: int) -> None:
+        end = position + size
+        while position < end:
+            source = file.borrow()
+            try:
+                sent = os.sendfile(
+                    self._sock.fileno(), source, position, min(end - position, TURN_BYTES)
+                )
+            except BlockingIOError:
+                sent = -1
+            except OSError as error:
+                if self._closed or error.errno in _PEER_GONE:
+                    raise self._lost(error) from error
+                raise
+            finally:
+                file.give_back()
+            if sent < 0:
+                await self._wait(trio.lowlevel.wait_writable)
+                continue
+            if not sent:
+                self._ended_early(file.name)
+            self._frame_begun = True
+            position += sent
+            if self._took_turn(sent):
+                await self._let_others()
+
+    def _read(self, part: FileSlice, position: int, size: int) -> bytes:
+        data = part.file.read_at(position, size)
+        if len(data) < size:
+            self._ended_early(str(part.file.path))
+        return data
+
+    def _ended_early(self, name: str) -> None:
+        self.abort()
+        raise ConnectionLost(f"{name} ended inside a slice of it that was being sent")
+
+    def _took_turn(self, moved: int) -> bool:
+        """Count what was done without waiting; whether others must have the loop now."""
+        self._turn_bytes += moved
+        self._turn_calls += 1
+        return self._turn_bytes >= TURN_BYTES or self._turn_calls >= TURN_CALLS
+
+    async def _let_others(self) -> None:
+        self._turn_bytes = self._turn_calls = 0
+        await trio.lowlevel.checkpoint()
+
+    async def _wait(self, ready: Callable[[socket.socket], Awaitable[None]]) -> None:
+        self._turn_bytes = self._turn_calls = 0
+        try:
+            await ready(self._sock)
+        except (trio.ClosedResourceError, OSError) as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: Exception) -> ConnectionLost:
+        if self._closed:
+            return ConnectionLost("the connection was closed on this side")
+        return ConnectionLost(f"{self._peer}: {error}")
+
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            trio.lowlevel.notify_closing(self._sock)
+            self._sock.close()
+
+
+class TcpListener:
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._address = _address(sock.getsockname())
+        self._closed = False
+        self._short_of_room = False
+
+    @property
+    def address(self) -> Address:
+        return self._address
+
+    async def accept(self) -> TcpConnection:
+        """The next connection. ConnectionLost once closed.
+
+        Out of descriptors is the peers' wait, not an error: logged once, tried again.
+        """
+        await trio.lowlevel.checkpoint()  # a crowd at the door does not hold up those inside
+        while True:
+            try:
+                sock, peer = self._sock.accept()
+            except BlockingIOError:
+                await self._wait_for_peers()
+                continue
+            except OSError as error:
+                if self._closed:
+                    raise ConnectionLost("the listener was closed") from error
+                if error.errno in _NO_ROOM:
+                    await self._wait_for_room(error)
+                    continue
+                if error.errno in _LOST_IN_QUEUE:
+                    continue
+                raise
+            self._short_of_room = False
+            try:
+                return TcpConnection(sock, _address(peer))
+            except OSError:  # reset before it could be set up
+                sock.close()
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            trio.lowlevel.notify_closing(self._sock)
+            self._sock.close()
+        await trio.lowlevel.checkpoint()
+
+    async def _wait_for_peers(self) -> None:
+        try:
+            await trio.lowlevel.wait_readable(self._sock)
+        except (trio.ClosedResourceError, OSError) as error:
+            raise ConnectionLost("the listener was closed") from error
+
+    async def _wait_for_room(self, error: OSError) -> None:
+        if not self._short_of_room:
+            self._short_of_room = True
+            log.warning("%s: cannot accept connections for now: %s", self._address, error.strerror)
+        await trio.sleep(ACCEPT_BACKOFF_SECONDS)
+
+
+class TcpNetwork:
+    async def listen(self, host: str, port: int) -> list[Listener]:
+        """OSError as bind(2) has it (EADDRINUSE, EACCES), or of a host that does not resolve."""
+        addresses = await _addresses_to_bind(host, port)
+        for last_try in [False] * (_PORT_TRIES - 1) + [True]:
+            try:
+                return _bind_all(addresses, port)
+            except OSError as error:
+                # The port picked for one family may be taken in the other.
+                if port or last_try or error.errno != errno.EADDRINUSE:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def connect(self, host: str, port: int) -> TcpConnection:
+        try:
+            stream = await trio.open_tcp_stream(host, port)
+        except OSError as error:
+            raise ConnectionLost(f"{Address(host, port)}: {_reason(error)}") from error
+        sock = socket.socket(fileno=stream.socket.detach())
+        try:
+            return TcpConnection(sock, _address(sock.getpeername()))
+        except OSError as error:
+            sock.close()
+            raise ConnectionLost(f"{Address(host, port)}: {error}") from error
+
+
+async def _addresses_to_bind(host: str, port: int) -> list[tuple[int, str, int]]:
+    """(family, host, scope) to bind to, each once, in the resolver's order."""
+    if not host:
+        every: list[tuple[int, str, int]] = [(socket.AF_INET, "0.0.0.0", 0)]
+        if socket.has_ipv6:
+            every.append((socket.AF_INET6, "::", 0))
+        return every
+    found = await trio.socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    addresses = {
+        (int(family), str(address[0]), int(address[3]) if len(address) > 3 else 0): None
+        for family, _, _, _, address in found
+        if family in (socket.AF_INET, socket.AF_INET6)
+    }
+    return list(addresses)
+
+
+def _bind_all(addresses: Sequence[tuple[int, str, int]], port: int) -> list[Listener]:
+    """Listen on all that this machine has the family for, on one port."""
+    bound: list[socket.socket] = []
+    absent: OSError | None = None
+    try:
+        for family, host, scope in addresses:
+            try:
+                sock = _bind(family, host, scope, port)
+            except OSError as error:
+                if error.errno not in _NO_SUCH_FAMILY or len(addresses) == 1:
+                    raise
+                absent = error  # "localhost" is ::1 too, where IPv6 may be off
+                continue
+            bound.append(sock)
+            port = sock.getsockname()[1]
+        if absent and not bound:
+            raise absent
+        return [TcpListener(sock) for sock in bound]
+    except BaseException:
+        for sock in bound:
+            sock.close()
+        raise
+
+
+def _bind(family: int, host: str, scope: int, port: int) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((host, port, 0, scope))
+        else:
+            sock.bind((host, port))
+        sock.listen(BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _address(name: tuple[str, int] | tuple[str, int, int, int]) -> Address:
+    return Address(name[0], name[1])
+
+
+def _reason(error: OSError) -> str:
+    """The cause under trio's "all attempts to connect failed"."""
+    cause: BaseException = error
+    while isinstance(cause.__cause__, Exception):
+        cause = cause.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    return str(cause)
