@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -25,14 +26,19 @@ class FetchWait:
     def interrupted(self, partition: Partition) -> None:
         self._enough.set()
 
-    async def wait(self, partitions: Iterable[Partition], seconds: float) -> None:
-        """Return when woken, or after `seconds`."""
+    @contextmanager
+    def watching(self, partitions: Iterable[Partition]) -> Iterator[None]:
+        """Count what becomes visible from here on."""
         watched = list(partitions)
         for partition in watched:
             partition.watch(self)
         try:
-            with trio.move_on_after(seconds):
-                await self._enough.wait()
+            yield
         finally:
             for partition in watched:
                 partition.unwatch(self)
+
+    async def wait(self, seconds: float) -> None:
+        """Return when woken, or after `seconds`."""
+        with trio.move_on_after(seconds):
+            await self._enough.wait()

@@ -1,1 +1,22 @@
-"""Brokers inside a test: fixtures, faults, virtual seams."""
+"""Brokers inside a test: an embedded broker, a pytest plugin, and virtual seams.
+
+`Broker` is imported when first asked for: a test suite that installs the plugin and starts no broker
+pays nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from odradek.testing.embedded import Broker
+
+__all__ = ["Broker"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Broker":
+        from odradek.testing.embedded import Broker
+
+        return Broker
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

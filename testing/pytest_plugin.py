@@ -1,1 +1,52 @@
-"""The pytest plugin: a broker as a fixture."""
+"""The pytest plugin: a broker as a fixture.
+
+`kafka_broker` is one broker for the session; each test that asks for it finds it without the topics
+and groups of the tests before it. `kafka_bootstrap` is its address. A project overrides
+`kafka_broker_configs` (a dict of broker configs) or `kafka_broker_topics` in its conftest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from odradek.testing.embedded import Broker
+
+
+@pytest.fixture(scope="session")
+def kafka_broker_configs() -> Mapping[str, str]:
+    """Broker configs of the session's broker, by Kafka's names; override it."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def kafka_broker_topics() -> Mapping[str, int]:
+    """Topics that are there at the start of each test, with their partitions; override it."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def kafka_broker_session(
+    kafka_broker_configs: Mapping[str, str], kafka_broker_topics: Mapping[str, int]
+) -> Iterator[Broker]:
+    """The session's broker as it is, never reset."""
+    from odradek.testing.embedded import Broker
+
+    with Broker(configs=kafka_broker_configs, topics=kafka_broker_topics) as broker:
+        yield broker
+
+
+@pytest.fixture
+def kafka_broker(kafka_broker_session: Broker) -> Iterator[Broker]:
+    """The session's broker, emptied of what earlier tests left."""
+    kafka_broker_session.reset()
+    yield kafka_broker_session
+
+
+@pytest.fixture
+def kafka_bootstrap(kafka_broker: Broker) -> str:
+    """`HOST:PORT` of `kafka_broker`."""
+    return kafka_broker.bootstrap

@@ -6,7 +6,7 @@ were sent. A fetch that finds less than `min_bytes` waits for appends, not for a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.fetch import FetchedPartition, FetchedTopic, write_fetch_response
 from odradek.protocol.messages import field
+from odradek.replication.errors import NotLeader
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice, WouldBlock
 
@@ -60,15 +61,17 @@ async def fetch(request: Any, ctx: RequestContext) -> Answer:
     found = await _read(plan.wanted, ctx, limits)
     missing = request.min_bytes - _size(found)
     wait_seconds = request.max_wait.total_seconds()
-    if missing > 0 and wait_seconds > 0 and plan.wanted and not _failed(found):
+    if missing > 0 and wait_seconds > 0 and found and not _failed(found):
         _let_go(found)
-        await ctx.flush()
-        waited_for = [
-            ctx.broker.partitions.get(each.topic, each.topic_id, each.index) for each in plan.wanted
-        ]
-        await FetchWait(missing).wait(waited_for, wait_seconds)
+        wait = FetchWait(missing)
+        with wait.watching(each.partition for each in found if each.partition is not None):
+            if not _moved(found):
+                await ctx.flush()
+                await wait.wait(wait_seconds)
         found = await _read(plan.wanted, ctx, limits)
-    return Answer(ErrorCode.none, plan.session_id, plan.select(found))
+    return Answer(
+        ErrorCode.none, plan.session_id, plan.select((each.wanted, each.answer) for each in found)
+    )
 
 
 def _wanted(request: Any) -> list[Wanted]:
@@ -104,20 +107,26 @@ def _limits(request: Any, ctx: RequestContext) -> Limits:
     return Limits(max_bytes, field(request, "isolation_level", 0), replica_id)
 
 
-Found = list[tuple[Wanted, FetchedPartition]]
+@dataclass(slots=True)
+class Read:
+    """What was found in one partition, which is None where it can't be read here."""
+
+    wanted: Wanted
+    answer: FetchedPartition
+    partition: Partition | None
 
 
-async def _read(wanted: Sequence[Wanted], ctx: RequestContext, limits: Limits) -> Found:
+async def _read(wanted: Sequence[Wanted], ctx: RequestContext, limits: Limits) -> list[Read]:
     """Read in the order of the plan within the request's bytes; the first that has any is not cut
     (KIP-74). The slices in what it returns are pinned."""
-    found: Found = []
+    found: list[Read] = []
     left_bytes = limits.max_bytes
     size_bytes = 0
     try:
         for each in wanted:
-            answer = await _read_partition(each, ctx, limits, left_bytes, size_bytes == 0)
-            found.append((each, answer))
-            for part in answer.records:
+            read = await _read_partition(each, ctx, limits, left_bytes, size_bytes == 0)
+            found.append(read)
+            for part in read.answer.records:
                 size_bytes += part.size if isinstance(part, FileSlice) else len(part)
             left_bytes = max(0, limits.max_bytes - size_bytes)
         await _warm(found, ctx)
@@ -129,15 +138,18 @@ async def _read(wanted: Sequence[Wanted], ctx: RequestContext, limits: Limits) -
 
 async def _read_partition(
     wanted: Wanted, ctx: RequestContext, limits: Limits, left_bytes: int, at_least_one: bool
-) -> FetchedPartition:
+) -> Read:
+    partition = None
     try:
         partition = await ctx.broker.partitions.get(wanted.topic, wanted.topic_id, wanted.index)
         partition.check_leader(wanted.current_leader_epoch)
+        if limits.replica_id >= 0 and limits.replica_id not in partition.replicas:
+            raise NotLeader(f"node {limits.replica_id} has no replica of {partition!r}")
         max_bytes = min(wanted.max_bytes, left_bytes)
         try:
-            return _read_log(partition, wanted, limits, max_bytes, at_least_one, True)
+            answer = _read_log(partition, wanted, limits, max_bytes, at_least_one, True)
         except WouldBlock:
-            return await ctx.broker.seams.offload.run(
+            answer = await ctx.broker.seams.offload.run(
                 _read_log,
                 partition,
                 wanted,
@@ -148,7 +160,8 @@ async def _read_partition(
                 lane=str(partition.log.directory.parent),
             )
     except KafkaError as error:
-        return FetchedPartition(index=wanted.index, error_code=error.code)
+        answer = FetchedPartition(index=wanted.index, error_code=error.code)
+    return Read(wanted, answer, partition)
 
 
 def _read_log(
@@ -189,18 +202,17 @@ def _read_log(
     )
 
 
-async def _warm(found: Found, ctx: RequestContext) -> None:
+async def _warm(found: Iterable[Read], ctx: RequestContext) -> None:
     """Bring slices that are not in memory there off the loop, so that sending them does not block.
 
     Old data lies on disk; the probe of a slice's two ends costs a microsecond each.
     """
-    for _, answer in found:
-        for part in answer.records:
-            if isinstance(part, FileSlice) and not _in_memory(part):
-                lane = str(part.file.path.parent.parent)
-                await ctx.broker.seams.offload.run(
-                    part.file.read_at, part.position, part.size, lane=lane
-                )
+    for part in _slices(found):
+        if not _in_memory(part):
+            lane = str(part.file.path.parent.parent)
+            await ctx.broker.seams.offload.run(
+                part.file.read_at, part.position, part.size, lane=lane
+            )
 
 
 def _in_memory(part: FileSlice) -> bool:
@@ -212,27 +224,37 @@ def _in_memory(part: FileSlice) -> bool:
     return True
 
 
-def _size(found: Found) -> int:
-    return sum(
-        part.size if isinstance(part, FileSlice) else len(part)
-        for _, answer in found
-        for part in answer.records
-    )
+def _slices(found: Iterable[Read]) -> Iterator[FileSlice]:
+    for each in found:
+        for part in each.answer.records:
+            if isinstance(part, FileSlice):
+                yield part
 
 
-def _failed(found: Found) -> bool:
+def _size(found: Iterable[Read]) -> int:
+    return sum(part.size for part in _slices(found))
+
+
+def _failed(found: Iterable[Read]) -> bool:
     """An error, or a history that parts from the leader's, is answered at once."""
     return any(
-        answer.error_code != ErrorCode.none or answer.diverging_epoch is not None
-        for _, answer in found
+        each.answer.error_code != ErrorCode.none or each.answer.diverging_epoch is not None
+        for each in found
     )
 
 
-def _let_go(found: Found) -> None:
-    for _, answer in found:
-        for part in answer.records:
-            if isinstance(part, FileSlice):
-                part.file.unpin()
+def _moved(found: Iterable[Read]) -> bool:
+    """Whether something became visible since it was read, while another read went to disk."""
+    return any(
+        each.partition is not None
+        and each.partition.log.high_watermark != each.answer.high_watermark
+        for each in found
+    )
+
+
+def _let_go(found: Iterable[Read]) -> None:
+    for part in _slices(found):
+        part.file.unpin()
 
 
 def write(key: int, version: int, answer: Answer) -> list[Buffer | FileSlice]:

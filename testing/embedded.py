@@ -1,0 +1,189 @@
+"""A broker inside the process of a test: `async with` under trio, `with` anywhere else.
+
+    with Broker(topics={"orders": 6}) as broker:
+        client = MyClient(broker.bootstrap)
+
+Under plain `with` the broker has a thread of its own with a trio loop in it. Its data lies in a
+temporary directory, removed at the end, unless a directory is given.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import shutil
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import trio
+
+from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.node import Broker as Node
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.topics import delete_topics
+from odradek.seams import Seams
+from odradek.seams.real import real_seams
+
+T = TypeVar("T")
+Topics = Mapping[str, int] | Iterable[str]
+
+START_SECONDS = 30.0
+
+
+class Broker:
+    """A broker of one node on a free port of 127.0.0.1.
+
+    `topics` are created before it is ready: names, or names with their number of partitions.
+    `configs` are broker configs by Kafka's names. `data` is a directory to use and keep; several,
+    separated by commas, are log directories. `seams` replaces what the broker gets of the world.
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: Topics = (),
+        configs: Mapping[str, str] | None = None,
+        data: str | Path | None = None,
+        listen: str = "127.0.0.1:0",
+        seams: Seams | None = None,
+    ) -> None:
+        self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, -1)
+        self._configs = dict(configs or {})
+        self._data = None if data is None else str(data)
+        self._listen = listen
+        self._seams = seams
+        self._node: Node | None = None
+        self._temporary: str | None = None
+        self._thread: threading.Thread | None = None
+        self._stack: AsyncExitStack | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+
+    # What a test uses
+
+    @property
+    def bootstrap(self) -> str:
+        """`HOST:PORT`, for any client's bootstrap.servers."""
+        return str(self.node.endpoints[0].advertised)
+
+    @property
+    def host(self) -> str:
+        return self.node.endpoints[0].advertised.host
+
+    @property
+    def port(self) -> int:
+        return self.node.endpoints[0].advertised.port
+
+    @property
+    def node(self) -> Node:
+        """The running broker itself, for tests that look inside. Only from its own thread."""
+        if self._node is None:
+            raise RuntimeError("the broker is not running: enter it by `with` or `async with`")
+        return self._node
+
+    def create_topic(
+        self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic unless it is there; for use under plain `with`."""
+        self._call(self.node.ensure_topic, name, partitions, -1, configs)
+
+    def reset(self) -> None:
+        """Forget all topics and groups, in a few milliseconds; for use under plain `with`."""
+        self._call(self.areset)
+
+    async def areset(self) -> None:
+        """Forget all topics and groups; for use under trio."""
+        node = self.node
+        await node.groups.delete_all()
+        names = [name for name in node.metadata.image.topics_by_name if not node.is_internal(name)]
+        if names:
+            answers = await node.metadata.perform(lambda image: delete_topics(image, names))
+            failed = [each for each in answers if each.error_code != ErrorCode.none]
+            if failed:
+                raise RuntimeError(f"the broker did not delete {failed}")
+        for name, partitions in self._topics.items():
+            await node.ensure_topic(name, partitions)
+
+    # async with
+
+    async def __aenter__(self) -> Broker:
+        async with AsyncExitStack() as stack:
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            stack.callback(self._remove_data)
+            node = Node(self._seams or real_seams(), self._config())
+            await nursery.start(node.run)
+            stack.callback(node.stop)
+            self._node = node
+            for name, partitions in self._topics.items():
+                await node.ensure_topic(name, partitions)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._stack is not None
+        stack, self._stack, self._node = self._stack, None, None
+        await stack.__aexit__(kind, error, trace)
+
+    def _config(self) -> ServerConfig:
+        data = self._data
+        if data is None:
+            data = self._temporary = tempfile.mkdtemp(prefix="odradek-")
+        return ServerConfig.from_properties(
+            {"listeners": f"PLAINTEXT://{self._listen}", "log.dirs": data, **self._configs},
+            test_node=True,
+        )
+
+    def _remove_data(self) -> None:
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    # with
+
+    def __enter__(self) -> Broker:
+        ready: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._thread = threading.Thread(
+            target=self._thread_main, args=(ready,), name="odradek", daemon=True
+        )
+        self._thread.start()
+        ready.result(START_SECONDS)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._thread is not None
+        node = self._node
+        if node is not None:
+            self._call_sync(node.stop)
+        self._thread.join()
+
+    def _thread_main(self, ready: concurrent.futures.Future[None]) -> None:
+        async def main() -> None:
+            self._token = trio.lowlevel.current_trio_token()
+            async with self as broker:
+                ready.set_result(None)
+                await broker.node.stopped.wait()
+
+        try:
+            trio.run(main)
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    def _call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
+        return trio.from_thread.run(function, *args, trio_token=self._token)
+
+    def _call_sync(self, function: Callable[[], None]) -> None:
+        trio.from_thread.run_sync(function, trio_token=self._token)
