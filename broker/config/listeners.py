@@ -1,12 +1,25 @@
 """Listeners as configs name them: parsing and validation, no sockets.
 
 `NAME://host:port`, an empty host meaning every address; the name's security protocol comes from
-`listener.security.protocol.map` (KIP-103, KIP-291).
+`listener.security.protocol.map` (KIP-103, KIP-291). Names are compared in upper case.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+from odradek.broker.config.types import ConfigError
+
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+_HOST = r"[0-9a-zA-Z\-%._:]*"
+_ENDPOINT = re.compile(rf"(.*)://\[?({_HOST})\]?:(-?[0-9]+)")
+_ADDRESS = re.compile(rf"(?:[0-9a-zA-Z\-%._]*://)?\[?({_HOST})\]?:([0-9]+)")
+_NO_ROUTE = "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +30,143 @@ class ListenerEndpoint:
     security_protocol: str
     host: str
     port: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumAddress:
+    """A controller's address; `node_id` is None in `controller.quorum.bootstrap.servers`."""
+
+    node_id: int | None
+    host: str
+    port: int
+
+
+def listener_name(entry: str) -> str:
+    """The name at the start of a listener entry, in upper case."""
+    name, colon, _ = entry.partition(":")
+    if not colon:
+        raise ConfigError(f"Cannot make out a listener name in {entry}")
+    return name.upper()
+
+
+def parse_endpoints(
+    name: str, entries: Sequence[str], protocols: Mapping[str, str], *, distinct_ports: bool
+) -> tuple[ListenerEndpoint, ...]:
+    """The entries of a listeners config called `name`. Raises ConfigError."""
+    endpoints = tuple(_parse_endpoint(name, entry, protocols) for entry in entries)
+    shown = ",".join(entries)
+    names = [endpoint.name for endpoint in endpoints]
+    if len(set(names)) != len(names):
+        raise ConfigError.of(name, shown, "each listener must have a name of its own")
+    if distinct_ports:
+        _check_ports(name, shown, endpoints)
+    return endpoints
+
+
+def _parse_endpoint(name: str, entry: str, protocols: Mapping[str, str]) -> ListenerEndpoint:
+    match = _ENDPOINT.fullmatch(entry)
+    if match is None:
+        raise ConfigError.of(name, entry, "a listener is NAME://host:port")
+    listener, host, port = match[1].upper(), match[2], int(match[3])
+    if not 0 <= port <= 65535:
+        raise ConfigError.of(name, entry, "a port is 0 to 65535")
+    if listener not in protocols:
+        raise ConfigError.of(
+            name, entry, f"listener.security.protocol.map has no security protocol for {listener}"
+        )
+    return ListenerEndpoint(listener, protocols[listener], host, port)
+
+
+def _check_ports(name: str, shown: str, endpoints: Sequence[ListenerEndpoint]) -> None:
+    """Ports differ, save for one IPv4 and one IPv6 address on the same one (KIP-797)."""
+    by_port: defaultdict[int, list[ListenerEndpoint]] = defaultdict(list)
+    for endpoint in endpoints:
+        if endpoint.port != 0:
+            by_port[endpoint.port].append(endpoint)
+    for port, sharing in by_port.items():
+        families = sorted(_family(endpoint.host) for endpoint in sharing)
+        if len(sharing) > 1 and families != [4, 6]:
+            raise ConfigError.of(
+                name,
+                shown,
+                f"port {port} is taken twice; only an IPv4 and an IPv6 address may share one",
+            )
+
+
+def _family(host: str) -> int:
+    """4 or 6 for an address, 0 for anything else."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).version
+    except ValueError:
+        return 0
+
+
+def parse_map(name: str, text: str) -> dict[str, str]:
+    """`key:value` pairs, split at the last colon of each. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for pair in re.split(r"\s*,\s*", text.strip()) if text.strip() else ():
+        key, colon, value = pair.rpartition(":")
+        if not colon:
+            raise ConfigError.of(name, text, "expected key:value pairs")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def security_protocols(
+    text: str,
+    *,
+    explicit: bool,
+    controller_names: Collection[str],
+    listeners: Sequence[str],
+) -> dict[str, str]:
+    """Listener name to security protocol.
+
+    Where the map is not set (`explicit`), controller listeners are PLAINTEXT as long as no listener
+    is named for an encrypted or authenticated protocol.
+    """
+    config = "listener.security.protocol.map"
+    found: dict[str, str] = {}
+    for listener, protocol in parse_map(config, text).items():
+        if protocol.upper() not in SECURITY_PROTOCOLS:
+            raise ConfigError.of(config, text, f"{protocol} is no security protocol")
+        found[listener.upper()] = protocol.upper()
+    if not explicit:
+        secured = set(SECURITY_PROTOCOLS) - {"PLAINTEXT"}
+        named = {*controller_names, *(listener_name(entry) for entry in listeners)}
+        if not named & secured:
+            found.update(dict.fromkeys(controller_names, "PLAINTEXT"))
+    return found
+
+
+def check_routable(name: str, endpoints: Sequence[ListenerEndpoint]) -> None:
+    """Clients cannot connect to 0.0.0.0. Raises ConfigError."""
+    for endpoint in endpoints:
+        if endpoint.host == _NO_ROUTE:
+            raise ConfigError.of(
+                name,
+                f"{endpoint.name}://{_NO_ROUTE}:{endpoint.port}",
+                "0.0.0.0 is no address that clients can use",
+            )
+
+
+def parse_voters(name: str, entries: Sequence[str]) -> tuple[QuorumAddress, ...]:
+    """`id@host:port` entries. Raises ConfigError."""
+    found: list[QuorumAddress] = []
+    for entry in entries:
+        number, at, address = entry.partition("@")
+        match = _ADDRESS.fullmatch(address)
+        if not at or match is None or not re.fullmatch(r"[+-]?[0-9]+", number):
+            raise ConfigError.of(name, entry, "a voter is id@host:port")
+        found.append(QuorumAddress(int(number), match[1], int(match[2])))
+    return tuple(found)
+
+
+def parse_bootstrap_servers(name: str, entries: Sequence[str]) -> tuple[QuorumAddress, ...]:
+    """`host:port` entries. Raises ConfigError."""
+    found: list[QuorumAddress] = []
+    for entry in entries:
+        match = _ADDRESS.fullmatch(entry)
+        if match is None:
+            raise ConfigError.of(name, entry, "a controller is host:port")
+        found.append(QuorumAddress(None, match[1], int(match[2])))
+    return tuple(found)

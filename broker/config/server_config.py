@@ -2,16 +2,55 @@
 
 Precedence (KIP-226): dynamic for this broker > dynamic cluster default > static > default. A
 topic's configs lie above all of them (`log_config`).
+
+What Kafka insists on and a file may leave out here: a node without `process.roles` is a broker and
+the one controller of its own quorum (STANDALONE). Without any file, TEST_NODE lies below what the
+command line sets: the defaults of one node in a test, where Kafka's ask for three brokers.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import cast
 
-from odradek.broker.config.listeners import ListenerEndpoint
-from odradek.broker.config.types import ConfigValue
+from odradek.broker.config.checks import check_broker
+from odradek.broker.config.layers import Layers, parse_all, refused_dynamic
+from odradek.broker.config.listeners import (
+    ListenerEndpoint,
+    QuorumAddress,
+    parse_endpoints,
+    parse_voters,
+    security_protocols,
+)
+from odradek.broker.config.properties import parse_properties
+from odradek.broker.config.tables import BROKER, DYNAMIC_ONLY, TOPIC, broker_row, is_dynamic
+from odradek.broker.config.topics import topic_defaults, validate_topic
+from odradek.broker.config.types import ConfigError, ConfigValue, Password
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.files import Files, Path
 from odradek.storage.log.config import LogConfig
+
+log = logging.getLogger(__name__)
+
+STANDALONE: Mapping[str, str] = {
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+}
+TEST_NODE: Mapping[str, str] = {
+    "listeners": "PLAINTEXT://127.0.0.1:9092",
+    "log.dirs": "odradek-data",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+_NODE_ID = "1"
+
+Callback = Callable[[frozenset[str]], None]
 
 
 class ServerConfig:
@@ -20,7 +59,15 @@ class ServerConfig:
     `warnings` are lines to log once at start: unknown keys, and what Kafka warns of.
     """
 
-    warnings: list[str]
+    def __init__(self, layers: Layers, *, standalone: bool = False) -> None:
+        """Raises ConfigError where the layers hold what cannot be."""
+        self.layers = layers
+        self.standalone = standalone
+        self.warnings: list[str] = []
+        self._subscribers: list[Callback] = []
+        self._read()
+        check_broker(self)
+        _check_served(self)
 
     @classmethod
     def load(
@@ -30,105 +77,333 @@ class ServerConfig:
 
         `overrides` are the command line's and win. Raises ConfigError, and OSError for the file.
         """
-        raise NotImplementedError
+        given = parse_properties(files.read(path)) if path is not None else {}
+        return cls.from_properties({**given, **(overrides or {})}, test_node=path is None)
 
     @classmethod
     def from_properties(
         cls, properties: Mapping[str, str], *, test_node: bool = False
     ) -> ServerConfig:
         """From text values; `test_node` puts the test-node layer below them. Raises ConfigError."""
-        raise NotImplementedError
+        static = {**(TEST_NODE if test_node else {}), **properties}
+        if "log.dir" in properties and "log.dirs" not in properties:
+            static.pop("log.dirs", None)
+        standalone = "process.roles" not in static
+        if standalone:
+            static = {**STANDALONE, **static}
+        number = static.get("node.id", static.get("broker.id", _NODE_ID))
+        static.setdefault("node.id", number)
+        static.setdefault("broker.id", number)
+        dynamic_only = sorted(DYNAMIC_ONLY & static.keys())
+        config = cls(
+            Layers({name: text for name, text in static.items() if name not in DYNAMIC_ONLY}),
+            standalone=standalone,
+        )
+        unknown = [*_unknown(config, properties), *dynamic_only]
+        if unknown:
+            config.warnings.append(f"Unknown configs, without effect: {', '.join(unknown)}")
+        config.warnings += _warnings(config)
+        return config
+
+    def _read(self) -> None:
+        """Take over what the layers say; everything derived from it is computed again."""
+        self._texts = self.layers.effective()
+        self._values = parse_all(self._texts)
+        self._topic_defaults = topic_defaults(self._values)
+        self._log_config = LogConfig.from_topic_configs(self._topic_defaults)
+        self.__dict__.pop("_protocols", None)
+        self.__dict__.pop("all_listeners", None)
+        self.__dict__.pop("_advertised", None)
+
+    # --- single values
 
     def __getitem__(self, name: str) -> ConfigValue:
         """The current value of any broker config. KeyError for a name that is none."""
-        raise NotImplementedError
+        return self._values[name]
 
     def get_int(self, name: str) -> int:
-        raise NotImplementedError
+        value = self._values[name]
+        assert isinstance(value, int), name
+        assert not isinstance(value, bool), name
+        return value
 
     def get_float(self, name: str) -> float:
-        raise NotImplementedError
+        value = self._values[name]
+        assert isinstance(value, float), name
+        return value
 
     def get_bool(self, name: str) -> bool:
-        raise NotImplementedError
+        value = self._values[name]
+        assert isinstance(value, bool), name
+        return value
 
     def get_str(self, name: str) -> str:
-        raise NotImplementedError
+        value = self._values[name]
+        assert isinstance(value, str), name
+        return value
 
     def get_list(self, name: str) -> tuple[str, ...]:
-        raise NotImplementedError
+        """Empty where the list is null."""
+        value = self._values[name]
+        assert value is None or isinstance(value, tuple), name
+        return value or ()
 
     def optional_int(self, name: str) -> int | None:
-        raise NotImplementedError
+        return None if self._values[name] is None else self.get_int(name)
 
     def optional_str(self, name: str) -> str | None:
-        raise NotImplementedError
+        return None if self._values[name] is None else self.get_str(name)
+
+    def get_password(self, name: str) -> Password | None:
+        value = self._values[name]
+        assert value is None or isinstance(value, Password), name
+        return value
+
+    def is_set(self, name: str) -> bool:
+        """Whether a file, the command line or a dynamic config sets it."""
+        return name in self._texts
+
+    def described(self) -> dict[str, ConfigValue]:
+        """All there is to describe of this broker: rows that are not for tests, and what is set.
+
+        A name without a row has its text as value: its type is unknown, which makes it secret.
+        """
+        shown: dict[str, ConfigValue] = {
+            name: self._values[name]
+            for name, row in BROKER.items()
+            if not row.internal and name not in DYNAMIC_ONLY
+        }
+        for name, text in self._texts.items():
+            if name not in shown:
+                shown[name] = self._values.get(name, text)
+        return shown
 
     # --- what several configs say together
 
     @property
     def node_id(self) -> int:
-        raise NotImplementedError
+        return self.get_int("node.id")
 
     @property
     def process_roles(self) -> frozenset[str]:
-        raise NotImplementedError
+        return frozenset(self.get_list("process.roles"))
 
     @property
     def log_dirs(self) -> tuple[Path, ...]:
-        raise NotImplementedError
+        return tuple(Path(name) for name in self.get_list("log.dirs") or self.get_list("log.dir"))
 
     @property
     def metadata_log_dir(self) -> Path:
-        raise NotImplementedError
+        name = self.optional_str("metadata.log.dir")
+        return self.log_dirs[0] if name is None else Path(name)
+
+    @cached_property
+    def _protocols(self) -> Mapping[str, str]:
+        name = "listener.security.protocol.map"
+        return security_protocols(
+            self.get_str(name),
+            explicit=self.is_set(name),
+            controller_names=self.get_list("controller.listener.names"),
+            listeners=self.get_list("listeners"),
+        )
+
+    @cached_property
+    def all_listeners(self) -> tuple[ListenerEndpoint, ...]:
+        """Where to listen, controller listeners included."""
+        return parse_endpoints(
+            "listeners", self.get_list("listeners"), self._protocols, distinct_ports=True
+        )
 
     @property
     def listeners(self) -> tuple[ListenerEndpoint, ...]:
         """Where to listen for clients and brokers; controller listeners are not among them."""
-        raise NotImplementedError
+        return self._of_brokers(self.all_listeners)
 
     @property
     def controller_listeners(self) -> tuple[ListenerEndpoint, ...]:
-        raise NotImplementedError
+        names = self.get_list("controller.listener.names")
+        return tuple(endpoint for endpoint in self.all_listeners if endpoint.name in names)
+
+    def _of_brokers(self, endpoints: tuple[ListenerEndpoint, ...]) -> tuple[ListenerEndpoint, ...]:
+        names = self.get_list("controller.listener.names")
+        return tuple(endpoint for endpoint in endpoints if endpoint.name not in names)
+
+    @cached_property
+    def _advertised(self) -> tuple[ListenerEndpoint, ...] | None:
+        if self["advertised.listeners"] is None:
+            return None
+        name = "advertised.listeners"
+        return parse_endpoints(name, self.get_list(name), self._protocols, distinct_ports=False)
 
     @property
     def advertised_listeners(self) -> tuple[ListenerEndpoint, ...]:
-        """What clients are told, in the order of `listeners`. A host of "" or a port of 0 is still
-        to be replaced by what the listener really got."""
-        raise NotImplementedError
+        """What clients are told. A host of "" or a port of 0 is still to be replaced by what the
+        listener of that name really got."""
+        if self._advertised is None:
+            return self.listeners
+        return self._of_brokers(self._advertised)
+
+    @property
+    def advertised_controller_listeners(self) -> tuple[ListenerEndpoint, ...]:
+        """What other nodes are told of this controller (KIP-853); an address that names every
+        interface is given as "", to be replaced."""
+        advertised = {endpoint.name: endpoint for endpoint in self._advertised or ()}
+        return tuple(
+            advertised.get(endpoint.name)
+            or ListenerEndpoint(
+                endpoint.name,
+                endpoint.security_protocol,
+                "" if endpoint.host == "0.0.0.0" else endpoint.host,
+                endpoint.port,
+            )
+            for endpoint in self.controller_listeners
+        )
 
     @property
     def inter_broker_listener(self) -> str:
-        raise NotImplementedError
+        """The name of the listener that other brokers use. Raises ConfigError."""
+        name = self.optional_str("inter.broker.listener.name")
+        if name is None:
+            return self.get_str("security.inter.broker.protocol")
+        if self.is_set("security.inter.broker.protocol"):
+            raise ConfigError(
+                "Only one of inter.broker.listener.name and security.inter.broker.protocol can be set"
+            )
+        if name.upper() not in self._protocols:
+            raise ConfigError.of(
+                "inter.broker.listener.name", name, "listener.security.protocol.map lacks it"
+            )
+        return name.upper()
+
+    @property
+    def quorum_voters(self) -> tuple[QuorumAddress, ...]:
+        name = "controller.quorum.voters"
+        return parse_voters(name, self.get_list(name))
 
     # --- topics
 
     def topic_defaults(self) -> Mapping[str, str]:
         """Every topic config's name and the text of its value where the topic sets nothing."""
-        raise NotImplementedError
+        return self._topic_defaults
 
     def log_config(self, overrides: Mapping[str, str] | None = None) -> LogConfig:
         """A topic's effective config: its own values over this broker's."""
-        raise NotImplementedError
+        if not overrides:
+            return self._log_config
+        return LogConfig.from_topic_configs(overrides, base=self._log_config)
 
     def validate_topic_configs(
         self, configs: Mapping[str, str], existing: Mapping[str, str] | None = None
     ) -> None:
         """Check all configs a topic would have. Raises KafkaError(invalid_config)."""
-        raise NotImplementedError
+        try:
+            validate_topic(
+                configs,
+                existing or {},
+                self._topic_defaults,
+                tiering=self.get_bool("remote.log.storage.system.enable"),
+            )
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.invalid_config, str(error)) from error
 
     # --- dynamic configs
+
+    def with_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> ServerConfig:
+        """What this config would be with other dynamic layers. Raises ConfigError."""
+        return ServerConfig(
+            Layers(self.layers.static, dict(cluster), dict(broker)), standalone=self.standalone
+        )
 
     def apply_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> None:
         """The metadata log's broker configs: of the whole cluster, and of this broker.
 
-        Applied in full each time; subscribers hear of every changed name.
+        Applied in full each time; subscribers hear of every changed name. What cannot be applied
+        (another node's version may have let it in) is logged and left out.
         """
-        raise NotImplementedError
+        kept_cluster = _without_refused(cluster, of_broker=False)
+        kept_broker = _without_refused(broker, of_broker=True)
+        try:
+            self.with_dynamic(kept_cluster, kept_broker)
+        except ConfigError as error:
+            log.error("Dynamic broker configs do not fit together, the old ones stay: %s", error)
+            return
+        before = self._values
+        self.layers = Layers(self.layers.static, kept_cluster, kept_broker)
+        self._read()
+        changed = frozenset(
+            name
+            for name in before.keys() | self._values.keys()
+            if before.get(name) != self._values.get(name)
+        )
+        if changed:
+            log.info("Broker configs changed: %s", ", ".join(sorted(changed)))
+            for callback in list(self._subscribers):
+                callback(changed)
 
-    def subscribe(self, callback: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+    def subscribe(self, callback: Callback) -> Callable[[], None]:
         """Call back with the names of broker configs that changed; returns the way to unsubscribe.
 
-        Names of topic configs whose default changed are not among them: see `topic_defaults`.
+        Where one of TOPIC_DEFAULTS is among them, topics' effective configs changed with it.
         """
-        raise NotImplementedError
+        self._subscribers.append(callback)
+        return lambda: self._subscribers.remove(callback)
+
+
+TOPIC_DEFAULTS: frozenset[str] = frozenset(
+    synonym for row in TOPIC.values() for synonym in row.synonyms
+)
+"""Broker configs that are topics' defaults: a change of one changes topics that set nothing."""
+
+
+def _without_refused(configs: Mapping[str, str], *, of_broker: bool) -> dict[str, str]:
+    refused = dict(refused_dynamic(configs, of_broker=of_broker))
+    for name, reason in refused.items():
+        log.error("Dynamic broker config %s is left out: %s", name, reason)
+    return {name: text for name, text in configs.items() if name not in refused}
+
+
+def _check_served(config: ServerConfig) -> None:
+    """What Kafka takes and this broker cannot do yet is refused, not passed over."""
+    for endpoint in (*config.all_listeners, *config.advertised_listeners):
+        if endpoint.security_protocol != "PLAINTEXT":
+            raise ConfigError.of(
+                "listeners",
+                f"{endpoint.name}://{endpoint.host}:{endpoint.port}",
+                f"{endpoint.security_protocol} is not supported yet, only PLAINTEXT",
+            )
+
+
+def _unknown(config: ServerConfig, properties: Mapping[str, str]) -> list[str]:
+    """Keys nobody reads: no row, no listener's own, none of those handed to tiered storage."""
+    plugins = (
+        cast(str, config["remote.log.storage.manager.impl.prefix"]),
+        cast(str, config["remote.log.metadata.manager.impl.prefix"]),
+    )
+    return sorted(
+        name for name in properties if broker_row(name) is None and not name.startswith(plugins)
+    )
+
+
+def _warnings(config: ServerConfig) -> list[str]:
+    """What Kafka warns of at start, and what we do not do though it is asked for."""
+    found: list[str] = []
+    heartbeat = config.get_int("broker.heartbeat.interval.ms")
+    session = config.get_int("broker.session.timeout.ms")
+    if heartbeat * 2 > session:
+        found.append(
+            f"broker.heartbeat.interval.ms ({heartbeat}) should be at most half of"
+            f" broker.session.timeout.ms ({session}), or brokers lose their leases"
+        )
+    if config.is_set("group.coordinator.rebalance.protocols"):
+        found.append(
+            "group.coordinator.rebalance.protocols is deprecated: feature levels decide what groups"
+            " can do"
+        )
+    if config.get_list("config.providers"):
+        found.append("config.providers is not supported yet: values are taken as they stand")
+    if config.get_str("authorizer.class.name"):
+        found.append("authorizer.class.name is not supported yet: everything is allowed")
+    return found
+
+
+__all__ = ["STANDALONE", "TEST_NODE", "TOPIC_DEFAULTS", "ServerConfig", "is_dynamic"]

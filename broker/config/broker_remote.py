@@ -1,0 +1,92 @@
+"""Tiered storage (KIP-405): copies to a remote store, local retention, reads from it."""
+
+from __future__ import annotations
+
+from odradek.broker.config.rows import (
+    BOOLEAN,
+    CLUSTER_WIDE,
+    DOUBLE,
+    INT,
+    LONG,
+    LOW,
+    MEDIUM,
+    STRING,
+    row,
+)
+from odradek.broker.config.validators import (
+    at_least,
+    between,
+    not_empty,
+)
+
+# A table, to be read as one: the formatter would give every column a line.
+# fmt: off
+REMOTE = (
+    row("remote.log.storage.system.enable", BOOLEAN, "false", MEDIUM,
+        doc="Run the services of tiered storage. Topics still choose it by `remote.storage.enable`."),
+    row("remote.log.storage.manager.impl.prefix", STRING, "rsm.config.", MEDIUM, not_empty,
+        doc="Prefix of the configs handed to the remote storage manager."),
+    row("remote.log.metadata.manager.impl.prefix", STRING, "rlmm.config.", MEDIUM, not_empty,
+        doc="Prefix of the configs handed to the remote log metadata manager."),
+    row("remote.log.storage.manager.class.name", STRING, None, MEDIUM, not_empty,
+        doc="The remote storage manager. Needed where tiered storage is on."),
+    row("remote.log.storage.manager.class.path", STRING, None, MEDIUM,
+        doc="Class path the remote storage manager is loaded from."),
+    row("remote.log.metadata.manager.class.name", STRING, "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager", MEDIUM, not_empty,
+        doc="The remote log metadata manager. The default keeps its records in a topic."),
+    row("remote.log.metadata.manager.class.path", STRING, None, MEDIUM,
+        doc="Class path the remote log metadata manager is loaded from."),
+    row("remote.log.metadata.manager.listener.name", STRING, None, MEDIUM, not_empty,
+        doc="Listener of this broker that the remote log metadata manager connects to."),
+    row("remote.log.metadata.custom.metadata.max.bytes", INT, "128", LOW, at_least(0),
+        doc="Most bytes of its own a remote storage manager may keep with a segment's metadata. More "
+            "stops copying of the partition."),
+    row("remote.log.index.file.cache.total.size.bytes", LONG, "1073741824", LOW, at_least(1), CLUSTER_WIDE,
+        doc="Disk space for indexes fetched from the remote store, in bytes."),
+    row("remote.log.index.file.cache.ttl.ms", LONG, "900000", LOW, at_least(-1), internal=True,
+        doc="How long an index nobody reads stays in the cache, in ms; -1 for ever. For tests."),
+    row("remote.log.manager.thread.pool.size", INT, "2", MEDIUM, at_least(1),
+        doc="The older name of `remote.log.manager.follower.thread.pool.size`."),
+    row("remote.log.manager.copier.thread.pool.size", INT, "10", MEDIUM, at_least(1), CLUSTER_WIDE,
+        doc="Segments copied to the remote store at once."),
+    row("remote.log.manager.expiration.thread.pool.size", INT, "10", MEDIUM, at_least(1), CLUSTER_WIDE,
+        doc="Partitions whose remote segments are expired at once."),
+    row("remote.log.manager.follower.thread.pool.size", INT, "2", MEDIUM, at_least(1), CLUSTER_WIDE,
+        doc="Partitions for which a follower looks up the highest copied offset at once."),
+    row("remote.log.manager.task.interval.ms", LONG, "30000", LOW, at_least(1),
+        doc="How often a partition is looked at for segments to copy or to expire, in ms."),
+    row("remote.log.manager.task.retry.backoff.ms", LONG, "500", LOW, at_least(1), internal=True,
+        doc="First pause before a failed task of the remote log is tried again, in ms. For tests."),
+    row("remote.log.manager.task.retry.backoff.max.ms", LONG, "30000", LOW, at_least(1),
+        internal=True,
+        doc="Longest pause before a failed task of the remote log is tried again, in ms. For tests."),
+    row("remote.log.manager.task.retry.jitter", DOUBLE, "0.2", LOW, between(0, 0.5), internal=True,
+        doc="Part of the pause that is left to chance, up to 0.5. For tests."),
+    row("remote.log.reader.threads", INT, "10", MEDIUM, at_least(1), CLUSTER_WIDE,
+        doc="Reads from the remote store at once."),
+    row("remote.log.reader.max.pending.tasks", INT, "100", MEDIUM, at_least(1),
+        doc="Reads that may wait for the remote store; more are answered with an error."),
+    row("log.local.retention.ms", LONG, "-2", MEDIUM, at_least(-2), CLUSTER_WIDE,
+        doc="Age in ms after which a segment that was copied is deleted locally; -1 never, -2 as "
+            "`log.retention.ms`."),
+    row("log.local.retention.bytes", LONG, "-2", MEDIUM, at_least(-2), CLUSTER_WIDE,
+        doc="Local bytes of a partition beyond which copied segments are deleted; -1 no limit, -2 as "
+            "`log.retention.bytes`."),
+    row("remote.log.manager.copy.max.bytes.per.second", LONG, "9223372036854775807", MEDIUM, at_least(1), CLUSTER_WIDE,
+        doc="Bytes a second that may be copied to the remote store."),
+    row("remote.log.manager.copy.quota.window.num", INT, "11", MEDIUM, at_least(1),
+        doc="Samples kept for the limit of copies to the remote store."),
+    row("remote.log.manager.copy.quota.window.size.seconds", INT, "1", MEDIUM, at_least(1),
+        doc="Length of one sample of the limit of copies, in seconds."),
+    row("remote.log.manager.fetch.max.bytes.per.second", LONG, "9223372036854775807", MEDIUM, at_least(1), CLUSTER_WIDE,
+        doc="Bytes a second that may be read from the remote store."),
+    row("remote.log.manager.fetch.quota.window.num", INT, "11", MEDIUM, at_least(1),
+        doc="Samples kept for the limit of reads from the remote store."),
+    row("remote.log.manager.fetch.quota.window.size.seconds", INT, "1", MEDIUM, at_least(1),
+        doc="Length of one sample of the limit of reads, in seconds."),
+    row("remote.fetch.max.wait.ms", INT, "500", MEDIUM, at_least(1), CLUSTER_WIDE,
+        doc="How long a Fetch waits for the remote store, in ms."),
+    row("remote.list.offsets.request.timeout.ms", LONG, "30000", MEDIUM, at_least(1), CLUSTER_WIDE,
+        doc="How long ListOffsets waits for the remote store, in ms."),
+)
+# fmt: on

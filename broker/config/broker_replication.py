@@ -1,0 +1,80 @@
+"""Replication between brokers, and the order in which leaders are chosen."""
+
+from __future__ import annotations
+
+from odradek.broker.config.rows import (
+    BOOLEAN,
+    CLUSTER_WIDE,
+    HIGH,
+    INT,
+    LONG,
+    MEDIUM,
+    STRING,
+    row,
+)
+from odradek.broker.config.validators import (
+    at_least,
+    one_of,
+)
+
+# A table, to be read as one: the formatter would give every column a line.
+# fmt: off
+REPLICATION = (
+    row("controller.socket.timeout.ms", INT, "30000", MEDIUM,
+        doc="Socket timeout of requests to the controller, in ms."),
+    row("default.replication.factor", INT, "1", MEDIUM, effect=True,
+        doc="Replicas of a topic that is created without a number, and of one created automatically."),
+    row("replica.lag.time.max.ms", LONG, "30000", HIGH, effect=True,
+        doc="How long a follower may lag behind the end of the log before it leaves the in-sync set, "
+            "in ms."),
+    row("replica.socket.timeout.ms", INT, "30000", HIGH,
+        doc="Socket timeout of a follower's requests, in ms; at least `replica.fetch.wait.max.ms`."),
+    row("replica.socket.receive.buffer.bytes", INT, "65536", HIGH,
+        doc="Socket receive buffer of a follower, in bytes."),
+    row("replica.fetch.max.bytes", INT, "1048576", MEDIUM, at_least(0),
+        doc="Bytes a follower asks for of one partition; a larger first batch comes whole."),
+    row("replica.fetch.wait.max.ms", INT, "500", HIGH,
+        doc="How long a leader may hold back a follower's fetch for lack of data, in ms; at most "
+            "`replica.lag.time.max.ms`."),
+    row("replica.fetch.backoff.ms", INT, "1000", MEDIUM, at_least(0),
+        doc="How long a follower waits before it fetches again a partition that failed, in ms."),
+    row("replica.fetch.min.bytes", INT, "1", HIGH,
+        doc="Bytes a leader waits for before it answers a follower."),
+    row("replica.fetch.response.max.bytes", INT, "10485760", MEDIUM, at_least(0),
+        doc="Bytes a follower asks for in one answer."),
+    row("num.replica.fetchers", INT, "1", HIGH, at_least(1), CLUSTER_WIDE,
+        doc="Fetchers a follower runs against each leader's broker."),
+    row("replica.high.watermark.checkpoint.interval.ms", LONG, "5000", HIGH, effect=True,
+        doc="How often high watermarks are written to disk, in ms."),
+    row("fetch.purgatory.purge.interval.requests", INT, "1000", MEDIUM,
+        doc="Requests after which finished ones are swept out of those waiting in Fetch."),
+    row("producer.purgatory.purge.interval.requests", INT, "1000", MEDIUM,
+        doc="Requests after which finished ones are swept out of those waiting in Produce."),
+    row("delete.records.purgatory.purge.interval.requests", INT, "1", MEDIUM,
+        doc="Requests after which finished ones are swept out of those waiting in DeleteRecords."),
+    row("auto.leader.rebalance.enable", BOOLEAN, "true", HIGH,
+        doc="Give leadership back to the preferred replicas by itself."),
+    row("leader.imbalance.check.interval.seconds", LONG, "300", HIGH, at_least(1),
+        doc="How often the spread of leaders is looked at, in seconds."),
+    row("unclean.leader.election.interval.ms", LONG, "300000", MEDIUM, at_least(1), internal=True,
+        doc="How often partitions without a leader are looked at for an unclean election, in ms. For "
+            "tests."),
+    row("unclean.leader.election.enable", BOOLEAN, "false", HIGH, mode=CLUSTER_WIDE,
+        doc="Let a replica outside the in-sync set lead when there is no other, at the price of "
+            "records."),
+    row("security.inter.broker.protocol", STRING, "PLAINTEXT", MEDIUM, one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        effect=True,
+        doc="Security protocol between brokers, where `inter.broker.listener.name` is not set."),
+    row("inter.broker.listener.name", STRING, None, MEDIUM, effect=True,
+        doc="Name of the listener other brokers use. Unset: the one named for "
+            "`security.inter.broker.protocol`. Only one of the two may be set."),
+    row("replica.selector.class", STRING, None, MEDIUM,
+        doc="Class that picks the replica a consumer should read from."),
+    row("follower.fetch.last.tiered.offset.enable", BOOLEAN, "false", MEDIUM, mode=CLUSTER_WIDE,
+        doc="Let an empty follower start after the last tiered offset in place of the earliest local "
+            "one."),
+    row("num.replica.alter.log.dirs.threads", INT, None, HIGH,
+        doc="Threads that move replicas between log directories. Unset: as many as there are "
+            "directories."),
+)
+# fmt: on

@@ -1,0 +1,28 @@
+"""What a client metrics subscription says (KIP-714)."""
+
+from __future__ import annotations
+
+from odradek.broker.config.rows import (
+    INT,
+    LIST,
+    MEDIUM,
+    row,
+)
+from odradek.broker.config.table import Scope
+from odradek.broker.config.validators import (
+    distinct,
+)
+
+# A table, to be read as one: the formatter would give every column a line.
+# fmt: off
+CLIENT_METRICS_ROWS = (
+    row("metrics", LIST, "", MEDIUM, distinct(), scope=Scope.CLIENT_METRICS,
+        doc="Prefixes of the names of metrics that clients push; empty pushes none, `*` all."),
+    row("interval.ms", INT, "300000", MEDIUM, scope=Scope.CLIENT_METRICS,
+        doc="How often clients push, in ms, from 100 to 3600000."),
+    row("match", LIST, "", MEDIUM, distinct(), scope=Scope.CLIENT_METRICS,
+        doc="Which clients push, as name=expression pairs over client_instance_id, client_id, "
+            "client_software_name, client_software_version, client_source_address and "
+            "client_source_port; empty is all."),
+)
+# fmt: on

@@ -1,0 +1,132 @@
+"""A broker's configs as text, in layers, and the value that comes out of them.
+
+Precedence (KIP-226): dynamic for this broker > dynamic for the whole cluster > static > default. A
+dynamic value drives out every synonym below it, so that a dynamic `log.roll.hours` beats a static
+`log.roll.ms`. Within one layer the better unit wins (`log.retention.ms` before `.minutes` before
+`.hours`); that is for the reader of several configs to see to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from odradek.broker.config.tables import (
+    BROKER,
+    DYNAMIC_ONLY,
+    broker_row,
+    broker_synonyms,
+    is_dynamic,
+    is_per_broker,
+    listener_base,
+    needs_listener_prefix,
+)
+from odradek.broker.config.types import ConfigError, ConfigSource, ConfigValue
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """One place a config's value is set; `value` is None where it is secret."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Text as it was given; every value in it has been checked."""
+
+    static: Mapping[str, str]
+    cluster: Mapping[str, str] = field(default_factory=dict)
+    broker: Mapping[str, str] = field(default_factory=dict)
+
+    def effective(self) -> dict[str, str]:
+        """What is set, in the layer that counts."""
+        found = dict(self.static)
+        for layer in (self.cluster, self.broker):
+            for name in layer:
+                for synonym in broker_synonyms(name, of_listener=False):
+                    found.pop(synonym, None)
+                found[name] = layer[name]
+        _clamp(found, self.cluster.keys() | self.broker.keys())
+        return found
+
+    def synonyms(self, name: str, *, cluster_only: bool = False) -> list[Synonym]:
+        """Where the value of `name` may come from, best first.
+
+        Kafka's rule (`DescribeConfigs`): layer by layer, in each the synonyms best first; what
+        comes before the config's own name is not shown.
+        """
+        names = broker_synonyms(name)
+        row = broker_row(name)
+        secret = row is None or row.sensitive
+        found = [
+            Synonym(synonym, None if secret else layer[synonym], source)
+            for layer, source in (
+                (self.broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
+                (self.cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+                (self.static, ConfigSource.STATIC_BROKER_CONFIG),
+                (_DEFAULTS, ConfigSource.DEFAULT_CONFIG),
+            )
+            for synonym in names
+            if synonym in layer
+        ]
+        while found and found[0].name != name:
+            del found[0]
+        if cluster_only:
+            return [s for s in found if s.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]
+        return found
+
+
+_DEFAULTS: Mapping[str, str] = {
+    name: row.default
+    for name, row in BROKER.items()
+    if row.default is not None and name not in DYNAMIC_ONLY
+}
+
+# A dynamic interval between assignments is kept within its bounds rather than refused.
+_CLAMPED = ("group.consumer", "group.share", "group.streams")
+_INTERVAL = "assignment.interval.ms"
+
+
+def _clamp(values: dict[str, str], dynamic: Collection[str]) -> None:
+    for prefix in _CLAMPED:
+        name = f"{prefix}.{_INTERVAL}"
+        if name in dynamic:
+            low, high = (
+                int(values.get(bound, BROKER[bound].default or "0"))
+                for bound in (f"{prefix}.min.{_INTERVAL}", f"{prefix}.max.{_INTERVAL}")
+            )
+            values[name] = str(min(max(int(values[name]), low), high))
+
+
+def parse_all(texts: Mapping[str, str]) -> dict[str, ConfigValue]:
+    """The value of every broker config, and of listeners' own. Raises ConfigError."""
+    values = {name: row.parse(texts.get(name, row.default)) for name, row in BROKER.items()}
+    for name in texts:
+        if name not in BROKER and (row := broker_row(name)) is not None:
+            values[name] = row.parse(texts[name])
+    return values
+
+
+def refused_dynamic(configs: Mapping[str, str], *, of_broker: bool) -> Iterator[tuple[str, str]]:
+    """Names that may not be set dynamically, with the reason."""
+    for name, text in configs.items():
+        if name in BROKER and not is_dynamic(name):
+            yield name, "it cannot be changed while the broker runs"
+        elif needs_listener_prefix(name):
+            yield name, f"set it for one listener, as listener.name.<name>.{name}"
+        elif not of_broker and is_per_broker(name):
+            yield name, "it is a broker's own: name the broker's id"
+        else:
+            try:
+                _check_dynamic(name, text)
+            except ConfigError as error:
+                yield name, str(error)
+
+
+def _check_dynamic(name: str, text: str) -> None:
+    base = listener_base(name) or name
+    if is_dynamic(base):
+        BROKER[base].parse(text)

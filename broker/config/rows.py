@@ -1,0 +1,55 @@
+"""The words rows are written in: types, importance, update modes, and `row` itself."""
+
+from __future__ import annotations
+
+from odradek.broker.config.table import ConfigKey, Scope, UpdateMode, Validator
+from odradek.broker.config.types import ConfigType, Importance
+
+BOOLEAN = ConfigType.BOOLEAN
+STRING = ConfigType.STRING
+INT = ConfigType.INT
+SHORT = ConfigType.SHORT
+LONG = ConfigType.LONG
+DOUBLE = ConfigType.DOUBLE
+LIST = ConfigType.LIST
+CLASS = ConfigType.CLASS
+PASSWORD = ConfigType.PASSWORD
+
+HIGH = Importance.HIGH
+MEDIUM = Importance.MEDIUM
+LOW = Importance.LOW
+
+CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
+PER_BROKER = UpdateMode.PER_BROKER
+
+
+def row(
+    name: str,
+    kind: ConfigType,
+    default: str | None,
+    importance: Importance,
+    valid: Validator | None = None,
+    mode: UpdateMode = UpdateMode.READ_ONLY,
+    *,
+    doc: str,
+    scope: Scope = Scope.BROKER,
+    required: bool = False,
+    internal: bool = False,
+    synonyms: tuple[str, ...] = (),
+    effect: bool = False,
+) -> ConfigKey:
+    """One row; see ConfigKey for what the columns mean."""
+    return ConfigKey(
+        name,
+        kind,
+        default,
+        importance,
+        doc,
+        scope,
+        valid,
+        required,
+        internal,
+        mode,
+        synonyms,
+        effect,
+    )

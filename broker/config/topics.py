@@ -1,0 +1,111 @@
+"""Topic configs as a whole: their defaults from the broker's configs, and what they must say together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from odradek.broker.config.tables import TOPIC
+from odradek.broker.config.types import ConfigError, ConfigValue, to_text
+
+_MS_PER_MINUTE = 60 * 1000
+_MS_PER_HOUR = 60 * _MS_PER_MINUTE
+INHERITED = -2
+"""As a local retention: the whole one counts."""
+
+
+def to_ms(broker_name: str, value: int) -> int:
+    """A duration under a broker config's name, in ms."""
+    if broker_name.endswith(".hours"):
+        return value * _MS_PER_HOUR
+    if broker_name.endswith(".minutes"):
+        return value * _MS_PER_MINUTE
+    return value
+
+
+def topic_defaults(broker: Mapping[str, ConfigValue]) -> dict[str, str]:
+    """The text of each topic config where the topic sets nothing. `broker` has every broker config."""
+    found: dict[str, str] = {}
+    for name, row in TOPIC.items():
+        value = row.default_value
+        for synonym in row.synonyms:
+            if broker[synonym] is not None:
+                value = broker[synonym]
+                if isinstance(value, int) and not isinstance(value, bool):
+                    value = to_ms(synonym, value)
+                break
+        if name == "retention.ms":
+            value = max(cast(int, value), -1)
+        if value is not None:
+            found[name] = cast(str, to_text(value))
+    return found
+
+
+def parse_topic(texts: Mapping[str, str]) -> dict[str, ConfigValue]:
+    """Every topic config's value; what is missing is the default. Raises ConfigError."""
+    return {name: row.parse(texts.get(name, row.default)) for name, row in TOPIC.items()}
+
+
+def validate_topic(
+    configs: Mapping[str, str | None],
+    existing: Mapping[str, str],
+    defaults: Mapping[str, str],
+    *,
+    tiering: bool,
+) -> None:
+    """Raises ConfigError unless a topic may have exactly `configs`, where it had `existing`."""
+    nulls = sorted(name for name, text in configs.items() if text is None)
+    if nulls:
+        raise ConfigError(f"Topic configs cannot be null: {', '.join(nulls)}")
+    for name in configs:
+        if name not in TOPIC:
+            raise ConfigError(f"Unknown topic config name: {name}")
+    values = parse_topic({**defaults, **cast(Mapping[str, str], configs)})
+    low = cast(int, values["min.compaction.lag.ms"])
+    high = cast(int, values["max.compaction.lag.ms"])
+    if low > high:
+        raise ConfigError(f"min.compaction.lag.ms ({low}) is above max.compaction.lag.ms ({high})")
+    if values["remote.storage.enable"]:
+        _check_tiered(values, tiering=tiering)
+    elif existing.get("remote.storage.enable", "").strip().lower() == "true":
+        _check_no_longer_tiered(values)
+
+
+def _check_tiered(values: Mapping[str, ConfigValue], *, tiering: bool) -> None:
+    if not tiering:
+        raise ConfigError(
+            "remote.storage.enable needs remote.log.storage.system.enable, which this broker has not"
+        )
+    policy = cast(Sequence[str], values["cleanup.policy"])
+    if policy and tuple(policy) != ("delete",):
+        raise ConfigError("remote.storage.enable needs cleanup.policy=delete, or none at all")
+    for unit in ("bytes", "ms"):
+        _check_local_retention(unit, values)
+
+
+def _check_local_retention(unit: str, values: Mapping[str, ConfigValue]) -> None:
+    total = cast(int, values[f"retention.{unit}"])
+    local = cast(int, values[f"local.retention.{unit}"])
+    name = f"local.retention.{unit}"
+    if local == INHERITED:
+        return
+    if total > -1 and local == -1:
+        raise ConfigError.of(name, local, f"must not be -1 while retention.{unit} is {total}")
+    if total > -1 and local > total:
+        raise ConfigError.of(name, local, f"must not be above retention.{unit}, {total}")
+    if values["remote.log.copy.disable"] and local != total:
+        raise ConfigError.of(
+            name,
+            local,
+            f"must be retention.{unit}, {total}, or -2 while remote.log.copy.disable is true:"
+            " nothing more is copied",
+        )
+
+
+def _check_no_longer_tiered(values: Mapping[str, ConfigValue]) -> None:
+    if not values["remote.log.delete.on.disable"]:
+        raise ConfigError(
+            "remote.storage.enable cannot be turned off without saying what becomes of the remote"
+            " data: set remote.log.delete.on.disable=true to delete it, or keep"
+            " remote.storage.enable=true with remote.log.copy.disable=true to keep reading it"
+        )
