@@ -1,0 +1,157 @@
+"""Garbage on the wire costs the sender its connection, and nobody else anything.
+
+The broker runs in a thread with its own loop; raw sockets send it random bytes, and valid requests of
+every API and version with bytes changed, cut off or repeated. Afterwards a well-behaved client is
+still answered, and the memory held has not grown with what was sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from odradek.protocol import apis
+from odradek.protocol.apis import Api
+from odradek.protocol.framing import request_header
+from odradek.testing import Broker
+
+ANSWER_SECONDS = 5.0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"t": 2}, configs={"socket.request.max.bytes": "1000000"}) as running:
+        yield running
+
+
+def connect(broker: Broker) -> socket.socket:
+    sock = socket.create_connection((broker.host, broker.port), timeout=ANSWER_SECONDS)
+    sock.settimeout(ANSWER_SECONDS)
+    return sock
+
+
+def read_frame(sock: socket.socket) -> bytes:
+    """One answer; b'' where the broker closed the connection."""
+    data = b""
+    try:
+        while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
+            piece = sock.recv(65536)
+            if not piece:
+                return b""
+            data += piece
+    except ConnectionResetError:
+        return b""
+    return data[4:]
+
+
+def is_served(broker: Broker) -> bool:
+    """A polite client asks for the versions, and is answered without an error."""
+    with connect(broker) as sock:
+        body = request_header(apis.API_VERSIONS, 0, 99, "polite")
+        sock.sendall(struct.pack(">i", len(body)) + body)
+        answer = read_frame(sock)
+        return answer[:6] == struct.pack(">ih", 99, 0)
+
+
+def send_and_hang_up(broker: Broker, data: bytes) -> None:
+    with connect(broker) as sock:
+        try:
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(65536):
+                pass
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+
+
+HOSTILE = settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@HOSTILE
+@given(data=st.binary(max_size=3000))
+def test_random_bytes(broker: Broker, data: bytes) -> None:
+    send_and_hang_up(broker, data)
+    assert is_served(broker)
+
+
+@HOSTILE
+@given(
+    key=st.sampled_from(sorted(apis.APIS)),
+    version=st.integers(-2, 20),
+    body=st.binary(max_size=400),
+)
+def test_a_header_that_holds_before_a_body_that_does_not(
+    broker: Broker, key: int, version: int, body: bytes
+) -> None:
+    head = struct.pack(">hhih", key, version, 7, -1)
+    for tags in (b"", b"\0"):
+        request = head + tags + body
+        send_and_hang_up(broker, struct.pack(">i", len(request)) + request)
+    assert is_served(broker)
+
+
+def every_request() -> list[tuple[Api, int]]:
+    return [(api, version) for api in apis.APIS.values() for version in api.versions]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_requests_with_changed_bytes(
+    broker: Broker, seed: int, sample_requests: list[bytes]
+) -> None:
+    source = random.Random(seed)
+    for request in sample_requests:
+        changed = bytearray(request)
+        for _ in range(source.randrange(1, 6)):
+            changed[source.randrange(len(changed))] = source.randrange(256)
+        cut = changed[: source.randrange(len(changed) + 1)] if source.random() < 0.3 else changed
+        send_and_hang_up(broker, struct.pack(">i", len(cut)) + bytes(cut))
+    assert is_served(broker)
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), 1_000_001, 2**31 - 1, 0x47455420])
+def test_a_frame_size_out_of_bounds_closes_the_connection(
+    broker: Broker, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), connect(broker) as sock:
+        sock.sendall(struct.pack(">i", size))
+        assert read_frame(sock) == b""
+    assert is_served(broker)
+    lines = [record for record in caplog.records if "the limit is 1000000" in record.getMessage()]
+    assert len(lines) == 1
+
+
+def test_a_client_that_stops_in_the_middle_of_a_frame_holds_up_nobody(broker: Broker) -> None:
+    with connect(broker) as stuck:
+        stuck.sendall(struct.pack(">i", 900_000) + b"\0" * 10)
+        assert is_served(broker)
+
+
+def test_an_unknown_api_closes_the_connection_with_one_line(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), connect(broker) as sock:
+        sock.sendall(struct.pack(">ihhih", 10, 999, 0, 1, -1))
+        assert read_frame(sock) == b""
+    assert [record for record in caplog.records if "999" in record.getMessage()]
+
+
+@pytest.fixture
+def sample_requests() -> list[bytes]:
+    """A valid request of every API and version, with each field at its default or made up."""
+    from tests.protocol.samples import sample_request
+
+    return [
+        request_header(api, version, 1, "fuzz") + sample_request(api.key, version)
+        for api, version in every_request()
+    ]

@@ -1,0 +1,184 @@
+"""A broker killed with SIGKILL at random moments under load, fifty rounds over fixed seeds.
+
+Each round: idempotent producers with acks=all write to several partitions with small segments, the
+process is killed at a moment that the seed chooses and started again on the same directories, the
+producers go on until everything is acknowledged. Then: every acknowledged record is at the offset
+that it was acknowledged with, none is there twice, and every index is equal to one rebuilt from its
+segment. The page cache outlives a killed process, so nothing at all may be missing.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from tests.crash.rebuilt import index_differences
+from tests.interop.broker_process import BrokerProcess, free_port
+from tests.interop.odradek_process import start_odradek
+
+TOPIC = "under-fire"
+PARTITIONS = 3
+PRODUCERS = 2
+ROUNDS = 50
+ROUNDS_A_TEST = 5
+CONFIG = {
+    "log.index.interval.bytes": "512",
+    "log.initial.task.delay.ms": "0",
+    "log.flush.offset.checkpoint.interval.ms": "50",
+    "log.retention.check.interval.ms": "100",
+}
+
+Place = tuple[int, int]
+
+
+class Writer:
+    """An idempotent producer on a thread of its own that notes what was acknowledged, and where."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self.acknowledged: dict[bytes, Place] = {}
+        self.failures: list[KafkaError] = []
+        self._name = name
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 1,
+                "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 100,
+                "retry.backoff.ms": 20,
+                "log_level": 0,
+            }
+        )
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def _write(self) -> None:
+        number = 0
+        while not self._enough.is_set():
+            value = f"{self._name}:{number}".encode()
+            filler = b"." * (number * 37 % 700)
+            self._producer.produce(
+                TOPIC, value + filler, partition=number % PARTITIONS, on_delivery=self._delivered
+            )
+            number += 1
+            if number % 50 == 0:
+                self._producer.poll(0.002)
+        self._producer.flush(30)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.failures.append(error)
+        else:
+            self.acknowledged[message.value()] = (message.partition(), message.offset())
+
+    def finish(self) -> None:
+        """Stop writing and wait until all is acknowledged."""
+        self._enough.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+def read_everything(bootstrap: str) -> dict[Place, bytes]:
+    """Every record of the topic by its place, read without a group."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.assign([TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)])
+    found: dict[Place, bytes] = {}
+    at_the_end: set[int] = set()
+    end = time.monotonic() + 60
+    while len(at_the_end) < PARTITIONS:
+        assert time.monotonic() < end, f"read {len(found)} records, then nothing more"
+        for message in consumer.consume(10_000, 0.1):
+            if message.error() is None:
+                found[message.partition(), message.offset()] = message.value()
+            else:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                at_the_end.add(message.partition())
+    consumer.close()
+    return found
+
+
+def start(directory: Path, port: int) -> BrokerProcess:
+    return start_odradek(
+        directory,
+        config=CONFIG,
+        log_dir_count=2,
+        arguments=["--listen", f"127.0.0.1:{port}", "--topic", f"{TOPIC}:{PARTITIONS}"],
+    )
+
+
+def one_round(
+    broker: BrokerProcess, directory: Path, port: int, seed: int
+) -> tuple[BrokerProcess, dict[bytes, Place]]:
+    source = random.Random(seed)
+    writers = [Writer(broker.bootstrap, f"{seed}-{number}") for number in range(PRODUCERS)]
+    try:
+        for _ in range(source.choice([1, 1, 2])):
+            time.sleep(source.uniform(0.02, 0.4))
+            broker.kill()
+            broker = start(directory, port)
+        time.sleep(0.05)
+    finally:
+        for writer in writers:
+            writer.finish()
+    acknowledged: dict[bytes, Place] = {}
+    for writer in writers:
+        assert writer.failures == []
+        acknowledged |= writer.acknowledged
+    assert acknowledged
+    return broker, acknowledged
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first_seed", range(0, ROUNDS, ROUNDS_A_TEST))
+def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, first_seed: int) -> None:
+    port = free_port()
+    acknowledged: dict[bytes, Place] = {}
+    broker = start(tmp_path, port)
+    try:
+        set_segment_size(broker.bootstrap)
+        for seed in range(first_seed, first_seed + ROUNDS_A_TEST):
+            broker, newly = one_round(broker, tmp_path, port, seed)
+            acknowledged |= newly
+        found = read_everything(broker.bootstrap)
+    finally:
+        broker.kill()
+    lost = {value: place for value, place in acknowledged.items() if found.get(place) != value}
+    assert lost == {}
+    assert len(set(found.values())) == len(found), "a record is there twice"
+    with start(tmp_path, port):
+        pass  # opened once more after the last kill, and closed cleanly: its indexes are trimmed
+    for log_dir in broker.log_dirs:
+        assert index_differences(log_dir) == []
+
+
+def set_segment_size(bootstrap: str) -> None:
+    """Small segments, so that kills meet rolls too (1 MiB is the least that Kafka allows)."""
+    from confluent_kafka.admin import (
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        ResourceType,
+    )
+
+    entry = ConfigEntry("segment.bytes", "1048576", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
+    for future in (
+        AdminClient({"bootstrap.servers": bootstrap}).incremental_alter_configs([resource]).values()
+    ):
+        future.result(10)
