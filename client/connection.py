@@ -1,0 +1,267 @@
+"""One connection to one broker: frames, correlation, versions, time-outs.
+
+Requests are pipelined: any number of tasks may wait for answers at once. One task, `run`, reads; the
+broker answers in order, but answers are matched by correlation id, so an answer that nobody waits for
+any more (a time-out, a cancellation) is read and dropped. What breaks the connection fails everybody
+who waits on it with Unreachable; a broken connection is never mended, its owner opens a new one.
+
+Which versions the broker serves is asked once, right after connecting (KIP-511: with the newest
+version of ApiVersions, then with version 0 if the broker is older than that).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import trio
+
+from odradek.client.errors import ClientError, TimedOut, Unreachable, Unsupported, check
+from odradek.protocol import messages
+from odradek.protocol.apis import API_VERSIONS, Api
+from odradek.protocol.errors import ErrorCode, InvalidFrame
+from odradek.protocol.framing import frame, read_response_header, request_header
+from odradek.seams.files import Buffer
+from odradek.seams.network import Address, Connection, ConnectionLost, Network
+
+CLIENT_ID = "odradek"
+MAX_RESPONSE_BYTES = 256 << 20
+"""A response larger than this is taken for garbage."""
+RECEIVE_BYTES = 64 << 10
+
+_SIZE = struct.Struct(">i")
+
+
+class _Waiter:
+    """Somebody who waits for an answer."""
+
+    __slots__ = ("api", "arrived", "body", "failure", "version")
+
+    def __init__(self, api: Api, version: int) -> None:
+        self.api = api
+        self.version = version
+        self.arrived = trio.Event()
+        self.body: memoryview | None = None
+        self.failure: ClientError | None = None
+
+
+class BrokerConnection:
+    """A connection on which requests can be made while `run` is running.
+
+    `address` is where the broker is, for texts; `client_id` is what it hears from us.
+    """
+
+    def __init__(
+        self, stream: Connection, address: Address, *, client_id: str | None = CLIENT_ID
+    ) -> None:
+        self.address = address
+        self.client_id = client_id
+        self._stream = stream
+        self._sending = trio.Lock()
+        self._waiters: dict[int, _Waiter] = {}
+        self._next_correlation_id = 0
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._broken: ClientError | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the broker's versions are known."""
+        return bool(self._versions)
+
+    @property
+    def broken(self) -> bool:
+        return self._broken is not None
+
+    def version_of(self, api: Api, at_most: int | None = None) -> int:
+        """The newest version that both sides have, not above `at_most`; Unsupported if none."""
+        low, high = self._versions.get(api.key, (0, -1))
+        ours = api.max_version if at_most is None else min(api.max_version, at_most)
+        version = min(high, ours)
+        if version < max(low, api.min_version):
+            there = f"versions {low} to {high}" if high >= 0 else "no such request"
+            raise Unsupported(
+                f"the broker at {self.address} has {there} for {api.title}; "
+                f"{api.min_version} to {ours} are spoken here"
+            )
+        return version
+
+    def serves(self, api: Api, version: int | None = None) -> bool:
+        """Whether the broker has this API (at this version)."""
+        low, high = self._versions.get(api.key, (0, -1))
+        return high >= 0 if version is None else low <= version <= high
+
+    async def run(self) -> None:
+        """Read answers until the connection is closed or breaks; somebody's nursery owns this."""
+        try:
+            await self._read_answers()
+        except (ConnectionLost, InvalidFrame) as lost:
+            self.abort(Unreachable(f"lost the connection to {self.address}: {lost}"))
+        finally:
+            self.abort()
+
+    async def negotiate(self) -> None:
+        """Learn which versions the broker serves; the first request on every connection."""
+        values = {"client_software_name": "odradek", "client_software_version": "1"}
+        for version in (API_VERSIONS.max_version, 0):
+            answer = await self._exchange(API_VERSIONS, version, values, timeout_s=30.0)
+            if answer.error_code != ErrorCode.unsupported_version:
+                break
+        check(answer.error_code, about=f"{self.address} refuses ApiVersions")
+        self._versions = {
+            row.api_key: (row.min_version, row.max_version) for row in answer.api_keys
+        }
+
+    async def request(
+        self,
+        api: Api,
+        values: Mapping[str, Any],
+        *,
+        timeout_s: float = 30.0,
+        at_most: int | None = None,
+    ) -> Any:
+        """Send one request and wait for its answer, a kio entity of the version spoken.
+
+        `at_most` caps the version. Raises Unsupported, Unreachable or TimedOut; the error codes
+        inside an answer are the caller's to read.
+        """
+        version = self.version_of(api, at_most)
+        return await self._exchange(api, version, values, timeout_s)
+
+    async def send_only(
+        self, api: Api, values: Mapping[str, Any], *, at_most: int | None = None
+    ) -> None:
+        """Send a request that has no answer: Produce with acks=0."""
+        version = self.version_of(api, at_most)
+        body = messages.write_request(api.key, version, values)
+        await self._send(api, version, self._correlation_id(), [body])
+
+    def abort(self, why: ClientError | None = None) -> None:
+        """Close at once; whoever waits gets `why`."""
+        if self._broken is None:
+            self._broken = why or Unreachable(f"the connection to {self.address} was closed")
+        self._stream.abort()
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters.values():
+            waiter.failure = self._broken
+            waiter.arrived.set()
+
+    async def _exchange(
+        self, api: Api, version: int, values: Mapping[str, Any], timeout_s: float
+    ) -> Any:
+        body = messages.write_request(api.key, version, values)
+        correlation_id = self._correlation_id()
+        waiter = self._waiters[correlation_id] = _Waiter(api, version)
+        with trio.move_on_after(timeout_s) as timing:
+            await self._send(api, version, correlation_id, [body])
+            await waiter.arrived.wait()
+        if timing.cancelled_caught and not waiter.arrived.is_set():
+            raise TimedOut(
+                f"the broker at {self.address} did not answer {api.title} in {timeout_s:g} s"
+            )
+        if waiter.failure is not None:
+            raise waiter.failure
+        assert waiter.body is not None
+        return self._decode(waiter)
+
+    def _decode(self, waiter: _Waiter) -> Any:
+        assert waiter.body is not None
+        api, version, body = waiter.api, waiter.version, waiter.body
+        try:
+            _, start = read_response_header(api, version, body)
+            if api is API_VERSIONS and _refused_version(body, start):
+                version = 0
+            return messages.read_response(api.key, version, body, start)
+        except InvalidFrame as garbage:
+            failure = Unreachable(f"{self.address} answers {api.title} with garbage: {garbage}")
+            self.abort(failure)
+            raise failure from garbage
+
+    def _correlation_id(self) -> int:
+        self._next_correlation_id = (self._next_correlation_id + 1) & 0x7FFFFFFF
+        return self._next_correlation_id
+
+    async def _send(
+        self, api: Api, version: int, correlation_id: int, body: Sequence[Buffer]
+    ) -> None:
+        header = request_header(api, version, correlation_id, self.client_id)
+        async with self._sending:
+            if self._broken is not None:
+                self._waiters.pop(correlation_id, None)
+                raise self._broken
+            try:
+                await self._stream.send(frame([header, *body]))
+            except ConnectionLost as lost:
+                self.abort(Unreachable(f"lost the connection to {self.address}: {lost}"))
+                assert self._broken is not None
+                raise self._broken from lost
+            except trio.Cancelled:
+                # The seam aborts a connection on which half a frame was sent; this one is spent.
+                self.abort()
+                raise
+
+    async def _read_answers(self) -> None:
+        chunk = memoryview(bytearray(RECEIVE_BYTES))
+        start = end = 0
+        while True:
+            while end - start < 4:
+                chunk[: end - start] = bytes(chunk[start:end])
+                start, end = 0, end - start
+                end += await self._receive(chunk[end:])
+            (size,) = _SIZE.unpack_from(chunk, start)
+            if not 4 <= size <= MAX_RESPONSE_BYTES:
+                raise InvalidFrame(f"an answer of {size} bytes (is this a Kafka listener?)")
+            body = memoryview(bytearray(size))
+            have = min(size, end - start - 4)
+            body[:have] = chunk[start + 4 : start + 4 + have]
+            start += 4 + have
+            while have < size:
+                have += await self._receive(body[have:])
+            self._deliver(body)
+
+    async def _receive(self, view: memoryview) -> int:
+        count = await self._stream.receive_into(view)
+        if count == 0:
+            raise ConnectionLost("closed by the broker")
+        return count
+
+    def _deliver(self, body: memoryview) -> None:
+        waiter = self._waiters.pop(_SIZE.unpack_from(body)[0], None)
+        if waiter is not None:
+            waiter.body = body
+            waiter.arrived.set()
+
+
+def _refused_version(body: memoryview, start: int) -> bool:
+    """Whether an ApiVersions answer is the version-0 one that says UNSUPPORTED_VERSION (KIP-511)."""
+    code = int.from_bytes(body[start : start + 2], "big", signed=True)
+    return code == ErrorCode.unsupported_version
+
+
+async def open_connection(
+    network: Network,
+    address: Address,
+    nursery: trio.Nursery,
+    *,
+    client_id: str | None = CLIENT_ID,
+    timeout_s: float = 10.0,
+) -> BrokerConnection:
+    """Connect, learn the broker's versions, and read answers in `nursery` from then on.
+
+    Raises Unreachable or TimedOut.
+    """
+    connection: BrokerConnection | None = None
+    try:
+        with trio.fail_after(timeout_s):
+            stream = await network.connect(address.host, address.port)
+            connection = BrokerConnection(stream, address, client_id=client_id)
+            nursery.start_soon(connection.run)
+            await connection.negotiate()
+    except ConnectionLost as lost:
+        raise Unreachable(f"nobody answers at {address}: {lost}") from lost
+    except trio.TooSlowError:
+        raise TimedOut(f"no connection to {address} in {timeout_s:g} s") from None
+    finally:
+        if connection is not None and not connection.ready:
+            connection.abort()
+    return connection

@@ -1,0 +1,305 @@
+"""A cluster as a client sees it: its nodes, who leads what, and a connection to each node.
+
+`Cluster` owns the connections (in the nursery of `open_cluster`) and the newest metadata. Metadata is
+asked for when something is not known, or was found to be wrong: whoever is told that it spoke to the
+wrong node calls `forget`, and asks again. `retrying` is the one place where that patience is written
+down: a request is repeated, with fresh metadata, until it succeeds, fails for good, or time is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from uuid import UUID
+
+import trio
+
+from odradek.client.connection import CLIENT_ID, BrokerConnection, open_connection
+from odradek.client.errors import ClientError, TimedOut, Unreachable, check, retriable
+from odradek.protocol.apis import FIND_COORDINATOR, METADATA
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.network import Address, Network
+
+T = TypeVar("T")
+
+GROUP = 0
+"""Key type of FindCoordinator."""
+BACKOFF_S = 0.05
+BACKOFF_MAX_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker of the cluster, at the address it advertises to us."""
+
+    node_id: int
+    address: Address
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition's place; `leader` is -1 while there is none."""
+
+    index: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+    error: ErrorCode = ErrorCode.none
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic, its partitions by index."""
+
+    name: str
+    topic_id: UUID | None
+    internal: bool
+    partitions: dict[int, Partition] = field(default_factory=dict)
+
+
+class Cluster:
+    """The nodes and topics known so far; connections are opened when first needed."""
+
+    def __init__(
+        self,
+        network: Network,
+        bootstrap: Sequence[Address],
+        nursery: trio.Nursery,
+        *,
+        client_id: str | None = CLIENT_ID,
+        timeout_s: float = 30.0,
+    ) -> None:
+        self.timeout_s = timeout_s
+        self.client_id = client_id
+        self.bootstrap = tuple(bootstrap)
+        self.cluster_id: str | None = None
+        self.controller_id = -1
+        self.nodes: dict[int, Node] = {}
+        self.topics: dict[str, Topic] = {}
+        self._network = network
+        self._nursery = nursery
+        self._connections: dict[Address, BrokerConnection] = {}
+        self._connecting: dict[Address, trio.Lock] = {}
+
+    async def any_node(self) -> BrokerConnection:
+        """A connection to whichever node answers, one that is open already first."""
+        open_ones = [c for c in self._connections.values() if not c.broken]
+        if open_ones:
+            return open_ones[0]
+        known = [node.address for node in self.nodes.values()]
+        failures: list[ClientError] = []
+        for address in dict.fromkeys([*self.bootstrap, *known]):
+            try:
+                return await self.connect(address)
+            except ClientError as failure:
+                failures.append(failure)
+        raise Unreachable("; ".join(str(failure) for failure in failures))
+
+    async def node(self, node_id: int) -> BrokerConnection:
+        """A connection to that node; Unreachable if it is not (any more) one of the cluster."""
+        if node_id not in self.nodes:
+            await self.refresh()
+        if node_id not in self.nodes:
+            raise Unreachable(f"node {node_id} is not in the cluster now")
+        return await self.connect(self.nodes[node_id].address)
+
+    async def controller(self) -> BrokerConnection:
+        """A connection to the node that takes changes of the cluster's state.
+
+        In KRaft every broker forwards them; the one that Metadata names is as good as any.
+        """
+        if self.controller_id not in self.nodes:
+            await self.refresh()
+        if self.controller_id in self.nodes:
+            return await self.connect(self.nodes[self.controller_id].address)
+        return await self.any_node()
+
+    async def leader(self, topic: str, partition: int) -> int:
+        """The node that leads a partition, from what is known or else asked for.
+
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE.
+        """
+        known = self.topics.get(topic)
+        if known is None or partition not in known.partitions:
+            known = await self.topic(topic)
+        found = known.partitions.get(partition)
+        if found is None:
+            count = len(known.partitions)
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition,
+                f"topic {topic} has no partition {partition} (it has {count}, from 0)",
+            )
+        if found.leader < 0:
+            self.forget(topic)
+            raise KafkaError(ErrorCode.leader_not_available, f"{topic}-{partition} has no leader")
+        return found.leader
+
+    async def topic(self, name: str, *, create: bool = False) -> Topic:
+        """Ask for one topic; `create` lets the broker make it where auto creation is on."""
+        await self.refresh([name], create=create)
+        return self.topics[name]
+
+    async def coordinator(self, group: str) -> BrokerConnection:
+        """A connection to the coordinator of a group, asked for anew.
+
+        Raises KafkaError (COORDINATOR_NOT_AVAILABLE while there is none, for one).
+        """
+        asked = await self.any_node()
+        answer = await asked.request(
+            FIND_COORDINATOR,
+            {"key": group, "key_type": GROUP, "coordinator_keys": [group]},
+            timeout_s=self.timeout_s,
+        )
+        found = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
+        check(
+            found.error_code,
+            getattr(found, "error_message", None),
+            about=f"the coordinator of group {group}",
+        )
+        return await self.connect(Address(found.host, found.port))
+
+    async def refresh(
+        self, topics: Iterable[str] | None = (), *, create: bool = False
+    ) -> list[KafkaError]:
+        """Fetch metadata: nodes, and these topics (None: all).
+
+        A topic's error is raised if it is the only one asked for, and returned otherwise.
+        """
+        connection = await self.any_node()
+        names = None if topics is None else list(topics)
+        wanted = None if names is None else [{"name": name} for name in names]
+        answer = await connection.request(
+            METADATA,
+            {"topics": wanted, "allow_auto_topic_creation": create},
+            timeout_s=self.timeout_s,
+        )
+        check(getattr(answer, "error_code", 0), about="metadata")
+        self.cluster_id = getattr(answer, "cluster_id", None)
+        self.controller_id = getattr(answer, "controller_id", -1)
+        self.nodes = {
+            row.node_id: Node(row.node_id, Address(row.host, row.port), getattr(row, "rack", None))
+            for row in answer.brokers
+        }
+        if names is None:
+            self.topics.clear()
+        errors = [error for row in answer.topics if (error := self._take(row)) is not None]
+        if errors and names is not None and len(names) == 1:
+            raise errors[0]
+        return errors
+
+    def forget(self, topic: str) -> None:
+        """What is known of this topic was found to be wrong."""
+        self.topics.pop(topic, None)
+
+    async def retrying(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        timeout_s: float | None = None,
+        also: Callable[[Exception], bool] = lambda error: False,
+    ) -> T:
+        """Await `attempt()` until it succeeds, fails for good, or `timeout_s` is over.
+
+        Fails for good: what neither `retriable` nor `also` accepts. Past the time the last failure
+        is raised. Before each new attempt everything known about topics is forgotten.
+        """
+        limit = self.timeout_s if timeout_s is None else timeout_s
+        pause = BACKOFF_S
+        last: Exception | None = None
+        with trio.move_on_after(limit):
+            while True:
+                try:
+                    return await attempt()
+                except (KafkaError, ClientError) as error:
+                    if not (retriable(error) or also(error)):
+                        raise
+                    last = error
+                self.topics.clear()
+                await trio.sleep(pause)
+                pause = min(pause * 2, BACKOFF_MAX_S)
+        raise last if last is not None else TimedOut(f"not done in {limit:g} s")
+
+    async def connect(self, address: Address) -> BrokerConnection:
+        """The connection to an address: the open one, or a new one."""
+        async with self._connecting.setdefault(address, trio.Lock()):
+            connection = self._connections.get(address)
+            if connection is None or connection.broken:
+                connection = await open_connection(
+                    self._network,
+                    address,
+                    self._nursery,
+                    client_id=self.client_id,
+                    timeout_s=self.timeout_s,
+                )
+                self._connections[address] = connection
+            return connection
+
+    def _take(self, row: Any) -> KafkaError | None:
+        """Keep what metadata says of a topic, or return its error."""
+        if row.error_code not in (0, ErrorCode.leader_not_available):
+            self.topics.pop(row.name, None)
+            code = ErrorCode(row.error_code)
+            what = "does not exist" if code == 3 else code.name.replace("_", " ")
+            return KafkaError(code, f"topic {row.name} {what}")
+        if row.error_code and not row.partitions:
+            return KafkaError(ErrorCode.leader_not_available, f"topic {row.name} is being created")
+        partitions = {
+            part.partition_index: Partition(
+                part.partition_index,
+                part.leader_id,
+                getattr(part, "leader_epoch", -1),
+                tuple(part.replica_nodes),
+                tuple(part.isr_nodes),
+                tuple(getattr(part, "offline_replicas", ())),
+                ErrorCode(part.error_code),
+            )
+            for part in sorted(row.partitions, key=lambda part: int(part.partition_index))
+        }
+        topic_id = getattr(row, "topic_id", None)
+        internal = bool(getattr(row, "is_internal", False))
+        self.topics[row.name] = Topic(row.name, topic_id, internal, partitions)
+        return None
+
+
+@asynccontextmanager
+async def open_cluster(
+    network: Network,
+    bootstrap: str | Sequence[Address],
+    *,
+    client_id: str | None = CLIENT_ID,
+    timeout_s: float = 30.0,
+) -> AsyncIterator[Cluster]:
+    """A cluster found through `bootstrap` ("host:port[,host:port…]"); its connections end with it.
+
+    Nothing is asked for before it is needed: an address where nobody listens fails the first call.
+    """
+    addresses = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else list(bootstrap)
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            yield Cluster(network, addresses, nursery, client_id=client_id, timeout_s=timeout_s)
+        except Exception as error:  # out of the nursery as it is, not as a group of one
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+def parse_bootstrap(text: str) -> list[Address]:
+    """The addresses in "host:port[,host:port…]" ("[::1]:9092" for IPv6); ValueError if it is none."""
+    addresses = []
+    for part in text.split(","):
+        host, colon, port = part.strip().rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            colon = ""
+        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise ValueError(f"{part.strip()!r} is not HOST:PORT")
+        addresses.append(Address(host, int(port)))
+    return addresses

@@ -1,0 +1,424 @@
+"""A producer: records in, batches out, in order and, by default, each exactly once per partition.
+
+Records queue up per partition. One task takes what has queued up, at most one batch a partition, and
+sends one request to each leader; while that is under way the next batches fill up, which is all the
+lingering there is. A partition never has two batches under way, so that repeating a batch keeps the
+order, and with a producer id (KIP-98) the broker drops the repeated one. A batch is built once, with
+its sequence number in it, and sent unchanged until it is acknowledged, refused, or too old.
+
+After a batch is given up, nobody knows whether the broker has it: the producer takes a new id, so that
+the gap in the numbers does not make later batches fail.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from odradek.client.errors import ClientError, TimedOut, check, retriable
+from odradek.client.metadata import BACKOFF_MAX_S, BACKOFF_S, Cluster
+from odradek.client.partitioner import StickyPartitions, partition_for_key
+from odradek.protocol.apis import INIT_PRODUCER_ID, PRODUCE
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.clock import Clock
+from odradek.seams.entropy import Entropy
+
+Header = tuple[str, bytes | None]
+
+NAMED_TOPICS = 12
+"""The last version of Produce that names topics; later ones have ids."""
+RECORD_OVERHEAD = 32
+"""Bytes counted for a record beside its key, value and headers; an estimate, not a bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """How a producer works; the defaults are those of Java's, but for the batch size."""
+
+    acks: int = -1
+    """-1 all in-sync replicas, 1 the leader, 0 nobody (offsets are -1 then)."""
+    compression: int = 0
+    """A codec's number (protocol.records.compression)."""
+    idempotent: bool = True
+    """No duplicates from repeated requests; needs acks -1."""
+    batch_bytes: int = 512 << 10
+    """Where a batch ends; a single larger record is a batch of its own."""
+    buffer_bytes: int = 32 << 20
+    """How much may wait to be sent before `enqueue` waits."""
+    request_timeout_s: float = 30.0
+    delivery_timeout_s: float = 120.0
+    """How long a batch is repeated before it is given up."""
+
+
+class Delivery:
+    """What became of one record."""
+
+    __slots__ = ("_arrived", "done", "failure", "offset", "partition", "record", "topic")
+
+    def __init__(self, topic: str, partition: int, record: Record) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.record: Record | None = record
+        self.offset = -1
+        self.failure: Exception | None = None
+        self.done = False
+        self._arrived: trio.Event | None = None
+
+    async def wait(self) -> int:
+        """Wait for the acknowledgement; the record's offset, -1 where the broker does not tell.
+
+        Raises KafkaError or ClientError if it was refused or given up.
+        """
+        if not self.done:
+            if self._arrived is None:
+                self._arrived = trio.Event()
+            await self._arrived.wait()
+        if self.failure is not None:
+            raise self.failure
+        return self.offset
+
+    def finish(self, offset: int, failure: Exception | None) -> None:
+        self.done, self.offset, self.failure, self.record = True, offset, failure, None
+        if self._arrived is not None:
+            self._arrived.set()
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A batch under way: its bytes stay what they are, however often it is sent."""
+
+    topic: str
+    partition: int
+    deliveries: list[Delivery]
+    data: bytes
+    size: int
+    base_sequence: int
+    given_up_at: float
+
+
+class _Queue:
+    """What waits for one partition."""
+
+    __slots__ = ("again", "next_sequence", "sequence_owner", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[Delivery] = deque()
+        self.again: _Batch | None = None
+        self.next_sequence = 0
+        self.sequence_owner = -1
+
+
+class Producer:
+    """Make one with `open_producer`."""
+
+    def __init__(
+        self, cluster: Cluster, clock: Clock, entropy: Entropy, options: ProducerOptions
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._options = options
+        self._sticky = StickyPartitions(entropy)
+        self._queues: dict[tuple[str, int], _Queue] = {}
+        self._identity: tuple[int, int] | None = None  # producer id, epoch
+        self._buffered_bytes = 0
+        self._unfinished = 0
+        self._first_failure: Exception | None = None
+        self._work = trio.Event()
+        self._progress = trio.Event()
+
+    async def enqueue(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Queue a record; waits only for metadata, or for room. `flush` tells of failures.
+
+        Raises KafkaError if there is no such topic or partition.
+        """
+        while self._buffered_bytes >= self._options.buffer_bytes:
+            await self._progress.wait()
+        chosen = await self._choose_partition(topic, key, partition)
+        stamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        delivery = Delivery(topic, chosen, Record(0, stamp, key, value, tuple(headers)))
+        self._queues.setdefault((topic, chosen), _Queue()).waiting.append(delivery)
+        self._buffered_bytes += _size(delivery)
+        self._unfinished += 1
+        self._work.set()
+        return delivery
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> int:
+        """Queue a record and wait for its offset (see `enqueue` and `Delivery.wait`)."""
+        delivery = await self.enqueue(
+            topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+        )
+        return await delivery.wait()
+
+    async def flush(self) -> None:
+        """Wait until nothing is under way; raises the first failure since the last flush."""
+        while self._unfinished:
+            await self._progress.wait()
+        failure, self._first_failure = self._first_failure, None
+        if failure is not None:
+            raise failure
+
+    async def run(self) -> None:
+        """Send what is queued, for ever; `open_producer` owns this task."""
+        pause = BACKOFF_S
+        while True:
+            await self._work.wait()
+            self._work = trio.Event()
+            if await self._round():
+                pause = BACKOFF_S
+            elif self._unfinished:
+                await trio.sleep(pause)
+                pause = min(pause * 2, BACKOFF_MAX_S)
+            if self._unfinished:
+                self._work.set()
+
+    async def _round(self) -> bool:
+        """Send one batch of each partition; whether anything was acknowledged or refused."""
+        before = self._unfinished
+        try:
+            await self._identify()
+            by_leader = await self._assign()
+        except (KafkaError, ClientError) as error:
+            self._expire(error)
+        else:
+            async with trio.open_nursery() as nursery:
+                for node_id, batches in by_leader.items():
+                    nursery.start_soon(self._send, node_id, batches)
+        if self._unfinished < before:
+            self._progress.set()
+            self._progress = trio.Event()
+            return True
+        return False
+
+    async def _choose_partition(self, topic: str, key: bytes | None, wanted: int | None) -> int:
+        known = self._cluster.topics.get(topic)
+        if known is None or not known.partitions:
+            known = await self._cluster.retrying(
+                lambda: self._cluster.topic(topic, create=True),
+                also=lambda error: False,
+            )
+        count = len(known.partitions)
+        if wanted is not None:
+            if wanted not in known.partitions:
+                raise KafkaError(
+                    ErrorCode.unknown_topic_or_partition,
+                    f"topic {topic} has no partition {wanted} (it has {count}, from 0)",
+                )
+            return wanted
+        if key is not None:
+            return partition_for_key(key, count)
+        return self._sticky.current(topic, count)
+
+    async def _identify(self) -> None:
+        if not self._options.idempotent or self._identity is not None:
+            return
+        node = await self._cluster.any_node()
+        answer = await node.request(
+            INIT_PRODUCER_ID,
+            {
+                "transactional_id": None,
+                "transaction_timeout": 60_000,
+                "producer_id": -1,
+                "producer_epoch": -1,
+            },
+            timeout_s=self._options.request_timeout_s,
+            at_most=5,
+        )
+        check(answer.error_code, about="a producer id")
+        self._identity = (answer.producer_id, answer.producer_epoch)
+
+    async def _assign(self) -> dict[int, list[_Batch]]:
+        """The next batch of every partition that has one, by leader."""
+        by_leader: dict[int, list[_Batch]] = {}
+        failure: Exception | None = None
+        for (topic, partition), queue in self._queues.items():
+            if not (queue.again or queue.waiting):
+                continue
+            try:
+                leader = await self._cluster.leader(topic, partition)
+            except (KafkaError, ClientError) as error:
+                failure = error
+                continue
+            batch = queue.again or self._take(topic, partition, queue)
+            queue.again = batch
+            by_leader.setdefault(leader, []).append(batch)
+        if failure is not None and not by_leader:
+            raise failure
+        return by_leader
+
+    def _take(self, topic: str, partition: int, queue: _Queue) -> _Batch:
+        """Make a batch of what waits at the front of a queue."""
+        taken = [queue.waiting.popleft()]
+        size = _size(taken[0])
+        while queue.waiting and size + _size(queue.waiting[0]) <= self._options.batch_bytes:
+            size += _size(queue.waiting[0])
+            taken.append(queue.waiting.popleft())
+        self._sticky.move_on(topic, partition)
+        return self._build(topic, partition, queue, taken)
+
+    def _build(self, topic: str, partition: int, queue: _Queue, taken: list[Delivery]) -> _Batch:
+        producer_id, epoch = self._identity or (-1, -1)
+        sequence = -1
+        if producer_id >= 0:
+            if queue.sequence_owner != producer_id:
+                queue.sequence_owner, queue.next_sequence = producer_id, 0
+            sequence = queue.next_sequence
+            queue.next_sequence = (sequence + len(taken)) & 0x7FFFFFFF
+        records = [
+            delivery.record._replace(offset=number)
+            for number, delivery in enumerate(taken)
+            if delivery.record is not None
+        ]
+        data = build_batch(
+            records,
+            compression=self._options.compression,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        given_up_at = self._clock.monotonic() + self._options.delivery_timeout_s
+        size = sum(map(_size, taken))
+        return _Batch(topic, partition, taken, bytes(data), size, sequence, given_up_at)
+
+    async def _send(self, node_id: int, batches: list[_Batch]) -> None:
+        options = self._options
+        values = {
+            "transactional_id": None,
+            "acks": options.acks,
+            "timeout": int(options.request_timeout_s * 1000),
+            "topic_data": _by_topic(batches),
+        }
+        try:
+            node = await self._cluster.node(node_id)
+            if options.acks == 0:
+                await node.send_only(PRODUCE, values, at_most=NAMED_TOPICS)
+                for batch in batches:
+                    self._finish(batch, -1)
+                return
+            answer = await node.request(
+                PRODUCE, values, timeout_s=options.request_timeout_s + 5, at_most=NAMED_TOPICS
+            )
+        except (KafkaError, ClientError) as error:
+            for batch in batches:
+                self._failed(batch, error)
+            return
+        self._read_answer(batches, answer)
+
+    def _read_answer(self, batches: list[_Batch], answer: Any) -> None:
+        rows = {
+            (topic.name, row.index): row
+            for topic in answer.responses
+            for row in topic.partition_responses
+        }
+        for batch in batches:
+            row = rows.get((batch.topic, batch.partition))
+            if row is None:
+                self._failed(batch, TimedOut(f"no answer for {batch.topic}-{batch.partition}"))
+            elif row.error_code in (0, ErrorCode.duplicate_sequence_number):
+                self._finish(batch, row.base_offset)
+            else:
+                code = ErrorCode(row.error_code)
+                text = getattr(row, "error_message", None) or code.name.replace("_", " ")
+                self._failed(batch, KafkaError(code, f"{batch.topic}-{batch.partition}: {text}"))
+
+    def _failed(self, batch: _Batch, error: Exception) -> None:
+        """Split it, send it again, or give it up."""
+        too_large = isinstance(error, KafkaError) and error.code == ErrorCode.message_too_large
+        if too_large and len(batch.deliveries) > 1:
+            self._split(batch)
+            return
+        if retriable(error) and self._clock.monotonic() < batch.given_up_at:
+            self._cluster.forget(batch.topic)
+            return
+        self._finish(batch, -1, error)
+
+    def _split(self, batch: _Batch) -> None:
+        """Half the batch, with its number; the other half waits again, before all others."""
+        queue = self._queues[batch.topic, batch.partition]
+        middle = len(batch.deliveries) // 2
+        queue.waiting.extendleft(reversed(batch.deliveries[middle:]))
+        if batch.base_sequence >= 0:
+            queue.next_sequence = batch.base_sequence
+        first = batch.deliveries[:middle]
+        queue.again = self._build(batch.topic, batch.partition, queue, first)
+
+    def _finish(self, batch: _Batch, base_offset: int, failure: Exception | None = None) -> None:
+        self._queues[batch.topic, batch.partition].again = None
+        self._buffered_bytes -= batch.size
+        self._unfinished -= len(batch.deliveries)
+        if failure is not None:
+            self._identity = None
+            self._first_failure = self._first_failure or failure
+        for number, delivery in enumerate(batch.deliveries):
+            offset = base_offset + number if base_offset >= 0 else -1
+            delivery.finish(offset, failure)
+
+    def _expire(self, error: Exception) -> None:
+        """Nothing could be sent: give up what has waited too long, or can't ever be sent."""
+        for (topic, partition), queue in self._queues.items():
+            if queue.again is None and queue.waiting:
+                queue.again = self._take(topic, partition, queue)
+            if queue.again is not None:
+                self._failed(queue.again, error)
+
+
+def _by_topic(batches: list[_Batch]) -> list[dict[str, Any]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for batch in batches:
+        rows = topics.setdefault(batch.topic, [])
+        rows.append({"index": batch.partition, "records": batch.data})
+    return [{"name": name, "partition_data": rows} for name, rows in topics.items()]
+
+
+def _size(delivery: Delivery) -> int:
+    """Bytes that a record takes, about."""
+    record = delivery.record
+    assert record is not None
+    size = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size += len(name) + len(value or b"") + 2
+    return size
+
+
+@asynccontextmanager
+async def open_producer(
+    cluster: Cluster, clock: Clock, entropy: Entropy, options: ProducerOptions | None = None
+) -> AsyncIterator[Producer]:
+    """A producer over `cluster`. Flush before leaving: what is still queued then is dropped."""
+    options = options or ProducerOptions()
+    if options.acks != -1 and options.idempotent:
+        raise ValueError("an idempotent producer needs acks=-1 (all)")
+    producer = Producer(cluster, clock, entropy, options)
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(producer.run)
+        try:
+            yield producer
+        except Exception as error:  # out of the nursery as it is, not as a group of one
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
