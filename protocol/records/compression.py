@@ -1,19 +1,250 @@
-"""gzip, snappy, lz4, zstandard, each imported when first used."""
+"""gzip, snappy, lz4 and zstandard as Kafka's clients write them; each library on first use.
+
+What is written is what Java's producer writes: gzip with no name or time, snappy in xerial's frame
+of 32 KiB blocks, lz4 frames of independent 64 KiB blocks without content checksum or size, zstd
+without content size. What is read is more: raw snappy, lz4 with checksums and sizes and linked
+blocks, zstd with or without a size, gzip of several members. Output is bounded before it is made.
+"""
 
 from __future__ import annotations
 
+import zlib
+from struct import Struct
+from typing import Protocol
+
+from odradek.protocol.errors import CorruptBatch
 from odradek.seams.files import Buffer
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 """Kafka's names of the codecs, by their number in a batch's attributes."""
 
+DEFAULT_LEVELS = {GZIP: -1, LZ4: 9, ZSTD: 3}
+
+_XERIAL_MAGIC = b"\x82SNAPPY\0"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1\0\0\0\1"
+_XERIAL_BLOCK = 32 * 1024
+_LENGTH = Struct(">I")
+_ZSTD_WINDOW_MAX = 1 << 27  # zstd's own limit for streams; a header may ask for more
+
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     """`data` as Java's producer would have compressed it; `level` None is Kafka's default."""
-    raise NotImplementedError
+    if codec == NONE:
+        return bytes(data)
+    if codec == GZIP:
+        return _gzip(data, -1 if level is None else level)
+    if codec == SNAPPY:
+        return _snappy_xerial(data)
+    if codec == LZ4:
+        return _lz4(data, 9 if level is None else level)
+    if codec == ZSTD:
+        return _zstd(data, 3 if level is None else level)
+    raise ValueError(f"no codec has the number {codec}")
 
 
-def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
-    """What `data` decompresses to, at most `max_bytes`; CorruptBatch otherwise."""
-    raise NotImplementedError
+def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
+    """What `data` decompresses to; `data` itself where there is no codec.
+
+    Raises CorruptBatch for what is no such stream, ends too soon or goes on after its end, and for
+    more than `max_bytes` of output.
+    """
+    if codec == NONE:
+        if len(data) > max_bytes:
+            raise _too_large(max_bytes)
+        return data
+    if codec == GZIP:
+        return _gunzip(data, max_bytes)
+    if codec == SNAPPY:
+        return _unsnappy(memoryview(data), max_bytes)
+    if codec == LZ4:
+        return _unlz4(data, max_bytes)
+    if codec == ZSTD:
+        return _unzstd(data, max_bytes)
+    raise CorruptBatch(f"no codec has the number {codec}")
+
+
+def _too_large(max_bytes: int) -> CorruptBatch:
+    return CorruptBatch(f"records decompress to more than {max_bytes} bytes")
+
+
+def _gzip(data: Buffer, level: int) -> bytes:
+    stream = zlib.compressobj(level, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    return stream.compress(data) + stream.flush()
+
+
+class _Stream(Protocol):
+    """What zlib's and lz4's decompressors have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes | None: ...
+    def decompress(self, data: Buffer, max_length: int, /) -> bytes: ...
+
+
+def _gunzip(data: Buffer, max_bytes: int) -> bytes:
+    members = []
+    rest: Buffer = data
+    room = max_bytes
+    while True:
+        stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        try:
+            member = stream.decompress(rest, room + 1)
+        except zlib.error as error:
+            raise CorruptBatch(f"gzip: {error}") from None
+        room -= len(member)
+        if room < 0:
+            raise _too_large(max_bytes)
+        members.append(member)
+        if not stream.eof:
+            raise CorruptBatch("gzip: cut short")
+        rest = stream.unused_data
+        if not rest:
+            return members[0] if len(members) == 1 else b"".join(members)
+
+
+def _snappy_xerial(data: Buffer) -> bytes:
+    import snappy
+
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK):
+        block = snappy.compress(bytes(view[start : start + _XERIAL_BLOCK]))
+        parts += (_LENGTH.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _unsnappy(data: memoryview, max_bytes: int) -> bytes:
+    """Raw snappy, or xerial's frame: a header of 16 bytes, then blocks behind their sizes."""
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return _unsnappy_block(data, max_bytes, max_bytes)
+    position, end = len(_XERIAL_HEADER), len(data)
+    if end < position:
+        raise CorruptBatch("snappy: cut short in xerial's header")
+    blocks = []
+    room = max_bytes
+    while position < end:
+        if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            position += len(_XERIAL_HEADER)  # streams one after the other, as Java reads them
+            continue
+        if end - position < _LENGTH.size:
+            raise CorruptBatch("snappy: cut short in a block's size")
+        (size,) = _LENGTH.unpack_from(data, position)
+        position += _LENGTH.size
+        if size > end - position:
+            raise CorruptBatch("snappy: cut short in a block")
+        block = _unsnappy_block(data[position : position + size], room, max_bytes)
+        position += size
+        room -= len(block)
+        blocks.append(block)
+    return b"".join(blocks)
+
+
+def _unsnappy_block(block: memoryview, room: int, max_bytes: int) -> bytes:
+    """A raw block, which starts with its size as a varint: checked before it is allocated."""
+    import snappy
+
+    size = shift = 0
+    for byte in block[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    else:
+        raise CorruptBatch("snappy: no size at the start")
+    if size > room:
+        raise _too_large(max_bytes)
+    try:
+        decompressed: bytes = snappy.decompress(bytes(block))
+    except snappy.UncompressError as error:
+        raise CorruptBatch(f"snappy: {error.__cause__ or error}") from None
+    return decompressed
+
+
+def _lz4(data: Buffer, level: int) -> bytes:
+    import lz4.frame
+
+    # Kafka's default, 9, means the fast compressor; only other levels the high one.
+    compressed: bytes = lz4.frame.compress(
+        data,
+        compression_level=0 if level == DEFAULT_LEVELS[LZ4] else max(level, 3),
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        content_checksum=False,
+        block_checksum=False,
+        store_size=False,
+    )
+    return compressed
+
+
+def _unlz4(data: Buffer, max_bytes: int) -> bytes:
+    import lz4.frame
+
+    stream: _Stream = lz4.frame.LZ4FrameDecompressor()
+    try:
+        decompressed = stream.decompress(data, max_bytes + 1)
+    except RuntimeError as error:
+        raise CorruptBatch(f"lz4: {error}") from None
+    if len(decompressed) > max_bytes:
+        raise _too_large(max_bytes)
+    if not stream.eof:
+        raise CorruptBatch("lz4: cut short")
+    if stream.unused_data:
+        raise CorruptBatch(f"lz4: {len(stream.unused_data)} bytes after the frame")
+    return decompressed
+
+
+def _zstd(data: Buffer, level: int) -> bytes:
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=level, write_content_size=False).compress(data)
+
+
+def _unzstd(data: Buffer, max_bytes: int) -> bytes:
+    import zstandard
+
+    _check_zstd_frames(memoryview(data))
+    reader = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX).stream_reader(
+        data, read_across_frames=True
+    )
+    parts = []
+    room = max_bytes
+    try:
+        while part := reader.read(min(room + 1, 1 << 17)):
+            room -= len(part)
+            if room < 0:
+                raise _too_large(max_bytes)
+            parts.append(part)
+    except zstandard.ZstdError as error:
+        raise CorruptBatch(f"zstd: {error}") from None
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _check_zstd_frames(data: memoryview) -> None:
+    """Raise unless `data` is whole frames: the library takes one that is cut short for its end."""
+    import zstandard
+
+    position, end = 0, len(data)
+    while True:
+        if bytes(data[position + 1 : position + 4]) == b"\x2a\x4d\x18":  # a skippable frame
+            position += 8 + int.from_bytes(data[position + 4 : position + 8], "little")
+        else:
+            try:
+                header = zstandard.get_frame_parameters(data[position:])
+                position += zstandard.frame_header_size(data[position:])
+            except (zstandard.ZstdError, ValueError) as error:
+                raise CorruptBatch(f"zstd: {error}") from None
+            last = False
+            while not last and position < end:
+                block = int.from_bytes(data[position : position + 3], "little")
+                last = block & 1 == 1
+                is_run = block >> 1 & 3 == 1
+                position += 3 + (1 if is_run else block >> 3)
+            if not last:
+                raise CorruptBatch("zstd: cut short")
+            position += 4 if header.has_checksum else 0
+        if position > end:
+            raise CorruptBatch("zstd: cut short")
+        if position == end:
+            return

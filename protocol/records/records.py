@@ -1,29 +1,164 @@
-"""Records inside a batch: decoded and built only where the semantics need it."""
+"""Records inside a batch: decoded and built only where the semantics need it.
+
+A record: varint length of the rest, i8 attributes (unused), varlong timestamp delta, varint offset
+delta, key and value (varint length, -1 is null), varint header count, and of each header a key and
+a nullable value. Varints are zigzag. Decoding is strict where Java's is: every byte of the batch is
+accounted for; and where Java's is not: offsets rise, and lie within the batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from odradek.protocol.records.batch import Batch
+from crc32c import crc32c
+
+from odradek.protocol.errors import CorruptBatch
+from odradek.protocol.records.batch import (
+    CONTROL_MASK,
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    Batch,
+)
+from odradek.protocol.records.compression import NONE, compress, decompress
+from odradek.seams.files import Buffer
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+MAX_DECOMPRESSED_BYTES = 1 << 28
+"""What the records of one batch may decompress to, unless the caller says otherwise."""
+
+_RECORD_MIN_BYTES = 7
 
 
 class Record(NamedTuple):
-    """A record as a reader sees it; `timestamp` in ms since the epoch."""
+    """A record as a reader sees it; `timestamp` in ms since the epoch.
+
+    For `build_batch`, an offset of -1 is the one after the record before.
+    """
 
     offset: int
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+    headers: Headers = ()
 
 
-def decode(batch: Batch, *, max_bytes: int = 1 << 30) -> list[Record]:
-    """The records of a batch; CorruptBatch unless every byte is accounted for.
+def decode(batch: Batch, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
+    """The records of a whole batch; CorruptBatch unless every byte of it is accounted for.
 
-    `max_bytes` bounds what the records may decompress to.
+    `max_bytes` bounds what the records may decompress to. The CRC is not checked here.
     """
-    raise NotImplementedError
+    if len(batch.view) != batch.size:
+        raise CorruptBatch(f"{len(batch.view)} bytes of a batch of {batch.size}")
+    count = batch.record_count
+    body: Buffer = batch.view[HEADER_SIZE:]
+    if batch.compression != NONE and count != 0:
+        body = decompress(batch.compression, body, max_bytes)
+    if not 0 <= count * _RECORD_MIN_BYTES <= len(body):
+        raise CorruptBatch(f"{count} records in {len(body)} bytes")
+    append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
+    try:
+        return _decode_records(bytes(body), batch, append_time)
+    except IndexError:
+        raise CorruptBatch("a record is cut short") from None
+    except UnicodeDecodeError:
+        raise CorruptBatch("a header's key is not UTF-8") from None
+
+
+def _decode_records(body: bytes, batch: Batch, append_time: int | None) -> list[Record]:
+    base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
+    last_delta = batch.last_offset_delta
+    records = []
+    position = 0
+    previous = -1
+    for _ in range(batch.record_count):
+        size, position = _varint(body, position)
+        end = position + size
+        if size < _RECORD_MIN_BYTES - 1 or end > len(body):
+            raise CorruptBatch(f"a record of {size} bytes, {len(body) - position} are left")
+        timestamp_delta, position = _varlong(body, position + 1)
+        offset_delta, position = _varint(body, position)
+        if not previous < offset_delta <= last_delta:
+            raise CorruptBatch(f"offset delta {offset_delta} after {previous}, of {last_delta}")
+        previous = offset_delta
+        key, position = _bytes(body, position, end)
+        value, position = _bytes(body, position, end)
+        header_count, position = _varint(body, position)
+        headers: Headers = ()
+        if header_count:
+            headers, position = _headers(body, position, end, header_count)
+        if position != end:
+            raise CorruptBatch(f"a record of {size} bytes ends {end - position} bytes early")
+        timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
+        records.append(Record(base_offset + offset_delta, timestamp, key, value, headers))
+    if position != len(body):
+        raise CorruptBatch(f"{len(body) - position} bytes after the last record")
+    return records
+
+
+def _headers(body: bytes, position: int, end: int, count: int) -> tuple[Headers, int]:
+    if not 0 <= count * 2 <= end - position:
+        raise CorruptBatch(f"{count} headers in {end - position} bytes")
+    headers = []
+    for _ in range(count):
+        key, position = _bytes(body, position, end)
+        if key is None:
+            raise CorruptBatch("a header without a key")
+        value, position = _bytes(body, position, end)
+        headers.append((key.decode(), value))
+    return tuple(headers), position
+
+
+def _bytes(body: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    size, position = _varint(body, position)
+    if size < 0:
+        if size != -1:
+            raise CorruptBatch(f"a length of {size}")
+        return None, position
+    after = position + size
+    if after > end:
+        raise CorruptBatch(f"a length of {size}, {end - position} bytes are left in the record")
+    return body[position:after], after
+
+
+def _varint(body: bytes, position: int) -> tuple[int, int]:
+    """A zigzag varint of 32 bits, and the position after it; IndexError past the end."""
+    raw = body[position]
+    position += 1
+    if raw < 0x80:
+        return (raw >> 1) ^ -(raw & 1), position
+    raw &= 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = body[position]
+        position += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if raw > 0xFFFFFFFF:
+                break
+            return (raw >> 1) ^ -(raw & 1), position
+    raise CorruptBatch("a varint of more than 32 bits")
+
+
+def _varlong(body: bytes, position: int) -> tuple[int, int]:
+    """A zigzag varint of 64 bits, and the position after it; IndexError past the end."""
+    raw = shift = 0
+    while shift < 70:
+        byte = body[position]
+        position += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if raw >= 1 << 64:
+                break
+            return (raw >> 1) ^ -(raw & 1), position
+        shift += 7
+    raise CorruptBatch("a varint of more than 64 bits")
 
 
 def build_batch(
@@ -38,6 +173,90 @@ def build_batch(
     transactional: bool = False,
     control: bool = False,
     timestamp_type: int = 0,
+    level: int | None = None,
 ) -> bytearray:
-    """A batch of these records; offsets are those of the records, from `base_offset` on."""
-    raise NotImplementedError
+    """A batch of these records.
+
+    A record's offset is at least `base_offset` and more than the one before it; -1 is the one after
+    the record before. The base timestamp is the first record's. There is no batch of no records.
+    """
+    if not records:
+        raise ValueError("a batch needs a record")
+    base_timestamp = records[0].timestamp
+    body = bytearray()
+    last_delta = -1
+    for record in records:
+        delta = last_delta + 1 if record.offset == -1 else record.offset - base_offset
+        if delta <= last_delta:
+            raise ValueError(f"offset {record.offset} after delta {last_delta} of {base_offset}")
+        last_delta = delta
+        _encode_record(body, record, delta, record.timestamp - base_timestamp)
+    attributes = compression
+    if timestamp_type == LOG_APPEND_TIME:
+        attributes |= TIMESTAMP_TYPE_MASK
+    if transactional:
+        attributes |= TRANSACTIONAL_MASK
+    if control:
+        attributes |= CONTROL_MASK
+    payload: Buffer = compress(compression, body, level) if compression != NONE else body
+    batch = bytearray(HEADER_SIZE)
+    HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        HEADER_SIZE - LOG_OVERHEAD + len(payload),
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        last_delta,
+        base_timestamp,
+        max(record.timestamp for record in records),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    batch += payload
+    batch[17:21] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
+    return batch
+
+
+def _encode_record(out: bytearray, record: Record, offset_delta: int, timestamp_delta: int) -> None:
+    body = bytearray(1)
+    _append_varint(body, timestamp_delta)
+    _append_varint(body, offset_delta)
+    _append_bytes(body, record.key)
+    _append_bytes(body, record.value)
+    _append_varint(body, len(record.headers))
+    for key, value in record.headers:
+        _append_bytes(body, key.encode())
+        _append_bytes(body, value)
+    _append_varint(out, len(body))
+    out += body
+
+
+def _append_bytes(out: bytearray, data: Buffer | None) -> None:
+    if data is None:
+        out.append(1)  # zigzag -1
+    else:
+        _append_varint(out, len(data))
+        out += data
+
+
+def _append_varint(out: bytearray, value: int) -> None:
+    raw = (value << 1) ^ (value >> 63)
+    while raw > 0x7F:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    out.append(raw)
+
+
+def sizes_upper_bound(records: Iterable[Record]) -> int:
+    """Bytes that a batch of these records takes at most, uncompressed."""
+    total = HEADER_SIZE
+    for record in records:
+        total += 31 + len(record.key or b"") + len(record.value or b"")
+        for key, value in record.headers:
+            total += 10 + 3 * len(key) + len(value or b"")
+    return total

@@ -1,0 +1,107 @@
+"""Control batches: transaction markers, and the records KRaft writes for itself.
+
+A control record's key is i16 version 0, i16 type. A transaction marker's value is i16 version 0 and
+the coordinator's epoch; a KRaft record's value is its schema's body, which starts with its version.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Any
+
+from odradek.protocol.errors import CorruptBatch
+from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.files import Buffer
+
+_KEY = struct.Struct(">hh")
+_MARKER = struct.Struct(">hi")
+
+
+class ControlType(IntEnum):
+    """What a control record says; a reader passes over types it doesn't know."""
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+    UNKNOWN = -1
+
+
+def control_key(control_type: ControlType) -> bytes:
+    return _KEY.pack(0, control_type)
+
+
+def control_type(key: Buffer | None) -> ControlType:
+    """The type in a control record's key; CorruptBatch if it is no such key."""
+    if key is None or len(key) < _KEY.size:
+        raise CorruptBatch(f"a control record's key of {0 if key is None else len(key)} bytes")
+    version, number = _KEY.unpack_from(key)
+    if version < 0:
+        raise CorruptBatch(f"version {version} of a control record")
+    try:
+        return ControlType(number)
+    except ValueError:
+        return ControlType.UNKNOWN
+
+
+def end_marker(
+    *,
+    commit: bool,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytearray:
+    """The batch that ends a producer's transaction in a partition."""
+    kind = ControlType.COMMIT if commit else ControlType.ABORT
+    record = Record(-1, timestamp_ms, control_key(kind), _MARKER.pack(0, coordinator_epoch))
+    return build_batch(
+        [record],
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        leader_epoch=leader_epoch,
+        transactional=True,
+        control=True,
+    )
+
+
+def marker_coordinator_epoch(value: Buffer | None) -> int:
+    """The coordinator's epoch in a transaction marker's value; CorruptBatch if it has none."""
+    try:
+        version, epoch = _MARKER.unpack_from(value or b"")
+    except struct.error:
+        raise CorruptBatch("a transaction marker's value is cut short") from None
+    if version < 0:
+        raise CorruptBatch(f"version {version} of a transaction marker")
+    return int(epoch)
+
+
+def kraft_control_batch(
+    records: list[tuple[ControlType, Any]],
+    *,
+    timestamp_ms: int,
+    base_offset: int,
+    leader_epoch: int,
+) -> bytearray:
+    """A control batch of KRaft: LeaderChangeMessage, SnapshotHeaderRecord, VotersRecord, ….
+
+    Each is written in the version that its own `version` field names.
+    """
+    from odradek.protocol.schemas.serde import encode
+
+    return build_batch(
+        [
+            Record(-1, timestamp_ms, control_key(kind), encode(message, message.version))
+            for kind, message in records
+        ],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        control=True,
+    )
