@@ -33,8 +33,13 @@ from odradek.seams.vectors import IOV_MAX, rest_after
 
 log = logging.getLogger("odradek.network")
 
-SENDFILE_MIN_BYTES = 16 << 10
-"""Below it a read and a shared `sendmsg` beat a `sendfile`; measured on loopback, see docs."""
+SENDFILE_MIN_BYTES = 128 << 10
+"""Slices below it are read and sent with their neighbours.
+
+Measured on loopback: ten slices of 8 KiB in a frame take 49 µs read and 71 µs by sendfile; at 64 KiB
+reading still moves 2.0 GB/s to sendfile's 1.4; from 128 KiB on they are equal, and sendfile needs no
+memory.
+"""
 
 TURN_BYTES = 1 << 20
 """What a connection may move before it lets others have the loop."""
