@@ -146,6 +146,7 @@ class Broker:
         )
         await self.metadata.start()
         self.metadata_changed_configs(self.metadata.image)
+        self.logs.update_configs()
         self.partitions = PartitionTable(
             self.logs,
             lambda: self.metadata.image,
@@ -224,6 +225,8 @@ class Broker:
                 recovery_point_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
                 log_start_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
                 high_watermark_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
+                producer_id_check_ms=config.get_int("producer.id.expiration.check.interval.ms"),
+                producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
                 recovery_threads_per_directory=config.get_int("num.recovery.threads.per.data.dir"),
             ),
             on_failure=self._directory_failed,

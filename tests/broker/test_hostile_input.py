@@ -21,6 +21,7 @@ from odradek.protocol import apis
 from odradek.protocol.apis import Api
 from odradek.protocol.framing import request_header
 from odradek.testing import Broker
+from tests.broker.sample_requests import sample_request
 
 ANSWER_SECONDS = 5.0
 
@@ -149,9 +150,8 @@ def test_an_unknown_api_closes_the_connection_with_one_line(
 @pytest.fixture
 def sample_requests() -> list[bytes]:
     """A valid request of every API and version, with each field at its default or made up."""
-    from tests.protocol.samples import sample_request
-
+    source = random.Random(1)
     return [
-        request_header(api, version, 1, "fuzz") + sample_request(api.key, version)
+        request_header(api, version, 1, "fuzz") + sample_request(api.key, version, source)
         for api, version in every_request()
     ]

@@ -6,6 +6,7 @@ a mistake in the broker is not made twice.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def index_differences(log_dir: Path) -> list[str]:
         batches = read_segment(segment)
         wrong += _offset_index(segment.with_suffix(".index"), base, batches)
         wrong += _time_index(segment.with_suffix(".timeindex"), base, batches)
-        for before, after in zip(batches, batches[1:], strict=False):
+        for before, after in itertools.pairwise(batches):
             if after[1] != before[2] + 1:
                 wrong.append(f"{segment}: {after[1]} follows {before[2]}")
     return wrong
