@@ -1,0 +1,90 @@
+"""odradek.testing.Broker: under trio, in a thread, over a directory that outlives it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from odradek.broker.config.types import ConfigError
+from odradek.client.admin import Admin
+from odradek.testing import Broker
+
+
+def produce(bootstrap: str, topic: str, *values: bytes) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(10) == 0
+
+
+def consume(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    try:
+        return [message.value() for message in consumer.consume(count, 10)]
+    finally:
+        consumer.close()
+
+
+def topics(bootstrap: str) -> set[str]:
+    return set(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics)
+
+
+def test_plain_with_serves_other_peoples_clients() -> None:
+    with Broker(topics=["t"]) as broker:
+        produce(broker.bootstrap, "t", b"one", b"two")
+        assert consume(broker.bootstrap, "t", 2) == [b"one", b"two"]
+
+
+def test_reset_forgets_topics_and_brings_back_those_declared() -> None:
+    with Broker(topics={"kept": 2}) as broker:
+        broker.create_topic("passing", partitions=1)
+        produce(broker.bootstrap, "kept", b"forgotten")
+        assert topics(broker.bootstrap) >= {"kept", "passing"}
+        broker.reset()
+        assert topics(broker.bootstrap) & {"kept", "passing"} == {"kept"}
+        produce(broker.bootstrap, "kept", b"remembered")
+        assert consume(broker.bootstrap, "kept", 1) == [b"remembered"]
+
+
+def test_a_given_directory_outlives_the_broker(tmp_path: Path) -> None:
+    with Broker(topics=["t"], data=tmp_path) as broker:
+        produce(broker.bootstrap, "t", b"still here")
+    with Broker(data=tmp_path) as broker:
+        assert consume(broker.bootstrap, "t", 1) == [b"still here"]
+
+
+def test_a_temporary_directory_is_removed() -> None:
+    with Broker() as broker:
+        directory = Path(str(broker.node.config.log_dirs[0]))
+        assert directory.is_dir()
+    assert not directory.exists()
+
+
+async def test_async_with_runs_in_the_tests_own_loop() -> None:
+    async with (
+        Broker(topics=["t"]) as broker,
+        Admin(broker.node.seams.network, broker.bootstrap) as admin,
+    ):
+        assert "t" in await admin.list_topics()
+
+
+def test_an_error_at_start_reaches_the_test() -> None:
+    with (
+        pytest.raises(ConfigError, match=r"num\.partitions"),
+        Broker(configs={"num.partitions": "none"}),
+    ):
+        pass
+
+
+def test_an_error_in_the_test_still_stops_the_broker() -> None:
+    broker = Broker()
+    with pytest.raises(ZeroDivisionError), broker:
+        1 / 0  # noqa: B018
+    with pytest.raises(RuntimeError, match="not running"):
+        _ = broker.node
