@@ -1,0 +1,337 @@
+"""What goes into a group and what comes out of it, as values.
+
+A group is told a request together with a *waiter*: whatever its caller recognises the answer by.
+It answers, now or after later events, with `Reply(waiter, answer)`. What must survive a restart
+comes out as an `Append`; the caller writes its records and comes back with `appended(then)` or
+`append_failed(then, …)`, and only then do the answers come that depend on it. So every answer that
+a client sees is backed by what the log holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
+
+from odradek.protocol.errors import ErrorCode
+
+Waiter: TypeAlias = Any
+"""Opaque; the one who asked recognises the answer by it."""
+
+NO_MEMBER_ID = ""
+NO_GENERATION = -1
+NO_ERROR = ErrorCode.none
+
+
+class Now(NamedTuple):
+    """The time of an event: sessions and rebalances run on the first, records are stamped with the
+    second."""
+
+    monotonic_ms: int
+    wall_ms: int
+
+
+# Requests
+
+
+Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
+"""Names and metadata, the member's favourite first, no name twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """JoinGroup. `fresh_id` is a UUID's text for the member id that may have to be made up."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    fresh_id: str
+    reason: str | None = None
+    id_required: bool = True
+    """From version 4 on a dynamic member has to join again with its id (KIP-394)."""
+    can_skip_assignment: bool = True
+    """From version 9 on a leader can be told not to assign (KIP-814)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaver:
+    """One who leaves; without a member id, whoever has the instance id (KIP-345)."""
+
+    member_id: str
+    instance_id: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    group_id: str
+    members: tuple[Leaver, ...]
+
+
+# Answers. Each knows what it looks like when it fails for a reason outside the group.
+
+
+class JoinedMember(NamedTuple):
+    """What the leader is told of a member."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAnswer:
+    error: ErrorCode
+    member_id: str
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = NO_MEMBER_ID
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+    def failed(self, code: ErrorCode) -> JoinAnswer:
+        return JoinAnswer(code, NO_MEMBER_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswer:
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+    def failed(self, code: ErrorCode) -> SyncAnswer:
+        return SyncAnswer(code)
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    error: ErrorCode
+
+    def failed(self, code: ErrorCode) -> HeartbeatAnswer:
+        return HeartbeatAnswer(code)
+
+
+class Left(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveAnswer:
+    error: ErrorCode
+    members: tuple[Left, ...] = ()
+
+    def failed(self, code: ErrorCode) -> LeaveAnswer:
+        return LeaveAnswer(code)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionErrors:
+    """The answer to a commit or a deletion of offsets: an error for each partition asked for.
+
+    `error` is the request's own; each partition then has it too.
+    """
+
+    error: ErrorCode
+    partitions: tuple[tuple[str, int, ErrorCode], ...]
+
+    def failed(self, code: ErrorCode) -> PartitionErrors:
+        return PartitionErrors(code, tuple((t, p, code) for t, p, _ in self.partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupErrors:
+    """The answer to DeleteGroups: an error for each group asked for."""
+
+    groups: tuple[tuple[str, ErrorCode], ...]
+
+    def failed(self, code: ErrorCode) -> GroupErrors:
+        """Those that were about to be deleted are not; what was wrong before stays so."""
+        return GroupErrors(
+            tuple((group, code if error is NO_ERROR else error) for group, error in self.groups)
+        )
+
+
+Answer: TypeAlias = (
+    JoinAnswer | SyncAnswer | HeartbeatAnswer | LeaveAnswer | PartitionErrors | GroupErrors
+)
+
+
+# Records
+
+
+class OffsetKey(NamedTuple):
+    group_id: str
+    topic: str
+    partition: int
+
+
+class GroupKey(NamedTuple):
+    group_id: str
+
+
+@dataclass(slots=True)
+class CommittedOffset:
+    """A committed offset. `expire_timestamp_ms` is set by old clients alone (OffsetCommit v2-4)."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+    expire_timestamp_ms: int | None = None
+    topic_id: UUID | None = None
+    record_offset: int = field(default=-1, compare=False)
+    """Where in the log it stands; of two commits the later one holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMember:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """A generation of a classic group, as it is in the log."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_timestamp_ms: int = -1
+    members: tuple[StoredMember, ...] = ()
+
+
+RecordKey: TypeAlias = OffsetKey | GroupKey
+RecordValue: TypeAlias = CommittedOffset | StoredGroup
+
+
+class Record(NamedTuple):
+    """A change of state; without a value, the end of what the key names."""
+
+    key: RecordKey
+    value: RecordValue | None
+
+
+# Actions
+
+
+class Reply(NamedTuple):
+    waiter: Waiter
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Respond:
+    """Answer when the records are there; when they can't be, answer that."""
+
+    replies: tuple[Reply, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A group came into being; without its record it has not."""
+
+    group_id: str
+    replies: tuple[Reply, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The leader of a generation handed in everyone's assignment."""
+
+    group_id: str
+    generation: int
+    assignments: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A static member came back under a new id while the group was stable; what it was before."""
+
+    group_id: str
+    instance_id: str
+    member_id: str
+    waiter: Waiter
+    generation: int
+    can_skip_assignment: bool
+    leader_before: str | None
+    member_id_before: str
+    protocols_before: Protocols
+    rebalance_timeout_ms_before: int
+    session_timeout_ms_before: int
+
+
+Then: TypeAlias = Respond | Created | Assigned | Replaced
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write `records`, in order, then report `then`.
+
+    `replay` says that the state changes by replaying the records, as soon as they are in the log;
+    otherwise whoever made them changes it when told of `then`. `atomic` records go into one batch.
+    """
+
+    records: tuple[Record, ...]
+    then: Then = field(default_factory=Respond)
+    replay: bool = True
+    atomic: bool = False
+
+
+@dataclass(slots=True)
+class Actions:
+    """What an event leads to. `notes` are for the log of the broker, not for anyone's state."""
+
+    replies: list[Reply] = field(default_factory=list)
+    appends: list[Append] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    completed_rebalances: int = 0
+
+    def reply(self, waiter: Waiter, answer: Answer) -> None:
+        self.replies.append(Reply(waiter, answer))
+
+    def reply_after_appends(self, waiter: Waiter, answer: Answer) -> None:
+        """Answer now, or, if records are to be written for it, when they are."""
+        if not self.appends:
+            self.reply(waiter, answer)
+            return
+        last = self.appends[-1]
+        assert isinstance(last.then, Respond), "an append that belongs to somebody else"
+        then = Respond((*last.then.replies, Reply(waiter, answer)))
+        self.appends[-1] = replace(last, then=then)

@@ -1,0 +1,519 @@
+"""The classic group protocol: a state machine without I/O and without a clock.
+
+The members of a group meet in JoinGroup, where the coordinator picks a protocol they all support and
+one of them as leader; the leader alone is told who the others are, computes everyone's assignment,
+and hands it in with SyncGroup, whose answers bring each member its own. A member that joins, leaves
+or falls silent starts that over (a rebalance): a new generation.
+
+`states.TABLE` says what every event leads to in every state. Events come in as method calls with the
+time they happen at; what is to be done about them comes out as `Actions`. Here is what requests
+lead to; `generations` has what they set in motion, and time.
+
+Rules: Kafka 4.3; KIP-394 (member ids), KIP-345 (static members), KIP-429 (cooperative rebalancing:
+nothing but protocols here), KIP-559 (protocol checks), KIP-800 (reasons), KIP-814 (static leaders).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from odradek.broker.groups.actions import (
+    NO_ERROR,
+    NO_MEMBER_ID,
+    Actions,
+    Append,
+    Assigned,
+    GroupKey,
+    Heartbeat,
+    HeartbeatAnswer,
+    Join,
+    JoinAnswer,
+    Leave,
+    LeaveAnswer,
+    Leaver,
+    Left,
+    Now,
+    Record,
+    Replaced,
+    Sync,
+    SyncAnswer,
+    Then,
+    Waiter,
+)
+from odradek.broker.groups.expiry import ExpiryRule
+from odradek.broker.groups.generations import Generations
+from odradek.broker.groups.roster import Member
+from odradek.broker.groups.states import TABLE, Event, State, Step
+from odradek.broker.groups.subscription import CONSUMER_PROTOCOL
+from odradek.protocol.errors import ErrorCode
+
+REASON_CHARS_MAX = 255
+
+
+class ClassicGroup(Generations):
+    """See the module."""
+
+    kind = "Classic"
+
+    # What it is
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def is_simple(self) -> bool:
+        """There for its offsets alone: nobody ever joined it."""
+        return self.protocol_type is None and self.is_empty and not self.roster.pending
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether members read the topic; consumers that can't be understood read every topic."""
+        if self.subscriptions is None:
+            return self.protocol_type == CONSUMER_PROTOCOL
+        return topic in self.subscriptions
+
+    def expiry_rule(self) -> ExpiryRule | None:
+        """When this group's offsets expire (KIP-211); None if they don't while it is as it is."""
+        if self.protocol_type is None:
+            return ExpiryRule(since_ms=None)
+        if self.is_empty:
+            return ExpiryRule(since_ms=self.state_timestamp_ms)
+        if self.state is State.STABLE and self.subscriptions is not None:
+            return ExpiryRule(since_ms=None)
+        return None
+
+    # JoinGroup
+
+    def join(self, request: Join, waiter: Waiter, now: Now) -> Actions:
+        actions = Actions()
+        is_unknown = request.member_id == NO_MEMBER_ID
+        if not self._has_room_for(request.member_id):
+            self._turn_away(request.member_id, waiter, now, actions)
+        elif self.state is State.DEAD:
+            code = ErrorCode.coordinator_not_available
+            actions.reply(waiter, JoinAnswer(code, request.member_id))
+        elif not self._supports(request):
+            code = ErrorCode.inconsistent_group_protocol
+            actions.reply(waiter, JoinAnswer(code, request.member_id))
+        elif is_unknown:
+            self._join_unknown(request, waiter, now, actions)
+        else:
+            self._join_known(request, waiter, now, actions)
+        return actions
+
+    def _has_room_for(self, member_id: str) -> bool:
+        """Whether group.max.size lets it in.
+
+        While members join, those who have joined count, so that the last to join are turned away
+        from a group that is already too large; later on all members do.
+        """
+        member = self.roster.members.get(member_id)
+        if self.state is State.PREPARING:
+            if member is not None and member.joining is not None:
+                return True
+            return self.roster.awaiting_join < self._config.max_size
+        if self.state in (State.COMPLETING, State.STABLE):
+            return member is not None or len(self.roster) < self._config.max_size
+        return True
+
+    def _turn_away(self, member_id: str, waiter: Waiter, now: Now, actions: Actions) -> None:
+        self.roster.remove(member_id)
+        actions.reply(waiter, JoinAnswer(ErrorCode.group_max_size_reached, NO_MEMBER_ID))
+        self._complete_if_ready(now, actions)
+
+    def _supports(self, request: Join) -> bool:
+        """Whether there is a protocol that it and all members support."""
+        if self.is_empty:
+            return bool(request.protocol_type) and bool(request.protocols)
+        return request.protocol_type == self.protocol_type and self.roster.agrees_on_any(
+            [name for name, _ in request.protocols]
+        )
+
+    def _join_unknown(self, request: Join, waiter: Waiter, now: Now, actions: Actions) -> None:
+        if request.instance_id is None:
+            new_id = f"{request.client_id}-{request.fresh_id}"
+            event = Event.NEWCOMER_ASKS_FOR_ID if request.id_required else Event.NEWCOMER_JOINS
+        else:
+            new_id = f"{request.instance_id}-{request.fresh_id}"
+            is_known = request.instance_id in self.roster.static
+            event = Event.STATIC_MEMBER_RETURNS if is_known else Event.NEWCOMER_JOINS
+        match TABLE[event][self.state]:
+            case Step.GIVE_ID:
+                self._give_id(new_id, request, waiter, now, actions)
+            case Step.ADMIT:
+                self._admit(new_id, request, waiter, now, actions)
+            case step:
+                self._replace(new_id, step, request, waiter, now, actions)
+
+    def _join_known(self, request: Join, waiter: Waiter, now: Now, actions: Actions) -> None:
+        member_id = request.member_id
+        if member_id in self.roster.pending:
+            if request.instance_id is not None:  # ids are given to dynamic members alone
+                code = ErrorCode.unknown_server_error
+                actions.reply(waiter, JoinAnswer(code, NO_MEMBER_ID))
+                return
+            self._admit(member_id, request, waiter, now, actions)
+            return
+        error = self._check_member(member_id, request.instance_id)
+        if error is not NO_ERROR:
+            actions.reply(waiter, JoinAnswer(error, member_id))
+            return
+        member = self.roster.members[member_id]
+        match TABLE[self._rejoin_event(member, request)][self.state]:
+            case Step.UPDATE:
+                self._update(member, request, waiter, now, actions)
+            case Step.REPEAT:
+                actions.reply(waiter, self._joined(member))
+            case _:
+                actions.reply(waiter, JoinAnswer(ErrorCode.unknown_member_id, member_id))
+
+    def _rejoin_event(self, member: Member, request: Join) -> Event:
+        if member.protocols != request.protocols:
+            return Event.MEMBER_CHANGES
+        if self.roster.is_leader(member.member_id):
+            return Event.LEADER_REJOINS
+        return Event.FOLLOWER_REJOINS
+
+    def _give_id(
+        self, new_id: str, request: Join, waiter: Waiter, now: Now, actions: Actions
+    ) -> None:
+        deadline_ms = now.monotonic_ms + request.session_timeout_ms
+        self.roster.pending[new_id] = deadline_ms
+        self._wake_at(deadline_ms)
+        actions.reply(waiter, JoinAnswer(ErrorCode.member_id_required, new_id))
+
+    def _admit(
+        self, member_id: str, request: Join, waiter: Waiter, now: Now, actions: Actions
+    ) -> None:
+        member = Member(
+            member_id,
+            request.instance_id,
+            request.client_id,
+            request.client_host,
+            request.rebalance_timeout_ms,
+            request.session_timeout_ms,
+            request.protocol_type,
+            request.protocols,
+            is_new=True,
+        )
+        if self._is_first_join:
+            self._joined_since_extension = True
+        self.roster.add(member, waiter)
+        self._extend_session(member, now, self._config.new_member_join_timeout_ms)
+        self._rebalance_or_complete(f"{member_id} joins{_why(request.reason)}", now, actions)
+
+    def _update(
+        self, member: Member, request: Join, waiter: Waiter, now: Now, actions: Actions
+    ) -> None:
+        self._retire_join(member, actions)
+        self._adopt(member, request, waiter)
+        reason = f"{member.member_id} joins again{_why(request.reason)}"
+        self._rebalance_or_complete(reason, now, actions)
+
+    def _adopt(self, member: Member, request: Join, waiter: Waiter) -> None:
+        self.roster.update(
+            member,
+            request.protocols,
+            request.rebalance_timeout_ms,
+            request.session_timeout_ms,
+            waiter,
+        )
+
+    def _retire_join(self, member: Member, actions: Actions) -> None:
+        """A member that asks twice gets one answer; the older request is told to ask again."""
+        if member.joining is not None:
+            code = ErrorCode.rebalance_in_progress
+            actions.reply(member.joining, JoinAnswer(code, member.member_id))
+            self.roster.set_joining(member, None)
+
+    def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where a newer member took the static name."""
+        if instance_id is not None:
+            holder = self.roster.static.get(instance_id)
+            if holder is None:
+                return ErrorCode.unknown_member_id
+            if holder != member_id:
+                return ErrorCode.fenced_instance_id
+        if member_id not in self.roster.members:
+            return ErrorCode.unknown_member_id
+        return NO_ERROR
+
+    # A static member comes back under a new id
+
+    def _replace(
+        self, new_id: str, step: Step, request: Join, waiter: Waiter, now: Now, actions: Actions
+    ) -> None:
+        assert request.instance_id is not None, "only static members are replaced"
+        old_id = self.roster.static[request.instance_id]
+        member = self.roster.members[old_id]
+        undo = Replaced(
+            self.group_id,
+            request.instance_id,
+            new_id,
+            waiter,
+            self.generation,
+            request.can_skip_assignment,
+            self.roster.leader_id,
+            old_id,
+            member.protocols,
+            member.rebalance_timeout_ms,
+            member.session_timeout_ms,
+        )
+        self._fence(member, actions)
+        self.roster.rename(old_id, new_id)
+        member.is_new = False
+        self._extend_session(member, now)
+        self._adopt(member, request, waiter)
+        reason = f"static member {request.instance_id} is back as {new_id}{_why(request.reason)}"
+        match step:
+            case Step.REPLACE_AND_STORE if self.roster.select_protocol() == self.protocol:
+                actions.notes.append(f"{reason}; no rebalance")
+                self._store(self._assignments(), undo, actions)
+            case Step.REPLACE:
+                self._complete_if_ready(now, actions)
+            case _:
+                self._rebalance(reason, now, actions)
+
+    def _fence(self, member: Member, actions: Actions) -> None:
+        """Whoever still waits under the old id is a duplicate of the member that came back."""
+        code = ErrorCode.fenced_instance_id
+        if member.joining is not None:
+            actions.reply(member.joining, JoinAnswer(code, member.member_id))
+            self.roster.set_joining(member, None)
+        if member.syncing is not None:
+            actions.reply(member.syncing, SyncAnswer(code))
+            member.syncing = None
+
+    def _replaced(self, then: Replaced, actions: Actions) -> None:
+        """The new id is in the log. If a rebalance came in between, its end answers the join."""
+        member = self.roster.members.get(then.member_id)
+        if member is None or member.joining is not then.waiter:
+            return
+        if self.state is not State.STABLE or self.generation != then.generation:
+            return
+        answer = self._joined(member)
+        if then.can_skip_assignment:
+            answer = replace(answer, skip_assignment=self.roster.is_leader(member.member_id))
+        else:
+            # An old client takes itself for the leader if it is named so, and would assign what a
+            # stable group then ignores: it is told the id it had before.
+            answer = replace(answer, leader=then.leader_before or NO_MEMBER_ID, members=())
+        self.roster.set_joining(member, None)
+        actions.reply(then.waiter, answer)
+
+    def _not_replaced(
+        self, then: Replaced, code: ErrorCode, written: bool, now: Now, actions: Actions
+    ) -> None:
+        """The new id is not in the log, or not known to be: the member has to come back again."""
+        member = self.roster.members.get(then.member_id)
+        if member is None or member.joining is not then.waiter:
+            return
+        answer = replace(
+            JoinAnswer(code, NO_MEMBER_ID),
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol,
+            leader=then.leader_before or NO_MEMBER_ID,
+        )
+        self.roster.set_joining(member, None)
+        if not written:
+            self.roster.update(
+                member,
+                then.protocols_before,
+                then.rebalance_timeout_ms_before,
+                then.session_timeout_ms_before,
+                None,
+            )
+            self.roster.rename(then.member_id, then.member_id_before)
+            self._extend_session(member, now)
+        actions.reply(then.waiter, answer)
+
+    # SyncGroup
+
+    def sync(self, request: Sync, waiter: Waiter, now: Now) -> Actions:
+        actions = Actions()
+        error = self._check_sync(request)
+        if error is not NO_ERROR:
+            actions.reply(waiter, SyncAnswer(error))
+            return actions
+        member = self.roster.members[request.member_id]
+        is_leader = self.roster.is_leader(request.member_id)
+        event = Event.LEADER_SYNCS if is_leader else Event.FOLLOWER_SYNCS
+        match TABLE[event][self.state]:
+            case Step.AWAIT_ASSIGNMENT:
+                self._await_assignment(member, waiter, actions)
+            case Step.STORE_ASSIGNMENT:
+                self._await_assignment(member, waiter, actions)
+                assignments = dict(request.assignments)
+                then = Assigned(self.group_id, self.generation, assignments)
+                self._store(assignments, then, actions)
+            case Step.ANSWER_ASSIGNMENT:
+                self._synced(member)
+                actions.reply(waiter, self._assigned(member))
+            case Step.REJOIN:
+                actions.reply(waiter, SyncAnswer(ErrorCode.rebalance_in_progress))
+            case _:
+                actions.reply(waiter, SyncAnswer(ErrorCode.unknown_member_id))
+        return actions
+
+    def _check_sync(self, request: Sync) -> ErrorCode:
+        if self.state is State.DEAD:
+            return ErrorCode.coordinator_not_available
+        error = self._check_member(request.member_id, request.instance_id)
+        if error is not NO_ERROR:
+            return error
+        if request.generation != self.generation:
+            return ErrorCode.illegal_generation
+        for said, known in (
+            (request.protocol_type, self.protocol_type),
+            (request.protocol_name, self.protocol),
+        ):
+            if said is not None and known is not None and said != known:
+                return ErrorCode.inconsistent_group_protocol
+        return NO_ERROR
+
+    def _await_assignment(self, member: Member, waiter: Waiter, actions: Actions) -> None:
+        if member.syncing is not None:
+            actions.reply(member.syncing, SyncAnswer(ErrorCode.rebalance_in_progress))
+        member.syncing = waiter
+        self._synced(member)
+
+    def _synced(self, member: Member) -> None:
+        self.roster.unsynced.pop(member.member_id, None)
+        if not self.roster.unsynced:
+            self._sync_deadline_ms = None
+
+    def _store(self, assignments: Mapping[str, bytes], then: Then, actions: Actions) -> None:
+        record = Record(GroupKey(self.group_id), self.stored(assignments))
+        actions.appends.append(Append((record,), then, replay=False))
+
+    # Heartbeat and LeaveGroup
+
+    def heartbeat(self, request: Heartbeat, waiter: Waiter, now: Now) -> Actions:
+        actions = Actions()
+        actions.reply(waiter, HeartbeatAnswer(self._heartbeat(request, now)))
+        return actions
+
+    def _heartbeat(self, request: Heartbeat, now: Now) -> ErrorCode:
+        if self.state is State.DEAD:
+            return ErrorCode.coordinator_not_available
+        error = self._check_member(request.member_id, request.instance_id)
+        if error is not NO_ERROR:
+            return error
+        if request.generation != self.generation:
+            return ErrorCode.illegal_generation
+        step = TABLE[Event.MEMBER_HEARTBEATS][self.state]
+        if step is Step.REFUSE:
+            return ErrorCode.unknown_member_id
+        self._extend_session(self.roster.members[request.member_id], now)
+        return ErrorCode.rebalance_in_progress if step is Step.STAY_ALIVE_AND_REJOIN else NO_ERROR
+
+    def leave(self, request: Leave, waiter: Waiter, now: Now) -> Actions:
+        actions = Actions()
+        step = TABLE[Event.MEMBERS_LEAVE][self.state]
+        if step is Step.UNAVAILABLE:
+            actions.reply(waiter, LeaveAnswer(ErrorCode.coordinator_not_available))
+            return actions
+        answers = tuple(self._leave(each, actions) for each in request.members)
+        gone = [
+            each.member_id or each.instance_id or "" for each in answers if each.error is NO_ERROR
+        ]
+        if gone and step is Step.REBALANCE:
+            reasons = "".join(_why(each.reason) for each in request.members if each.reason)
+            self._rebalance(f"{', '.join(gone)} left{reasons}", now, actions)
+        elif gone and step is Step.COMPLETE_IF_READY:
+            self._complete_if_ready(now, actions)
+        actions.reply_after_appends(waiter, LeaveAnswer(NO_ERROR, answers))
+        return actions
+
+    def _leave(self, leaver: Leaver, actions: Actions) -> Left:
+        member_id = leaver.member_id
+        if member_id == NO_MEMBER_ID:
+            holder = self.roster.static.get(leaver.instance_id or "")
+            error = NO_ERROR if holder is not None else ErrorCode.unknown_member_id
+            member_id = holder or NO_MEMBER_ID
+        elif member_id in self.roster.pending:
+            error = NO_ERROR
+        else:
+            error = self._check_member(member_id, leaver.instance_id)
+        if error is NO_ERROR:
+            self._remove(member_id, actions)
+        return Left(leaver.member_id, leaver.instance_id, error)
+
+    # What may be done to its offsets, and to itself
+
+    def check_commit(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        now: Now,
+        *,
+        transactional: bool = False,
+    ) -> ErrorCode:
+        """Whether offsets may be committed under this name; a member that does so is alive."""
+        if self.state is State.DEAD:
+            return ErrorCode.coordinator_not_available
+        if generation < 0 and self.is_empty:
+            return NO_ERROR
+        named = generation >= 0 or member_id != NO_MEMBER_ID or instance_id is not None
+        if named:
+            error = self._check_member(member_id, instance_id)
+            if error is not NO_ERROR:
+                return error
+            if generation != self.generation:
+                return ErrorCode.illegal_generation
+        elif not transactional:  # from outside, while there are members
+            return ErrorCode.unknown_member_id
+        if transactional:
+            return NO_ERROR
+        if self.state is State.COMPLETING:
+            return ErrorCode.rebalance_in_progress
+        self._extend_session(self.roster.members[member_id], now)
+        return NO_ERROR
+
+    def check_offset_delete(self) -> ErrorCode:
+        """Offsets go while there are members only if we know what those read."""
+        if self.state is State.DEAD:
+            return ErrorCode.group_id_not_found
+        if not self.is_empty and self.protocol_type != CONSUMER_PROTOCOL:
+            return ErrorCode.non_empty_group
+        return NO_ERROR
+
+    def check_delete(self) -> ErrorCode:
+        if self.state is State.DEAD:
+            return ErrorCode.group_id_not_found
+        return NO_ERROR if self.is_empty else ErrorCode.non_empty_group
+
+    # What became of an append
+
+    def appended(self, then: Then, now: Now) -> Actions:
+        """The records of an append are there to stay."""
+        actions = Actions()
+        if isinstance(then, Assigned):
+            if self.generation == then.generation:
+                step = TABLE[Event.ASSIGNMENT_STORED][self.state]
+                if step is Step.SETTLE:
+                    self._settle(then.assignments, now, actions)
+        elif isinstance(then, Replaced):
+            self._replaced(then, actions)
+        return actions
+
+    def append_failed(self, then: Then, code: ErrorCode, now: Now, *, written: bool) -> Actions:
+        """The records are not in the log; or, if `written`, they are and may or may not stay."""
+        actions = Actions()
+        if isinstance(then, Assigned):
+            step = TABLE[Event.ASSIGNMENT_LOST][self.state]
+            if self.generation == then.generation and step is Step.REBALANCE_WITH_ERROR:
+                self._cancel_syncs(code, now, actions)
+                reason = f"the assignments could not be stored ({code.name})"
+                self._rebalance(reason, now, actions)
+        elif isinstance(then, Replaced):
+            self._not_replaced(then, code, written, now, actions)
+        return actions
+
+
+def _why(reason: str | None) -> str:
+    """What the client gives as its reason (KIP-800), for the log."""
+    return f"; it says: {reason[:REASON_CHARS_MAX]}" if reason else ""

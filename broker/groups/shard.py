@@ -1,0 +1,392 @@
+"""One partition of `__consumer_offsets`: its groups and their offsets, without I/O.
+
+Every operation takes a request and gives `Actions`. The state is what replaying the partition's
+records gives, plus what is under way in the groups (rebalances, sessions, waiting members); see
+`actions` for how the two meet. A group has a kind; classic groups are the only one so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from odradek.broker.groups.actions import (
+    NO_ERROR,
+    NO_MEMBER_ID,
+    Actions,
+    Append,
+    Assigned,
+    CommittedOffset,
+    Created,
+    GroupErrors,
+    GroupKey,
+    Heartbeat,
+    HeartbeatAnswer,
+    Join,
+    JoinAnswer,
+    Leave,
+    LeaveAnswer,
+    Left,
+    Now,
+    OffsetKey,
+    PartitionErrors,
+    Record,
+    Replaced,
+    Reply,
+    Respond,
+    StoredGroup,
+    Sync,
+    SyncAnswer,
+    Then,
+    Waiter,
+)
+from odradek.broker.groups.classic import ClassicGroup
+from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.offsets import NO_PRODUCER, FetchedTopic, OffsetStore
+from odradek.broker.groups.states import State
+from odradek.protocol.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetToCommit:
+    topic: str
+    topic_id: UUID | None
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """OffsetCommit. A generation below 0 says that nobody of the group's members commits."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    offsets: tuple[OffsetToCommit, ...]
+    retention_ms: int = -1
+    """How long old clients (v2-4) want the offsets kept; -1 is the broker's retention."""
+    knows_missing_groups: bool = True
+    """From version 9 on a group that is not there is GROUP_ID_NOT_FOUND, not ILLEGAL_GENERATION."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    group_id: str
+    protocol_type: str
+    state: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMember:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[DescribedMember, ...]
+
+
+class Shard:
+    """See the module."""
+
+    def __init__(self, config: GroupConfig) -> None:
+        self._config = config
+        self.groups: dict[str, ClassicGroup] = {}
+        self.offsets = OffsetStore()
+
+    # Replaying
+
+    def replay(self, record: Record, offset: int, producer_id: int = NO_PRODUCER) -> None:
+        """Take over a record at `offset` of the log."""
+        key, value = record
+        if isinstance(key, OffsetKey):
+            if value is None:
+                self.offsets.remove(key)
+                return
+            assert isinstance(value, CommittedOffset)
+            value.record_offset = offset
+            if key.group_id not in self.groups:  # offsets alone make a simple group
+                when = Now(0, value.commit_timestamp_ms)
+                self.groups[key.group_id] = ClassicGroup(key.group_id, self._config, when)
+            self.offsets.put(key, value, producer_id)
+        elif value is None:
+            self.groups.pop(key.group_id, None)
+        else:
+            assert isinstance(value, StoredGroup)
+            group = ClassicGroup.from_stored(key.group_id, value, self._config)
+            self.groups[key.group_id] = group
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        self.offsets.end_transaction(producer_id, committed=committed)
+
+    def loaded(self, now: Now) -> Iterator[tuple[str, Actions]]:
+        """All is replayed: the groups begin to live."""
+        for group_id, group in list(self.groups.items()):
+            yield group_id, group.began(now)
+
+    def unloaded(self, code: ErrorCode, now: Now) -> Actions:
+        """This node does not coordinate the partition any more: whoever waits is told `code`."""
+        actions = Actions()
+        for group in self.groups.values():
+            actions.replies += group.end(code, now).replies
+        return actions
+
+    # Membership
+
+    def join(self, request: Join, waiter: Waiter, now: Now) -> Actions:
+        group = self.groups.get(request.group_id)
+        if group is not None:
+            return group.join(request, waiter, now)
+        if request.member_id != NO_MEMBER_ID:
+            return _refused(waiter, JoinAnswer(ErrorCode.unknown_member_id, request.member_id))
+        group = ClassicGroup(request.group_id, self._config, now)
+        self.groups[request.group_id] = group
+        stored = group.stored({})  # before anyone is in it
+        actions = group.join(request, waiter, now)
+        assert not actions.appends, "a first join has nothing to store"
+        then = Created(request.group_id, tuple(actions.replies))
+        record = Record(GroupKey(request.group_id), stored)
+        actions.appends.append(Append((record,), then, replay=False))
+        actions.replies = []
+        return actions
+
+    def sync(self, request: Sync, waiter: Waiter, now: Now) -> Actions:
+        group = self.groups.get(request.group_id)
+        if group is None or group.is_empty:
+            return _refused(waiter, SyncAnswer(ErrorCode.unknown_member_id))
+        return group.sync(request, waiter, now)
+
+    def heartbeat(self, request: Heartbeat, waiter: Waiter, now: Now) -> Actions:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            return _refused(waiter, HeartbeatAnswer(ErrorCode.unknown_member_id))
+        return group.heartbeat(request, waiter, now)
+
+    def leave(self, request: Leave, waiter: Waiter, now: Now) -> Actions:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            unknown = ErrorCode.unknown_member_id
+            members = (Left(each.member_id, each.instance_id, unknown) for each in request.members)
+            return _refused(waiter, LeaveAnswer(NO_ERROR, tuple(members)))
+        return group.leave(request, waiter, now)
+
+    def tick(self, group_id: str, now: Now) -> Actions:
+        group = self.groups.get(group_id)
+        return Actions() if group is None else group.tick(now)
+
+    def wake_ms(self, group_id: str) -> int | None:
+        """When a group wants its next `tick`."""
+        group = self.groups.get(group_id)
+        return None if group is None else group.wake_ms
+
+    # What became of an append
+
+    def appended(self, then: Then, now: Now) -> Actions:
+        if isinstance(then, Respond | Created):
+            return Actions(replies=list(then.replies))
+        group = self.groups.get(then.group_id)
+        return Actions() if group is None else group.appended(then, now)
+
+    def append_failed(self, then: Then, code: ErrorCode, now: Now, *, written: bool) -> Actions:
+        """See `ClassicGroup.append_failed`."""
+        if isinstance(then, Assigned | Replaced):
+            group = self.groups.get(then.group_id)
+            if group is None:
+                return Actions()
+            return group.append_failed(then, code, now, written=written)
+        actions = Actions()
+        if isinstance(then, Created) and not written:
+            group = self.groups.pop(then.group_id, None)
+            if group is not None:
+                actions = group.end(code, now)
+        actions.replies += [Reply(waiter, answer.failed(code)) for waiter, answer in then.replies]
+        return actions
+
+    # Offsets
+
+    def commit(self, request: Commit, waiter: Waiter, now: Now) -> Actions:
+        asked = request.offsets
+        error = self._check_commit(request, now)
+        if error is not NO_ERROR:
+            refused = tuple((each.topic, each.partition, error) for each in asked)
+            return _refused(waiter, PartitionErrors(error, refused))
+        errors, records = [], []
+        for each in asked:
+            if _java_length(each.metadata or "") > self._config.offset_metadata_max_bytes:
+                code = ErrorCode.offset_metadata_too_large
+            else:
+                code = NO_ERROR
+                key = OffsetKey(request.group_id, each.topic, each.partition)
+                records.append(Record(key, _to_commit(each, request.retention_ms, now)))
+            errors.append((each.topic, each.partition, code))
+        return _write(records, waiter, PartitionErrors(NO_ERROR, tuple(errors)))
+
+    def _check_commit(self, request: Commit, now: Now) -> ErrorCode:
+        group = self.groups.get(request.group_id)
+        if group is not None:
+            return group.check_commit(
+                request.member_id, request.instance_id, request.generation, now
+            )
+        if request.generation < 0:
+            return NO_ERROR  # the offsets make it a simple group
+        if request.knows_missing_groups:
+            return ErrorCode.group_id_not_found
+        return ErrorCode.illegal_generation
+
+    def fetch(
+        self,
+        group_id: str,
+        topics: Iterable[tuple[str, UUID | None, Iterable[int]]] | None,
+        *,
+        require_stable: bool,
+    ) -> list[FetchedTopic]:
+        """Offsets of these topics' partitions, or all there are. A group that is not there is no
+        error, it has committed nothing."""
+        if topics is None:
+            return self.offsets.fetch_all(group_id, require_stable=require_stable)
+        return [
+            self.offsets.fetch(group_id, name, topic_id, partitions, require_stable=require_stable)
+            for name, topic_id, partitions in topics
+        ]
+
+    def delete_offsets(
+        self, group_id: str, partitions: Iterable[tuple[str, int]], waiter: Waiter
+    ) -> Actions:
+        group = self.groups.get(group_id)
+        error = ErrorCode.group_id_not_found if group is None else group.check_offset_delete()
+        if group is None or error is not NO_ERROR:
+            return _refused(waiter, PartitionErrors(error, ()))
+        errors, records = [], []
+        for topic, partition in partitions:
+            key = OffsetKey(group_id, topic, partition)
+            if group.is_subscribed_to(topic):
+                errors.append((topic, partition, ErrorCode.group_subscribed_to_topic))
+                continue
+            errors.append((topic, partition, NO_ERROR))
+            if self.offsets.has(key):
+                records.append(Record(key, None))
+        return _write(records, waiter, PartitionErrors(NO_ERROR, tuple(errors)))
+
+    def topic_deleted(self, topic: str, topic_id: UUID) -> Actions:
+        records = [Record(key, None) for key in self.offsets.of_topic(topic, topic_id)]
+        actions = Actions()
+        if records:
+            actions.appends.append(Append(tuple(records)))
+        return actions
+
+    def expire(self, group_id: str, now: Now) -> tuple[Actions, int]:
+        """Let old offsets go, and the group with them if nothing is left; how many offsets."""
+        group = self.groups.get(group_id)
+        actions = Actions()
+        if group is None:
+            return actions, 0
+        expired = self.offsets.expired(
+            group_id,
+            group.expiry_rule(),
+            now_ms=now.wall_ms,
+            retention_ms=self._config.offsets_retention_ms,
+        )
+        expired = [key for key in expired if not group.is_subscribed_to(key.topic)]
+        records = [Record(key, None) for key in expired]
+        is_bare = len(expired) == len(self.offsets.keys(group_id))
+        if is_bare and group.is_empty and not self.offsets.has_open_transactions(group_id):
+            records.append(Record(GroupKey(group_id), None))
+        if records:
+            actions.appends.append(Append(tuple(records)))
+        return actions, len(expired)
+
+    # Groups as a whole
+
+    def delete_group(self, group_id: str, waiter: Waiter) -> Actions:
+        group = self.groups.get(group_id)
+        error = ErrorCode.group_id_not_found if group is None else group.check_delete()
+        answer = GroupErrors(((group_id, error),))
+        if error is not NO_ERROR:
+            return _refused(waiter, answer)
+        records = [Record(key, None) for key in self.offsets.keys(group_id)]
+        records.append(Record(GroupKey(group_id), None))
+        return _write(records, waiter, answer)
+
+    def list_groups(self, states: Collection[str], kinds: Collection[str]) -> list[ListedGroup]:
+        """Groups in one of these states and of one of these kinds, in lower case; empty is any."""
+        return [
+            ListedGroup(group.group_id, group.protocol_type or "", group.state_name, group.kind)
+            for group in self.groups.values()
+            if (not states or group.state_name.lower() in states)
+            and (not kinds or group.kind.lower() in kinds)
+        ]
+
+    def describe(self, group_id: str) -> DescribedGroup | None:
+        """A classic group; metadata only while it is stable, as only then there is a protocol that
+        it is for. None if there is no such group."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return None
+        is_stable = group.state is State.STABLE
+        return DescribedGroup(
+            group_id,
+            group.state_name,
+            group.protocol_type or "",
+            (group.protocol or "") if is_stable else "",
+            tuple(
+                DescribedMember(
+                    each.member_id,
+                    each.instance_id,
+                    each.client_id,
+                    each.client_host,
+                    each.metadata(group.protocol) if is_stable else b"",
+                    each.assignment,
+                )
+                for each in group.roster.members.values()
+            ),
+        )
+
+
+def _refused(
+    waiter: Waiter,
+    answer: JoinAnswer | SyncAnswer | HeartbeatAnswer | LeaveAnswer | PartitionErrors | GroupErrors,
+) -> Actions:
+    actions = Actions()
+    actions.reply(waiter, answer)
+    return actions
+
+
+def _write(records: list[Record], waiter: Waiter, answer: PartitionErrors | GroupErrors) -> Actions:
+    """Write what replaying will do, then answer; at once if there is nothing to write."""
+    actions = Actions()
+    if records:
+        then = Respond((Reply(waiter, answer),))
+        actions.appends.append(Append(tuple(records), then))
+    else:
+        actions.reply(waiter, answer)
+    return actions
+
+
+def _to_commit(offset: OffsetToCommit, retention_ms: int, now: Now) -> CommittedOffset:
+    return CommittedOffset(
+        offset.offset,
+        offset.leader_epoch,
+        offset.metadata or "",
+        now.wall_ms,
+        None if retention_ms == -1 else now.wall_ms + retention_ms,
+        offset.topic_id,
+    )
+
+
+def _java_length(text: str) -> int:
+    """UTF-16 code units, which is what Kafka measures metadata in."""
+    return len(text) + sum(ord(each) > 0xFFFF for each in text)

@@ -1,0 +1,50 @@
+"""What consumers subscribe to, as they say it in the metadata they join with.
+
+The metadata of the "consumer" protocol is version int16, topics as an array of strings, user data as
+nullable bytes, and more in later versions. Every version begins like version 0, so that much is
+read and nothing else: enough to know which topics' offsets are in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+CONSUMER_PROTOCOL = "consumer"
+"""The protocol type of those whose metadata and assignments are laid out so."""
+
+
+def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
+    """The topics that members with this metadata subscribe to; None if some can't be understood."""
+    found: set[str] = set()
+    try:
+        for each in metadata:
+            found.update(_topics(each))
+    except ValueError:  # UnicodeDecodeError is one
+        return None
+    return frozenset(found)
+
+
+def _topics(metadata: bytes) -> list[str]:
+    if _int(metadata, 0, 2) < 0:
+        raise ValueError("a negative version")
+    count, position = _int(metadata, 2, 4), 6
+    topics = []
+    for _ in range(count):
+        size = _int(metadata, position, 2)
+        position += 2
+        topics.append(_slice(metadata, position, size).decode())
+        position += size
+    user_data_size = _int(metadata, position, 4)
+    if user_data_size != -1:
+        _slice(metadata, position + 4, user_data_size)
+    return topics
+
+
+def _int(data: bytes, position: int, size: int) -> int:
+    return int.from_bytes(_slice(data, position, size), "big", signed=True)
+
+
+def _slice(data: bytes, position: int, size: int) -> bytes:
+    if size < 0 or position + size > len(data):
+        raise ValueError("cut short")
+    return data[position : position + size]
