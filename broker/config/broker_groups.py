@@ -11,6 +11,7 @@ from odradek.broker.config.rows import (
     MEDIUM,
     SHORT,
     STRING,
+    Rows,
     row,
 )
 from odradek.broker.config.validators import (
@@ -21,7 +22,7 @@ from odradek.broker.config.validators import (
 
 # A table, to be read as one: the formatter would give every column a line.
 # fmt: off
-GROUPS = (
+GROUPS: Rows = (
     row("group.coordinator.rebalance.protocols", LIST, "classic,consumer,streams", MEDIUM, distinct("consumer", "classic", "share", "streams", empty=False),
         doc="Protocols of groups that are served; `classic` cannot be left out."),
     row("group.coordinator.threads", INT, "4", HIGH, at_least(1),

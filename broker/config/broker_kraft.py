@@ -11,6 +11,7 @@ from odradek.broker.config.rows import (
     LOW,
     MEDIUM,
     STRING,
+    Rows,
     row,
 )
 from odradek.broker.config.validators import (
@@ -22,7 +23,7 @@ from odradek.broker.config.validators import (
 
 # A table, to be read as one: the formatter would give every column a line.
 # fmt: off
-KRAFT = (
+KRAFT: Rows = (
     row("process.roles", LIST, None, HIGH, distinct("broker", "controller", empty=False),
         required=True, effect=True,
         doc="What this process is: `broker`, `controller`, or both."),

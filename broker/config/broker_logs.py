@@ -15,6 +15,7 @@ from odradek.broker.config.rows import (
     MEDIUM,
     PER_BROKER,
     STRING,
+    Rows,
     row,
 )
 from odradek.broker.config.validators import (
@@ -27,7 +28,7 @@ from odradek.broker.config.validators import (
 
 # A table, to be read as one: the formatter would give every column a line.
 # fmt: off
-LOGS = (
+LOGS: Rows = (
     row("num.partitions", INT, "1", MEDIUM, at_least(1), effect=True,
         doc="Partitions of a topic that is created without a number."),
     row("log.dir", LIST, "/tmp/kafka-logs", HIGH, distinct(empty=False), effect=True,

@@ -11,6 +11,7 @@ from odradek.broker.config.rows import (
     LOW,
     MEDIUM,
     STRING,
+    Rows,
     row,
 )
 from odradek.broker.config.validators import (
@@ -20,7 +21,7 @@ from odradek.broker.config.validators import (
 
 # A table, to be read as one: the formatter would give every column a line.
 # fmt: off
-METRICS = (
+METRICS: Rows = (
     row("metrics.num.samples", INT, "2", LOW, at_least(1),
         doc="Samples a metric is computed from."),
     row("metrics.sample.window.ms", LONG, "30000", LOW, at_least(1),

@@ -13,6 +13,7 @@ from odradek.broker.config.rows import (
     MEDIUM,
     PER_BROKER,
     STRING,
+    Rows,
     row,
 )
 from odradek.broker.config.validators import (
@@ -23,7 +24,7 @@ from odradek.broker.config.validators import (
 
 # A table, to be read as one: the formatter would give every column a line.
 # fmt: off
-NETWORK = (
+NETWORK: Rows = (
     row("listeners", LIST, "PLAINTEXT://:9092", HIGH, distinct(empty=False), PER_BROKER,
         effect=True,
         doc="Where the broker listens, as NAME://host:port entries. An empty host is every address; "

@@ -11,6 +11,7 @@ from odradek.broker.config.rows import (
     LOW,
     MEDIUM,
     STRING,
+    Rows,
     row,
 )
 from odradek.broker.config.validators import (
@@ -21,7 +22,7 @@ from odradek.broker.config.validators import (
 
 # A table, to be read as one: the formatter would give every column a line.
 # fmt: off
-REMOTE = (
+REMOTE: Rows = (
     row("remote.log.storage.system.enable", BOOLEAN, "false", MEDIUM,
         doc="Run the services of tiered storage. Topics still choose it by `remote.storage.enable`."),
     row("remote.log.storage.manager.impl.prefix", STRING, "rsm.config.", MEDIUM, not_empty,

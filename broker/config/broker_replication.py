@@ -10,6 +10,7 @@ from odradek.broker.config.rows import (
     LONG,
     MEDIUM,
     STRING,
+    Rows,
     row,
 )
 from odradek.broker.config.validators import (
@@ -19,7 +20,7 @@ from odradek.broker.config.validators import (
 
 # A table, to be read as one: the formatter would give every column a line.
 # fmt: off
-REPLICATION = (
+REPLICATION: Rows = (
     row("controller.socket.timeout.ms", INT, "30000", MEDIUM,
         doc="Socket timeout of requests to the controller, in ms."),
     row("default.replication.factor", INT, "1", MEDIUM, effect=True,

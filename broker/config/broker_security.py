@@ -15,6 +15,7 @@ from odradek.broker.config.rows import (
     PER_BROKER,
     SHORT,
     STRING,
+    Rows,
     row,
 )
 from odradek.broker.config.validators import (
@@ -27,7 +28,7 @@ from odradek.broker.config.validators import (
 
 # A table, to be read as one: the formatter would give every column a line.
 # fmt: off
-SECURITY = (
+SECURITY: Rows = (
     row("connections.max.reauth.ms", LONG, "0", MEDIUM,
         doc="Longest life of a login, in ms, after which a SASL client must log in again; 0 sets no "
             "limit."),

@@ -11,6 +11,7 @@ from odradek.broker.config.rows import (
     MEDIUM,
     SHORT,
     STRING,
+    Rows,
     row,
 )
 from odradek.broker.config.validators import (
@@ -21,7 +22,7 @@ from odradek.broker.config.validators import (
 
 # A table, to be read as one: the formatter would give every column a line.
 # fmt: off
-SHARE_AND_STREAMS_GROUPS = (
+SHARE_AND_STREAMS_GROUPS: Rows = (
     row("group.share.session.timeout.ms", INT, "45000", MEDIUM, at_least(1),
         doc="How long a member of a share group may be silent before it is removed, in ms."),
     row("group.share.min.session.timeout.ms", INT, "45000", MEDIUM, at_least(1),

@@ -9,6 +9,7 @@ from odradek.broker.config.rows import (
     INT,
     LOW,
     SHORT,
+    Rows,
     row,
 )
 from odradek.broker.config.validators import (
@@ -17,7 +18,7 @@ from odradek.broker.config.validators import (
 
 # A table, to be read as one: the formatter would give every column a line.
 # fmt: off
-TRANSACTIONS = (
+TRANSACTIONS: Rows = (
     row("transaction.state.log.min.isr", INT, "2", HIGH, at_least(1),
         doc="In-sync replicas that writes to `__transaction_state` need."),
     row("transaction.state.log.load.buffer.size", INT, "5242880", HIGH, at_least(1),

@@ -6,6 +6,7 @@ from odradek.broker.config.rows import (
     INT,
     LIST,
     MEDIUM,
+    Rows,
     row,
 )
 from odradek.broker.config.table import Scope
@@ -15,7 +16,7 @@ from odradek.broker.config.validators import (
 
 # A table, to be read as one: the formatter would give every column a line.
 # fmt: off
-CLIENT_METRICS_ROWS = (
+CLIENT_METRICS_ROWS: Rows = (
     row("metrics", LIST, "", MEDIUM, distinct(), scope=Scope.CLIENT_METRICS,
         doc="Prefixes of the names of metrics that clients push; empty pushes none, `*` all."),
     row("interval.ms", INT, "300000", MEDIUM, scope=Scope.CLIENT_METRICS,

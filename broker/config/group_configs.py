@@ -7,6 +7,7 @@ from odradek.broker.config.rows import (
     INT,
     MEDIUM,
     STRING,
+    Rows,
     row,
 )
 from odradek.broker.config.table import Scope
@@ -18,7 +19,7 @@ from odradek.broker.config.validators import (
 
 # A table, to be read as one: the formatter would give every column a line.
 # fmt: off
-GROUP_ROWS = (
+GROUP_ROWS: Rows = (
     row("consumer.session.timeout.ms", INT, "45000", MEDIUM, at_least(1),
         scope=Scope.GROUP, synonyms=("group.consumer.session.timeout.ms",),
         doc="How long a member may be silent before it is removed, in ms."),

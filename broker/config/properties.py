@@ -36,20 +36,23 @@ def parse_properties(data: bytes) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
+    natural_lines = _LINE_END.split(text)
+    if not natural_lines[-1]:
+        natural_lines.pop()
     carried = ""
     going_on = False
-    for natural in _LINE_END.split(text):
+    for natural in natural_lines:
         line = natural.lstrip(_BLANKS)
-        if not going_on and (not line or line[0] in "#!"):
+        if not carried and (not line or line[0] in "#!"):
+            going_on = False
             continue
         backslashes = len(line) - len(line.rstrip("\\"))
         going_on = backslashes % 2 == 1
         carried += line[:-1] if going_on else line
         if not going_on:
-            if carried:
-                yield carried
+            yield carried
             carried = ""
-    if carried:
+    if going_on:
         yield carried
 
 

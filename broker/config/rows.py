@@ -19,6 +19,8 @@ HIGH = Importance.HIGH
 MEDIUM = Importance.MEDIUM
 LOW = Importance.LOW
 
+Rows = tuple[ConfigKey, ...]
+
 CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
 PER_BROKER = UpdateMode.PER_BROKER
 

@@ -10,6 +10,7 @@ from odradek.broker.config.rows import (
     LONG,
     MEDIUM,
     STRING,
+    Rows,
     row,
 )
 from odradek.broker.config.table import Scope
@@ -24,7 +25,7 @@ from odradek.broker.config.validators import (
 
 # A table, to be read as one: the formatter would give every column a line.
 # fmt: off
-TOPIC_ROWS = (
+TOPIC_ROWS: Rows = (
     row("segment.bytes", INT, "1073741824", MEDIUM, at_least(1048576),
         scope=Scope.TOPIC, synonyms=("log.segment.bytes",), effect=True,
         doc="Size in bytes at which the log rolls to a new segment."),

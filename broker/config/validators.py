@@ -13,9 +13,7 @@ from odradek.broker.config.types import ConfigError, ConfigValue, to_text
 Check = Callable[[str, ConfigValue], None]
 
 _THROTTLED = re.compile(r"([0-9]+:[0-9]+)?")
-_DURATION = re.compile(
-    r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d{0,9})?S)?)?", re.IGNORECASE
-)
+_DURATION = re.compile(r"by_duration:(?i:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d{0,9})?S)?)?)")
 
 
 def at_least(low: float) -> Validator:
@@ -111,8 +109,7 @@ def _bootstrap_servers(name: str, value: ConfigValue) -> None:
 
 
 def _share_reset(name: str, value: ConfigValue) -> None:
-    text = str(value).lower()
-    if text not in ("latest", "earliest") and not _DURATION.fullmatch(text):
+    if value not in ("latest", "earliest") and not _DURATION.fullmatch(str(value)):
         raise ConfigError.of(
             name, value, "must be latest, earliest, or by_duration: and an ISO 8601 duration"
         )

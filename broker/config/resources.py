@@ -1,0 +1,205 @@
+"""Whether a resource may have certain configs: the one question behind every alteration.
+
+Topics, groups and client metrics are asked for all their configs at once; a broker's are asked for as
+one of the two dynamic layers. The controller's operations take `config_validator`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from odradek.broker.config.layers import refused_dynamic
+from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.config.tables import BROKER, CLIENT_METRICS, GROUP, TOPIC
+from odradek.broker.config.types import ConfigError, ConfigType, ResourceType
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+Validate = Callable[[int, str, Mapping[str, str], Mapping[str, str]], None]
+
+_INT32 = re.compile(r"[+-]?[0-9]{1,10}")
+_MATCHED = frozenset(
+    {
+        "client_instance_id",
+        "client_id",
+        "client_software_name",
+        "client_software_version",
+        "client_source_address",
+        "client_source_port",
+    }
+)
+_PUSH_INTERVAL_MS = (100, 3_600_000)
+
+
+def config_validator(config: ServerConfig) -> Validate:
+    """(resource type, name, all configs it would have, those it has now): raises KafkaError."""
+
+    def validate(
+        resource_type: int, name: str, configs: Mapping[str, str], existing: Mapping[str, str]
+    ) -> None:
+        match resource_type:
+            case ResourceType.TOPIC:
+                config.validate_topic_configs(configs, existing)
+            case ResourceType.BROKER:
+                if name and broker_id(name) < 0:
+                    raise KafkaError(ErrorCode.invalid_request, f"Broker id {name} is negative")
+            case ResourceType.GROUP:
+                validate_group(config, name, configs)
+            case ResourceType.CLIENT_METRICS:
+                validate_client_metrics(name, configs)
+            case _:
+                raise KafkaError(
+                    ErrorCode.invalid_request, f"Resource type {resource_type} has no configs"
+                )
+
+    return validate
+
+
+def list_configs() -> dict[int, dict[str, str]]:
+    """Of each resource type, the configs of type LIST with their defaults."""
+    return {
+        int(resource_type): {
+            name: row.default or "" for name, row in table.items() if row.type is ConfigType.LIST
+        }
+        for resource_type, table in (
+            (ResourceType.TOPIC, TOPIC),
+            (ResourceType.BROKER, BROKER),
+            (ResourceType.GROUP, GROUP),
+            (ResourceType.CLIENT_METRICS, CLIENT_METRICS),
+        )
+    }
+
+
+def broker_id(name: str) -> int:
+    """The id that a broker resource is named by. Raises KafkaError(invalid_request)."""
+    if not _INT32.fullmatch(name) or not -(1 << 31) <= int(name) < 1 << 31:
+        raise KafkaError(ErrorCode.invalid_request, f"A broker's id is a number, not {name}")
+    return int(name)
+
+
+def validate_broker(config: ServerConfig, configs: Mapping[str, str], *, of_broker: bool) -> None:
+    """Whether `configs` may be the dynamic layer of this broker (or of all, not `of_broker`).
+
+    Raises KafkaError(invalid_request), which is what Kafka answers here.
+    """
+    refused = list(refused_dynamic(configs, of_broker=of_broker))
+    if refused:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in sorted(refused))
+        raise KafkaError(ErrorCode.invalid_request, f"Cannot be set dynamically: {reasons}")
+    layers = config.layers
+    try:
+        changed = config.with_dynamic(
+            layers.cluster if of_broker else configs, configs if of_broker else layers.broker
+        )
+        _check_steps(config, changed)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.invalid_request, str(error)) from error
+
+
+_THREADS = (
+    "background.threads",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
+    "log.cleaner.threads",
+    "remote.log.reader.threads",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.manager.follower.thread.pool.size",
+)
+
+
+def _check_steps(old: ServerConfig, new: ServerConfig) -> None:
+    """Pools grow at most to twice, and shrink at most to half, in one step (KIP-226).
+
+    Kafka opens and closes listeners at run time; this broker says that it does not, rather than to
+    take the change and not listen.
+    """
+    if new.all_listeners != old.all_listeners:
+        raise ConfigError("listeners cannot be changed while this broker runs: restart it")
+    for name in _THREADS:
+        before, after = old.get_int(name), new.get_int(name)
+        if before != after and not max(1, before // 2) <= after <= before * 2:
+            raise ConfigError.of(
+                name, after, f"one step goes from half of {before} to twice as much, at least 1"
+            )
+
+
+def validate_group(config: ServerConfig, name: str, configs: Mapping[str, str]) -> None:
+    """Raises KafkaError(invalid_config), or invalid_request for a group without a name."""
+    if not name:
+        raise KafkaError(ErrorCode.invalid_request, "A group's configs need the group's name")
+    try:
+        _check_group(config, configs)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.invalid_config, str(error)) from error
+
+
+def _check_group(config: ServerConfig, configs: Mapping[str, str]) -> None:
+    for name in configs:
+        if name not in GROUP:
+            raise ConfigError(f"Unknown group config name: {name}")
+    values: dict[str, int] = {}
+    for name, row in GROUP.items():
+        set_here = name in configs
+        broker_value = config[row.synonyms[0]] if row.synonyms else row.default_value
+        value = row.parse(configs[name]) if set_here else broker_value
+        if row.type is not ConfigType.INT:
+            continue
+        values[name] = number = cast(int, value)
+        if name.endswith("assignment.interval.ms") and not set_here:
+            continue  # the broker's own is kept within its bounds elsewhere
+        kind, _, quantity = name.partition(".")
+        for bound, beyond, says in (
+            ("min", number.__lt__, "least"),
+            ("max", number.__gt__, "most"),
+        ):
+            limit_name = _limit_name(kind, bound, quantity)
+            if limit_name in BROKER and beyond(limit := config.get_int(limit_name)):
+                raise ConfigError.of(name, number, f"must be at {says} {limit_name}, {limit}")
+    for kind in ("consumer", "share", "streams"):
+        if values[f"{kind}.session.timeout.ms"] <= values[f"{kind}.heartbeat.interval.ms"]:
+            raise ConfigError(
+                f"{kind}.session.timeout.ms must be above {kind}.heartbeat.interval.ms"
+            )
+
+
+def _limit_name(kind: str, bound: str, quantity: str) -> str:
+    if quantity == "num.standby.replicas":
+        quantity = "standby.replicas"
+    return f"group.{kind}.{bound}.{quantity}"
+
+
+def validate_client_metrics(name: str, configs: Mapping[str, str]) -> None:
+    """Raises KafkaError: invalid_request or invalid_config, as Kafka does."""
+    if not name:
+        raise KafkaError(ErrorCode.invalid_request, "A client metrics subscription needs a name")
+    for key in configs:
+        if key not in CLIENT_METRICS:
+            raise KafkaError(ErrorCode.invalid_request, f"Unknown client metrics config: {key}")
+    try:
+        values = {key: CLIENT_METRICS[key].parse(text) for key, text in configs.items()}
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.invalid_config, str(error)) from error
+    low, high = _PUSH_INTERVAL_MS
+    interval = cast(int, values.get("interval.ms", low))
+    if not low <= interval <= high:
+        raise KafkaError(
+            ErrorCode.invalid_request, f"interval.ms is {interval}, it must be {low} to {high}"
+        )
+    for pattern in cast("tuple[str, ...]", values.get("match", ())):
+        _check_match(pattern)
+
+
+def _check_match(pattern: str) -> None:
+    attribute, equals, expression = pattern.partition("=")
+    try:
+        re.compile(expression.strip())
+    except re.error:
+        equals = ""
+    if not equals or "=" in expression or not expression or attribute.strip() not in _MATCHED:
+        raise KafkaError(
+            ErrorCode.invalid_config, f"{pattern} is not name=expression for a client's attribute"
+        )

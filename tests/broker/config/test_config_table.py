@@ -1,0 +1,177 @@
+"""The table against Apache Kafka 4.3.0's own: what its ConfigDefs declare, what it describes.
+
+`kafka_4_3_configs.json` was read from Kafka's definitions, `kafka_4_3_described.json` from the
+answers of a running broker (the second scenario holds only what differs from the first).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odradek.broker.config.describe import (
+    ConfigEntry,
+    created_topic_configs,
+    describe_broker,
+    describe_client_metrics,
+    describe_cluster,
+    describe_group,
+    describe_topic,
+)
+from odradek.broker.config.layers import Layers
+from odradek.broker.config.page import page
+from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.config.table import ConfigKey
+from odradek.broker.config.tables import BROKER, CLIENT_METRICS, GROUP, TOPIC
+from odradek.broker.config.types import ConfigSource, to_text
+
+HERE = Path(__file__).parent
+DECLARED = json.loads((HERE / "kafka_4_3_configs.json").read_text())
+SCENARIOS = json.loads((HERE / "kafka_4_3_described.json").read_text())
+TABLES = {
+    "broker": BROKER,
+    "broker-quota": BROKER,
+    "topic": TOPIC,
+    "group": GROUP,
+    "client-metrics": CLIENT_METRICS,
+}
+
+
+def as_declared(scope: str, row: ConfigKey) -> list[Any]:
+    default = to_text(row.default_value)
+    return [
+        scope,
+        row.name,
+        row.type.name,
+        default,
+        row.importance.value,
+        row.mode.value,
+        row.internal,
+        row.required,
+    ]
+
+
+def test_every_config_of_kafka_is_declared_as_kafka_declares_it() -> None:
+    differing = [
+        (declared, as_declared(declared[0], TABLES[declared[0]][declared[1]]))
+        for declared in DECLARED
+        if as_declared(declared[0], TABLES[declared[0]][declared[1]]) != declared
+    ]
+    assert differing == []
+
+
+def test_no_config_is_declared_that_kafka_has_not() -> None:
+    ours = {(scope, name) for scope, table in TABLES.items() for name in table}
+    theirs = {(declared[0], declared[1]) for declared in DECLARED}
+    theirs |= {("broker", name) for scope, name in theirs if scope == "broker-quota"}
+    theirs |= {("broker-quota", name) for scope, name in theirs if scope == "broker"}
+    assert ours == theirs
+
+
+def test_defaults_are_valid() -> None:
+    for table in (BROKER, TOPIC, GROUP, CLIENT_METRICS):
+        for row in table.values():
+            if not row.required:
+                row.parse(row.default)
+
+
+def test_every_row_says_what_it_is_for() -> None:
+    for table in (BROKER, TOPIC, GROUP, CLIENT_METRICS):
+        for row in table.values():
+            assert row.doc.endswith("."), row.name
+
+
+def server_config(scenario: dict[str, Any]) -> ServerConfig:
+    config = ServerConfig.from_properties(scenario["static"])
+    config.apply_dynamic(scenario["cluster"], scenario["broker"])
+    return config
+
+
+def as_described(entry: ConfigEntry) -> list[Any]:
+    return [
+        entry.name,
+        entry.value,
+        int(entry.source),
+        entry.type.value if entry.type else 0,
+        entry.sensitive,
+        entry.read_only,
+        [[synonym.name, synonym.value, int(synonym.source)] for synonym in entry.synonyms],
+    ]
+
+
+def described(scenario: dict[str, Any]) -> dict[str, dict[str, list[Any]]]:
+    config = server_config(scenario)
+    return {
+        resource: {entry.name: as_described(entry) for entry in entries}
+        for resource, entries in {
+            "broker": describe_broker(config),
+            "cluster": describe_cluster(config),
+            "topic": describe_topic(config, scenario["topic_overrides"]),
+            "group": describe_group(config, scenario["group_overrides"]),
+            "client_metrics": describe_client_metrics(scenario["client_metrics_overrides"]),
+        }.items()
+    }
+
+
+@pytest.mark.parametrize("resource", ["broker", "cluster", "topic", "group", "client_metrics"])
+def test_a_plain_broker_is_described_as_kafka_describes_itself(resource: str) -> None:
+    theirs = {row[0]: row for row in SCENARIOS[0]["described"][resource]}
+    assert described(SCENARIOS[0])[resource] == theirs
+
+
+@pytest.mark.parametrize("resource", ["broker", "cluster", "topic", "group", "client_metrics"])
+def test_overrides_show_their_sources_and_synonyms_as_kafka_shows_them(resource: str) -> None:
+    plain = {row[0]: row for row in SCENARIOS[0]["described"][resource]}
+    differing = {row[0]: row for row in SCENARIOS[1]["described"][resource]}
+    assert described(SCENARIOS[1])[resource] == {**plain, **differing}
+
+
+def test_a_created_topics_configs_are_all_there_with_their_source() -> None:
+    config = server_config(SCENARIOS[1])
+    found = created_topic_configs(config, SCENARIOS[1]["topic_overrides"])
+    assert [name for name, _, _ in found] == sorted(name for name, _, _ in found)
+    by_name = {name: (value, source) for name, value, source in found}
+    assert by_name["retention.ms"] == ("1000", ConfigSource.TOPIC_CONFIG)
+    assert by_name["internal.segment.bytes"] == ("2048", ConfigSource.TOPIC_CONFIG)
+    assert by_name["flush.ms"] == ("60000", ConfigSource.STATIC_BROKER_CONFIG)
+    assert by_name["segment.ms"] == ("3600000", ConfigSource.STATIC_BROKER_CONFIG)
+    assert by_name["segment.bytes"] == ("1073741824", ConfigSource.DEFAULT_CONFIG)
+    assert by_name["min.insync.replicas"] == (
+        "1",
+        ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+    )
+    assert len(by_name) == 34
+
+
+def test_hours_and_minutes_become_milliseconds_for_topics() -> None:
+    config = ServerConfig.from_properties({"log.retention.hours": "2", "log.roll.hours": "3"})
+    by_name = {name: (v, s) for name, v, s in created_topic_configs(config, {})}
+    assert by_name["retention.ms"] == ("7200000", ConfigSource.STATIC_BROKER_CONFIG)
+    assert config.topic_defaults()["retention.ms"] == "7200000"
+    assert config.log_config().segment_ms == 3 * 3600 * 1000
+
+
+def test_secrets_are_never_shown() -> None:
+    config = ServerConfig(
+        Layers({**SCENARIOS[0]["static"], "broker.id": "1", "ssl.key.password": "hunter2"})
+    )
+    assert "hunter2" not in repr(describe_broker(config))
+    assert "hunter2" not in repr(config["ssl.key.password"])
+    password = config.get_password("ssl.key.password")
+    assert password is not None
+    assert password.value == "hunter2"
+
+
+def test_names_select_what_is_described() -> None:
+    config = server_config(SCENARIOS[0])
+    assert [e.name for e in describe_broker(config, ["node.id"])] == ["node.id"]
+    assert [e.name for e in describe_topic(config, {}, ["segment.ms"])] == ["segment.ms"]
+    assert len(describe_broker(config, [])) == len(describe_broker(config))
+
+
+def test_the_page_is_current() -> None:
+    written = HERE.parents[2] / "docs" / "configuration.md"
+    assert written.read_text() == page(), "run python -m odradek.broker.config.page > the page"
