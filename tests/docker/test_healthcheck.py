@@ -1,0 +1,100 @@
+"""The health check against what answers, answers wrongly, hangs up, or is not there."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("healthcheck", ROOT / "docker" / "healthcheck.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+healthcheck = _load()
+
+GOOD = struct.pack(">iihi", 10, 7, 0, 0)
+
+
+@contextmanager
+def answering(answer: Callable[[bytes], bytes]) -> Iterator[int]:
+    """A server that reads one request and sends what `answer` makes of it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(answer(connection.recv(4096)))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+
+
+def test_a_broker_that_answers_is_well() -> None:
+    asked: list[bytes] = []
+
+    def answer(request: bytes) -> bytes:
+        asked.append(request)
+        return GOOD
+
+    with answering(answer) as port:
+        assert healthcheck.check("127.0.0.1", port, plain=True) is None
+    size, api, version, correlation = struct.unpack_from(">ihhi", asked[0])
+    assert (size, api, version, correlation) == (len(asked[0]) - 4, 18, 0, 7)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        GOOD[:7],
+        struct.pack(">iihi", 10, 8, 0, 0),
+        struct.pack(">iihi", 10, 7, 35, 0),
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ],
+)
+def test_anything_else_is_not(reply: bytes) -> None:
+    with answering(lambda request: reply) as port:
+        assert healthcheck.check("127.0.0.1", port, plain=True) is not None
+
+
+def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert healthcheck.main({"KAFKA_LISTENERS": f"PLAINTEXT://127.0.0.1:{port}"}) == 1
+    assert f"unhealthy: 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+def test_it_asks_where_the_entry_point_listens() -> None:
+    with answering(lambda request: GOOD) as port:
+        assert (
+            healthcheck.main(
+                {
+                    "KAFKA_LISTENERS": f"A://127.0.0.1:{port}",
+                    "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "A:PLAINTEXT,CONTROLLER:PLAINTEXT",
+                    "KAFKA_INTER_BROKER_LISTENER_NAME": "A",
+                }
+            )
+            == 0
+        )
+
+
+def test_a_tls_listener_that_accepts_is_well() -> None:
+    with answering(lambda request: b"") as port:
+        assert healthcheck.check("127.0.0.1", port, plain=False) is None

@@ -1,0 +1,71 @@
+"""The image's build, as far as it can be checked without an engine."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
+COMPOSE = (ROOT / "docker" / "compose.yaml").read_text()
+IGNORE = (ROOT / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
+
+
+def instructions() -> list[str]:
+    joined = re.sub(r"\\\n", " ", DOCKERFILE)
+    lines = [line.strip() for line in joined.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def last_stage() -> list[str]:
+    found = instructions()
+    return found[max(at for at, line in enumerate(found) if line.startswith("FROM")) :]
+
+
+def test_it_is_slim_multi_stage_and_not_root() -> None:
+    stages = [line for line in instructions() if line.startswith("FROM")]
+    assert len(stages) == 2
+    assert all("-slim" in stage for stage in stages)
+    user = [line for line in last_stage() if line.startswith("USER")]
+    assert user == ["USER odradek"]
+    assert last_stage().index("USER odradek") < next(
+        at for at, line in enumerate(last_stage()) if line.startswith("ENTRYPOINT")
+    )
+
+
+def test_what_it_runs_is_what_is_tested_here() -> None:
+    text = " ".join(last_stage())
+    assert 'ENTRYPOINT ["python", "/opt/odradek/entrypoint.py"]' in text
+    assert '"/opt/odradek/healthcheck.py"' in text
+    assert "HEALTHCHECK" in text
+    for program in ("entrypoint.py", "healthcheck.py", "dependencies.py"):
+        assert (ROOT / "docker" / program).is_file()
+
+
+def test_nothing_is_pinned_to_an_architecture() -> None:
+    assert not re.search(r"amd64|arm64|x86_64|aarch64", "\n".join(instructions()))
+
+
+def test_the_context_holds_every_floor_and_what_setup_reads() -> None:
+    setup = (ROOT / "setup.py").read_text()
+    floors = re.search(r"FLOORS = \[(.*?)\]", setup)
+    assert floors is not None
+    wanted = re.findall(r'"(\w+)"', floors[1])
+    wanted += ["pyproject.toml", "setup.py", "constraints.txt", "LICENSE", "README.md"]
+    assert {f"!{name}" for name in wanted} <= set(IGNORE)
+
+
+def test_the_dependency_layer_is_the_projects_own_list() -> None:
+    program = runpy.run_path(str(ROOT / "docker" / "dependencies.py"))
+    text = (ROOT / "pyproject.toml").read_text()
+    assert program["dependencies"](text) == tomllib.loads(text)["project"]["dependencies"]
+
+
+def test_compose_publishes_the_listener_that_clients_on_the_host_are_told() -> None:
+    assert '"127.0.0.1:9092:9092"' in COMPOSE
+    assert "hostname: broker" in COMPOSE
+    assert "dockerfile: docker/Dockerfile" in COMPOSE
+    assert "data:/var/lib/odradek" in COMPOSE
+    assert "\t" not in COMPOSE
