@@ -1,13 +1,13 @@
 """Whether a resource may have certain configs: the one question behind every alteration.
 
 Topics, groups and client metrics are asked for all their configs at once; a broker's are asked for as
-one of the two dynamic layers. The controller's operations take `config_validator`.
+one of the two dynamic layers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import cast
 
 from odradek.broker.config.layers import refused_dynamic
@@ -15,8 +15,6 @@ from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.config.tables import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from odradek.broker.config.types import ConfigError, ConfigType, ResourceType
 from odradek.protocol.errors import ErrorCode, KafkaError
-
-Validate = Callable[[int, str, Mapping[str, str], Mapping[str, str]], None]
 
 _INT32 = re.compile(r"[+-]?[0-9]{1,10}")
 _MATCHED = frozenset(
@@ -32,28 +30,31 @@ _MATCHED = frozenset(
 _PUSH_INTERVAL_MS = (100, 3_600_000)
 
 
-def config_validator(config: ServerConfig) -> Validate:
-    """(resource type, name, all configs it would have, those it has now): raises KafkaError."""
+def validate_resource_configs(
+    config: ServerConfig,
+    resource_type: int,
+    name: str,
+    wanted: Mapping[str, str],
+    existing: Mapping[str, str],
+) -> None:
+    """Whether a resource that has `existing` may have exactly `wanted`. Raises KafkaError.
 
-    def validate(
-        resource_type: int, name: str, configs: Mapping[str, str], existing: Mapping[str, str]
-    ) -> None:
-        match resource_type:
-            case ResourceType.TOPIC:
-                config.validate_topic_configs(configs, existing)
-            case ResourceType.BROKER:
-                if name and broker_id(name) < 0:
-                    raise KafkaError(ErrorCode.invalid_request, f"Broker id {name} is negative")
-            case ResourceType.GROUP:
-                validate_group(config, name, configs)
-            case ResourceType.CLIENT_METRICS:
-                validate_client_metrics(name, configs)
-            case _:
-                raise KafkaError(
-                    ErrorCode.invalid_request, f"Resource type {resource_type} has no configs"
-                )
-
-    return validate
+    A broker's are not looked into: that is done by the broker they are meant for (`validate_broker`).
+    """
+    match resource_type:
+        case ResourceType.TOPIC:
+            config.validate_topic_configs(wanted, existing)
+        case ResourceType.BROKER:
+            if name and broker_id(name) < 0:
+                raise KafkaError(ErrorCode.invalid_request, f"Broker id {name} is negative")
+        case ResourceType.GROUP:
+            validate_group(config, name, wanted)
+        case ResourceType.CLIENT_METRICS:
+            validate_client_metrics(name, wanted)
+        case _:
+            raise KafkaError(
+                ErrorCode.invalid_request, f"Resource type {resource_type} has no configs"
+            )
 
 
 def list_configs() -> dict[int, dict[str, str]]:
