@@ -1,0 +1,312 @@
+"""A node's door to a `VirtualDisk`: `Files` that can crash at any sync.
+
+Stricter than the real files where the real ones are lucky. A handle that is not pinned behaves as if
+its descriptor had been evicted just before each call: if its file was removed, or renamed without
+`File.moved`, the call finds nothing. Truncating under a map whose view is held is a BufferError.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from contextlib import suppress
+
+from odradek.seams.files import Buffer, DiskUsage, Path, WouldBlock
+from odradek.testing.power import NodeCrashed, Power
+from odradek.testing.virtual_disk import DirectoryNode, FileNode, Node, VirtualDisk, disk_error
+
+
+class VirtualFile:
+    """Made by `VirtualFiles.open`."""
+
+    def __init__(self, files: VirtualFiles, path: Path, node: FileNode, *, write: bool) -> None:
+        self._files = files
+        self._path = path
+        self._node = node
+        self._writable = write
+        self._size = len(node.content)
+        self._pins = 0
+        self._reachable = False  # whether the pin that is held was taken while the file was there
+        self._closed = False
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def pins(self) -> int:
+        return self._pins
+
+    def append_v(self, parts: Sequence[Buffer]) -> int:
+        self._enter("write")
+        position = end = self._size
+        for part in parts:
+            self._write(end, part)
+            end += len(part)
+        self._size = end
+        return position
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        self._enter("write")
+        self._write(position, data)
+        self._size = max(self._size, position + len(data))
+
+    def read_at(self, position: int, size: int, *, nowait: bool = False) -> bytes:
+        self._enter("read")
+        if nowait and self._node.cold:
+            raise WouldBlock
+        self._node.cold = False
+        return bytes(memoryview(self._node.content)[position : position + size])
+
+    def map_read(self, size: int) -> memoryview:
+        self._enter("read")
+        if not 0 <= size <= self._size:
+            raise ValueError(f"a map of {size} bytes of {self._path}, which has {self._size}")
+        return memoryview(self._node.content).toreadonly()[:size]
+
+    def unmap(self) -> None:
+        self._files.power.check()
+        if self._node.has_views():
+            raise BufferError(f"a view of the map of {self._path} is still held")
+
+    def sync(self) -> None:
+        # A descriptor for reading will do: it is the file that is synced.
+        try:
+            self._enter("sync")
+        except OSError:
+            self._node.sync_failed()
+            raise
+        self._files.begin_sync()
+        self._node.sync()
+        self._files.end_sync()
+
+    def truncate(self, size: int) -> None:
+        self._enter("write")
+        if size > self._size:
+            raise ValueError(f"truncating {self._path} to {size} would grow it from {self._size}")
+        self.unmap()
+        if size < len(self._node.content):
+            self._node.resize(size)
+        self._size = size
+
+    def preallocate(self, size: int) -> None:
+        self._enter("write")
+        if size <= self._size:
+            return
+        if size - len(self._node.content) > self._node.mount.free_bytes:
+            raise disk_error(errno.ENOSPC, self._path)
+        if size > len(self._node.content):
+            self._node.resize(size)
+        self._size = size
+
+    def moved(self, path: Path) -> None:
+        self._files.power.check()
+        self._path = path
+
+    def pin(self) -> None:
+        self._files.power.check()
+        if self._closed and not self._pins:
+            raise ValueError(f"{self._path} is closed")
+        if not self._pins:
+            self._reachable = self._is_there()
+        self._pins += 1
+
+    def unpin(self) -> None:
+        self._files.power.check()
+        if not self._pins:
+            raise ValueError(f"{self._path} is not pinned")
+        self._pins -= 1
+
+    def close(self) -> None:
+        self._files.power.check()
+        self._closed = True
+
+    def _enter(self, operation: str) -> None:
+        self._files.power.check()
+        if self._closed and not self._pins:
+            raise ValueError(f"{self._path} is closed")
+        if operation == "write" and not self._writable:
+            raise disk_error(errno.EBADF, self._path)
+        self._files.disk.check(operation, self._path)
+        if not (self._pins and self._reachable) and not self._is_there():
+            raise disk_error(errno.ENOENT, self._path)
+
+    def _is_there(self) -> bool:
+        try:
+            return self._files.disk.find(self._path) is self._node
+        except OSError:
+            return False
+
+    def _write(self, position: int, data: Buffer) -> None:
+        if self._node.write(position, data) < len(data):
+            raise disk_error(errno.ENOSPC, self._path)
+
+
+class VirtualFiles:
+    def __init__(self, disk: VirtualDisk, power: Power | None = None) -> None:
+        self.disk = disk
+        self.power = power or Power()
+        self.syncs = 0
+        """Syncs done through this door, of files and of directories."""
+        self._cut_at: int | None = None
+        self._cut_after: int | None = None
+
+    def cut_power_at(self, sync: int) -> None:
+        """The power goes when the sync of that number (the first is 1) begins: it has no effect."""
+        self._cut_at = sync
+
+    def cut_power_after(self, sync: int) -> None:
+        """The power goes when the sync of that number is done; for 0, now."""
+        self._cut_after = sync
+        if sync <= self.syncs:
+            self.power.cut()
+
+    def begin_sync(self) -> None:
+        if self._cut_at == self.syncs + 1:
+            self.power.cut()
+            raise NodeCrashed
+
+    def end_sync(self) -> None:
+        self.syncs += 1
+        if self._cut_after == self.syncs:
+            self.power.cut()
+
+    def open(self, path: Path, *, create: bool = False, write: bool = False) -> VirtualFile:
+        self._enter("create" if create else "open", path)
+        if create:
+            parent = self.disk.directory(path.parent)
+            if path.name in parent.names:
+                raise disk_error(errno.EEXIST, path)
+            self.disk.put((parent, path.name, FileNode(parent.mount)))
+        return VirtualFile(self, path, self.disk.file(path), write=write or create)
+
+    def read(self, path: Path) -> bytes:
+        self._enter("open", path)
+        self._enter("read", path)
+        return bytes(self.disk.file(path).content)
+
+    def write_new(self, path: Path, data: bytes) -> None:
+        beside = path.with_name(f"{path.name}.tmp")
+        self.remove(beside, missing_ok=True)
+        fresh = self.open(beside, create=True)
+        try:
+            fresh.append_v([data])
+            fresh.sync()
+        except OSError:
+            with suppress(OSError):
+                self.remove(beside)
+            raise
+        fresh.close()
+        self.rename(beside, path)
+        self.sync_directory(path.parent)
+
+    def exists(self, path: Path) -> bool:
+        self._enter("stat", path)
+        return self.disk.find(path) is not None
+
+    def is_directory(self, path: Path) -> bool:
+        self._enter("stat", path)
+        return isinstance(self.disk.find(path), DirectoryNode)
+
+    def file_size(self, path: Path) -> int:
+        self._enter("stat", path)
+        return len(self.disk.file(path).content)
+
+    def list(self, path: Path) -> list[str]:
+        self._enter("list", path)
+        return sorted(self.disk.directory(path).names)
+
+    def make_directory(self, path: Path) -> None:
+        for place in [*reversed(path.parents), path]:
+            found = self.disk.find(place)
+            if found is None:
+                self._enter("create", place)
+                parent = self.disk.directory(place.parent)
+                self.disk.put((parent, place.name, DirectoryNode(parent.mount)))
+            elif isinstance(found, FileNode):
+                raise disk_error(errno.EEXIST if place == path else errno.ENOTDIR, place)
+        self.power.check()
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._enter("rename", old)
+        self._enter("rename", new)
+        node = self.disk.node(old)
+        source, target = self.disk.directory(old.parent), self.disk.directory(new.parent)
+        if node.mount is not target.mount:
+            raise disk_error(errno.EXDEV, new)
+        if target.names.get(new.name) is not node:
+            _check_replaceable(node, target.names.get(new.name), new)
+            self.disk.put((source, old.name, None), (target, new.name, node))
+
+    def remove(self, path: Path, *, missing_ok: bool = False) -> None:
+        self._enter("remove", path)
+        if self.disk.find(path) is None and missing_ok:
+            return
+        self.disk.file(path)
+        self.disk.put((self.disk.directory(path.parent), path.name, None))
+
+    def remove_tree(self, path: Path) -> None:
+        self._enter("remove", path)
+        for name, node in sorted(self.disk.directory(path).names.items()):
+            if isinstance(node, DirectoryNode):
+                self.remove_tree(path / name)
+            else:
+                self.remove(path / name)
+        self.disk.put((self.disk.directory(path.parent), path.name, None))
+
+    def sync_directory(self, path: Path) -> None:
+        self._enter("sync", path)
+        directory = self.disk.directory(path)
+        self.begin_sync()
+        directory.sync()
+        self.end_sync()
+
+    def lock(self, path: Path) -> VirtualLock:
+        self._enter("lock", path)
+        parent = self.disk.directory(path.parent)
+        if path.name not in parent.names:
+            self.disk.put((parent, path.name, FileNode(parent.mount)))
+        node = self.disk.file(path)
+        if any(lock.node is node and lock.power.on for lock in self.disk.locks):
+            raise disk_error(errno.EAGAIN, path)
+        lock = VirtualLock(self.disk, node, self.power)
+        self.disk.locks.append(lock)
+        return lock
+
+    def disk_usage(self, path: Path) -> DiskUsage:
+        self._enter("stat", path)
+        mount = self.disk.node(path).mount
+        return DiskUsage(mount.capacity_bytes, mount.free_bytes)
+
+    def _enter(self, operation: str, path: Path) -> None:
+        self.power.check()
+        self.disk.check(operation, path)
+
+
+class VirtualLock:
+    """Held until released, or until the power of its holder is cut."""
+
+    def __init__(self, disk: VirtualDisk, node: FileNode, power: Power) -> None:
+        self._disk = disk
+        self.node = node
+        self.power = power
+
+    def release(self) -> None:
+        self.power.check()
+        if self in self._disk.locks:
+            self._disk.locks.remove(self)
+
+
+def _check_replaceable(node: Node, there: Node | None, new: Path) -> None:
+    """Raises as rename(2) does when `there` cannot give way to `node`."""
+    if isinstance(node, DirectoryNode):
+        if isinstance(there, FileNode):
+            raise disk_error(errno.ENOTDIR, new)
+        if there is not None and there.names:
+            raise disk_error(errno.ENOTEMPTY, new)
+    elif isinstance(there, DirectoryNode):
+        raise disk_error(errno.EISDIR, new)
