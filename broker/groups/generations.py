@@ -316,7 +316,8 @@ class Generations:
             member.deadline_ms = None
         self.roster.pending.clear()
         self._join_deadline_ms = self._sync_deadline_ms = self.wake_ms = None
-        self._become(State.DEAD, now)
+        if self.state is not State.DEAD:
+            self._become(State.DEAD, now)
         return actions
 
     # Time

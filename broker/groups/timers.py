@@ -1,0 +1,62 @@
+"""Deadlines of many, one task: whoever is due is told, soonest first."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+import trio
+
+from odradek.seams.clock import Clock
+
+Key = tuple[int, str]
+
+
+class Timers:
+    """A heap of the next deadline of each key; entries that were overtaken are skipped.
+
+    Arming is cheap where nothing has to change: a heartbeat moves a deadline back, and the old, sooner
+    one stands. Whoever is told too soon says again when it wants to be told.
+    """
+
+    def __init__(self, clock: Clock, on_due: Callable[[Key], None]) -> None:
+        """`on_due` is called on the loop, once for each `arm` that was not overtaken."""
+        self._clock = clock
+        self._on_due = on_due
+        self._heap: list[tuple[int, Key]] = []
+        self._armed: dict[Key, int] = {}
+        self._sooner = trio.Event()
+        self._sleeping_until_ms = float("inf")
+
+    def arm(self, key: Key, wake_ms: int | None) -> None:
+        """Tell `key` at `wake_ms` of the monotonic clock, unless it is told sooner anyway."""
+        if wake_ms is None:
+            return
+        armed_ms = self._armed.get(key)
+        if armed_ms is not None and armed_ms <= wake_ms:
+            return
+        self._armed[key] = wake_ms
+        heapq.heappush(self._heap, (wake_ms, key))
+        if wake_ms < self._sleeping_until_ms:
+            self._sooner.set()
+
+    async def run(self) -> None:
+        while True:
+            self._sooner = trio.Event()
+            self._tell_due()
+            if not self._heap:
+                self._sleeping_until_ms = float("inf")
+                await self._sooner.wait()
+                continue
+            self._sleeping_until_ms = self._heap[0][0]
+            delay = self._sleeping_until_ms / 1000 - self._clock.monotonic()
+            with trio.move_on_after(max(delay, 0)):
+                await self._sooner.wait()
+
+    def _tell_due(self) -> None:
+        now_ms = int(self._clock.monotonic() * 1000)
+        while self._heap and self._heap[0][0] <= now_ms:
+            wake_ms, key = heapq.heappop(self._heap)
+            if self._armed.get(key) == wake_ms:
+                del self._armed[key]
+                self._on_due(key)
