@@ -33,6 +33,8 @@ Header = tuple[str, bytes | None]
 
 NAMED_TOPICS = 12
 """The last version of Produce that names topics; later ones have ids."""
+CREATION_WAIT_S = 5.0
+"""How long a topic may take to come into being where brokers create topics by themselves."""
 RECORD_OVERHEAD = 32
 """Bytes counted for a record beside its key, value and headers; an estimate, not a bound."""
 
@@ -105,11 +107,12 @@ class _Batch:
 class _Queue:
     """What waits for one partition."""
 
-    __slots__ = ("again", "next_sequence", "sequence_owner", "waiting")
+    __slots__ = ("again", "blocked_since", "next_sequence", "sequence_owner", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[Delivery] = deque()
         self.again: _Batch | None = None
+        self.blocked_since: float | None = None
         self.next_sequence = 0
         self.sequence_owner = -1
 
@@ -200,10 +203,11 @@ class Producer:
         before = self._unfinished
         try:
             await self._identify()
-            by_leader = await self._assign()
         except (KafkaError, ClientError) as error:
-            self._expire(error)
+            for (topic, _), queue in self._queues.items():
+                self._blocked(topic, queue, error)
         else:
+            by_leader = await self._assign()
             async with trio.open_nursery() as nursery:
                 for node_id, batches in by_leader.items():
                     nursery.start_soon(self._send, node_id, batches)
@@ -217,8 +221,7 @@ class Producer:
         known = self._cluster.topics.get(topic)
         if known is None or not known.partitions:
             known = await self._cluster.retrying(
-                lambda: self._cluster.topic(topic, create=True),
-                also=lambda error: False,
+                lambda: self._cluster.topic(topic, create=True), timeout_s=CREATION_WAIT_S
             )
         count = len(known.partitions)
         if wanted is not None:
@@ -253,21 +256,31 @@ class Producer:
     async def _assign(self) -> dict[int, list[_Batch]]:
         """The next batch of every partition that has one, by leader."""
         by_leader: dict[int, list[_Batch]] = {}
-        failure: Exception | None = None
         for (topic, partition), queue in self._queues.items():
             if not (queue.again or queue.waiting):
                 continue
             try:
                 leader = await self._cluster.leader(topic, partition)
             except (KafkaError, ClientError) as error:
-                failure = error
+                self._blocked(topic, queue, error)
                 continue
-            batch = queue.again or self._take(topic, partition, queue)
-            queue.again = batch
-            by_leader.setdefault(leader, []).append(batch)
-        if failure is not None and not by_leader:
-            raise failure
+            queue.blocked_since = None
+            queue.again = queue.again or self._take(topic, partition, queue)
+            by_leader.setdefault(leader, []).append(queue.again)
         return by_leader
+
+    def _blocked(self, topic: str, queue: _Queue, error: Exception) -> None:
+        """A queue's front can't be sent now; give up everything in it if that lasts too long."""
+        now = self._clock.monotonic()
+        if queue.blocked_since is None:
+            queue.blocked_since = now
+        if retriable(error) and now < queue.blocked_since + self._options.delivery_timeout_s:
+            self._cluster.forget(topic)
+            return
+        if queue.again is not None:
+            self._finish(queue.again, -1, error)
+        self._settle(list(queue.waiting), sum(map(_size, queue.waiting)), -1, error)
+        queue.waiting.clear()
 
     def _take(self, topic: str, partition: int, queue: _Queue) -> _Batch:
         """Make a batch of what waits at the front of a queue."""
@@ -367,22 +380,20 @@ class Producer:
 
     def _finish(self, batch: _Batch, base_offset: int, failure: Exception | None = None) -> None:
         self._queues[batch.topic, batch.partition].again = None
-        self._buffered_bytes -= batch.size
-        self._unfinished -= len(batch.deliveries)
         if failure is not None:
             self._identity = None
-            self._first_failure = self._first_failure or failure
-        for number, delivery in enumerate(batch.deliveries):
-            offset = base_offset + number if base_offset >= 0 else -1
-            delivery.finish(offset, failure)
+        self._settle(batch.deliveries, batch.size, base_offset, failure)
 
-    def _expire(self, error: Exception) -> None:
-        """Nothing could be sent: give up what has waited too long, or can't ever be sent."""
-        for (topic, partition), queue in self._queues.items():
-            if queue.again is None and queue.waiting:
-                queue.again = self._take(topic, partition, queue)
-            if queue.again is not None:
-                self._failed(queue.again, error)
+    def _settle(
+        self, deliveries: list[Delivery], size: int, base_offset: int, failure: Exception | None
+    ) -> None:
+        """These records are done with."""
+        self._buffered_bytes -= size
+        self._unfinished -= len(deliveries)
+        if deliveries:
+            self._first_failure = self._first_failure or failure
+        for number, delivery in enumerate(deliveries):
+            delivery.finish(base_offset + number if base_offset >= 0 else -1, failure)
 
 
 def _by_topic(batches: list[_Batch]) -> list[dict[str, Any]]:

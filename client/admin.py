@@ -1,0 +1,361 @@
+"""What an administrator asks of a cluster: topics, records, configs, log directories.
+
+Functions over a `Cluster`, one a question (for groups see `group_admin.py`). Each raises KafkaError for the first thing refused, and
+ClientError where nobody answers; where a request was about several things, those before it were done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+from uuid import UUID
+
+from odradek.client.connection import BrokerConnection
+from odradek.client.consumer import TopicPartition
+from odradek.client.errors import check
+from odradek.client.metadata import Cluster
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+
+class ResourceType(IntEnum):
+    """What a config belongs to (ConfigResource.Type)."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigSource(IntEnum):
+    """Where a config's value comes from."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    BROKER = 2
+    BROKER_DEFAULT = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
+
+
+class ConfigOperation(IntEnum):
+    """What IncrementalAlterConfigs does with a config."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be made; -1 is the broker's default. `assignments` are brokers by partition."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    name: str
+    topic_id: UUID | None
+    partitions: int
+    replication_factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One config; `value` is None where it is secret or unset."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    sensitive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    operation: ConfigOperation
+    name: str
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInDirectory:
+    """A replica's files in a log directory: bytes, and how far it lags behind."""
+
+    topic: str
+    partition: int
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """A log directory of a broker; total and usable are bytes of its disk, -1 where not told."""
+
+    broker: int
+    path: str
+    error: ErrorCode
+    total_bytes: int
+    usable_bytes: int
+    replicas: tuple[ReplicaInDirectory, ...]
+
+
+def _ms(cluster: Cluster) -> int:
+    return int(cluster.timeout_s * 1000)
+
+
+async def _ask(connection: BrokerConnection, cluster: Cluster, api: apis.Api, **values: Any) -> Any:
+    # The broker gives up first, so that its answer says what was not done in time.
+    return await connection.request(api, values, timeout_s=cluster.timeout_s + 5)
+
+
+# Topics
+
+
+async def create_topics(
+    cluster: Cluster, topics: Iterable[NewTopic], *, validate_only: bool = False
+) -> list[CreatedTopic]:
+    """Make topics (or only see whether they could be made)."""
+    answer = await _ask(
+        await cluster.controller(),
+        cluster,
+        apis.CREATE_TOPICS,
+        topics=[_new_topic(topic) for topic in topics],
+        timeout=_ms(cluster),
+        validate_only=validate_only,
+    )
+    for row in answer.topics:
+        check(row.error_code, getattr(row, "error_message", None), about=f"topic {row.name}")
+    return [
+        CreatedTopic(
+            row.name,
+            getattr(row, "topic_id", None),
+            getattr(row, "num_partitions", -1),
+            getattr(row, "replication_factor", -1),
+        )
+        for row in answer.topics
+    ]
+
+
+def _new_topic(topic: NewTopic) -> dict[str, Any]:
+    by_hand = bool(topic.assignments)
+    return {
+        "name": topic.name,
+        "num_partitions": -1 if by_hand else topic.partitions,
+        "replication_factor": -1 if by_hand else topic.replication_factor,
+        "assignments": [
+            {"partition_index": index, "broker_ids": list(brokers)}
+            for index, brokers in topic.assignments.items()
+        ],
+        "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
+    }
+
+
+async def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
+    """Delete topics with all their records."""
+    wanted = list(names)
+    answer = await _ask(
+        await cluster.controller(),
+        cluster,
+        apis.DELETE_TOPICS,
+        topics=[{"name": name, "topic_id": None} for name in wanted],
+        topic_names=wanted,
+        timeout=_ms(cluster),
+    )
+    for row in answer.responses:
+        check(row.error_code, getattr(row, "error_message", None), about=f"topic {row.name}")
+    for name in wanted:
+        cluster.forget(name)
+
+
+async def create_partitions(
+    cluster: Cluster, topic: str, count: int, *, validate_only: bool = False
+) -> None:
+    """Give a topic `count` partitions in all."""
+    answer = await _ask(
+        await cluster.controller(),
+        cluster,
+        apis.CREATE_PARTITIONS,
+        topics=[{"name": topic, "count": count, "assignments": None}],
+        timeout=_ms(cluster),
+        validate_only=validate_only,
+    )
+    for row in answer.results:
+        check(row.error_code, row.error_message, about=f"topic {row.name}")
+    cluster.forget(topic)
+
+
+async def delete_records(
+    cluster: Cluster, before: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Delete the records below an offset (-1: all there are); each partition's new first offset."""
+    by_leader: dict[int, dict[TopicPartition, int]] = {}
+    for where, offset in before.items():
+        by_leader.setdefault(await cluster.leader(*where), {})[where] = offset
+    first: dict[TopicPartition, int] = {}
+    for leader, part in by_leader.items():
+        topics: dict[str, list[dict[str, int]]] = {}
+        for where, offset in part.items():
+            row = {"partition_index": where.partition, "offset": offset}
+            topics.setdefault(where.topic, []).append(row)
+        answer = await _ask(
+            await cluster.node(leader),
+            cluster,
+            apis.DELETE_RECORDS,
+            topics=[{"name": name, "partitions": rows} for name, rows in topics.items()],
+            timeout=_ms(cluster),
+        )
+        for topic in answer.topics:
+            for found in topic.partitions:
+                where = TopicPartition(topic.name, found.partition_index)
+                check(found.error_code, about=f"deleting records of {where}")
+                first[where] = found.low_watermark
+    return first
+
+
+# Configs
+
+
+async def describe_configs(
+    cluster: Cluster, type: ResourceType, name: str, *, keys: Sequence[str] | None = None
+) -> list[ConfigEntry]:
+    """The configs of a topic, broker or group; by name."""
+    resource = {
+        "resource_type": int(type),
+        "resource_name": name,
+        "configuration_keys": None if keys is None else list(keys),
+    }
+    answer = await _ask(
+        await _config_node(cluster, type, name),
+        cluster,
+        apis.DESCRIBE_CONFIGS,
+        resources=[resource],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    result = answer.results[0]
+    check(result.error_code, result.error_message, about=_resource(type, name))
+    entries = [
+        ConfigEntry(
+            row.name, row.value, ConfigSource(row.config_source), row.read_only, row.is_sensitive
+        )
+        for row in result.configs
+    ]
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+async def alter_configs(
+    cluster: Cluster,
+    type: ResourceType,
+    name: str,
+    changes: Iterable[ConfigChange],
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Change some configs and leave the others as they are."""
+    rows = [
+        {"name": change.name, "config_operation": int(change.operation), "value": change.value}
+        for change in changes
+    ]
+    resource = {"resource_type": int(type), "resource_name": name, "configs": rows}
+    answer = await _ask(
+        await _config_node(cluster, type, name),
+        cluster,
+        apis.INCREMENTAL_ALTER_CONFIGS,
+        resources=[resource],
+        validate_only=validate_only,
+    )
+    for row in answer.responses:
+        check(row.error_code, row.error_message, about=_resource(type, name))
+
+
+async def list_config_resources(
+    cluster: Cluster, types: Iterable[ResourceType] = ()
+) -> list[tuple[int, str]]:
+    """Type and name of everything that can have configs (of these types, or of all)."""
+    answer = await _ask(
+        await cluster.any_node(),
+        cluster,
+        apis.LIST_CONFIG_RESOURCES,
+        resource_types=[int(type) for type in types],
+    )
+    check(answer.error_code, about="config resources")
+    return sorted(
+        (int(getattr(row, "resource_type", ResourceType.CLIENT_METRICS)), str(row.resource_name))
+        for row in answer.config_resources
+    )
+
+
+async def _config_node(cluster: Cluster, type: ResourceType, name: str) -> BrokerConnection:
+    """A broker's own configs are known to that broker alone."""
+    if type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name:
+        if not name.isdigit():
+            raise KafkaError(ErrorCode.invalid_request, f"a broker's name is its id, not {name!r}")
+        return await cluster.node(int(name))
+    return await cluster.controller()
+
+
+def _resource(type: ResourceType, name: str) -> str:
+    return f"{type.name.lower().replace('_', ' ')} {name}".strip()
+
+
+# Log directories
+
+
+async def describe_log_dirs(
+    cluster: Cluster,
+    *,
+    brokers: Iterable[int] | None = None,
+    partitions: Iterable[TopicPartition] | None = None,
+) -> list[LogDirectory]:
+    """The log directories of these brokers (or all), with these partitions in them (or all)."""
+    await cluster.refresh()
+    topics: list[dict[str, Any]] | None = None
+    if partitions is not None:
+        indexes: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            indexes.setdefault(topic, []).append(partition)
+        topics = [{"topic": name, "partitions": rows} for name, rows in indexes.items()]
+    directories = []
+    for node_id in sorted(cluster.nodes if brokers is None else brokers):
+        answer = await _ask(
+            await cluster.node(node_id), cluster, apis.DESCRIBE_LOG_DIRS, topics=topics
+        )
+        check(getattr(answer, "error_code", 0), about=f"the log directories of broker {node_id}")
+        directories += [_log_directory(node_id, row) for row in answer.results]
+    return directories
+
+
+def _log_directory(node_id: int, row: Any) -> LogDirectory:
+    replicas = [
+        ReplicaInDirectory(
+            topic.name,
+            part.partition_index,
+            part.partition_size,
+            part.offset_lag,
+            part.is_future_key,
+        )
+        for topic in row.topics
+        for part in topic.partitions
+    ]
+    return LogDirectory(
+        node_id,
+        row.log_dir,
+        ErrorCode(row.error_code),
+        getattr(row, "total_bytes", -1),
+        getattr(row, "usable_bytes", -1),
+        tuple(sorted(replicas, key=lambda replica: (replica.topic, replica.partition))),
+    )

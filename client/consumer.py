@@ -1,0 +1,354 @@
+"""Reading partitions: one Fetch to each leader, without sessions, from positions that we keep.
+
+`Reader` reads what it was given with `assign`; it knows nothing of groups (see `group.py`). A poll
+first asks every leader for what is there already, and only where nobody has anything does it wait, so
+that one idle leader does not hold up a busy one. The partitions that gave something go to the end of
+the next request: a broker fills its answer from the front.
+
+Control batches are passed over, and under read_committed so are the records of aborted transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import trio
+
+from odradek.client.errors import ClientError, check, retriable
+from odradek.client.metadata import BACKOFF_MAX_S, BACKOFF_S, Cluster
+from odradek.protocol.apis import FETCH, LIST_OFFSETS
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records.batch import Batch, batches
+from odradek.protocol.records.control import ControlType, control_type
+from odradek.protocol.records.records import Headers, Record, decode
+
+NAMED_TOPICS = 12
+"""The last version of Fetch that names topics; later ones have ids."""
+
+LATEST = -1
+"""For `list_offsets`: the end (under read_committed, the last stable offset)."""
+EARLIEST = -2
+"""For `list_offsets`: the first offset that can be read."""
+MAX_TIMESTAMP = -3
+"""For `list_offsets`: the record with the largest timestamp."""
+EARLIEST_LOCAL = -4
+"""For `list_offsets`: the first offset on the broker's own disk (KIP-405)."""
+
+
+class Isolation(IntEnum):
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class ConsumedRecord(NamedTuple):
+    """A record and where it comes from; `timestamp` in ms, `timestamp_type` 1 for append time."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_type: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffset:
+    """Answer to `list_offsets`: -1 where there is none (no record is as late as that)."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderOptions:
+    """How much is fetched at once, and of what."""
+
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    min_bytes: int = 1
+    max_bytes: int = 50 << 20
+    partition_bytes: int = 1 << 20
+    check_crcs: bool = True
+    unavailable_s: float = 30.0
+    """How long a partition may stay without a leader that answers before `poll` raises."""
+
+
+@dataclass(slots=True)
+class _Position:
+    """How far a partition was read."""
+
+    offset: int
+    end: int | None = None
+    """The offset a reader gets to: high watermark, or last stable offset under read_committed."""
+    log_start: int = -1
+    failing_since: float | None = None
+
+
+class Reader:
+    """Reads the partitions it was assigned; everything happens in `poll`."""
+
+    def __init__(self, cluster: Cluster, options: ReaderOptions | None = None) -> None:
+        self._cluster = cluster
+        self._options = options or ReaderOptions()
+        self._positions: dict[TopicPartition, _Position] = {}
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions, each from its offset, and no others."""
+        self._positions = {where: _Position(offset) for where, offset in positions.items()}
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """The offset that each partition is read from next."""
+        return {where: position.offset for where, position in self._positions.items()}
+
+    def remaining(self, where: TopicPartition) -> int | None:
+        """Offsets between the position and the end, as of the last answer; None before the first."""
+        position = self._positions[where]
+        return None if position.end is None else max(0, position.end - position.offset)
+
+    def at_end(self) -> bool:
+        """Whether every partition was read to what was its end when it was last asked for."""
+        return all(self.remaining(where) == 0 for where in self._positions)
+
+    async def poll(self, max_wait_s: float = 0.5) -> list[ConsumedRecord]:
+        """The next records; empty if none come in about `max_wait_s`.
+
+        Raises KafkaError OFFSET_OUT_OF_RANGE if a position is not in the log, and other errors once
+        a partition has failed for `unavailable_s`.
+        """
+        if not self._positions:
+            await trio.sleep(max_wait_s)
+            return []
+        records = await self._fetch_all(0.0)
+        if not records and max_wait_s > 0:
+            records = await self._fetch_all(max_wait_s)
+        return records
+
+    async def _fetch_all(self, max_wait_s: float) -> list[ConsumedRecord]:
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for where, position in self._positions.items():
+            try:
+                leader = await self._cluster.leader(*where)
+            except (KafkaError, ClientError) as error:
+                self._failed(where, position, error)
+                continue
+            by_leader.setdefault(leader, []).append(where)
+        if not by_leader:
+            await trio.sleep(BACKOFF_S)
+            return []
+        records: list[ConsumedRecord] = []
+        failures: list[Exception] = []
+
+        async def fetch(node_id: int, wanted: list[TopicPartition]) -> None:
+            try:
+                records.extend(await self._fetch(node_id, wanted, max_wait_s))
+            except (KafkaError, ClientError) as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for node_id, wanted in by_leader.items():
+                nursery.start_soon(fetch, node_id, wanted)
+        if failures and not records:
+            raise failures[0]
+        return records
+
+    async def _fetch(
+        self, node_id: int, wanted: list[TopicPartition], max_wait_s: float
+    ) -> list[ConsumedRecord]:
+        options = self._options
+        values = {
+            "replica_id": -1,
+            "max_wait": int(max_wait_s * 1000),
+            "min_bytes": options.min_bytes,
+            "max_bytes": options.max_bytes,
+            "isolation_level": int(options.isolation),
+            "session_id": 0,
+            "session_epoch": -1,
+            "topics": self._wanted(wanted),
+            "forgotten_topics_data": [],
+        }
+        try:
+            node = await self._cluster.node(node_id)
+            answer = await node.request(
+                FETCH, values, timeout_s=max_wait_s + self._cluster.timeout_s, at_most=NAMED_TOPICS
+            )
+            check(getattr(answer, "error_code", 0), about="fetch")
+        except (KafkaError, ClientError) as error:
+            for where in wanted:
+                self._failed(where, self._positions[where], error)
+            await trio.sleep(BACKOFF_S)
+            return []
+        records: list[ConsumedRecord] = []
+        for topic in answer.responses:
+            for row in topic.partitions:
+                records += self._take(TopicPartition(topic.topic, row.partition_index), row)
+        return records
+
+    def _wanted(self, wanted: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for where in wanted:
+            row = {
+                "partition": where.partition,
+                "current_leader_epoch": -1,
+                "fetch_offset": self._positions[where].offset,
+                "last_fetched_epoch": -1,
+                "log_start_offset": -1,
+                "partition_max_bytes": self._options.partition_bytes,
+            }
+            topics.setdefault(where.topic, []).append(row)
+        return [{"topic": name, "partitions": rows} for name, rows in topics.items()]
+
+    def _take(self, where: TopicPartition, row: Any) -> list[ConsumedRecord]:
+        """What one partition answered: its records, with the position moved behind them."""
+        position = self._positions.get(where)
+        if position is None:  # not asked for
+            return []
+        if row.error_code:
+            code = ErrorCode(row.error_code)
+            text = code.name.replace("_", " ")
+            error = KafkaError(code, f"{where} at offset {position.offset}: {text}")
+            self._failed(where, position, error)
+            return []
+        position.failing_since = None
+        committed_only = self._options.isolation is Isolation.READ_COMMITTED
+        position.end = row.last_stable_offset if committed_only else row.high_watermark
+        position.log_start = getattr(row, "log_start_offset", -1)
+        if not row.records:
+            return []
+        aborted = _Aborted(row.aborted_transactions if committed_only else None)
+        records: list[ConsumedRecord] = []
+        for batch in batches(memoryview(row.records), allow_partial=True):
+            if self._options.check_crcs:
+                batch.check()
+            if not aborted.hides(batch):
+                records += _records_from(where, batch, position.offset)
+            position.offset = max(position.offset, batch.last_offset + 1)
+        self._positions[where] = self._positions.pop(where)  # to the end of the next request
+        return records
+
+    def _failed(self, where: TopicPartition, position: _Position, error: Exception) -> None:
+        """Bear with an error for a while, or raise it."""
+        now = trio.current_time()
+        if position.failing_since is None:
+            position.failing_since = now
+        if not retriable(error) or now - position.failing_since > self._options.unavailable_s:
+            raise error
+        self._cluster.forget(where.topic)
+
+
+class _Aborted:
+    """Which batches of an answer belong to aborted transactions (KIP-98).
+
+    A transaction is aborted from its first offset on, which the answer lists, up to its producer's
+    next abort marker.
+    """
+
+    def __init__(self, listed: Iterable[Any] | None) -> None:
+        rows = sorted((row.first_offset, row.producer_id) for row in listed or ())
+        self._to_come = rows
+        self._open: set[int] = set()
+
+    def hides(self, batch: Batch) -> bool:
+        while self._to_come and self._to_come[0][0] <= batch.last_offset:
+            self._open.add(self._to_come.pop(0)[1])
+        if batch.is_control:
+            if batch.producer_id in self._open and _is_abort(batch):
+                self._open.discard(batch.producer_id)
+            return True
+        return batch.is_transactional and batch.producer_id in self._open
+
+
+def _is_abort(batch: Batch) -> bool:
+    marker = decode(batch)
+    return bool(marker) and control_type(marker[0].key) is ControlType.ABORT
+
+
+def _records_from(where: TopicPartition, batch: Batch, offset: int) -> Iterable[ConsumedRecord]:
+    """A batch's records from `offset` on; the batch may begin before it."""
+    for record in decode(batch):
+        if record.offset >= offset:
+            yield _consumed(where, record, batch.timestamp_type)
+
+
+def _consumed(where: TopicPartition, record: Record, timestamp_type: int) -> ConsumedRecord:
+    offset, timestamp, key, value, headers = record
+    return ConsumedRecord(*where, offset, timestamp, key, value, headers, timestamp_type)
+
+
+async def list_offsets(
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    timeout_s: float | None = None,
+) -> dict[TopicPartition, FoundOffset]:
+    """The offset of each partition at a timestamp (ms), or at LATEST, EARLIEST, ….
+
+    Repeated until every leader has answered; raises KafkaError or ClientError past the time-out.
+    """
+    found: dict[TopicPartition, FoundOffset] = {}
+
+    async def attempt() -> dict[TopicPartition, FoundOffset]:
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
+        for where, timestamp in wanted.items():
+            if where not in found:
+                leader = await cluster.leader(*where)
+                by_leader.setdefault(leader, {})[where] = timestamp
+        for leader, part in by_leader.items():
+            found.update(await _list_at(cluster, leader, part, isolation))
+        return found
+
+    missing = ErrorCode.unknown_topic_or_partition
+    limit = cluster.timeout_s if timeout_s is None else timeout_s
+    for where in wanted:
+        try:
+            await cluster.leader(*where)
+        except KafkaError as error:
+            if error.code == missing:
+                raise
+    return await cluster.retrying(attempt, timeout_s=max(limit, BACKOFF_MAX_S))
+
+
+async def _list_at(
+    cluster: Cluster, leader: int, wanted: Mapping[TopicPartition, int], isolation: Isolation
+) -> dict[TopicPartition, FoundOffset]:
+    topics: dict[str, list[dict[str, int]]] = {}
+    for where, timestamp in wanted.items():
+        row = {
+            "partition_index": where.partition,
+            "current_leader_epoch": -1,
+            "timestamp": timestamp,
+        }
+        topics.setdefault(where.topic, []).append(row)
+    node = await cluster.node(leader)
+    answer = await node.request(
+        LIST_OFFSETS,
+        {
+            "replica_id": -1,
+            "isolation_level": int(isolation),
+            "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+            "timeout": int(cluster.timeout_s * 1000),
+        },
+        timeout_s=cluster.timeout_s,
+    )
+    found = {}
+    for topic in answer.topics:
+        for row in topic.partitions:
+            where = TopicPartition(topic.name, row.partition_index)
+            check(row.error_code, about=str(where))
+            epoch = getattr(row, "leader_epoch", -1)
+            found[where] = FoundOffset(row.offset, row.timestamp, epoch)
+    return found

@@ -1,0 +1,277 @@
+"""Reading as a member of a group, by the classic protocol with eager rebalancing and `range`.
+
+Everything happens in the caller's task, inside `poll`: heartbeats when they are due, and joining
+again when the coordinator says so, after committing how far we came. A caller that does not poll for
+`session_timeout_s` is taken for dead, as it would be anyway with a loop that is stuck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from odradek.client.assignors import (
+    RANGE,
+    assign_range,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+    write_subscription,
+)
+from odradek.client.connection import BrokerConnection
+from odradek.client.consumer import (
+    EARLIEST,
+    ConsumedRecord,
+    Reader,
+    ReaderOptions,
+    TopicPartition,
+    list_offsets,
+)
+from odradek.client.errors import ClientError, check, retriable
+from odradek.client.group_admin import NAMED_TOPICS, committed_offsets, offset_topics
+from odradek.client.metadata import Cluster
+from odradek.protocol.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, OFFSET_COMMIT, SYNC_GROUP
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+CONSUMER = "consumer"
+"""The protocol type of groups that read topics."""
+
+REJOIN = frozenset({ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation})
+FORGOTTEN = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_generation})
+"""The coordinator does not know us (any more): join as somebody new."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """How a member behaves; the defaults are those of Java's consumer."""
+
+    session_timeout_s: float = 45.0
+    heartbeat_s: float = 3.0
+    rebalance_timeout_s: float = 60.0
+    instance_id: str | None = None
+    """Makes the member a static one (KIP-345)."""
+    reset: int = EARLIEST
+    """Where a partition without a committed offset begins: EARLIEST, LATEST or a timestamp (ms)."""
+
+
+class GroupConsumer:
+    """A member of a group and the partitions it reads. Call `leave` at the end."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str,
+        topics: Iterable[str],
+        *,
+        options: GroupOptions | None = None,
+        reader: ReaderOptions | None = None,
+    ) -> None:
+        self.group = group
+        self.topics = sorted(set(topics))
+        self.member_id = ""
+        self.generation = -1
+        self.assigned: list[TopicPartition] = []
+        self._cluster = cluster
+        self._options = options or GroupOptions()
+        self._isolation = (reader or ReaderOptions()).isolation
+        self._reader = Reader(cluster, reader)
+        self._coordinator: BrokerConnection | None = None
+        self._joined = False
+        self._heartbeat_due = 0.0
+
+    async def poll(self, max_wait_s: float = 0.5) -> list[ConsumedRecord]:
+        """The next records of what we were assigned; joins, or joins again, where needed.
+
+        Raises KafkaError for what patience does not mend (FENCED_INSTANCE_ID, for one).
+        """
+        if self._joined and trio.current_time() >= self._heartbeat_due:
+            await self._heartbeat()
+        while not self._joined:
+            await self._cluster.retrying(self._join)
+        return await self._reader.poll(min(max_wait_s, self._options.heartbeat_s))
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """The offset after the last record that `poll` returned, of each assigned partition."""
+        return self._reader.positions
+
+    def at_end(self) -> bool:
+        """Whether all that we were assigned was read to its end, as of the last poll."""
+        return self._joined and self._reader.at_end()
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commit these offsets, or the positions. Raises KafkaError (REBALANCE_IN_PROGRESS, …)."""
+        wanted = self._reader.positions if offsets is None else offsets
+        if not wanted or self.generation < 0:
+            return
+
+        async def attempt() -> None:
+            answer = await self._request(
+                OFFSET_COMMIT,
+                {
+                    "group_id": self.group,
+                    "generation_id_or_member_epoch": self.generation,
+                    "member_id": self.member_id,
+                    "group_instance_id": self._options.instance_id,
+                    "topics": offset_topics(wanted),
+                },
+                at_most=NAMED_TOPICS,
+            )
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    where = f"{topic.name}-{row.partition_index}"
+                    self._check(row.error_code, f"the commit of {where} in group {self.group}")
+
+        await self._cluster.retrying(attempt)
+
+    async def leave(self) -> None:
+        """Leave the group, so that the others need not wait for us to time out (KIP-345: v3 on)."""
+        if not self.member_id or self._options.instance_id is not None:
+            return
+        member_id, self.member_id = self.member_id, ""
+        self._joined, self.generation = False, -1
+        member = {"member_id": member_id, "group_instance_id": None, "reason": "done"}
+        values = {"group_id": self.group, "member_id": member_id, "members": [member]}
+        answer = await self._request(LEAVE_GROUP, values)
+        self._check(answer.error_code, f"leaving group {self.group}")
+
+    async def _heartbeat(self) -> None:
+        values = {
+            "group_id": self.group,
+            "generation_id": self.generation,
+            "member_id": self.member_id,
+            "group_instance_id": self._options.instance_id,
+        }
+        try:
+            answer = await self._request(HEARTBEAT, values)
+            self._check(answer.error_code, f"heartbeat of group {self.group}")
+        except (KafkaError, ClientError) as error:
+            await self._set_back(error)
+        else:
+            self._heartbeat_due = trio.current_time() + self._options.heartbeat_s
+
+    async def _set_back(self, error: Exception) -> None:
+        """We must join again: say how far we came while that still counts."""
+        code = error.code if isinstance(error, KafkaError) else None
+        if code not in REJOIN | FORGOTTEN and not retriable(error):
+            raise error
+        if code is ErrorCode.rebalance_in_progress:
+            with suppress(KafkaError, ClientError):  # then some is read again, nothing lost
+                await self.commit()
+        self._joined = False
+
+    async def _join(self) -> None:
+        """Join, learn the assignment, and start from the committed offsets."""
+        answer = await self._join_request()
+        try:
+            assignment = await self._sync(answer)
+        except KafkaError as error:
+            if error.code not in REJOIN | FORGOTTEN:
+                raise
+            return  # somebody else came or went meanwhile: join again
+        self.assigned = sorted(assignment)
+        self._reader.assign(await self._starts(self.assigned))
+        self._joined = True
+        self._heartbeat_due = trio.current_time() + self._options.heartbeat_s
+
+    async def _join_request(self) -> Any:
+        options = self._options
+        while True:
+            answer = await self._request(
+                JOIN_GROUP,
+                {
+                    "group_id": self.group,
+                    "session_timeout": int(options.session_timeout_s * 1000),
+                    "rebalance_timeout": int(options.rebalance_timeout_s * 1000),
+                    "member_id": self.member_id,
+                    "group_instance_id": options.instance_id,
+                    "protocol_type": CONSUMER,
+                    "protocols": [{"name": RANGE, "metadata": write_subscription(self.topics)}],
+                    "reason": "",
+                },
+                timeout_s=options.rebalance_timeout_s + 5,
+            )
+            if answer.error_code == ErrorCode.member_id_required:  # KIP-394: come again with it
+                self.member_id = answer.member_id
+            elif answer.error_code in FORGOTTEN and self.member_id:
+                self.member_id = ""
+            else:
+                self._check(answer.error_code, f"joining group {self.group}")
+                self.member_id, self.generation = answer.member_id, answer.generation_id
+                return answer
+
+    async def _sync(self, joined: Any) -> list[TopicPartition]:
+        assignments: list[dict[str, Any]] = []
+        if joined.leader == joined.member_id and not getattr(joined, "skip_assignment", False):
+            assignments = await self._assign(joined.members)
+        answer = await self._request(
+            SYNC_GROUP,
+            {
+                "group_id": self.group,
+                "generation_id": self.generation,
+                "member_id": self.member_id,
+                "group_instance_id": self._options.instance_id,
+                "protocol_type": CONSUMER,
+                "protocol_name": joined.protocol_name,
+                "assignments": assignments,
+            },
+            timeout_s=self._options.rebalance_timeout_s + 5,
+        )
+        self._check(answer.error_code, f"the assignment in group {self.group}")
+        return read_assignment(bytes(answer.assignment))
+
+    async def _assign(self, members: Iterable[Any]) -> list[dict[str, Any]]:
+        """The leader's part: who reads what."""
+        subscriptions = {row.member_id: read_subscription(bytes(row.metadata)) for row in members}
+        names = sorted({topic for topics in subscriptions.values() for topic in topics})
+        await self._cluster.refresh(names)
+        counts = {
+            name: len(self._cluster.topics[name].partitions)
+            for name in names
+            if name in self._cluster.topics
+        }
+        assigned = assign_range(subscriptions, counts)
+        return [
+            {"member_id": member, "assignment": write_assignment(partitions)}
+            for member, partitions in assigned.items()
+        ]
+
+    async def _starts(self, assigned: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        wanted = list(assigned)
+        if not wanted:
+            return {}
+        committed = await committed_offsets(self._cluster, self.group, wanted)
+        starts = {where: found.offset for where, found in committed.items() if found.offset >= 0}
+        fresh = {where: self._options.reset for where in wanted if where not in starts}
+        if fresh:
+            found = await list_offsets(self._cluster, fresh, isolation=self._isolation)
+            starts |= {where: answer.offset for where, answer in found.items()}
+        return starts
+
+    async def _request(
+        self,
+        api: Any,
+        values: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        at_most: int | None = None,
+    ) -> Any:
+        """A request to the coordinator, which is looked for where it is not known."""
+        if self._coordinator is None or self._coordinator.broken:
+            self._coordinator = await self._cluster.coordinator(self.group)
+        limit = self._cluster.timeout_s if timeout_s is None else timeout_s
+        return await self._coordinator.request(api, values, timeout_s=limit, at_most=at_most)
+
+    def _check(self, code: int, about: str) -> None:
+        """Raise an answer's error, having drawn the consequences for what we know."""
+        if code in (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available):
+            self._coordinator = None
+        if code in FORGOTTEN:
+            self.generation = -1
+            if code == ErrorCode.unknown_member_id:
+                self.member_id = ""
+        check(code, about=about)

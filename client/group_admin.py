@@ -1,0 +1,232 @@
+"""What an administrator asks about groups: which there are, their members, their offsets.
+
+Each question goes to the group's coordinator, looked for again while it moves. Functions over a
+`Cluster`; each raises KafkaError for what is refused, ClientError where nobody answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from odradek.client.connection import BrokerConnection
+from odradek.client.consumer import TopicPartition
+from odradek.client.errors import check
+from odradek.client.metadata import Cluster
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+NAMED_TOPICS = 9
+"""The last version of OffsetCommit and OffsetFetch that names topics; later ones have ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    group: str
+    protocol_type: str
+    state: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member; `assignment` is what its protocol says (client.assignors reads consumers')."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    group: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[GroupMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A committed offset, -1 where there is none."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+async def _ask(connection: BrokerConnection, cluster: Cluster, api: apis.Api, **values: Any) -> Any:
+    at_most = NAMED_TOPICS if api in (apis.OFFSET_COMMIT, apis.OFFSET_FETCH) else None
+    return await connection.request(api, values, timeout_s=cluster.timeout_s, at_most=at_most)
+
+
+async def list_groups(cluster: Cluster, *, states: Sequence[str] = ()) -> list[GroupListing]:
+    """Every broker's groups; `states` limits them to those in one of these states."""
+    await cluster.refresh()
+    found = {}
+    for node_id in sorted(cluster.nodes):
+        answer = await _ask(
+            await cluster.node(node_id),
+            cluster,
+            apis.LIST_GROUPS,
+            states_filter=list(states),
+            types_filter=[],
+        )
+        check(answer.error_code, about=f"the groups of broker {node_id}")
+        for row in answer.groups:
+            found[row.group_id] = GroupListing(
+                row.group_id,
+                row.protocol_type,
+                getattr(row, "group_state", ""),
+                getattr(row, "group_type", ""),
+            )
+    return [found[group] for group in sorted(found)]
+
+
+async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
+    """A classic group's state and members; GROUP_ID_NOT_FOUND, or the state Dead, if there is none."""
+
+    async def attempt() -> Any:
+        coordinator = await cluster.coordinator(group)
+        answer = await _ask(
+            coordinator,
+            cluster,
+            apis.DESCRIBE_GROUPS,
+            groups=[group],
+            include_authorized_operations=False,
+        )
+        row = answer.groups[0]
+        check(row.error_code, getattr(row, "error_message", None), about=f"group {group}")
+        return row
+
+    row = await cluster.retrying(attempt)
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            getattr(member, "group_instance_id", None),
+            member.client_id,
+            member.client_host,
+            bytes(member.member_assignment),
+        )
+        for member in row.members
+    )
+    return GroupDescription(group, row.group_state, row.protocol_type, row.protocol_data, members)
+
+
+async def delete_groups(cluster: Cluster, groups: Iterable[str]) -> None:
+    """Delete groups without members, with their offsets."""
+    for group in groups:
+
+        async def attempt(group: str = group) -> None:
+            coordinator = await cluster.coordinator(group)
+            answer = await _ask(coordinator, cluster, apis.DELETE_GROUPS, groups_names=[group])
+            for row in answer.results:
+                check(row.error_code, about=f"group {row.group_id}")
+
+        await cluster.retrying(attempt)
+
+
+async def committed_offsets(
+    cluster: Cluster, group: str, partitions: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, CommittedOffset]:
+    """What a group has committed, for these partitions or for all it has committed anything for."""
+    topics: list[dict[str, Any]] | None = None
+    if partitions is not None:
+        indexes: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            indexes.setdefault(topic, []).append(partition)
+        topics = [{"name": name, "partition_indexes": rows} for name, rows in indexes.items()]
+    one = {"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}
+
+    async def attempt() -> dict[TopicPartition, CommittedOffset]:
+        coordinator = await cluster.coordinator(group)
+        answer = await _ask(
+            coordinator,
+            cluster,
+            apis.OFFSET_FETCH,
+            group_id=group,
+            topics=topics,
+            groups=[one],
+            require_stable=True,
+        )
+        return _committed(answer.groups[0] if hasattr(answer, "groups") else answer, group)
+
+    unstable = ErrorCode.unstable_offset_commit  # a transaction is about to commit some
+    return await cluster.retrying(
+        attempt, also=lambda error: isinstance(error, KafkaError) and error.code == unstable
+    )
+
+
+def _committed(answer: Any, group: str) -> dict[TopicPartition, CommittedOffset]:
+    check(getattr(answer, "error_code", 0), about=f"the offsets of group {group}")
+    found = {}
+    for topic in answer.topics:
+        for row in topic.partitions:
+            where = TopicPartition(topic.name, row.partition_index)
+            check(row.error_code, about=f"the offset of {where} in group {group}")
+            epoch = getattr(row, "committed_leader_epoch", -1)
+            found[where] = CommittedOffset(row.committed_offset, epoch, row.metadata or "")
+    return found
+
+
+def offset_topics(offsets: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
+    """The `topics` of an OffsetCommit."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for where, offset in offsets.items():
+        row = {
+            "partition_index": where.partition,
+            "committed_offset": offset,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }
+        topics.setdefault(where.topic, []).append(row)
+    return [{"name": name, "partitions": rows} for name, rows in topics.items()]
+
+
+async def reset_offsets(
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]
+) -> None:
+    """Commit offsets for a group that has no members (UNKNOWN_MEMBER_ID if it has)."""
+
+    async def attempt() -> None:
+        coordinator = await cluster.coordinator(group)
+        answer = await _ask(
+            coordinator,
+            cluster,
+            apis.OFFSET_COMMIT,
+            group_id=group,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=offset_topics(offsets),
+        )
+        for topic in answer.topics:
+            for row in topic.partitions:
+                about = f"the offset of {topic.name}-{row.partition_index} in group {group}"
+                check(row.error_code, about=about)
+
+    await cluster.retrying(attempt)
+
+
+async def delete_offsets(
+    cluster: Cluster, group: str, partitions: Iterable[TopicPartition]
+) -> None:
+    """Forget what a group committed for topics that it does not read any more."""
+    indexes: dict[str, list[dict[str, int]]] = {}
+    for topic, partition in partitions:
+        indexes.setdefault(topic, []).append({"partition_index": partition})
+    answer = await _ask(
+        await cluster.coordinator(group),
+        cluster,
+        apis.OFFSET_DELETE,
+        group_id=group,
+        topics=[{"name": name, "partitions": rows} for name, rows in indexes.items()],
+    )
+    check(answer.error_code, about=f"group {group}")
+    for row in answer.topics:
+        for found in row.partitions:
+            about = f"the offset of {row.name}-{found.partition_index} in group {group}"
+            check(found.error_code, about=about)
