@@ -7,30 +7,48 @@ names where old versions differ): each version takes from them what it has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from importlib import import_module
+from typing import Any, TypeVar, cast
+
+from odradek.protocol.apis import APIS
+from odradek.protocol.codec.reading import compile_reader
+from odradek.protocol.codec.structure import Structure, kio_structure
+from odradek.protocol.codec.writing import compile_writer
 
 E = TypeVar("E")
 
+_Read = Callable[[memoryview, int], Any]
+_Write = Callable[[Any], bytes]
+_readers: dict[tuple[int, int, str], _Read] = {}
+_writers: dict[tuple[int, int, str], _Write] = {}
+
 
 def read_request(api_key: int, version: int, view: memoryview, offset: int = 0) -> Any:
-    """A request as kio's entity of that version; InvalidFrame for anything malformed or left over."""
-    raise NotImplementedError
+    """A request as kio's entity of that version; InvalidFrame for anything malformed or left over.
+
+    Unlike kio's, an entity's `records` are slices of `view`.
+    """
+    return _reader(api_key, version, "request")(view, offset)
 
 
 def read_response(api_key: int, version: int, view: memoryview, offset: int = 0) -> Any:
-    """A response as kio's entity of that version; InvalidFrame for anything malformed or left over."""
-    raise NotImplementedError
+    """A response as kio's entity of that version; InvalidFrame for anything malformed or left over.
+
+    An error code that we don't know reads as UNKNOWN_SERVER_ERROR; `records` are slices of `view`.
+    """
+    return _reader(api_key, version, "response")(view, offset)
 
 
 def write_request(api_key: int, version: int, values: Mapping[str, Any] | Any) -> bytes:
     """The body of a request, from nested dicts or kio's entity."""
-    raise NotImplementedError
+    return _writer(api_key, version, "request")(values)
 
 
 def write_response(api_key: int, version: int, values: Mapping[str, Any] | Any) -> bytes:
     """The body of a response, from nested dicts or kio's entity."""
-    raise NotImplementedError
+    return _writer(api_key, version, "response")(values)
 
 
 def field(entity: Any, name: str, default: Any = None) -> Any:
@@ -39,10 +57,64 @@ def field(entity: Any, name: str, default: Any = None) -> Any:
 
 
 def build(entity_type: type[E], values: Mapping[str, Any]) -> E:
-    """kio's entity from nested dicts.
+    """kio's entity from nested dicts, through its bytes.
 
     Missing keys take the schema's defaults. Keys that this version lacks are dropped if any version
     of the message has them; a key that none has is a bug of the caller's (KeyError). Durations are
     ints in ms or timedeltas, error codes ints or ErrorCodes, the zero UUID is None or UUID(int=0).
     """
-    raise NotImplementedError
+    structure = _structure_of(entity_type)
+    encoded = compile_writer(structure)(values)
+    return cast(E, compile_reader(structure)(memoryview(encoded), 0))
+
+
+def load(api_key: int, version: int, direction: str) -> type[Any]:
+    """kio's class of a message; `direction` is "request" or "response"."""
+    name = APIS[api_key].name
+    module = import_module(f"kio.schema.{name}.v{version}.{direction}")
+    return cast(type[Any], getattr(module, APIS[api_key].title + direction.title()))
+
+
+def warm(api_key: int, version: int) -> None:
+    """Load and compile what one request of this version and its answer need."""
+    _reader(api_key, version, "request")
+    _writer(api_key, version, "response")
+
+
+def _reader(api_key: int, version: int, direction: str) -> _Read:
+    read = _readers.get((api_key, version, direction))
+    if read is None:
+        read = compile_reader(_structure_of(load(api_key, version, direction)))
+        _readers[api_key, version, direction] = read
+    return read
+
+
+def _writer(api_key: int, version: int, direction: str) -> _Write:
+    write = _writers.get((api_key, version, direction))
+    if write is None:
+        write = compile_writer(_structure_of(load(api_key, version, direction)))
+        _writers[api_key, version, direction] = write
+    return write
+
+
+def _structure_of(entity_type: type[Any]) -> Structure:
+    return kio_structure(entity_type, _unknown_names)
+
+
+def _unknown_names(entity_type: type[Any], names: set[str]) -> set[str]:
+    """Which of these names no version of a message (or of a struct within it) has as a field's.
+
+    Reads the other versions' modules, newest first, until none is left: a handler's names are the
+    newest version's, so that one is nearly always enough.
+    """
+    package, _, rest = entity_type.__module__.partition(".v")
+    direction = rest.partition(".")[2]
+    api = next(api for api in APIS.values() if api.name == package.rpartition(".")[2])
+    for version in reversed(api.versions):
+        module = import_module(f"{package}.v{version}.{direction}")
+        same = getattr(module, entity_type.__name__, None)
+        if same is not None:
+            names = names - {field.name for field in fields(same)}
+        if not names:
+            break
+    return names

@@ -1,18 +1,23 @@
-"""The `quorum-state` file: one line of JSON, `data_version` in it (KIP-595, KIP-853)."""
+"""The `quorum-state` file: one line of JSON with its `data_version` in it (KIP-595, KIP-853)."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from odradek.protocol.schemas.definition import ZERO_UUID
+from odradek.protocol.schemas.serde import InvalidRecord
+from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumState:
     """What a voter must not forget. Ids and epochs of -1 are none.
 
-    Version 0 (kraft.version 0) names the cluster and the voters, version 1 who the vote's directory.
+    Version 0 (kraft.version 0) has cluster, applied offset and voters; version 1 (kraft.version 1)
+    has the directory id of the voter voted for instead.
     """
 
     cluster_id: str = ""
@@ -27,9 +32,57 @@ class QuorumState:
 
 def encode_quorum_state(state: QuorumState) -> bytes:
     """The file's bytes, as Kafka writes them."""
-    raise NotImplementedError
+    fields: dict[str, Any] = {}
+    if state.data_version == 0:
+        fields["clusterId"] = state.cluster_id
+    fields["leaderId"] = state.leader_id
+    fields["leaderEpoch"] = state.leader_epoch
+    fields["votedId"] = state.voted_id
+    if state.data_version == 0:
+        fields["appliedOffset"] = state.applied_offset
+        voters = state.current_voters
+        fields["currentVoters"] = (
+            None if voters is None else [{"voterId": voter} for voter in voters]
+        )
+    else:
+        fields["votedDirectoryId"] = uuid_to_text(state.voted_directory_id)
+    fields["data_version"] = state.data_version
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def decode_quorum_state(data: bytes) -> QuorumState:
-    """Raises InvalidRecord for a file that is no quorum state."""
-    raise NotImplementedError
+    """Raises InvalidRecord for a file that is no quorum state, or of a version after 1."""
+    try:
+        fields = json.loads(data)
+        if not isinstance(fields, dict):
+            raise InvalidRecord(f"quorum state is {type(fields).__name__}, not an object")
+        version = _integer(fields, "data_version")
+        if version not in (0, 1):
+            raise InvalidRecord(f"quorum state of version {version}")
+        return QuorumState(
+            cluster_id=str(fields["clusterId"]) if version == 0 else "",
+            leader_id=_integer(fields, "leaderId"),
+            leader_epoch=_integer(fields, "leaderEpoch"),
+            voted_id=_integer(fields, "votedId"),
+            voted_directory_id=_directory(fields) if version == 1 else ZERO_UUID,
+            applied_offset=_integer(fields, "appliedOffset") if version == 0 else 0,
+            current_voters=_voters(fields["currentVoters"]) if version == 0 else (),
+            data_version=version,
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InvalidRecord(f"quorum state: {error!r}") from None
+
+
+def _directory(fields: Any) -> UUID:
+    return uuid_from_text(str(fields["votedDirectoryId"]))
+
+
+def _voters(found: Any) -> tuple[int, ...] | None:
+    return None if found is None else tuple(_integer(voter, "voterId") for voter in found)
+
+
+def _integer(fields: Any, name: str) -> int:
+    value = fields[name]
+    if type(value) is not int:
+        raise ValueError(f"{name} is {value!r}")
+    return value

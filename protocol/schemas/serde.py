@@ -8,10 +8,94 @@ InvalidRecord: these bytes come from a disk, and the caller decides what that me
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from struct import Struct
+from typing import Any, TypeVar, cast
 
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.codec.reading import compile_reader
+from odradek.protocol.codec.structure import record_structure
+from odradek.protocol.codec.writing import append_uvarint, compile_writer
+from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
+from odradek.protocol.framing import read_uvarint
 from odradek.seams.files import Buffer
+
+R = TypeVar("R")
+
+_FRAME_VERSION = 1
+_INT16 = Struct(">h")
+_MAX_SHORT = 2**15 - 1
+
+_TOPICS, _CLUSTER, _SECURITY = "topic_records", "cluster_records", "security_records"
+_METADATA: Mapping[int, tuple[str, str]] = {
+    0: (_CLUSTER, "RegisterBrokerRecord"),
+    1: (_CLUSTER, "UnregisterBrokerRecord"),
+    2: (_TOPICS, "TopicRecord"),
+    3: (_TOPICS, "PartitionRecord"),
+    4: (_TOPICS, "ConfigRecord"),
+    5: (_TOPICS, "PartitionChangeRecord"),
+    7: (_CLUSTER, "FenceBrokerRecord"),
+    8: (_CLUSTER, "UnfenceBrokerRecord"),
+    9: (_TOPICS, "RemoveTopicRecord"),
+    10: (_SECURITY, "DelegationTokenRecord"),
+    11: (_SECURITY, "UserScramCredentialRecord"),
+    12: (_CLUSTER, "FeatureLevelRecord"),
+    14: (_SECURITY, "ClientQuotaRecord"),
+    15: (_CLUSTER, "ProducerIdsRecord"),
+    17: (_CLUSTER, "BrokerRegistrationChangeRecord"),
+    18: (_SECURITY, "AccessControlEntryRecord"),
+    19: (_SECURITY, "RemoveAccessControlEntryRecord"),
+    20: (_CLUSTER, "NoOpRecord"),
+    21: (_CLUSTER, "ZkMigrationStateRecord"),
+    22: (_SECURITY, "RemoveUserScramCredentialRecord"),
+    23: (_CLUSTER, "BeginTransactionRecord"),
+    24: (_CLUSTER, "EndTransactionRecord"),
+    25: (_CLUSTER, "AbortTransactionRecord"),
+    26: (_SECURITY, "RemoveDelegationTokenRecord"),
+    27: (_CLUSTER, "RegisterControllerRecord"),
+    28: (_TOPICS, "ClearElrRecord"),
+}
+_REMOTE_LOG: Mapping[int, tuple[str, str]] = {
+    0: ("remote_log_records", "RemoteLogSegmentMetadataRecord"),
+    1: ("remote_log_records", "RemoteLogSegmentMetadataUpdateRecord"),
+    2: ("remote_log_records", "RemotePartitionDeleteMetadataRecord"),
+    3: ("remote_log_records", "RemoteLogSegmentMetadataSnapshotRecord"),
+}
+_CONSUMER, _SHARE, _STREAMS = (
+    "consumer_group_records",
+    "share_group_records",
+    "streams_group_records",
+)
+_GROUPS: Mapping[int, tuple[str, str]] = {
+    0: ("group_records", "LegacyOffsetCommit"),
+    1: ("group_records", "OffsetCommit"),
+    2: ("group_records", "GroupMetadata"),
+    3: (_CONSUMER, "ConsumerGroupMetadata"),
+    4: (_CONSUMER, "ConsumerGroupPartitionMetadata"),
+    5: (_CONSUMER, "ConsumerGroupMemberMetadata"),
+    6: (_CONSUMER, "ConsumerGroupTargetAssignmentMetadata"),
+    7: (_CONSUMER, "ConsumerGroupTargetAssignmentMember"),
+    8: (_CONSUMER, "ConsumerGroupCurrentMemberAssignment"),
+    10: (_SHARE, "ShareGroupMemberMetadata"),
+    11: (_SHARE, "ShareGroupMetadata"),
+    12: (_SHARE, "ShareGroupTargetAssignmentMetadata"),
+    13: (_SHARE, "ShareGroupTargetAssignmentMember"),
+    14: (_SHARE, "ShareGroupCurrentMemberAssignment"),
+    15: (_SHARE, "ShareGroupStatePartitionMetadata"),
+    16: (_CONSUMER, "ConsumerGroupRegularExpression"),
+    17: (_STREAMS, "StreamsGroupMetadata"),
+    19: (_STREAMS, "StreamsGroupMemberMetadata"),
+    20: (_STREAMS, "StreamsGroupTargetAssignmentMetadata"),
+    21: (_STREAMS, "StreamsGroupTargetAssignmentMember"),
+    22: (_STREAMS, "StreamsGroupCurrentMemberAssignment"),
+    23: (_STREAMS, "StreamsGroupTopology"),
+}
+"""A group record's type, and what its key's and value's classes are called but for the ending."""
+_TRANSACTIONS: Mapping[int, tuple[str, str]] = {0: ("transaction_records", "TransactionLog")}
+
+_WRITTEN_VERSIONS = {"GroupMetadataValue": 3}
+"""Where Kafka 4.3 does not write a coordinator value's newest version."""
 
 
 class InvalidRecord(KafkaError):
@@ -25,63 +109,183 @@ class UnknownRecord(InvalidRecord):
 
 
 def encode_metadata_record(record: Any, version: int | None = None) -> bytes:
-    """A metadata record as the value of a record in `__cluster_metadata`; None is the newest version."""
-    raise NotImplementedError
+    """A metadata record as a value in `__cluster_metadata`; None is the newest version.
+
+    The newest versions are what metadata.version 4.3-IV0 writes.
+    """
+    return _encode_framed(record, version)
 
 
 def decode_metadata_record(data: Buffer) -> Any:
     """The metadata record in a value of `__cluster_metadata`."""
-    raise NotImplementedError
-
-
-def metadata_record_version(data: Buffer) -> tuple[int, int]:
-    """API key and version of an encoded metadata record, for those who show it."""
-    raise NotImplementedError
+    return _decode_framed(_METADATA, data)
 
 
 def encode_remote_log_record(record: Any, version: int | None = None) -> bytes:
-    raise NotImplementedError
+    """A record of `__remote_log_metadata` (KIP-405)."""
+    return _encode_framed(record, version)
 
 
 def decode_remote_log_record(data: Buffer) -> Any:
-    raise NotImplementedError
+    """The record in a value of `__remote_log_metadata`."""
+    return _decode_framed(_REMOTE_LOG, data)
+
+
+def framed_version(data: Buffer) -> tuple[int, int]:
+    """API key and version of an encoded metadata or remote-log record."""
+    key, version, _ = _read_frame(data)
+    return key, version
 
 
 def encode_coordinator_key(key: Any) -> bytes:
     """The key of a record in `__consumer_offsets` or `__transaction_state`."""
-    raise NotImplementedError
+    return _INT16.pack(key.__api_key__) + encode(key, 0)
 
 
 def encode_coordinator_value(value: Any, version: int | None = None) -> bytes:
-    """The value; None is the version that Kafka 4.3 writes."""
-    raise NotImplementedError
+    """The value; None is the version that Kafka 4.3 writes (4 of an OffsetCommitValue, and 1 where
+    it has an `expire_timestamp`).
+    """
+    if version is None:
+        version = _written_version(value)
+    return _INT16.pack(version) + encode(value, version)
+
+
+def _written_version(value: Any) -> int:
+    if getattr(value, "expire_timestamp", -1) != -1:
+        return 1
+    newest: int = value.__versions__[-1]
+    return _WRITTEN_VERSIONS.get(type(value).__name__, newest)
 
 
 def decode_group_key(data: Buffer) -> Any:
     """A key of `__consumer_offsets`; UnknownRecord for a type that is not Kafka 4.3's."""
-    raise NotImplementedError
+    return _decode_key(_GROUPS, data)
 
 
 def decode_group_value(key: Any, data: Buffer) -> Any:
     """The value that belongs to `key` (a tombstone, None, is not for here)."""
-    raise NotImplementedError
+    return _decode_value(_GROUPS, key.__api_key__, data)
 
 
 def decode_transaction_key(data: Buffer) -> Any:
     """A key of `__transaction_state`."""
-    raise NotImplementedError
+    return _decode_key(_TRANSACTIONS, data)
 
 
 def decode_transaction_value(data: Buffer) -> Any:
     """A value of `__transaction_state`."""
-    raise NotImplementedError
+    return _decode_value(_TRANSACTIONS, 0, data)
 
 
 def encode(record: Any, version: int) -> bytes:
-    """The body of any record or struct of ours, without a frame."""
-    raise NotImplementedError
+    """The body of any record of ours, without a frame. KeyError for a version that it hasn't."""
+    return _writer(type(record), version)(record)
 
 
-def decode(record_type: type[Any], version: int, data: Buffer) -> Any:
+def decode(record_type: type[R], version: int, data: Buffer, offset: int = 0) -> R:
     """A body without a frame; InvalidRecord for anything malformed or left over."""
-    raise NotImplementedError
+    try:
+        return cast(R, _reader(record_type, version)(memoryview(data), offset))
+    except InvalidFrame as error:
+        raise InvalidRecord(str(error)) from None
+
+
+def all_record_types() -> dict[str, list[type[Any]]]:
+    """Every class behind a key, by family: for tests and for those who list them."""
+    framed = {"metadata": _METADATA, "remote_log": _REMOTE_LOG}
+    keyed = {"group": _GROUPS, "transaction": _TRANSACTIONS}
+    types = {family: [_load(*row) for row in table.values()] for family, table in framed.items()}
+    for family, table in keyed.items():
+        types[family] = [
+            _load(module, name + ending)
+            for module, name in table.values()
+            for ending in ("Key", "Value")
+        ]
+    return types
+
+
+def _encode_framed(record: Any, version: int | None) -> bytes:
+    if version is None:
+        version = record.__versions__[-1]
+    out = bytearray([_FRAME_VERSION])
+    append_uvarint(out, record.__api_key__)
+    append_uvarint(out, version)
+    out += encode(record, version)
+    return bytes(out)
+
+
+def _decode_framed(table: Mapping[int, tuple[str, str]], data: Buffer) -> Any:
+    key, version, position = _read_frame(data)
+    return decode(_record_type(table, key, "", version), version, data, position)
+
+
+def _read_frame(data: Buffer) -> tuple[int, int, int]:
+    """API key, version, and where the body starts."""
+    try:
+        frame_version, position = read_uvarint(data, 0)
+        if frame_version != _FRAME_VERSION:
+            raise UnknownRecord(f"frame version {frame_version} of a record")
+        key, position = read_uvarint(data, position)
+        version, position = read_uvarint(data, position)
+    except InvalidFrame as error:
+        raise InvalidRecord(str(error)) from None
+    if key > _MAX_SHORT or version > _MAX_SHORT:
+        raise InvalidRecord(f"a record of type {key}, version {version}")
+    return key, version, position
+
+
+def _decode_key(table: Mapping[int, tuple[str, str]], data: Buffer) -> Any:
+    return decode(_record_type(table, _int16(data), "Key", 0), 0, data, 2)
+
+
+def _decode_value(table: Mapping[int, tuple[str, str]], record_type: int, data: Buffer) -> Any:
+    version = _int16(data)
+    return decode(_record_type(table, record_type, "Value", version), version, data, 2)
+
+
+def _int16(data: Buffer) -> int:
+    if len(data) < 2:
+        raise InvalidRecord(f"{len(data)} bytes are no record")
+    (number,) = _INT16.unpack_from(data)
+    return int(number)
+
+
+def _record_type(
+    table: Mapping[int, tuple[str, str]], key: int, ending: str, version: int
+) -> type[Any]:
+    row = table.get(key)
+    if row is None:
+        raise UnknownRecord(f"no record is of type {key}")
+    found = _load(row[0], row[1] + ending)
+    if version not in found.__versions__:
+        raise UnknownRecord(f"{found.__name__} has no version {version}")
+    return found
+
+
+@cache
+def _load(module: str, name: str) -> type[Any]:
+    found = import_module(f"odradek.protocol.schemas.{module}")
+    return cast(type[Any], getattr(found, name))
+
+
+_readers: dict[tuple[type[Any], int], Callable[[memoryview, int], Any]] = {}
+_writers: dict[tuple[type[Any], int], Callable[[Any], bytes]] = {}
+
+
+def _reader(record_type: type[Any], version: int) -> Callable[[memoryview, int], Any]:
+    read = _readers.get((record_type, version))
+    if read is None:
+        read = compile_reader(record_structure(record_type, version))
+        _readers[record_type, version] = read
+    return read
+
+
+def _writer(record_type: type[Any], version: int) -> Callable[[Any], bytes]:
+    write = _writers.get((record_type, version))
+    if write is None:
+        if version not in record_type.__versions__:
+            raise KeyError(f"{record_type.__name__} has no version {version}")
+        write = compile_writer(record_structure(record_type, version))
+        _writers[record_type, version] = write
+    return write

@@ -1,0 +1,383 @@
+"""Bytes to entities: readers compiled from structures.
+
+Hostile input in bounded memory: no array is allocated for its count alone, a count must fit the
+bytes that are left, and all arrays of a message together hold at most MAX_ELEMENTS. Runs of fields
+of fixed size are read by one `struct.Struct`. Records stay slices of the buffer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import MISSING
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from odradek.protocol.codec.structure import FIXED_SIZES, PRIMITIVES, FieldPlan, Structure
+from odradek.protocol.errors import InvalidFrame, error_code
+from odradek.protocol.framing import read_uvarint
+
+MAX_ELEMENTS = 1 << 20
+"""Elements of all arrays of one message together."""
+
+
+class Cursor:
+    """Where a reader is in the bytes, and how many array elements it may still make."""
+
+    __slots__ = ("budget", "end", "position", "view")
+
+    def __init__(self, view: memoryview, position: int, end: int) -> None:
+        self.view = view
+        self.position = position
+        self.end = end
+        self.budget = MAX_ELEMENTS
+
+
+Reader = Callable[[Cursor], Any]
+Convert = Callable[[Any], Any]
+
+
+def compile_reader(structure: Structure) -> Callable[[memoryview, int], Any]:
+    """A function that reads the structure from an offset to the very end of a view.
+
+    It raises InvalidFrame for anything malformed, and for bytes left over.
+    """
+    read = _entity_reader(structure)
+
+    def read_whole(view: memoryview, offset: int = 0) -> Any:
+        cursor = Cursor(view, offset, len(view))
+        try:
+            entity = read(cursor)
+        except (IndexError, struct.error):
+            raise InvalidFrame(f"{structure.entity_type.__name__} is cut short") from None
+        except UnicodeDecodeError:
+            raise InvalidFrame(f"{structure.entity_type.__name__}: not UTF-8") from None
+        if cursor.position != cursor.end:
+            left = cursor.end - cursor.position
+            raise InvalidFrame(f"{left} bytes after {structure.entity_type.__name__}")
+        return entity
+
+    return read_whole
+
+
+def _entity_reader(structure: Structure) -> Reader:
+    entity_type = structure.entity_type
+    steps = _steps(structure)
+    tagged = {
+        field.tag: (field.name, _setter(entity_type, field.name), _field_reader(field, True))
+        for field in structure.tagged
+    }
+    unsent = [(_setter(entity_type, f.name), _default_entity(f)) for f in structure.tagged]
+    unsent += [(_setter(entity_type, name), default) for name, default in structure.absent]
+    flexible = structure.flexible
+    new = object.__new__
+
+    def read(cursor: Cursor) -> Any:
+        entity = new(entity_type)
+        for set_field, default in unsent:
+            set_field(entity, default)
+        for step in steps:
+            step(cursor, entity)
+        if flexible:
+            position = cursor.position
+            if cursor.view[position] == 0:
+                cursor.position = position + 1
+            else:
+                _read_tags(cursor, tagged, entity)
+        return entity
+
+    return read
+
+
+Set = Callable[[Any, Any], None]
+
+
+def _setter(entity_type: type[Any], name: str) -> Set:
+    """Sets a field of a frozen dataclass through its slot: a third of the time of its __init__."""
+    set_field: Set = getattr(entity_type, name).__set__
+    return set_field
+
+
+def _read_tags(
+    cursor: Cursor, tagged: dict[int | None, tuple[str, Set, Reader]], entity: Any
+) -> None:
+    """A section of tagged fields; unknown ones are passed over, as KIP-482 has it."""
+    count, position = read_uvarint(cursor.view, cursor.position)
+    for _ in range(count):
+        tag, position = read_uvarint(cursor.view, position)
+        size, position = read_uvarint(cursor.view, position)
+        after = position + size
+        if after > cursor.end:
+            raise InvalidFrame("cut short in a tagged field")
+        known = tagged.get(tag)
+        if known is not None:
+            name, set_field, read = known
+            cursor.position = position
+            set_field(entity, read(cursor))
+            if cursor.position != after:
+                raise InvalidFrame(f"tagged field {name} is not of its size, {size} bytes")
+        position = after
+    cursor.position = position
+
+
+Step = Callable[[Cursor, Any], None]
+
+
+def _steps(structure: Structure) -> list[Step]:
+    """Readers of the plain fields, neighbours of fixed size joined into one."""
+    steps: list[Step] = []
+    run: list[FieldPlan] = []
+    for field in structure.plain:
+        if field.fixed_format is not None:
+            run.append(field)
+            continue
+        if run:
+            steps.append(_run_step(structure.entity_type, run))
+            run = []
+        set_field = _setter(structure.entity_type, field.name)
+        steps.append(_single_step(set_field, _field_reader(field, structure.flexible)))
+    if run:
+        steps.append(_run_step(structure.entity_type, run))
+    return steps
+
+
+def _single_step(set_field: Set, read: Reader) -> Step:
+    def step(cursor: Cursor, entity: Any) -> None:
+        set_field(entity, read(cursor))
+
+    return step
+
+
+def _run_step(entity_type: type[Any], run: list[FieldPlan]) -> Step:
+    layout = struct.Struct(">" + "".join(field.fixed_format or "" for field in run))
+    size = layout.size
+    unpack = layout.unpack_from
+    setters = [_setter(entity_type, field.name) for field in run]
+    converters = [(i, c) for i, field in enumerate(run) if (c := _converter(field)) is not None]
+
+    def step(cursor: Cursor, entity: Any) -> None:
+        position = cursor.position
+        cursor.position = position + size
+        for set_field, value in zip(setters, unpack(cursor.view, position), strict=True):
+            set_field(entity, value)
+
+    def converting_step(cursor: Cursor, entity: Any) -> None:
+        position = cursor.position
+        cursor.position = position + size
+        raw = list(unpack(cursor.view, position))
+        for index, convert in converters:
+            raw[index] = convert(raw[index])
+        for set_field, value in zip(setters, raw, strict=True):
+            set_field(entity, value)
+
+    return converting_step if converters else step
+
+
+def _field_reader(field: FieldPlan, flexible: bool) -> Reader:
+    if field.is_array:
+        return _array_reader(field, flexible)
+    if field.kind == "struct":
+        assert field.of is not None
+        read = _entity_reader(field.of)
+        if not field.nullable:
+            return read
+        return _nullable_tagged_struct(read) if field.tag is not None else _nullable_struct(read)
+    if field.kind in PRIMITIVES:
+        return _primitive_reader(field)
+    return _variable_reader(field, flexible)
+
+
+def _primitive_reader(field: FieldPlan) -> Reader:
+    layout = struct.Struct(">" + PRIMITIVES[field.kind][0])
+    size = layout.size
+    convert = _converter(field)
+
+    def read(cursor: Cursor) -> Any:
+        (value,) = layout.unpack_from(cursor.view, cursor.position)
+        cursor.position += size
+        return value if convert is None else convert(value)
+
+    return read
+
+
+def _nullable_struct(read: Reader) -> Reader:
+    def read_nullable(cursor: Cursor) -> Any:
+        """A struct behind a byte: 1, or -1 for null (KIP-893)."""
+        marker = cursor.view[cursor.position]
+        cursor.position += 1
+        return None if marker >= 0x80 else read(cursor)
+
+    return read_nullable
+
+
+def _nullable_tagged_struct(read: Reader) -> Reader:
+    def read_nullable(cursor: Cursor) -> Any:
+        """In a tagged field the byte is a varint: 1, or 0 for null."""
+        marker, cursor.position = read_uvarint(cursor.view, cursor.position)
+        return read(cursor) if marker else None
+
+    return read_nullable
+
+
+def _variable_reader(field: FieldPlan, flexible: bool) -> Reader:
+    read_length = _length_reader(field, flexible)
+    kind, nullable, name = field.kind, field.nullable, field.name
+
+    def read(cursor: Cursor) -> Any:
+        length = read_length(cursor)
+        if length < 0:
+            if length == -1 and nullable:
+                return None
+            raise InvalidFrame(f"{name} has a length of {length}")
+        start = cursor.position
+        end = start + length
+        if end > cursor.end:
+            raise InvalidFrame(f"cut short in {name}")
+        cursor.position = end
+        data = cursor.view[start:end]
+        if kind == "string":
+            return str(data, "utf-8")
+        return data if kind == "records" else bytes(data)
+
+    return read
+
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+
+
+def _length_reader(field: FieldPlan, flexible: bool) -> Callable[[Cursor], int]:
+    if flexible:
+        return _compact_length
+    layout = _INT16 if field.kind == "string" and not field.is_array else _INT32
+    size = layout.size
+
+    def read_length(cursor: Cursor) -> int:
+        (length,) = layout.unpack_from(cursor.view, cursor.position)
+        cursor.position += size
+        return int(length)
+
+    return read_length
+
+
+def _compact_length(cursor: Cursor) -> int:
+    byte = cursor.view[cursor.position]
+    if byte < 0x80:
+        cursor.position += 1
+        return byte - 1
+    length, cursor.position = read_uvarint(cursor.view, cursor.position)
+    return length - 1
+
+
+def _array_reader(field: FieldPlan, flexible: bool) -> Reader:
+    read_length = _length_reader(field, flexible)
+    nullable, name = field.nullable, field.name
+    read_elements, least = _elements_reader(field, flexible)
+
+    def read(cursor: Cursor) -> Any:
+        count = read_length(cursor)
+        if count < 0:
+            if count == -1 and nullable:
+                return None
+            raise InvalidFrame(f"{name} has a count of {count}")
+        if count * least > cursor.end - cursor.position:
+            raise InvalidFrame(f"{name} has a count of {count}, more than there are bytes for")
+        cursor.budget -= count
+        if cursor.budget < 0:
+            raise InvalidFrame(f"more than {MAX_ELEMENTS} array elements")
+        return read_elements(cursor, count)
+
+    return read
+
+
+def _elements_reader(
+    field: FieldPlan, flexible: bool
+) -> tuple[Callable[[Cursor, int], tuple[Any, ...]], int]:
+    """A reader of so many elements, and the fewest bytes that one takes."""
+    element = FieldPlan(
+        name=field.name,
+        kind=field.kind,
+        default=None,
+        of=field.of,
+        nullable=field.optional_element,
+    )
+    code = PRIMITIVES.get(field.kind, ("", None))[0]
+    convert = _converter(element)
+
+    def read_fixed(cursor: Cursor, count: int) -> tuple[Any, ...]:
+        layout = f">{count}{code}" if code != "16s" else ">" + code * count
+        values = struct.unpack_from(layout, cursor.view, cursor.position)
+        cursor.position += count * FIXED_SIZES[code]
+        return values if convert is None else tuple(map(convert, values))
+
+    if code:
+        return read_fixed, FIXED_SIZES[code]
+    read = _field_reader(element, flexible)
+
+    def read_each(cursor: Cursor, count: int) -> tuple[Any, ...]:
+        return tuple([read(cursor) for _ in range(count)])
+
+    if field.of is not None:
+        return read_each, max(field.of.min_bytes, 1)
+    return read_each, 1
+
+
+def _converter(field: FieldPlan) -> Convert | None:
+    """From what struct gives to what the entity holds; None where that is the same."""
+    kind = field.kind
+    if kind == "uuid":
+        return _uuid_or_none if field.nullable else _uuid
+    if kind == "datetime_i64":
+        return _datetime_or_none if field.nullable else _datetime
+    if kind == "error_code":
+        return error_code
+    return _timedelta if kind.startswith("timedelta") else None
+
+
+_ZERO = bytes(16)
+
+
+@lru_cache(maxsize=4096)
+def _uuid(raw: bytes) -> UUID:
+    """Topic ids come again and again, and a UUID takes long to make."""
+    return UUID(bytes=raw)
+
+
+def _uuid_or_none(raw: bytes) -> UUID | None:
+    return None if raw == _ZERO else _uuid(raw)
+
+
+@lru_cache(maxsize=256)
+def _timedelta(milliseconds: int) -> timedelta:
+    try:
+        return timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        raise InvalidFrame(f"a duration of {milliseconds} ms") from None
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _datetime(milliseconds: int) -> datetime:
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        raise InvalidFrame(f"a time of {milliseconds} ms") from None
+
+
+def _datetime_or_none(milliseconds: int) -> datetime | None:
+    return None if milliseconds == -1 else _datetime(milliseconds)
+
+
+def _default_entity(field: FieldPlan) -> Any:
+    """A tagged field's value where it is not sent, as the entity holds it.
+
+    A struct's default may be left to be spelt out: a struct of its fields' defaults.
+    """
+    if field.default is not MISSING:
+        return field.default
+    assert field.of is not None
+    defaults = {f.name: _default_entity(f) for f in (*field.of.plain, *field.of.tagged)}
+    return field.of.entity_type(**defaults)

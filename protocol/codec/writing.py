@@ -1,0 +1,302 @@
+"""Nested dicts or entities to bytes: writers compiled from structures.
+
+A mapping may leave out any field (its default is written) and may carry fields of other versions
+(they are passed over); a name that no version has is a bug of the caller's. Values are taken as
+handlers have them: durations and times as ints in ms, error codes as ints, the zero UUID as None,
+next to timedelta, datetime, ErrorCode and UUID.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+from typing import Any
+from uuid import UUID
+
+from odradek.protocol.codec.structure import PRIMITIVES, FieldPlan, Structure
+
+Writer = Callable[[bytearray, Any], None]
+Step = Callable[[bytearray, Sequence[Any]], None]
+
+
+def compile_writer(structure: Structure) -> Callable[[Any], bytes]:
+    """A function from a mapping or an entity to its bytes."""
+    write = _entity_writer(structure)
+
+    def write_whole(value: Any) -> bytes:
+        out = bytearray()
+        write(out, value)
+        return bytes(out)
+
+    return write_whole
+
+
+def _entity_writer(structure: Structure) -> Writer:
+    steps = _steps(structure)
+    write_tags = _tags_step(structure)
+    names = frozenset(structure.names) | {name for name, _ in structure.absent}
+    passed_over: set[str] = set()
+    defaults = [(f.name, _default(f)) for f in (*structure.plain, *structure.tagged)]
+    get_attributes = _attributes_getter(structure.names)
+
+    def write(out: bytearray, value: Any) -> None:
+        if isinstance(value, Mapping):
+            items: Sequence[Any] = [value.get(name, default) for name, default in defaults]
+            if not names.issuperset(value):
+                _check_names(value.keys() - names, passed_over, structure)
+        else:
+            items = get_attributes(value)
+        for step in steps:
+            step(out, items)
+        if write_tags is not None:
+            write_tags(out, items)
+
+    return write
+
+
+def _check_names(unknown: set[str], passed_over: set[str], structure: Structure) -> None:
+    """Names of other versions are remembered as such; KeyError for those that no version has."""
+    unknown -= passed_over
+    if not unknown:
+        return
+    nowhere = structure.unknown_names(set(unknown))
+    if nowhere:
+        raise KeyError(f"{structure.entity_type.__name__} has no {', '.join(sorted(nowhere))}")
+    passed_over |= unknown
+
+
+def _attributes_getter(names: tuple[str, ...]) -> Callable[[Any], Sequence[Any]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda entity: [getattr(entity, name) for name in names]
+
+
+def _default(field: FieldPlan) -> Any:
+    """What is written of a field that a mapping leaves out; {} is a struct of defaults."""
+    return {} if field.default is MISSING else field.default
+
+
+def _steps(structure: Structure) -> list[Step]:
+    """Writers of the plain fields, neighbours of fixed size joined into one."""
+    steps: list[Step] = []
+    run: list[FieldPlan] = []
+    for index, field in enumerate(structure.plain):
+        if field.fixed_format is not None:
+            run.append(field)
+            continue
+        if run:
+            steps.append(_run_step(run, index - len(run)))
+            run = []
+        steps.append(_single_step(_field_writer(field, structure.flexible), index))
+    if run:
+        steps.append(_run_step(run, len(structure.plain) - len(run)))
+    return steps
+
+
+def _single_step(write: Writer, index: int) -> Step:
+    def step(out: bytearray, items: Sequence[Any]) -> None:
+        write(out, items[index])
+
+    return step
+
+
+def _run_step(run: list[FieldPlan], start: int) -> Step:
+    pack = struct.Struct(">" + "".join(field.fixed_format or "" for field in run)).pack
+    end = start + len(run)
+    converters = [(i, c) for i, field in enumerate(run) if (c := _CONVERTERS.get(field.kind))]
+
+    def step(out: bytearray, items: Sequence[Any]) -> None:
+        out += pack(*items[start:end])
+
+    def converting_step(out: bytearray, items: Sequence[Any]) -> None:
+        values = list(items[start:end])
+        for index, convert in converters:
+            values[index] = convert(values[index])
+        out += pack(*values)
+
+    return converting_step if converters else step
+
+
+def _tags_step(structure: Structure) -> Step | None:
+    """The section of tagged fields: those that differ from their defaults, by tag."""
+    if not structure.flexible:
+        return None
+    if not structure.tagged:
+        return lambda out, _items: out.append(0)
+    first = len(structure.plain)
+    fields = []
+    for index, field in enumerate(structure.tagged, first):
+        write = _field_writer(field, True)
+        default = bytearray()
+        write(default, _default(field))
+        fields.append((index, field, write, default))
+
+    def step(out: bytearray, items: Sequence[Any]) -> None:
+        count = 0
+        section = bytearray()
+        for index, field, write, default in fields:
+            value = items[index]
+            if value is field.default or (value is None and not field.nullable):
+                continue
+            encoded = bytearray()
+            write(encoded, value)
+            if encoded == default:
+                continue
+            count += 1
+            append_uvarint(section, field.tag or 0)
+            append_uvarint(section, len(encoded))
+            section += encoded
+        append_uvarint(out, count)
+        out += section
+
+    return step
+
+
+def append_uvarint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _field_writer(field: FieldPlan, flexible: bool) -> Writer:
+    if field.is_array:
+        return _array_writer(field, flexible)
+    if field.kind == "struct":
+        assert field.of is not None
+        write = _entity_writer(field.of)
+        return _nullable_struct(write, field.tag is not None) if field.nullable else write
+    if field.kind in PRIMITIVES:
+        return _primitive_writer(field)
+    return (
+        _string_writer(field, flexible)
+        if field.kind == "string"
+        else _bytes_writer(field, flexible)
+    )
+
+
+def _primitive_writer(field: FieldPlan) -> Writer:
+    pack = struct.Struct(">" + PRIMITIVES[field.kind][0]).pack
+    convert = _CONVERTERS.get(field.kind)
+
+    def write(out: bytearray, value: Any) -> None:
+        out += pack(value if convert is None else convert(value))
+
+    return write
+
+
+def _nullable_struct(write: Writer, tagged: bool) -> Writer:
+    """A struct behind a byte (KIP-893); its null is -1, but 0 in a tagged field."""
+    null = 0 if tagged else 0xFF
+
+    def write_nullable(out: bytearray, value: Any) -> None:
+        if value is None:
+            out.append(null)
+        else:
+            out.append(1)
+            write(out, value)
+
+    return write_nullable
+
+
+def _string_writer(field: FieldPlan, flexible: bool) -> Writer:
+    write_length = _append_compact_length if flexible else _append_int16
+    name, nullable = field.name, field.nullable
+
+    def write(out: bytearray, value: Any) -> None:
+        if value is None:
+            if not nullable:
+                raise TypeError(f"{name} is not nullable")
+            write_length(out, -1)
+            return
+        data = value.encode()
+        write_length(out, len(data))
+        out += data
+
+    return write
+
+
+def _bytes_writer(field: FieldPlan, flexible: bool) -> Writer:
+    write_length = _append_compact_length if flexible else _append_int32
+    name, nullable = field.name, field.nullable
+
+    def write(out: bytearray, value: Any) -> None:
+        if value is None:
+            if not nullable:
+                raise TypeError(f"{name} is not nullable")
+            write_length(out, -1)
+            return
+        write_length(out, len(value))
+        out += value
+
+    return write
+
+
+def _array_writer(field: FieldPlan, flexible: bool) -> Writer:
+    write_length = _append_compact_length if flexible else _append_int32
+    name, nullable = field.name, field.nullable
+    element = FieldPlan(name=name, kind=field.kind, default=None, of=field.of)
+    code = PRIMITIVES.get(field.kind, ("", None))[0]
+    convert = _CONVERTERS.get(field.kind)
+    write_element = _field_writer(element, flexible)
+
+    def write(out: bytearray, value: Any) -> None:
+        if value is None:
+            if not nullable:
+                raise TypeError(f"{name} is not nullable")
+            write_length(out, -1)
+            return
+        count = len(value)
+        write_length(out, count)
+        if code and convert is None:
+            out += struct.pack(f">{count}{code}", *value)
+        else:
+            for item in value:
+                write_element(out, item)
+
+    return write
+
+
+def _append_compact_length(out: bytearray, length: int) -> None:
+    if length < 0x7F:
+        out.append(length + 1)
+    else:
+        append_uvarint(out, length + 1)
+
+
+def _append_int16(out: bytearray, length: int) -> None:
+    out += struct.pack(">h", length)
+
+
+def _append_int32(out: bytearray, length: int) -> None:
+    out += struct.pack(">i", length)
+
+
+_ZERO_UUID = bytes(16)
+_MILLISECOND = timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _uuid(value: UUID | None) -> bytes:
+    return _ZERO_UUID if value is None else value.bytes
+
+
+def _milliseconds(value: timedelta | int) -> int:
+    return value // _MILLISECOND if isinstance(value, timedelta) else value
+
+
+def _timestamp(value: datetime | int | None) -> int:
+    if value is None:
+        return -1
+    return (value - _EPOCH) // _MILLISECOND if isinstance(value, datetime) else value
+
+
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {
+    "uuid": _uuid,
+    "timedelta_i32": _milliseconds,
+    "timedelta_i64": _milliseconds,
+    "datetime_i64": _timestamp,
+}
