@@ -1,0 +1,244 @@
+"""Descriptors are few and files are many: the pool under `RealFiles` (DESIGN: 4,000 partitions)."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import random
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path as OsPath
+
+import pytest
+
+from odradek.seams.files import OutOfDescriptors, Path, WouldBlock
+from odradek.seams.real_files import RealFile, RealFiles
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """Let this process open `count` more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() + 64, before[1]))
+    plugs: list[int] = []
+    try:
+        while True:
+            try:
+                plugs.append(os.dup(0))
+            except OSError:
+                break
+        for plug in plugs[:count]:
+            os.close(plug)
+        del plugs[:count]
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for plug in plugs:
+            os.close(plug)
+
+
+def test_5000_files_under_256_descriptors(tmp_path: OsPath) -> None:
+    files = RealFiles(max_open=256)
+    before = open_descriptors()
+    opened = [files.open(Path(tmp_path) / str(n), create=True) for n in range(5000)]
+    rng = random.Random(1)
+    expected = [b""] * 5000
+    for _ in range(10_000):
+        n = rng.randrange(5000)
+        part = b"%d." % rng.randrange(1000)
+        opened[n].append_v([part])
+        expected[n] += part
+        if rng.random() < 0.3:
+            assert bytes(opened[n].map_read(opened[n].size)) == expected[n]
+    for file, data in zip(opened, expected, strict=True):
+        assert file.read_at(0, 1 << 20) == data
+    statistics = files.statistics()
+    assert statistics.open_files + statistics.maps <= 256
+    assert open_descriptors() - before <= 256
+    assert statistics.evicted_files > 5000
+    assert statistics.evicted_maps > 1000
+    for file in opened:
+        file.close()
+    assert open_descriptors() == before
+    assert files.statistics().maps == 0
+
+
+def test_the_least_recently_used_goes_first(tmp_path: OsPath) -> None:
+    files = RealFiles(max_open=6)  # four for files, two for maps
+    opened = [files.open(Path(tmp_path) / str(n), create=True) for n in range(4)]
+    opened[0].append_v([b"x"])
+    files.open(Path(tmp_path) / "4", create=True)
+    assert [file.fd >= 0 for file in opened] == [True, False, True, True]
+
+
+def test_a_descriptor_in_use_is_never_evicted(tmp_path: OsPath) -> None:
+    files = RealFiles(max_open=3)
+    first = files.open(Path(tmp_path) / "first", create=True)
+    fd = first.borrow()
+    for n in range(10):
+        files.open(Path(tmp_path) / str(n), create=True).append_v([b"x"])
+    assert first.fd == fd
+    os.fstat(fd)
+    first.close()
+    os.fstat(fd)
+    first.give_back()
+    with pytest.raises(OSError):
+        os.fstat(fd)
+
+
+def test_a_map_whose_view_is_held_is_never_evicted(tmp_path: OsPath) -> None:
+    files = RealFiles(max_open=3)
+    opened = [files.open(Path(tmp_path) / str(n), create=True) for n in range(5)]
+    for file in opened:
+        file.append_v([b"0123"])
+    view = opened[0].map_read(4)
+    for file in opened[1:]:
+        assert bytes(file.map_read(4)) == b"0123"
+    assert bytes(view) == b"0123"
+    assert files.statistics().maps == 2
+
+
+def test_a_pin_survives_eviction(tmp_path: OsPath) -> None:
+    files = RealFiles(max_open=3)
+    pinned = files.open(Path(tmp_path) / "pinned", create=True)
+    pinned.append_v([b"0123456789"])
+    pinned.pin()
+    for n in range(10):
+        files.open(Path(tmp_path) / str(n), create=True).append_v([b"x"])
+    assert pinned.fd < 0
+    pinned.close()
+    files.remove(Path(tmp_path) / "pinned")
+    for n in range(10):
+        files.open(Path(tmp_path) / str(n)).read_at(0, 1)
+    assert pinned.read_at(0, 10) == b"0123456789"
+    pinned.unpin()
+    assert pinned.fd < 0
+    assert files.statistics().pinned_files == 0
+
+
+def test_exhaustion_evicts_and_goes_on(tmp_path: OsPath) -> None:
+    """The kernel's limit is lower than the pool's: sockets took more than their half."""
+    files = RealFiles(max_open=3000)
+    for n in range(100):
+        files.open(Path(tmp_path) / str(n), create=True).append_v([b"0123"])
+    opened = [files.open(Path(tmp_path) / str(n)) for n in range(100)]
+    with descriptors_left(8):
+        for file in opened:
+            assert file.read_at(0, 4) == b"0123"
+            assert bytes(file.map_read(4)) == b"0123"
+
+
+def test_exhaustion_with_nothing_to_evict_is_back_pressure(tmp_path: OsPath) -> None:
+    files = RealFiles(max_open=64)
+    path = Path(tmp_path) / "f"
+    file = files.open(path, create=True)
+    file.append_v([b"0123"])
+    lazy = files.open(path)
+    file.borrow()
+    with descriptors_left(0):
+        for use in (
+            lambda: lazy.read_at(0, 1),
+            lambda: file.map_read(1),
+            lambda: files.open(Path(tmp_path) / "new", create=True),
+            lambda: files.read(path),
+            lambda: files.sync_directory(path.parent),
+            lambda: files.lock(Path(tmp_path) / ".lock"),
+        ):
+            with pytest.raises(OutOfDescriptors) as caught:
+                use()
+            assert caught.value.errno == errno.EMFILE
+    assert lazy.read_at(0, 4) == b"0123"
+    file.give_back()
+
+
+def test_the_soft_limit_is_raised(tmp_path: OsPath) -> None:
+    soft, hard = before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    try:
+        RealFiles()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_dropped_files_leak_nothing(tmp_path: OsPath) -> None:
+    gc.collect()
+    before = open_descriptors()
+    files = RealFiles(max_open=64)
+    opened = [files.open(Path(tmp_path) / str(n), create=True) for n in range(20)]
+    assert open_descriptors() == before + 20
+    del files, opened
+    gc.collect()
+    assert open_descriptors() == before
+
+
+def test_threads_and_evictions_never_meet(tmp_path: OsPath) -> None:
+    """Offloaded reads and syncs while others open files: each sees its own file's bytes."""
+    files = RealFiles(max_open=5)
+    opened: list[RealFile] = []
+    for n in range(40):
+        file = files.open(Path(tmp_path) / str(n), create=True)
+        file.append_v([b"%08d" % n * 8])
+        opened.append(file)
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        try:
+            for _ in range(400):
+                n = rng.randrange(40)
+                if opened[n].read_at(0, 64) != b"%08d" % n * 8:
+                    wrong.append(n)
+                if bytes(opened[n].map_read(64)) != b"%08d" % n * 8:
+                    wrong.append(n)
+                if rng.random() < 0.02:
+                    opened[n].sync()
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_cold_pages_would_block(tmp_path: OsPath) -> None:
+    files = RealFiles(max_open=8)
+    file = files.open(Path(tmp_path) / "f", create=True)
+    file.append_v([os.urandom(1 << 20)])
+    file.sync()
+    fd = file.borrow()
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    file.give_back()
+    try:
+        file.read_at(0, 1 << 20, nowait=True)
+    except WouldBlock:
+        warm = file.read_at(0, 1 << 20)
+        assert file.read_at(0, 1 << 20, nowait=True) == warm
+    else:
+        pytest.skip("this file system keeps its pages, or cannot tell")
+
+
+def test_nowait_where_the_file_system_cannot_tell() -> None:
+    """tmpfs says EOPNOTSUPP: its pages are in memory, and the read is done."""
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("no tmpfs to write to")
+    files = RealFiles(max_open=8)
+    path = Path("/dev/shm") / f"odradek-test-{os.getpid()}"
+    file = files.open(path, create=True)
+    try:
+        file.append_v([b"0123456789"])
+        assert file.read_at(2, 3, nowait=True) == b"234"
+        assert file.read_at(9, 3, nowait=True) == b"9"
+    finally:
+        files.remove(path)
+        file.close()

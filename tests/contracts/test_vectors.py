@@ -1,0 +1,17 @@
+"""What is left of a list of buffers after a short write."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.seams.vectors import rest_after
+
+
+@given(parts=st.lists(st.binary(max_size=9)), data=st.data())
+def test_the_rest_is_the_rest(parts: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(parts)
+    taken = data.draw(st.integers(0, len(whole)))
+    rest = rest_after(parts, taken)
+    assert b"".join(bytes(part) for part in rest) == whole[taken:]
+    assert all(len(part) for part in rest)
