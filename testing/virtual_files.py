@@ -221,6 +221,7 @@ class VirtualFiles:
         return sorted(self.disk.directory(path).names)
 
     def make_directory(self, path: Path) -> None:
+        self.power.check()
         for place in [*reversed(path.parents), path]:
             found = self.disk.find(place)
             if found is None:
@@ -229,7 +230,6 @@ class VirtualFiles:
                 self.disk.put((parent, place.name, DirectoryNode(parent.mount)))
             elif isinstance(found, FileNode):
                 raise disk_error(errno.EEXIST if place == path else errno.ENOTDIR, place)
-        self.power.check()
 
     def rename(self, old: Path, new: Path) -> None:
         self._enter("rename", old)
