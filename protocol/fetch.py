@@ -1,14 +1,33 @@
-"""Fetch responses, versions 4 to 18, written by hand: headers as bytes, records as they are."""
+"""Fetch responses, versions 4 to 18, written by hand: fields as bytes, records as they are.
+
+The answer is a list of parts: the encoded fields up to a partition's records, the records as they
+were handed in (slices of segment files, mostly), the fields after them. Nothing is read or copied.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import Struct
 from uuid import UUID
 
+from odradek.protocol.codec.writing import append_uvarint
 from odradek.seams.files import Buffer, FileSlice
 
 Part = Buffer | FileSlice
+
+FLEXIBLE_VERSION = 12
+TOPIC_ID_VERSION = 13
+NODE_ENDPOINTS_VERSION = 16
+
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_THROTTLE = Struct(">i")
+_THROTTLE_ERROR_SESSION = Struct(">ihi")
+_PARTITION_V4 = Struct(">ihqq")
+_PARTITION_V5 = Struct(">ihqqq")
+_ABORTED = Struct(">qq")
+_ZERO_UUID = bytes(16)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +53,8 @@ class FetchedPartition:
 
 @dataclass(slots=True, kw_only=True)
 class FetchedTopic:
+    """A topic's part of the answer: named up to version 12, by id from 13 on."""
+
     name: str
     topic_id: UUID | None
     partitions: Sequence[FetchedPartition]
@@ -41,6 +62,8 @@ class FetchedTopic:
 
 @dataclass(slots=True, kw_only=True)
 class NodeEndpoint:
+    """Where the leader is that an answer names; sent from version 16 on."""
+
     node_id: int
     host: str
     port: int
@@ -56,5 +79,137 @@ def write_fetch_response(
     topics: Sequence[FetchedTopic] = (),
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Part]:
-    """The body of a Fetch response as parts: encoded fields, and the records handed in."""
-    raise NotImplementedError
+    """The body of a Fetch response as parts: encoded fields, and the records handed in.
+
+    No records at all are sent as empty records, as Kafka does.
+    """
+    parts: list[Part] = []
+    flexible = version >= FLEXIBLE_VERSION
+    if version >= 7:
+        out = bytearray(_THROTTLE_ERROR_SESSION.pack(throttle_time_ms, error_code, session_id))
+    else:
+        out = bytearray(_THROTTLE.pack(throttle_time_ms))
+    _append_count(out, len(topics), flexible)
+    for topic in topics:
+        if version >= TOPIC_ID_VERSION:
+            out += topic.topic_id.bytes if topic.topic_id is not None else _ZERO_UUID
+        else:
+            _append_string(out, topic.name, flexible)
+        _append_count(out, len(topic.partitions), flexible)
+        for partition in topic.partitions:
+            _append_partition(out, partition, version)
+            records = partition.records
+            if records:
+                parts.append(out)
+                parts.extend(records)
+                out = bytearray()
+            if flexible:
+                _append_partition_tags(out, partition)
+        if flexible:
+            out.append(0)
+    if flexible:
+        if node_endpoints and version >= NODE_ENDPOINTS_VERSION:
+            out += _node_endpoints_tag(node_endpoints)
+        else:
+            out.append(0)
+    if out:
+        parts.append(out)
+    return parts
+
+
+def _append_partition(out: bytearray, partition: FetchedPartition, version: int) -> None:
+    """A partition's fields up to its records, their size included."""
+    flexible = version >= FLEXIBLE_VERSION
+    if version >= 5:
+        out += _PARTITION_V5.pack(
+            partition.index,
+            partition.error_code,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log_start_offset,
+        )
+    else:
+        out += _PARTITION_V4.pack(
+            partition.index,
+            partition.error_code,
+            partition.high_watermark,
+            partition.last_stable_offset,
+        )
+    aborted = partition.aborted_transactions
+    if aborted is None:
+        out += b"\0" if flexible else b"\xff\xff\xff\xff"
+    else:
+        _append_count(out, len(aborted), flexible)
+        for producer_id, first_offset in aborted:
+            out += _ABORTED.pack(producer_id, first_offset)
+            if flexible:
+                out.append(0)
+    if version >= 11:
+        out += _INT32.pack(partition.preferred_read_replica)
+    size = 0
+    for part in partition.records:
+        size += part.size if isinstance(part, FileSlice) else len(part)
+    _append_count(out, size, flexible)
+
+
+def _append_partition_tags(out: bytearray, partition: FetchedPartition) -> None:
+    diverging, leader, snapshot = (
+        partition.diverging_epoch,
+        partition.current_leader,
+        partition.snapshot_id,
+    )
+    if diverging is None and leader is None and snapshot is None:
+        out.append(0)
+        return
+    sections = []
+    # A tag's number, the size of what follows, the struct and its own empty tags.
+    if diverging is not None:
+        sections.append(_DIVERGING.pack(0, 13, *diverging, 0))
+    if leader is not None:
+        sections.append(_LEADER.pack(1, 9, *leader, 0))
+    if snapshot is not None:
+        sections.append(_SNAPSHOT.pack(2, 13, *snapshot, 0))
+    out.append(len(sections))
+    out += b"".join(sections)
+
+
+_DIVERGING = Struct(">bbiqb")
+_LEADER = Struct(">bbiib")
+_SNAPSHOT = Struct(">bbqib")
+
+
+def _node_endpoints_tag(endpoints: Sequence[NodeEndpoint]) -> bytearray:
+    """The section of the response's tagged fields, with the endpoints in it (tag 0)."""
+    field = bytearray()
+    _append_count(field, len(endpoints), True)
+    for endpoint in endpoints:
+        field += _INT32.pack(endpoint.node_id)
+        _append_string(field, endpoint.host, True)
+        field += _INT32.pack(endpoint.port)
+        if endpoint.rack is None:
+            field.append(0)
+        else:
+            _append_string(field, endpoint.rack, True)
+        field.append(0)
+    section = bytearray(b"\1\0")
+    append_uvarint(section, len(field))
+    section += field
+    return section
+
+
+def _append_count(out: bytearray, count: int, flexible: bool) -> None:
+    if not flexible:
+        out += _INT32.pack(count)
+    elif count < 0x7F:
+        out.append(count + 1)
+    else:
+        append_uvarint(out, count + 1)
+
+
+def _append_string(out: bytearray, text: str, flexible: bool) -> None:
+    data = text.encode()
+    if flexible:
+        append_uvarint(out, len(data) + 1)
+    else:
+        out += _INT16.pack(len(data))
+    out += data

@@ -328,7 +328,7 @@ def _converter(field: FieldPlan) -> Convert | None:
     """From what struct gives to what the entity holds; None where that is the same."""
     kind = field.kind
     if kind == "uuid":
-        return _uuid_or_none if field.nullable else _uuid
+        return _uuid_or_none if field.nullable else uuid_of
     if kind == "datetime_i64":
         return _datetime_or_none if field.nullable else _datetime
     if kind == "error_code":
@@ -340,13 +340,13 @@ _ZERO = bytes(16)
 
 
 @lru_cache(maxsize=4096)
-def _uuid(raw: bytes) -> UUID:
+def uuid_of(raw: bytes) -> UUID:
     """Topic ids come again and again, and a UUID takes long to make."""
     return UUID(bytes=raw)
 
 
 def _uuid_or_none(raw: bytes) -> UUID | None:
-    return None if raw == _ZERO else _uuid(raw)
+    return None if raw == _ZERO else uuid_of(raw)
 
 
 @lru_cache(maxsize=256)
