@@ -1,0 +1,74 @@
+"""A full log directory is an error to the producer, not the end of the broker.
+
+The broker's files are virtual (a disk with a capacity); its sockets and clients are real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from odradek.seams.files import Path
+from odradek.seams.real import real_seams
+from odradek.testing import Broker
+from odradek.testing.power import Power
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_files import VirtualFiles
+
+CAPACITY = 64 * 1024 * 1024
+VALUE = b"v" * 100_000
+
+
+@pytest.fixture
+def disk() -> VirtualDisk:
+    disk = VirtualDisk()
+    disk.mount(Path("/small"), CAPACITY)
+    return disk
+
+
+@pytest.fixture
+def broker(disk: VirtualDisk) -> Iterator[Broker]:
+    seams = replace(real_seams(), files=VirtualFiles(disk, Power()))
+    with Broker(topics=["t"], data="/small/data", seams=seams) as broker:
+        yield broker
+
+
+def produce(bootstrap: str, count: int) -> tuple[list[int], list[KafkaError]]:
+    """Offsets acknowledged, and errors; nothing is retried."""
+    offsets: list[int] = []
+    errors: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            offsets.append(message.offset())
+        else:
+            errors.append(error)
+
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "retries": 0, "batch.num.messages": 1, "log_level": 0}
+    )
+    for _ in range(count):
+        producer.produce("t", VALUE, partition=0, on_delivery=delivered)
+        producer.poll(0)
+    producer.flush(30)
+    return offsets, errors
+
+
+def test_a_full_disk_is_told_and_serving_goes_on(broker: Broker, disk: VirtualDisk) -> None:
+    offsets, errors = produce(broker.bootstrap, 700)
+    assert 0 < len(offsets) < 700
+    assert {error.code() for error in errors} == {KafkaError.KAFKA_STORAGE_ERROR}
+
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    consumer.assign([TopicPartition("t", 0, 0)])
+    read = consumer.consume(len(offsets), 10)
+    consumer.close()
+    assert [message.offset() for message in read] == sorted(offsets)
+
+    disk.mount_of(Path("/small/data")).capacity_bytes = 2 * CAPACITY
+    more, errors = produce(broker.bootstrap, 5)
+    assert errors == []
+    assert more == list(range(len(offsets), len(offsets) + 5))
