@@ -1,0 +1,73 @@
+"""ApiVersions: which APIs and versions are served, and the cluster's features (KIP-35, KIP-584)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from odradek.protocol import apis, messages
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller import image as images
+
+if TYPE_CHECKING:
+    from odradek.broker.context import RequestContext
+    from odradek.broker.node import Broker
+
+# Names and versions of client software, told since version 3 (KIP-511).
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_SOFTWARE_SINCE = 3
+_LEVEL_ZERO_SINCE = 4
+
+
+async def api_versions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    version = ctx.api_version
+    if version >= _SOFTWARE_SINCE and not (
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return {"error_code": ErrorCode.invalid_request, "api_keys": []}
+    image = ctx.broker.metadata.image
+    return {
+        "error_code": ErrorCode.none,
+        "api_keys": [_row(api) for api in _served()],
+        "supported_features": [
+            {"name": name, "min_version": low, "max_version": high}
+            for name, (low, high) in images.SUPPORTED_FEATURES.items()
+            # Clients of before version 4 break on a lowest level of 0 (KAFKA-17492).
+            if low > 0 or version >= _LEVEL_ZERO_SINCE
+        ],
+        "finalized_features_epoch": image.offset,
+        "finalized_features": [
+            {"name": name, "min_version_level": level, "max_version_level": level}
+            for name, level in image.features.items()
+            if level > 0
+        ],
+    }
+
+
+def _served() -> list[apis.Api]:
+    from odradek.broker.dispatch import routes
+
+    return [apis.APIS[key] for key in sorted(routes())]
+
+
+def _row(api: apis.Api) -> dict[str, int]:
+    return {
+        "api_key": api.key,
+        "min_version": api.advertised_min,
+        "max_version": api.max_version,
+    }
+
+
+def unsupported_version_answer(broker: Broker) -> bytes:
+    """The answer to ApiVersions at a version that is not served: in version 0, and with the range
+    of ApiVersions itself, from which the client can tell what to ask again with (KIP-511)."""
+    return messages.write_response(
+        apis.API_VERSIONS.key,
+        0,
+        {"error_code": ErrorCode.unsupported_version, "api_keys": [_row(apis.API_VERSIONS)]},
+    )
+
+
+HANDLERS = {apis.API_VERSIONS: api_versions}

@@ -1,0 +1,393 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
+
+What a resource's configs are and what they may be is `broker.config`'s business; what is changed
+goes through the controller's operations into the metadata log, and comes back from there. A broker's
+own configs and log levels are looked at by the broker itself first, as Kafka does (KIP-226, KIP-412).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from odradek.broker.apis.topic_view import check_topic_name
+from odradek.broker.config import describe, loggers
+from odradek.broker.config.describe import ConfigEntry
+from odradek.broker.config.tables import BROKER
+from odradek.broker.config.types import ConfigSource, ConfigType, ResourceType
+from odradek.broker.config.validation import broker_id, list_configs, validate_broker
+from odradek.broker.context import RequestContext
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import field
+from odradek.replication.controller import configs as operations
+from odradek.replication.controller.configs import (
+    Alteration,
+    AlteredResource,
+    AlterOperation,
+    Resource,
+)
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.operations import Plan
+
+Values = dict[str, Any]
+
+_UNKNOWN_TYPE = 0
+_DESCRIBED = frozenset(ResourceType) - {ResourceType.UNKNOWN}
+_LISTED_IN_0 = (ResourceType.CLIENT_METRICS,)
+_LISTED = (
+    ResourceType.GROUP,
+    ResourceType.CLIENT_METRICS,
+    ResourceType.BROKER_LOGGER,
+    ResourceType.BROKER,
+    ResourceType.TOPIC,
+)
+
+
+# DescribeConfigs
+
+
+async def describe_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    strange = [each for each in request.resources if each.resource_type not in _DESCRIBED]
+    if strange:
+        error = KafkaError(
+            ErrorCode.invalid_request, f"Resource type {strange[0].resource_type} has no configs"
+        )
+        return {"results": [_not_described(each, error) for each in request.resources]}
+    with_docs = field(request, "include_documentation", False)
+    return {
+        "results": [
+            _described(each, request.include_synonyms, with_docs, ctx) for each in request.resources
+        ]
+    }
+
+
+def _described(resource: Any, with_synonyms: bool, with_docs: bool, ctx: RequestContext) -> Values:
+    try:
+        entries = _entries(resource, ctx)
+    except KafkaError as error:
+        return _not_described(resource, error)
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "configs": [_entry(each, with_synonyms, with_docs) for each in entries],
+    }
+
+
+def _not_described(resource: Any, error: KafkaError) -> Values:
+    return {
+        "error_code": error.code,
+        "error_message": error.message or None,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "configs": [],
+    }
+
+
+def _entries(resource: Any, ctx: RequestContext) -> list[ConfigEntry]:
+    name, keys = resource.resource_name, resource.configuration_keys
+    image, config = ctx.broker.metadata.image, ctx.broker.config
+    match resource.resource_type:
+        case ResourceType.TOPIC:
+            check_topic_name(name)
+            if name not in image.topics_by_name:
+                raise KafkaError(ErrorCode.unknown_topic_or_partition)
+            return describe.describe_topic(config, image.topic_configs(name), keys)
+        case ResourceType.BROKER:
+            if not name:
+                return describe.describe_cluster(config, keys)
+            _check_this_broker(name, ctx)
+            return describe.describe_broker(config, keys)
+        case ResourceType.BROKER_LOGGER:
+            if not name:
+                raise KafkaError(ErrorCode.invalid_request, "Log levels need a broker's id")
+            _check_this_broker(name, ctx)
+            return _logger_entries(keys)
+        case ResourceType.CLIENT_METRICS:
+            _check_named(name, "A client metrics subscription")
+            overrides = image.config(ResourceType.CLIENT_METRICS, name)
+            return describe.describe_client_metrics(overrides, keys)
+        case _:
+            _check_named(name, "A group")
+            overrides = image.config(ResourceType.GROUP, name)
+            return describe.describe_group(config, overrides, keys)
+
+
+def _check_this_broker(name: str, ctx: RequestContext) -> None:
+    if broker_id(name) != ctx.broker.node_id:
+        raise KafkaError(
+            ErrorCode.invalid_request, f"This is broker {ctx.broker.node_id}, not {name}: ask that"
+        )
+
+
+def _check_named(name: str, what: str) -> None:
+    if not name:
+        raise KafkaError(ErrorCode.invalid_request, f"{what} is described by its name")
+
+
+def _logger_entries(keys: Sequence[str] | None) -> list[ConfigEntry]:
+    source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
+    return [
+        ConfigEntry(name, level, source, None, (), None)
+        for name, level in loggers.loggers().items()
+        if not keys or name in keys
+    ]
+
+
+def _entry(entry: ConfigEntry, with_synonyms: bool, with_docs: bool) -> Values:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "read_only": entry.read_only,
+        "config_source": int(entry.source),
+        "is_sensitive": entry.sensitive,
+        "synonyms": [
+            {"name": each.name, "value": each.value, "source": int(each.source)}
+            for each in entry.synonyms
+        ]
+        if with_synonyms
+        else [],
+        "config_type": entry.type.value if entry.type is not None else _UNKNOWN_TYPE,
+        "documentation": entry.doc if with_docs else None,
+    }
+
+
+# AlterConfigs and IncrementalAlterConfigs
+
+Check = Callable[[Any, RequestContext], bool]
+"""Looks at one resource; True if nothing is left to do for it. Raises KafkaError."""
+
+
+async def alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Replace all of a resource's configs by those given (KIP-133)."""
+    answers, wanted = _preprocess(request, ctx, _check_replacement)
+
+    def operation(image: MetadataImage) -> Plan[list[AlteredResource]]:
+        return operations.alter_configs(
+            image,
+            [
+                (_key(resource), {each.name: each.value for each in resource.configs})
+                for resource in wanted
+            ],
+            validate_config=ctx.broker.validate_config,
+            validate_only=request.validate_only,
+        )
+
+    altered = await ctx.broker.metadata.perform(operation) if wanted else []
+    return _responses(request, answers, altered)
+
+
+async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Set, delete, append to and subtract from single configs (KIP-339)."""
+    validate_only = request.validate_only
+    answers, wanted = _preprocess(
+        request, ctx, lambda resource, ctx: _check_alteration(resource, ctx, validate_only)
+    )
+
+    def operation(image: MetadataImage) -> Plan[list[AlteredResource]]:
+        return operations.incremental_alter_configs(
+            image,
+            [(_key(resource), _alterations(resource)) for resource in wanted],
+            validate_config=ctx.broker.validate_config,
+            list_configs=list_configs(),
+            validate_only=validate_only,
+        )
+
+    altered = await ctx.broker.metadata.perform(operation) if wanted else []
+    return _responses(request, answers, altered)
+
+
+def _key(resource: Any) -> Resource:
+    return resource.resource_type, resource.resource_name
+
+
+def _alterations(resource: Any) -> list[Alteration]:
+    return [Alteration(each.name, each.config_operation, each.value) for each in resource.configs]
+
+
+def _preprocess(
+    request: Any, ctx: RequestContext, check: Check
+) -> tuple[dict[Resource, AlteredResource], list[Any]]:
+    """What this broker answers by itself, and the resources that are left for the controller."""
+    counts = Counter(_key(resource) for resource in request.resources)
+    answers: dict[Resource, AlteredResource] = {}
+    left: list[Any] = []
+    for resource in request.resources:
+        try:
+            if counts[_key(resource)] > 1:
+                raise KafkaError(ErrorCode.invalid_request, "A resource is named twice")
+            _check_names(resource)
+            done = check(resource, ctx)
+        except KafkaError as error:
+            answers[_key(resource)] = AlteredResource(
+                *_key(resource), error.code, error.message or None
+            )
+            continue
+        if done:
+            answers[_key(resource)] = AlteredResource(*_key(resource))
+        else:
+            left.append(resource)
+    return answers, left
+
+
+def _check_names(resource: Any) -> None:
+    names = [each.name for each in resource.configs]
+    if len(set(names)) != len(names):
+        raise KafkaError(ErrorCode.invalid_request, "A config is named twice")
+    nulls = [
+        each.name
+        for each in resource.configs
+        if each.value is None
+        and field(each, "config_operation", AlterOperation.SET) != AlterOperation.DELETE
+    ]
+    if nulls:
+        raise KafkaError(ErrorCode.invalid_request, f"Configs without a value: {', '.join(nulls)}")
+
+
+def _check_replacement(resource: Any, ctx: RequestContext) -> bool:
+    match resource.resource_type:
+        case ResourceType.BROKER:
+            name = resource.resource_name
+            if name:
+                _check_this_broker(name, ctx)
+            configs = {each.name: each.value for each in resource.configs}
+            validate_broker(ctx.broker.config, configs, of_broker=bool(name))
+        case ResourceType.TOPIC | ResourceType.GROUP | ResourceType.CLIENT_METRICS:
+            pass
+        case _:
+            raise _not_alterable(resource)
+    return False
+
+
+def _check_alteration(resource: Any, ctx: RequestContext, validate_only: bool) -> bool:
+    match resource.resource_type:
+        case ResourceType.BROKER_LOGGER:
+            _alter_loggers(resource, ctx, validate_only)
+            return True
+        case ResourceType.BROKER:
+            name = resource.resource_name
+            if name:
+                _check_this_broker(name, ctx)
+            existing = ctx.broker.metadata.image.config(ResourceType.BROKER, name)
+            configs = altered_broker_configs(existing, _alterations(resource))
+            validate_broker(ctx.broker.config, configs, of_broker=bool(name))
+        case ResourceType.TOPIC | ResourceType.GROUP | ResourceType.CLIENT_METRICS:
+            pass
+        case _:
+            raise _not_alterable(resource)
+    return False
+
+
+def _not_alterable(resource: Any) -> KafkaError:
+    return KafkaError(
+        ErrorCode.invalid_request, f"Resource type {resource.resource_type} cannot be altered here"
+    )
+
+
+def altered_broker_configs(
+    existing: Mapping[str, str], alterations: Sequence[Alteration]
+) -> dict[str, str]:
+    """The dynamic configs a broker would have. Raises KafkaError."""
+    configs = dict(existing)
+    for each in alterations:
+        match each.operation:
+            case AlterOperation.SET:
+                configs[each.name] = each.value or ""
+            case AlterOperation.DELETE:
+                configs.pop(each.name, None)
+            case AlterOperation.APPEND | AlterOperation.SUBTRACT:
+                configs[each.name] = _altered_list(configs, each)
+            case _:
+                raise KafkaError(
+                    ErrorCode.invalid_request, f"There is no operation {each.operation}"
+                )
+    return configs
+
+
+def _altered_list(configs: Mapping[str, str], alteration: Alteration) -> str:
+    row = BROKER.get(alteration.name)
+    if row is None or row.type is not ConfigType.LIST:
+        raise KafkaError(ErrorCode.invalid_config, f"{alteration.name} is no list")
+    old = [item for item in (configs.get(row.name) or row.default or "").split(",") if item]
+    named = (alteration.value or "").split(",")
+    if alteration.operation == AlterOperation.APPEND:
+        return ",".join([*old, *(item for item in named if item not in old)])
+    return ",".join(item for item in old if item not in named)
+
+
+def _alter_loggers(resource: Any, ctx: RequestContext, validate_only: bool) -> None:
+    _check_this_broker(resource.resource_name, ctx)
+    levels: dict[str, str | None] = {}
+    for each in resource.configs:
+        if each.config_operation not in (AlterOperation.SET, AlterOperation.DELETE):
+            raise KafkaError(
+                ErrorCode.invalid_request, "Log levels can be set and deleted, nothing else"
+            )
+        deleted = each.config_operation == AlterOperation.DELETE
+        levels[each.name] = None if deleted else each.value
+        loggers.check_level(each.name, levels[each.name])
+    if not validate_only:
+        for name, level in levels.items():
+            loggers.set_level(name, level)
+
+
+def _responses(
+    request: Any, answers: dict[Resource, AlteredResource], altered: Sequence[AlteredResource]
+) -> Mapping[str, Any]:
+    for each in altered:
+        answers[each.resource_type, each.resource_name] = each
+    return {
+        "responses": [
+            {
+                "error_code": answers[_key(resource)].error_code,
+                "error_message": answers[_key(resource)].error_message,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+            }
+            for resource in request.resources
+        ]
+    }
+
+
+# ListConfigResources
+
+
+async def list_config_resources(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Which resources have configs, or could have: topics and brokers always (KIP-1142)."""
+    possible = _LISTED_IN_0 if ctx.api_version == 0 else _LISTED
+    wanted = tuple(field(request, "resource_types", ())) or possible
+    if not set(wanted) <= set(possible):
+        return {"error_code": ErrorCode.unsupported_version, "config_resources": []}
+    image = ctx.broker.metadata.image
+    brokers = [str(broker) for broker in sorted(image.brokers)]
+    names = {
+        ResourceType.GROUP: _configured(image, ResourceType.GROUP),
+        ResourceType.CLIENT_METRICS: _configured(image, ResourceType.CLIENT_METRICS),
+        ResourceType.BROKER_LOGGER: brokers,
+        ResourceType.BROKER: brokers,
+        ResourceType.TOPIC: list(image.topics_by_name),
+    }
+    return {
+        "error_code": ErrorCode.none,
+        "config_resources": [
+            {"resource_name": name, "resource_type": int(resource_type)}
+            for resource_type in _LISTED
+            if resource_type in wanted
+            for name in names[resource_type]
+        ],
+    }
+
+
+def _configured(image: MetadataImage, resource_type: ResourceType) -> list[str]:
+    return [name for kind, name in image.configs if kind == resource_type]
+
+
+HANDLERS = {
+    apis.DESCRIBE_CONFIGS: describe_configs,
+    apis.ALTER_CONFIGS: alter_configs,
+    apis.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    apis.LIST_CONFIG_RESOURCES: list_config_resources,
+}

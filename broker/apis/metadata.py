@@ -1,0 +1,209 @@
+"""Metadata: brokers, topics, partitions and their leaders; and topics that come about by asking.
+
+By version: 0 takes an empty list for all topics, later ones null; 10 answers with topic ids, and
+since 12 they can be asked by; the cluster's authorised operations are in 8 to 10 only. Kafka creates
+a missing topic behind the client's back and has it ask again; here the answer already shows it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from odradek.broker.apis.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from odradek.broker.apis.topic_view import (
+    NO_LEADER,
+    PartitionView,
+    TopicView,
+    missing_topic_error,
+)
+from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.context import RequestContext
+from odradek.broker.groups.config import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    offsets_topic,
+    transactions_topic,
+)
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import field
+from odradek.replication.controller.topics import NewTopic
+
+log = logging.getLogger("odradek.metadata")
+
+Values = dict[str, Any]
+
+_IDS_SINCE = 12
+_CLUSTER_OPERATIONS_IN = range(8, 11)
+_LISTENER_NOT_FOUND_SINCE = 6
+
+
+async def metadata(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    asked = request.topics
+    everything = asked is None or (ctx.api_version == 0 and not asked)
+    if not everything and ctx.api_version < _IDS_SINCE:
+        for topic in asked:
+            if topic.name is None or field(topic, "topic_id") is not None:
+                return _refused(asked, ctx)
+    topics = _all_topics(ctx) if everything else await _asked_topics(request, ctx)
+    if field(request, "include_topic_authorized_operations", False):
+        for values in topics:
+            if values["error_code"] is not ErrorCode.unknown_topic_id:
+                values["topic_authorized_operations"] = TOPIC_OPERATIONS
+    return {**_cluster(request, ctx), "topics": topics}
+
+
+def _cluster(request: Any, ctx: RequestContext) -> Values:
+    view = TopicView(ctx)
+    asked_operations = ctx.api_version in _CLUSTER_OPERATIONS_IN and field(
+        request, "include_cluster_authorized_operations", False
+    )
+    return {
+        "brokers": [
+            {
+                "node_id": broker.id,
+                "host": endpoint.host,
+                "port": endpoint.port,
+                "rack": broker.rack,
+            }
+            for broker, endpoint in view.brokers()
+        ],
+        "cluster_id": ctx.broker.cluster_id,
+        "controller_id": view.controller_id(),
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked_operations else NOT_ASKED,
+    }
+
+
+def _refused(asked: Iterable[Any], ctx: RequestContext) -> Values:
+    """Names cannot be null, nor topics be asked by id, before version 12."""
+    return {
+        "brokers": [],
+        "topics": [
+            {
+                "error_code": ErrorCode.invalid_request,
+                "name": topic.name or "",
+                "topic_id": field(topic, "topic_id"),
+                "partitions": [],
+            }
+            for topic in asked
+        ],
+        "error_code": ErrorCode.invalid_request,
+    }
+
+
+def _all_topics(ctx: RequestContext) -> list[Values]:
+    view = TopicView(ctx)
+    return [_topic(view, name, ctx.api_version) for name in view.image.topics_by_name]
+
+
+async def _asked_topics(request: Any, ctx: RequestContext) -> list[Values]:
+    ids = [
+        topic_id for topic in request.topics if (topic_id := field(topic, "topic_id")) is not None
+    ]
+    if ids:
+        return _topics_by_id(dict.fromkeys(ids), ctx)
+    names = list(dict.fromkeys(topic.name for topic in request.topics if topic.name is not None))
+    missing = [name for name in names if name not in ctx.broker.metadata.image.topics_by_name]
+    if (
+        missing
+        and field(request, "allow_auto_topic_creation", True)
+        and ctx.broker.config.get_bool("auto.create.topics.enable")
+    ):
+        await _create(missing, ctx)
+    view = TopicView(ctx)
+    return [_topic(view, name, ctx.api_version) for name in names]
+
+
+def _topics_by_id(ids: Iterable[UUID], ctx: RequestContext) -> list[Values]:
+    view = TopicView(ctx)
+    topics: list[Values] = []
+    for topic_id in ids:
+        found = view.image.topics_by_id.get(topic_id)
+        if found is None:
+            topics.append(
+                {
+                    "error_code": ErrorCode.unknown_topic_id,
+                    "name": None,
+                    "topic_id": topic_id,
+                    "partitions": [],
+                }
+            )
+        else:
+            topics.append(_topic(view, found.name, ctx.api_version))
+    return topics
+
+
+def _topic(view: TopicView, name: str, version: int) -> Values:
+    found = view.image.topics_by_name.get(name)
+    return {
+        "error_code": ErrorCode.none if found is not None else missing_topic_error(name),
+        "name": name,
+        "topic_id": found.id if found is not None else None,
+        "is_internal": view.is_internal(name),
+        "partitions": [_partition(view, each, version) for each in view.partitions(name)],
+    }
+
+
+def _partition(view: TopicView, partition: PartitionView, version: int) -> Values:
+    replicas, isr = partition.replicas, partition.isr
+    if version == 0:  # which has no word for what is offline, and calls it an error
+        replicas, isr = view.alive(replicas), view.alive(isr)
+    if partition.leader == NO_LEADER:
+        error = ErrorCode.leader_not_available
+        if partition.leader_known and version >= _LISTENER_NOT_FOUND_SINCE:
+            error = ErrorCode.listener_not_found
+    elif len(replicas) < len(partition.replicas) or len(isr) < len(partition.isr):
+        error = ErrorCode.replica_not_available
+    else:
+        error = ErrorCode.none
+    return {
+        "error_code": error,
+        "partition_index": partition.index,
+        "leader_id": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": replicas,
+        "isr_nodes": isr,
+        "offline_replicas": partition.offline,
+    }
+
+
+async def _create(names: Iterable[str], ctx: RequestContext) -> None:
+    """Create what can be created; whoever asks sees by the answer what could not."""
+    wanted = [
+        _new_topic(name, ctx.broker.config)
+        for name in names
+        if missing_topic_error(name) is ErrorCode.unknown_topic_or_partition
+    ]
+    if not wanted:
+        return
+    try:
+        created = await ctx.broker.create_topics(wanted)
+    except KafkaError as error:
+        log.warning("auto-creation of %s failed: %s", ", ".join(t.name for t in wanted), error)
+        return
+    for topic in created:
+        if topic.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
+            log.warning(
+                "auto-creation of %s failed: %s",
+                topic.name,
+                topic.error_message or topic.error_code.name,
+            )
+
+
+def _new_topic(name: str, config: ServerConfig) -> NewTopic:
+    for internal, settings in (
+        (OFFSETS_TOPIC, offsets_topic),
+        (TRANSACTIONS_TOPIC, transactions_topic),
+    ):
+        if name == internal:
+            topic = settings(config)
+            return NewTopic(
+                name, topic.partitions, topic.replication_factor, configs=dict(topic.configs)
+            )
+    return NewTopic(name)
+
+
+HANDLERS = {apis.METADATA: metadata}

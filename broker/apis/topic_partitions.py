@@ -1,0 +1,115 @@
+"""DescribeTopicPartitions: topics and their partitions page by page, by name (KIP-966).
+
+A page holds a limited number of partitions; the cursor names the topic and partition that come
+next. Strings are compared as Java compares them, by UTF-16 code units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from odradek.broker.apis.authorized import TOPIC_OPERATIONS
+from odradek.broker.apis.topic_view import PartitionView, TopicView, missing_topic_error
+from odradek.broker.context import RequestContext
+from odradek.protocol.errors import ErrorCode
+
+Values = dict[str, Any]
+
+
+async def describe_topic_partitions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    view = TopicView(ctx)
+    cursor = request.cursor
+    everything = not request.topics
+    names = {topic.name for topic in request.topics} or set(view.image.topics_by_name)
+    start = cursor.topic_name if cursor is not None else ""
+    if cursor is not None and (
+        cursor.partition_index < 0 or (not everything and cursor.topic_name not in names)
+    ):
+        return {"topics": [_failed(topic.name) for topic in request.topics]}
+    limit = max(
+        1,
+        min(
+            ctx.broker.config.get_int("max.request.partition.size.limit"),
+            request.response_partition_limit,
+        ),
+    )
+    ahead = sorted((name for name in names if _order(name) >= _order(start)), key=_order)
+    first = cursor.partition_index if cursor is not None else 0
+    return _page(view, ahead, start, first, limit, missing_too=not everything)
+
+
+def _order(name: str) -> bytes:
+    return name.encode("utf-16-be", "surrogatepass")
+
+
+def _failed(name: str) -> Values:
+    return {"error_code": ErrorCode.invalid_request, "name": name, "partitions": []}
+
+
+def _page(
+    view: TopicView,
+    names: Sequence[str],
+    start: str,
+    first: int,
+    limit: int,
+    *,
+    missing_too: bool,
+) -> Values:
+    """`first` is the partition of the topic `start` to begin with."""
+    topics: list[Values] = []
+    remaining = limit
+    for name in names:
+        if remaining == 0:
+            return {"topics": topics, "next_cursor": _cursor(name, 0)}
+        found = view.image.topics_by_name.get(name)
+        if found is None:
+            if missing_too:
+                topics.append(_missing(view, name))
+            continue
+        begin = first if name == start else 0
+        partitions = view.partitions(name)
+        end = min(len(partitions), begin + remaining)
+        topics.append(
+            {
+                "error_code": ErrorCode.none,
+                "name": name,
+                "topic_id": found.id,
+                "is_internal": view.is_internal(name),
+                "partitions": [_partition(each) for each in partitions[begin:end]],
+                "topic_authorized_operations": TOPIC_OPERATIONS,
+            }
+        )
+        if end < len(partitions):
+            return {"topics": topics, "next_cursor": _cursor(name, end)}
+        remaining -= max(0, end - begin)
+    return {"topics": topics, "next_cursor": None}
+
+
+def _cursor(name: str, partition: int) -> Values:
+    return {"topic_name": name, "partition_index": partition}
+
+
+def _missing(view: TopicView, name: str) -> Values:
+    return {
+        "error_code": missing_topic_error(name),
+        "name": name,
+        "is_internal": view.is_internal(name),
+        "partitions": [],
+        "topic_authorized_operations": TOPIC_OPERATIONS,
+    }
+
+
+def _partition(partition: PartitionView) -> Values:
+    """The lists of eligible leaders are empty rather than null: Java's client trips over null."""
+    return {
+        "error_code": ErrorCode.none,
+        "partition_index": partition.index,
+        "leader_id": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.isr,
+        "eligible_leader_replicas": partition.elr,
+        "last_known_elr": partition.last_known_elr,
+        "offline_replicas": partition.offline,
+    }

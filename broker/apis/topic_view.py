@@ -1,0 +1,139 @@
+"""Topics and brokers as a client on one listener sees them.
+
+Shared by Metadata and DescribeTopicPartitions, which differ only in how they say it. A broker that
+does not have the client's listener is as good as gone for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from odradek.broker.context import RequestContext
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.image import (
+    BrokerImage,
+    Endpoint,
+    MetadataImage,
+    PartitionImage,
+)
+from odradek.storage.directories.names import TopicPartition
+
+NO_LEADER = -1
+NO_CONTROLLER = -1
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class InvalidTopic(KafkaError):
+    code = ErrorCode.invalid_topic_exception
+
+
+def check_topic_name(name: str) -> None:
+    """Raises InvalidTopic for a name that no topic can have."""
+    if name in (".", "..") or not _NAME.fullmatch(name):
+        raise InvalidTopic(
+            f"{name!r} is no topic name: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-', and not '.'"
+            " or '..'"
+        )
+
+
+def missing_topic_error(name: str) -> ErrorCode:
+    """What to say of a topic that is not there."""
+    try:
+        check_topic_name(name)
+    except InvalidTopic as error:
+        return error.code
+    return ErrorCode.unknown_topic_or_partition
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    index: int
+    leader: int
+    """NO_LEADER where there is none that the client could reach."""
+    leader_epoch: int
+    replicas: Sequence[int]
+    isr: Sequence[int]
+    offline: Sequence[int]
+    elr: Sequence[int]
+    last_known_elr: Sequence[int]
+    leader_known: bool
+    """The image names a leader; it may still be out of the client's reach."""
+
+
+class TopicView:
+    """One image, seen through one listener, for the length of one request."""
+
+    def __init__(self, ctx: RequestContext) -> None:
+        broker = ctx.broker
+        self.image: MetadataImage = broker.metadata.image
+        self.is_internal = broker.is_internal
+        self._listener = ctx.endpoint.name
+        self._node_id = broker.node_id
+        self._offline_here: Collection[TopicPartition] = frozenset(broker.logs.offline)
+
+    def endpoint(self, broker: BrokerImage) -> Endpoint | None:
+        """Where the client reaches a broker, if it does."""
+        for endpoint in broker.endpoints:
+            if endpoint.name == self._listener:
+                return endpoint
+        return None
+
+    def brokers(self, *, fenced: bool = False) -> list[tuple[BrokerImage, Endpoint]]:
+        """Brokers with the client's listener, by id."""
+        return [
+            (broker, endpoint)
+            for _, broker in sorted(self.image.brokers.items())
+            if (fenced or not broker.fenced) and (endpoint := self.endpoint(broker)) is not None
+        ]
+
+    def controller_id(self) -> int:
+        """A broker to send changes to: any that is alive, since all of them pass them on."""
+        alive = [broker.id for broker in self.image.brokers.values() if not broker.fenced]
+        if self._node_id in alive:
+            return self._node_id
+        return min(alive, default=NO_CONTROLLER)
+
+    def alive(self, replicas: Sequence[int]) -> list[int]:
+        return [replica for replica in replicas if self._reachable(replica)]
+
+    def _reachable(self, broker_id: int) -> bool:
+        broker = self.image.brokers.get(broker_id)
+        return broker is not None and not broker.fenced and self.endpoint(broker) is not None
+
+    def partitions(self, topic: str) -> list[PartitionView]:
+        """A topic's partitions, by index; none if there is no such topic."""
+        found = self.image.topics_by_name.get(topic)
+        if found is None:
+            return []
+        return [
+            self._partition(topic, index, partition)
+            for index, partition in sorted(found.partitions.items())
+        ]
+
+    def _partition(self, topic: str, index: int, partition: PartitionImage) -> PartitionView:
+        offline = [
+            replica
+            for replica in partition.replicas
+            if not self._reachable(replica) or self._on_lost_directory(topic, index, replica)
+        ]
+        leader = self.image.brokers.get(partition.leader)
+        in_reach = leader is not None and self.endpoint(leader) is not None
+        lost = self._on_lost_directory(topic, index, partition.leader)
+        return PartitionView(
+            index,
+            partition.leader if in_reach and not lost else NO_LEADER,
+            partition.leader_epoch,
+            partition.replicas,
+            partition.isr,
+            offline,
+            partition.elr,
+            partition.last_known_elr,
+            leader is not None and not lost,
+        )
+
+    def _on_lost_directory(self, topic: str, index: int, replica: int) -> bool:
+        """This node knows of its own directories before the image does."""
+        return replica == self._node_id and TopicPartition(topic, index) in self._offline_here

@@ -1,0 +1,275 @@
+"""Creating and deleting topics, adding partitions: requests into the controller's operations.
+
+What contradicts itself (a topic named twice) is answered here; everything else is decided by
+`replication.controller`, one answer a topic. When the answer goes out, the metadata log has the
+change and every later Metadata shows it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+import trio
+
+from odradek.broker.apis.topic_partitions import describe_topic_partitions
+from odradek.broker.config.describe import created_topic_configs
+from odradek.broker.context import RequestContext
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import field
+from odradek.replication.controller import partitions as partition_operations
+from odradek.replication.controller import topics as topic_operations
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.operations import Plan
+from odradek.replication.controller.partitions import MorePartitions, PartitionsResult
+from odradek.replication.controller.topics import CreatedTopic, DeletedTopic, NewTopic
+
+T = TypeVar("T")
+Values = dict[str, Any]
+
+METADATA_TOPIC = "__cluster_metadata"
+_DELETION_DISABLED_SINCE = 3
+
+
+class RequestTimedOut(KafkaError):
+    code = ErrorCode.request_timed_out
+
+
+async def in_time(timeout: timedelta, operation: Callable[[], Awaitable[T]]) -> T:
+    """The operation's result, or RequestTimedOut; one that has no time is not begun.
+
+    A change that the metadata log has already taken is waited for, however late it is: it cannot be
+    taken back.
+    """
+    seconds = timeout.total_seconds()
+    if seconds > 0:
+        with trio.move_on_after(seconds):
+            return await operation()
+    raise RequestTimedOut
+
+
+def _failed(name: str, error: KafkaError) -> Values:
+    return {
+        "name": name,
+        "error_code": error.code,
+        "error_message": error.message or None,
+        "configs": [],
+    }
+
+
+def _repeated(names: Iterable[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+# CreateTopics
+
+
+async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    twice = _repeated(topic.name for topic in request.topics)
+    wanted = [
+        topic
+        for topic in request.topics
+        if topic.name not in twice and topic.name != METADATA_TOPIC
+    ]
+    answers = await _create([_new_topic(topic) for topic in wanted], request, ctx)
+    answers += [
+        _failed(name, KafkaError(ErrorCode.invalid_request, f"{name} is named twice"))
+        for name in sorted(twice)
+    ]
+    if any(topic.name == METADATA_TOPIC for topic in request.topics):
+        reason = f"{METADATA_TOPIC} is the controllers' own and cannot be created"
+        answers.append(_failed(METADATA_TOPIC, KafkaError(ErrorCode.invalid_request, reason)))
+    return {"topics": answers}
+
+
+def _new_topic(topic: Any) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        {each.partition_index: tuple(each.broker_ids) for each in topic.assignments},
+        {each.name: each.value for each in topic.configs},
+    )
+
+
+async def _create(wanted: Sequence[NewTopic], request: Any, ctx: RequestContext) -> list[Values]:
+    if not wanted:
+        return []
+    try:
+        created = await in_time(
+            request.timeout,
+            lambda: ctx.broker.create_topics(wanted, validate_only=request.validate_only),
+        )
+    except KafkaError as error:
+        return [_failed(topic.name, error) for topic in wanted]
+    return [_created(topic, ctx) for topic in created]
+
+
+def _created(topic: CreatedTopic, ctx: RequestContext) -> Values:
+    """A list is never null, whatever became of the topic: Java's client trips over that."""
+    configs: list[tuple[str, str | None, int]] = []
+    if topic.error_code is ErrorCode.none:
+        configs = [
+            (name, value, int(source))
+            for name, value, source in created_topic_configs(ctx.broker.config, topic.configs)
+        ]
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "error_code": topic.error_code,
+        "error_message": topic.error_message,
+        "num_partitions": topic.partitions,
+        "replication_factor": topic.replication_factor,
+        "configs": [
+            {
+                "name": name,
+                "value": value,
+                "read_only": False,
+                "config_source": source,
+                "is_sensitive": False,
+            }
+            for name, value, source in configs
+        ],
+    }
+
+
+# DeleteTopics
+
+
+async def delete_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    asked: list[tuple[str | None, UUID | None]] = [
+        (name, None) for name in field(request, "topic_names", ())
+    ]
+    asked += [(topic.name, topic.topic_id) for topic in field(request, "topics", ())]
+    if not ctx.broker.config.get_bool("delete.topic.enable"):
+        return {"responses": [_not_deleted(*each, _deletion_disabled(ctx)) for each in asked]}
+    try:
+        return {"responses": await in_time(request.timeout, lambda: _delete(asked, ctx))}
+    except KafkaError as error:
+        return {"responses": [_not_deleted(*each, error) for each in asked]}
+
+
+def _deletion_disabled(ctx: RequestContext) -> KafkaError:
+    code = ErrorCode.topic_deletion_disabled
+    if ctx.api_version < _DELETION_DISABLED_SINCE:
+        code = ErrorCode.invalid_request
+    return KafkaError(code, "Topics cannot be deleted: delete.topic.enable is false")
+
+
+def _not_deleted(name: str | None, topic_id: UUID | None, error: KafkaError) -> Values:
+    return _deleted(DeletedTopic(name, topic_id, error.code, error.message or None))
+
+
+def _deleted(topic: DeletedTopic) -> Values:
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "error_code": topic.error_code,
+        "error_message": topic.error_message,
+    }
+
+
+async def _delete(
+    asked: Sequence[tuple[str | None, UUID | None]], ctx: RequestContext
+) -> list[Values]:
+    image = ctx.broker.metadata.image
+    counts = Counter(asked)
+    named_ids = {
+        topic.id
+        for name, topic_id in counts
+        if topic_id is None and (topic := image.topics_by_name.get(name or "")) is not None
+    }
+    refused: list[Values] = []
+    names: list[str] = []
+    ids: list[UUID] = []
+    for (name, topic_id), count in counts.items():
+        reason = None
+        if name is None and topic_id is None:
+            reason = "Neither a name nor an id is given"
+        elif name is not None and topic_id is not None:
+            reason = "A name and an id are given: one will do"
+        elif count > 1 or topic_id in named_ids:
+            reason = f"{name or topic_id} is named twice"
+        elif name is not None:
+            names.append(name)
+        elif topic_id is not None:
+            ids.append(topic_id)
+        if reason is not None:
+            error = KafkaError(ErrorCode.invalid_request, reason)
+            refused.append(_not_deleted(name, topic_id, error))
+    if not names and not ids:
+        return refused
+
+    # A name whose topic is also asked for by id is the same topic twice: neither counts.
+    def operation(image: MetadataImage) -> Plan[list[DeletedTopic]]:
+        return topic_operations.delete_topics(image, names, ids)
+
+    deleted = await ctx.broker.metadata.perform(operation)
+    return refused + [_deleted(topic) for topic in deleted]
+
+
+# CreatePartitions
+
+
+async def create_partitions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    twice = _repeated(topic.name for topic in request.topics)
+    wanted = [
+        MorePartitions(
+            topic.name,
+            topic.count,
+            None
+            if topic.assignments is None
+            else [tuple(each.broker_ids) for each in topic.assignments],
+        )
+        for topic in request.topics
+        if topic.name not in twice
+    ]
+    try:
+        results = await in_time(request.timeout, lambda: _add(wanted, request, ctx))
+    except KafkaError as error:
+        results = [
+            PartitionsResult(topic.topic, error.code, error.message or None) for topic in wanted
+        ]
+    results += [
+        PartitionsResult(name, ErrorCode.invalid_request, f"{name} is named twice")
+        for name in sorted(twice)
+    ]
+    return {
+        "results": [
+            {
+                "name": result.topic,
+                "error_code": result.error_code,
+                "error_message": result.error_message,
+            }
+            for result in results
+        ]
+    }
+
+
+async def _add(
+    wanted: Sequence[MorePartitions], request: Any, ctx: RequestContext
+) -> list[PartitionsResult]:
+    if not wanted:
+        return []
+
+    def operation(image: MetadataImage) -> Plan[list[PartitionsResult]]:
+        return partition_operations.create_partitions(
+            image,
+            wanted,
+            entropy=ctx.broker.seams.entropy,
+            validate_only=request.validate_only,
+        )
+
+    return await ctx.broker.metadata.perform(operation)
+
+
+HANDLERS = {
+    apis.CREATE_TOPICS: create_topics,
+    apis.DELETE_TOPICS: delete_topics,
+    apis.CREATE_PARTITIONS: create_partitions,
+    apis.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+}
