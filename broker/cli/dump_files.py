@@ -1,0 +1,119 @@
+"""Which file is what: a broker's files are told by their names and the directories they are in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from odradek.seams.files import Files, Path
+from odradek.storage.directories import clean_shutdown, meta_properties
+from odradek.storage.directories import names as directory_names
+from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.directories.names import NotAPartition
+from odradek.storage.log import names
+
+QUORUM_STATE = "quorum-state"
+_RAFT_SNAPSHOT = re.compile(r"([0-9]{20}-[0-9]{10}|bootstrap)\.checkpoint")
+_ON_THE_WAY = (names.DELETED, names.CLEANED, names.SWAP, ".tmp", ".part")
+
+
+class Kind(Enum):
+    """What a file is; the value is what a person is told, and the JSON's `fileType`."""
+
+    SEGMENT = "segment"
+    RAFT_SNAPSHOT = "metadata snapshot"
+    OFFSET_INDEX = "offset index"
+    TIME_INDEX = "time index"
+    TRANSACTION_INDEX = "transaction index"
+    PRODUCER_SNAPSHOT = "producer snapshot"
+    EPOCHS = "leader epoch checkpoint"
+    OFFSET_CHECKPOINT = "offset checkpoint"
+    META_PROPERTIES = "meta.properties"
+    PARTITION_METADATA = "partition.metadata"
+    QUORUM_STATE = "quorum state"
+    CLEAN_MARK = "clean shutdown mark"
+
+
+_BY_SUFFIX = {
+    names.LOG: Kind.SEGMENT,
+    names.OFFSET_INDEX: Kind.OFFSET_INDEX,
+    names.TIME_INDEX: Kind.TIME_INDEX,
+    names.TRANSACTION_INDEX: Kind.TRANSACTION_INDEX,
+    names.SNAPSHOT: Kind.PRODUCER_SNAPSHOT,
+}
+_BY_NAME = {
+    names.EPOCHS: Kind.EPOCHS,
+    names.METADATA: Kind.PARTITION_METADATA,
+    meta_properties.FILE_NAME: Kind.META_PROPERTIES,
+    clean_shutdown.FILE_NAME: Kind.CLEAN_MARK,
+    QUORUM_STATE: Kind.QUORUM_STATE,
+    **{checkpoint.value: Kind.OFFSET_CHECKPOINT for checkpoint in Checkpoint},
+}
+NAMES_SHOWN = (
+    ".log, .index, .timeindex, .txnindex, .snapshot, .checkpoint, "
+    "leader-epoch-checkpoint, *-offset-checkpoint, partition.metadata, meta.properties, quorum-state"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file to dump. `offset` is what its name begins with, 0 where there is none."""
+
+    path: Path
+    kind: Kind
+    offset: int
+    topic: str | None
+    """By the name of the partition's directory; None if it has no such name."""
+
+    def beside(self, suffix: str) -> Path:
+        """Another file of the same segment."""
+        return self.path.with_name(names.file_name(self.offset, suffix))
+
+
+def identify(path: Path) -> Found | None:
+    """What the file is; None if it is none of a broker's."""
+    name = path.name
+    for ending in _ON_THE_WAY:
+        name = name.removesuffix(ending)
+    kind = _BY_NAME.get(name)
+    offset = 0
+    if kind is None and _RAFT_SNAPSHOT.fullmatch(name):
+        kind = Kind.RAFT_SNAPSHOT
+        offset = int(name[:20]) if name[0].isdigit() else 0
+    if kind is None:
+        number = names.offset_of(name)
+        kind = _BY_SUFFIX.get(name[name.find(".") :]) if number is not None else None
+        offset = number or 0
+    if kind is None:
+        return None
+    return Found(path, kind, offset, _topic(path.parent.name))
+
+
+def _topic(directory: str) -> str | None:
+    try:
+        return directory_names.parse(directory).topic_partition.topic
+    except NotAPartition:
+        return None
+
+
+def walk(files: Files, directory: Path) -> Iterator[Found]:
+    """All of a broker's files in a directory and below: its own first, then each partition's."""
+    below: list[Path] = []
+    for name in files.list(directory):
+        path = directory / name
+        if files.is_directory(path):
+            below.append(path)
+        elif (found := identify(path)) is not None:
+            yield found
+    for path in sorted(below, key=_partition_order):
+        yield from walk(files, path)
+
+
+def _partition_order(path: Path) -> tuple[str, int, str]:
+    try:
+        parsed = directory_names.parse(path.name).topic_partition
+    except NotAPartition:
+        return path.name, -1, path.name
+    return parsed.topic, parsed.partition, path.name
