@@ -1,35 +1,317 @@
-"""Brokers register, and are fenced and unfenced (KIP-631).
+"""Brokers register, are fenced and unfenced, shut down, and lose directories (KIP-631, KIP-858).
 
-SKELETON of signatures, being filled in.
+A broker registers fenced: it may not lead until it has caught up with its own registration and is
+unfenced. What a change of a broker means for leaders and in-sync sets is decided with it, in the
+same plan: fencing takes it out of every in-sync set (and, with ELR, into the eligible replicas);
+unfencing gives leaders to the partitions that had to wait for it; a shutdown that was not clean means
+that it may have lost what it had, so that it is no longer eligible either (KIP-966).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
-from odradek.replication.controller.image import Endpoint, MetadataImage
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.draft import apply_records
+from odradek.replication.controller.features import (
+    CORDONED_DIRECTORIES,
+    DIRECTORY_ASSIGNMENT,
+    METADATA_VERSION,
+    elr_enabled,
+    metadata_version,
+)
+from odradek.replication.controller.image import (
+    RESERVED_DIRECTORIES,
+    BrokerImage,
+    ControllerImage,
+    Endpoint,
+    MetadataImage,
+)
+from odradek.replication.controller.leadership import (
+    leader_and_isr_updates,
+    partitions_eligible_on,
+    partitions_in_directory,
+    partitions_in_sync_on,
+    partitions_without_leader,
+)
 from odradek.replication.controller.operations import Plan
+from odradek.replication.controller.snapshot_records import broker_record, controller_record
+
+FENCE, UNFENCE = 1, -1
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
+    """What a broker says of itself. `previous_epoch` is in the mark of its last clean shutdown."""
+
     id: int
     incarnation_id: UUID
     endpoints: Sequence[Endpoint]
     directories: Sequence[UUID]
     features: Mapping[str, tuple[int, int]]
     rack: str | None = None
+    previous_epoch: int = -1
+
+
+class InvalidRegistration(KafkaError):
+    code = ErrorCode.invalid_registration
+
+
+class StaleBrokerEpoch(KafkaError):
+    """Who asks is an earlier incarnation of the broker, or none that is registered."""
+
+    code = ErrorCode.stale_broker_epoch
+
+
+def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> BrokerImage:
+    """The broker, if it is registered with that epoch. Raises StaleBrokerEpoch."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise StaleBrokerEpoch(f"No broker registration found for broker id {broker_id}")
+    if broker.epoch != epoch:
+        raise StaleBrokerEpoch(
+            f"Expected broker epoch {broker.epoch}, but got broker epoch {epoch}"
+        )
+    return broker
 
 
 def register_broker(
-    image: MetadataImage, registration: BrokerRegistration, *, next_offset: int
+    image: MetadataImage,
+    registration: BrokerRegistration,
+    *,
+    next_offset: int,
+    has_session: bool = False,
+    unclean_election: bool = False,
 ) -> Plan[int]:
-    """Register, fenced; the result is the broker's epoch: the offset of its record."""
-    raise NotImplementedError
+    """Register, fenced; the result is the broker's epoch: `next_offset`, of the plan's first record.
+
+    `has_session` says that the broker with this id is alive as far as the controller knows: then
+    only the same incarnation may register again, which amends its registration and keeps its epoch.
+    Raises KafkaError: duplicate_broker_registration, invalid_registration, unsupported_version.
+    """
+    existing = image.brokers.get(registration.id)
+    same = existing is not None and existing.incarnation_id == registration.incarnation_id
+    if has_session and not same:
+        raise KafkaError(
+            ErrorCode.duplicate_broker_registration,
+            "Another broker is registered with that broker id. If the broker was recently "
+            "restarted this should self-resolve once the heartbeat manager expires the broker's "
+            "session.",
+        )
+    _check_directories(image, registration)
+    _check_features(image, registration)
+    broker = BrokerImage(
+        id=registration.id,
+        epoch=next_offset,
+        incarnation_id=registration.incarnation_id,
+        endpoints=tuple(registration.endpoints),
+        features=dict(registration.features),
+        rack=registration.rack,
+        fenced=True,
+        in_controlled_shutdown=False,
+        directories=tuple(registration.directories),
+    )
+    records: list[Any] = []
+    if existing is not None and same:
+        broker = replace(
+            broker,
+            epoch=existing.epoch,
+            fenced=existing.fenced,
+            in_controlled_shutdown=existing.in_controlled_shutdown,
+        )
+    else:
+        clean = existing is not None and existing.epoch == registration.previous_epoch
+        records += _after_shutdown(image, registration.id, clean, unclean_election)
+    records.append(broker_record(broker, metadata_version(image.features)))
+    return Plan(records, broker.epoch)
 
 
-def unfence_broker(image: MetadataImage, broker_id: int, broker_epoch: int) -> Plan[None]:
-    """Let it serve, and lead what only it can lead."""
-    raise NotImplementedError
+def _check_directories(image: MetadataImage, registration: BrokerRegistration) -> None:
+    if metadata_version(image.features) < DIRECTORY_ASSIGNMENT:
+        return
+    directories = registration.directories
+    if not directories:
+        raise InvalidRegistration("No directories specified in request")
+    if any(each.int < RESERVED_DIRECTORIES for each in directories):
+        raise InvalidRegistration("Reserved directory ID in request")
+    if len(set(directories)) != len(directories):
+        raise InvalidRegistration("Duplicate directory ID in request")
+    for broker in image.brokers.values():
+        for directory in directories:
+            if broker.id != registration.id and directory in broker.directories:
+                raise InvalidRegistration(
+                    f"Broker {broker.id} is already registered with directory {directory}"
+                )
+
+
+def _check_features(image: MetadataImage, registration: BrokerRegistration) -> None:
+    if METADATA_VERSION not in registration.features:
+        raise InvalidRegistration(f"Request features do not contain '{METADATA_VERSION}'")
+    for name in {**registration.features, **image.features}:
+        low, high = registration.features.get(name, (0, 0))
+        level = image.features.get(name, 0)
+        if not low <= level <= high:
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                f"Unable to register because the broker does not support finalized version {level} "
+                f"of {name}. The broker wants a version between {low} and {high}, inclusive.",
+            )
+
+
+def _after_shutdown(
+    image: MetadataImage, broker_id: int, clean: bool, unclean_election: bool
+) -> list[Any]:
+    """What the last incarnation's end means for partitions, as far as fencing has not seen to it."""
+    in_sync = partitions_in_sync_on(image, broker_id)
+    if clean or not elr_enabled(image.features):
+        return leader_and_isr_updates(
+            image, in_sync, remove=broker_id, unclean_election=unclean_election
+        )
+    affected = [*in_sync, *partitions_eligible_on(image, broker_id)]
+    return leader_and_isr_updates(
+        image, affected, unclean_shutdown=broker_id, unclean_election=unclean_election
+    )
+
+
+def register_controller(image: MetadataImage, controller: ControllerImage) -> Plan[None]:
+    """A controller tells its endpoints and features (KIP-919)."""
+    return Plan([controller_record(controller)], None)
+
+
+def unfence_broker(
+    image: MetadataImage, broker_id: int, broker_epoch: int, *, unclean_election: bool = False
+) -> Plan[None]:
+    """Let it serve, and lead what has no leader and may have it."""
+    check_broker_epoch(image, broker_id, broker_epoch)
+    updates = leader_and_isr_updates(
+        image,
+        partitions_without_leader(image),
+        add=broker_id,
+        unclean_election=unclean_election,
+    )
+    return Plan([_change(broker_id, broker_epoch, fenced=UNFENCE), *updates], None)
+
+
+def fence_broker(
+    image: MetadataImage, broker_id: int, broker_epoch: int, *, unclean_election: bool = False
+) -> Plan[None]:
+    """Its session is over, or it asked for it: others lead from now on."""
+    check_broker_epoch(image, broker_id, broker_epoch)
+    updates = leader_and_isr_updates(
+        image,
+        partitions_in_sync_on(image, broker_id),
+        remove=broker_id,
+        unclean_election=unclean_election,
+    )
+    return Plan([*updates, _change(broker_id, broker_epoch, fenced=FENCE)], None)
+
+
+def begin_controlled_shutdown(
+    image: MetadataImage, broker_id: int, broker_epoch: int, *, unclean_election: bool = False
+) -> Plan[None]:
+    """It is going to stop: its partitions go to others while it still answers (KIP-841)."""
+    broker = check_broker_epoch(image, broker_id, broker_epoch)
+    records: list[Any] = []
+    if not broker.in_controlled_shutdown:
+        records.append(_change(broker_id, broker_epoch, in_controlled_shutdown=1))
+    records += leader_and_isr_updates(
+        image,
+        partitions_in_sync_on(image, broker_id),
+        remove=broker_id,
+        unclean_election=unclean_election,
+    )
+    return Plan(records, None)
+
+
+def unregister_broker(
+    image: MetadataImage, broker_id: int, *, unclean_election: bool = False
+) -> Plan[None]:
+    """Forget the broker. Raises KafkaError(broker_id_not_registered)."""
+    from odradek.protocol.schemas.cluster_records import UnregisterBrokerRecord
+
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise KafkaError(
+            ErrorCode.broker_id_not_registered,
+            f"Broker ID {broker_id} is not currently registered",
+        )
+    affected = [
+        *partitions_in_sync_on(image, broker_id),
+        *partitions_eligible_on(image, broker_id),
+    ]
+    updates = leader_and_isr_updates(
+        image, affected, remove=broker_id, unclean_election=unclean_election
+    )
+    gone = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
+    return Plan([*updates, gone], None)
+
+
+def directories_offline(
+    image: MetadataImage,
+    broker_id: int,
+    broker_epoch: int,
+    offline: Sequence[UUID],
+    *,
+    unclean_election: bool = False,
+) -> Plan[None]:
+    """Directories failed: replicas in them leave in-sync sets, others lead (KIP-858)."""
+    broker = check_broker_epoch(image, broker_id, broker_epoch)
+    newly = [each for each in broker.directories if each in offline]
+    records: list[Any] = []
+    for directory in newly:
+        records += leader_and_isr_updates(
+            image,
+            partitions_in_directory(image, broker_id, directory),
+            remove=broker_id,
+            unclean_election=unclean_election,
+        )
+    if newly:
+        left = tuple(each for each in broker.directories if each not in offline)
+        records.append(_change(broker_id, broker_epoch, log_dirs=left))
+    return Plan(records, None)
+
+
+def directories_cordoned(
+    image: MetadataImage, broker_id: int, broker_epoch: int, cordoned: Sequence[UUID]
+) -> Plan[None]:
+    """Which directories take no new replicas; a broker tells once it has caught up."""
+    broker = check_broker_epoch(image, broker_id, broker_epoch)
+    unchanged = broker.cordoned_directories is not None and sorted(
+        broker.cordoned_directories
+    ) == sorted(cordoned)
+    if unchanged or metadata_version(image.features) < CORDONED_DIRECTORIES:
+        return Plan([], None)
+    return Plan([_change(broker_id, broker_epoch, cordoned_log_dirs=tuple(cordoned))], None)
+
+
+def _change(broker_id: int, broker_epoch: int, **changes: Any) -> Any:
+    from odradek.protocol.schemas.cluster_records import BrokerRegistrationChangeRecord
+
+    return BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker_epoch, **changes)
+
+
+def start_broker(
+    image: MetadataImage,
+    registration: BrokerRegistration,
+    *,
+    next_offset: int,
+    cordoned: Sequence[UUID] = (),
+    unclean_election: bool = False,
+) -> Plan[int]:
+    """Register and unfence at once: for a broker in the controller's own process, which by the lock
+    on its directories is the only one with its id, and which has all that the controller knows.
+
+    The records are those that the two steps would give, in one batch; the result is the epoch.
+    """
+    registered = register_broker(
+        image, registration, next_offset=next_offset, unclean_election=unclean_election
+    )
+    broker_id, epoch = registration.id, registered.result
+    records = list(registered.records)
+    now = apply_records(image, records, offset=next_offset).image
+    records += unfence_broker(now, broker_id, epoch, unclean_election=unclean_election).records
+    records += directories_cordoned(now, broker_id, epoch, cordoned).records
+    return Plan(records, epoch)

@@ -1,19 +1,42 @@
 """Altering configs, whole (KIP-133) and incrementally (KIP-339).
 
-SKELETON of signatures, being filled in.
+A resource's changes are all made or none. What a value may be is the injected validator's business;
+here is what only the cluster's state can tell: which topics and brokers there are, and what ELR
+(KIP-966) forbids. `min.insync.replicas` moves the line below which replicas become eligible, so
+whoever changes it clears the ELR of the topics concerned, and under ELR it belongs to the cluster and
+to topics, not to single brokers.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
-from odradek.protocol.errors import ErrorCode
-from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.operations import ConfigValidator, Plan
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.features import elr_enabled
+from odradek.replication.controller.image import BROKER, TOPIC, MetadataImage, Resource
+from odradek.replication.controller.leadership import MIN_ISR
+from odradek.replication.controller.operations import (
+    ConfigValidator,
+    ItemRefused,
+    Plan,
+    check_size,
+)
 
-Resource = tuple[int, str]  # resource type, resource name
+__all__ = [
+    "AlterOperation",
+    "Alteration",
+    "AlteredResource",
+    "Resource",
+    "alter_configs",
+    "config_records",
+    "incremental_alter_configs",
+]
+
+MAX_VALUE_LENGTH: Final = 32767
 
 
 class AlterOperation(enum.IntEnum):
@@ -46,12 +69,22 @@ def incremental_alter_configs(
     list_configs: Mapping[int, Mapping[str, str]],
     validate_only: bool = False,
 ) -> Plan[list[AlteredResource]]:
-    """One answer a resource, in the order asked.
+    """One answer for each resource, in the order asked.
 
     `list_configs`: of each resource type, the configs of type LIST and the text of their defaults
     (what APPEND and SUBTRACT start from where nothing is set).
     """
-    raise NotImplementedError
+
+    def decide(resource: Resource, alterations: Sequence[Alteration]) -> list[Any]:
+        names = [each.name for each in alterations]
+        if len(set(names)) != len(names):
+            raise _invalid_request("Error due to duplicate config keys")
+        present = image.config(*resource)
+        lists = list_configs.get(resource[0], {})
+        changes = {each.name: _altered(present.get(each.name), each, lists) for each in alterations}
+        return _resource_records(image, resource, changes, (), validate_config)
+
+    return _each_resource(wanted, decide, validate_only)
 
 
 def alter_configs(
@@ -62,4 +95,176 @@ def alter_configs(
     validate_only: bool = False,
 ) -> Plan[list[AlteredResource]]:
     """Replace all configs of each resource by those given (AlterConfigs)."""
-    raise NotImplementedError
+
+    def decide(resource: Resource, configs: Mapping[str, str | None]) -> list[Any]:
+        _check_no_nulls(name for name, value in configs.items() if value is None)
+        left_out = [name for name in image.config(*resource) if name not in configs]
+        return _resource_records(image, resource, configs, left_out, validate_config)
+
+    return _each_resource(wanted, decide, validate_only)
+
+
+def config_records(
+    image: MetadataImage,
+    resource: Resource,
+    configs: Mapping[str, str],
+    validate_config: ConfigValidator,
+) -> list[Any]:
+    """The records of a resource that is being created with these configs. Raises KafkaError."""
+    if not configs:
+        return []
+    records = _resource_records(image, resource, configs, (), validate_config, is_new=True)
+    return [*records, *_elr_clearing(image, records)]
+
+
+def _each_resource(
+    wanted: Sequence[tuple[Resource, Any]],
+    decide: Callable[[Resource, Any], list[Any]],
+    validate_only: bool,
+) -> Plan[list[AlteredResource]]:
+    counts = Counter(resource for resource, _ in wanted)
+    records: list[Any] = []
+    answers: dict[Resource, AlteredResource] = {}
+    clear: list[Any] = []
+    for resource, changes in wanted:
+        try:
+            if counts[resource] > 1:
+                raise _invalid_request("Each resource must appear at most once.")
+            decided = decide(resource, changes)
+        except KafkaError as error:
+            answers[resource] = AlteredResource(*resource, error.code, error.message or None)
+            continue
+        answers[resource] = AlteredResource(*resource)
+        clear += [each for each in decided if type(each).__name__ == "ClearElrRecord"]
+        records += [each for each in decided if type(each).__name__ != "ClearElrRecord"]
+    records += clear
+    check_size(records)
+    return Plan([] if validate_only else records, list(answers.values()))
+
+
+def _altered(now: str | None, wanted: Alteration, lists: Mapping[str, str]) -> str | None:
+    """The value after one alteration; None if none is set then. Raises KafkaError."""
+    match wanted.operation:
+        case AlterOperation.DELETE:
+            return None
+        case AlterOperation.SET:
+            _check_no_nulls([wanted.name] if wanted.value is None else [])
+            return wanted.value
+        case AlterOperation.APPEND | AlterOperation.SUBTRACT:
+            return _altered_list(now, wanted, lists)
+        case _:
+            raise _invalid_request(f"Unknown operation type {wanted.operation}")
+
+
+def _altered_list(now: str | None, wanted: Alteration, lists: Mapping[str, str]) -> str:
+    operation = AlterOperation(wanted.operation)
+    if wanted.name not in lists:
+        raise ItemRefused(
+            ErrorCode.invalid_config,
+            f"Can't {operation.name} to key {wanted.name} because its type is not LIST.",
+        )
+    _check_no_nulls([wanted.name] if wanted.value is None else [])
+    items = [item for item in (lists[wanted.name] if now is None else now).split(",") if item]
+    for item in (wanted.value or "").split(","):
+        if operation is AlterOperation.SUBTRACT:
+            if item in items:
+                items.remove(item)
+        elif item not in items:
+            items.append(item)
+    return ",".join(items)
+
+
+def _resource_records(
+    image: MetadataImage,
+    resource: Resource,
+    changes: Mapping[str, str | None],
+    left_out: Iterable[str],
+    validate_config: ConfigValidator,
+    *,
+    is_new: bool = False,
+) -> list[Any]:
+    """The records of one resource's changes, ClearElrRecords last. Raises KafkaError.
+
+    A broker's configs are written even where they are unchanged: Kafka's brokers read key stores
+    again when they are set anew (KAFKA-14136).
+    """
+    from odradek.protocol.schemas.topic_records import ConfigRecord
+
+    resource_type, resource_name = resource
+    present = image.config(resource_type, resource_name)
+    records = [
+        ConfigRecord(
+            resource_type=resource_type, resource_name=resource_name, name=name, value=value
+        )
+        for name, value in [*changes.items(), *((name, None) for name in left_out)]
+        if resource_type == BROKER or present.get(name) != value
+    ]
+    configs = dict(present)
+    for record in records:
+        _check_record(image, record)
+        if record.value is None:
+            configs.pop(record.name, None)
+        else:
+            configs[record.name] = record.value
+    validate_config(resource_type, resource_name, configs, present)
+    if is_new:
+        return list(records)
+    _check_exists(image, resource)
+    return [*records, *_elr_clearing(image, records)]
+
+
+def _check_record(image: MetadataImage, record: Any) -> None:
+    if record.name == MIN_ISR and record.resource_type == BROKER and elr_enabled(image.features):
+        if record.resource_name:
+            raise ItemRefused(
+                ErrorCode.invalid_config,
+                f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled.",
+            )
+        if record.value is None:
+            raise ItemRefused(
+                ErrorCode.invalid_config,
+                f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled.",
+            )
+    if record.value is not None and len(record.value) > MAX_VALUE_LENGTH:
+        raise ItemRefused(
+            ErrorCode.invalid_config,
+            "The configuration value cannot be added because it exceeds the maximum value size of "
+            f"{MAX_VALUE_LENGTH} bytes.",
+        )
+
+
+def _elr_clearing(image: MetadataImage, records: Sequence[Any]) -> list[Any]:
+    """What a change of min.insync.replicas does to ELRs."""
+    from odradek.protocol.schemas.topic_records import ClearElrRecord
+
+    if not elr_enabled(image.features):
+        return []
+    return [
+        ClearElrRecord(topic_name=each.resource_name if each.resource_type == TOPIC else "")
+        for each in records
+        if each.name == MIN_ISR
+    ]
+
+
+def _check_exists(image: MetadataImage, resource: Resource) -> None:
+    resource_type, name = resource
+    if resource_type == TOPIC and name not in image.topics_by_name:
+        raise ItemRefused(
+            ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist."
+        )
+    if resource_type == BROKER and name:
+        try:
+            node = int(name)
+        except ValueError:
+            raise _invalid_request(f"Invalid broker name {name}") from None
+        if node not in image.brokers and node not in image.controllers:
+            raise ItemRefused(ErrorCode.broker_id_not_registered, f"No node with id {node} found.")
+
+
+def _check_no_nulls(names: Iterable[str]) -> None:
+    if missing := list(names):
+        raise _invalid_request(f"Null value not supported for : {','.join(missing)}")
+
+
+def _invalid_request(reason: str) -> ItemRefused:
+    return ItemRefused(ErrorCode.invalid_request, reason)

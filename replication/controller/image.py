@@ -1,28 +1,60 @@
 """The state of the cluster: what the metadata records up to `offset` add up to.
 
-SKELETON of signatures, being filled in.
-
-Images are values: applying records makes a new image that shares what did not change, so whoever
-holds one (a handler across an await, a snapshot being written) keeps a consistent view for free.
-Reads are plain dict lookups.
+Images are values: applying records makes a new image that shares what did not change (`draft.py`),
+so whoever holds one (a handler across an await, a snapshot being written) keeps a consistent view
+for free. Reads are plain dict lookups; nobody writes to a dict of an image.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-TOPIC = 2  # resource types of configs, as in ConfigRecord and the configs APIs
-BROKER = 4
-CLIENT_METRICS = 16
-GROUP = 32
+from odradek.replication.controller.features import (
+    DEFAULT_FEATURES as DEFAULT_FEATURES,
+)
+from odradek.replication.controller.features import (
+    SUPPORTED_FEATURES as SUPPORTED_FEATURES,
+)
+
+if TYPE_CHECKING:
+    from odradek.protocol.schemas.security_records import (
+        AccessControlEntryRecord,
+        DelegationTokenRecord,
+        UserScramCredentialRecord,
+    )
+
+# Types of resources that have configs, as in ConfigRecord and the configs APIs
+TOPIC: Final = 2
+BROKER: Final = 4
+BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
+
+NO_LEADER: Final = -1
+
+# Directory ids with a meaning of their own (KIP-858)
+MIGRATING: Final = UUID(int=0)  # assigned before directories were
+UNASSIGNED: Final = UUID(int=1)  # the broker has yet to choose one
+LOST: Final = UUID(int=2)  # in a directory that is offline, nobody knows which
+RESERVED_DIRECTORIES: Final = 100  # ids below this are not for real directories
+
+Resource = tuple[int, str]
+"""What a config belongs to: (resource type, name); the name "" is the default of all brokers."""
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""Who a quota is for: (entity type, name), sorted; a name of None is the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition; `directories` goes with `replicas` (KIP-858), leader -1 is none."""
+    """One partition; `directories` goes with `replicas` (KIP-858), leader -1 is none.
+
+    `elr` are replicas outside the ISR that have all that was committed, `last_known_elr` those
+    (or the one leader) to fall back on when nobody is left (KIP-966). `leader_recovery_state` is 1
+    after an unclean election until the leader says that it recovered (KIP-704).
+    """
 
     replicas: tuple[int, ...]
     directories: tuple[UUID, ...]
@@ -35,6 +67,14 @@ class PartitionImage:
     adding_replicas: tuple[int, ...] = ()
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
+
+    def directory_of(self, replica: int) -> UUID:
+        """Where that replica is. ValueError if the broker has none."""
+        return self.directories[self.replicas.index(replica)]
+
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self.adding_replicas or self.removing_replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +107,69 @@ class BrokerImage:
     directories: tuple[UUID, ...]
     cordoned_directories: tuple[UUID, ...] | None = None
 
+    @property
+    def active(self) -> bool:
+        """Whether it may lead and join in-sync sets."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        for endpoint in self.endpoints:
+            if endpoint.name == listener:
+                return endpoint
+        return None
+
+    def has_online(self, directory: UUID) -> bool:
+        """Whether a replica in that directory can be served, as far as anybody knows."""
+        if directory in (UNASSIGNED, MIGRATING):
+            return True
+        if directory == LOST:
+            return False
+        return not self.directories or directory in self.directories
+
+    @property
+    def has_uncordoned_directory(self) -> bool:
+        if not self.directories or self.cordoned_directories is None:
+            return True
+        return any(each not in self.cordoned_directories for each in self.directories)
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerImage:
+    """A registered controller (KIP-919)."""
+
+    id: int
+    incarnation_id: UUID
+    endpoints: tuple[Endpoint, ...]
+    features: Mapping[str, tuple[int, int]]
+    zk_migration_ready: bool = False
+
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    offset: int  # of the last record applied; -1 before the first
-    epoch: int  # of its batch
-    topics_by_name: Mapping[str, TopicImage]
-    topics_by_id: Mapping[UUID, TopicImage]
-    brokers: Mapping[int, BrokerImage]
-    configs: Mapping[tuple[int, str], Mapping[str, str]]  # (resource type, name) to its configs
-    features: Mapping[str, int]
-    next_producer_id: int
+    offset: int = -1  # of the last record applied, control records included; -1 before the first
+    epoch: int = -1  # of its batch
+    timestamp_ms: int = -1  # of its batch
+    topics_by_name: Mapping[str, TopicImage] = field(default_factory=dict)
+    topics_by_id: Mapping[UUID, TopicImage] = field(default_factory=dict)
+    collisions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Topics with a '.' or '_' in the name, by the name with every '.' as '_'."""
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    controllers: Mapping[int, ControllerImage] = field(default_factory=dict)
+    configs: Mapping[Resource, Mapping[str, str]] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
+    next_producer_id: int = -1  # -1 before the first block was handed out
+    acls: Mapping[UUID, AccessControlEntryRecord] = field(default_factory=dict)
+    scram: Mapping[tuple[int, str], UserScramCredentialRecord] = field(default_factory=dict)
+    """(mechanism, user) to credential; mechanism 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""
+    delegation_tokens: Mapping[str, DelegationTokenRecord] = field(default_factory=dict)
+    quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
 
     def topic(self, name: str) -> TopicImage | None:
         return self.topics_by_name.get(name)
 
-    def partition(self, topic: str, index: int) -> PartitionImage | None: ...
+    def partition(self, topic: str, index: int) -> PartitionImage | None:
+        found = self.topics_by_name.get(topic)
+        return None if found is None else found.partitions.get(index)
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """What is set on the topic itself; empty if nothing is."""
@@ -92,9 +179,26 @@ class MetadataImage:
         """What is set on a resource ("" is the default of all brokers); empty if nothing is."""
         return self.configs.get((resource_type, name), {})
 
+    def is_active(self, broker_id: int) -> bool:
+        """Whether a broker may lead and join in-sync sets."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and broker.active
+
+    def is_online(self, broker_id: int, directory: UUID) -> bool:
+        """Whether a replica in this directory of this broker can be served."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and not broker.fenced and broker.has_online(directory)
+
+    def offline_replicas(self, partition: PartitionImage) -> tuple[int, ...]:
+        """Replicas whose broker or directory is not there, as Metadata responses tell them."""
+        pairs = zip(partition.replicas, partition.directories, strict=True)
+        return tuple(broker for broker, where in pairs if not self.is_online(broker, where))
+
     def records(self) -> Iterator[Any]:
         """The records of a snapshot: applied to nothing, they give this image."""
-        raise NotImplementedError
+        from odradek.replication.controller.snapshot_records import snapshot_records
+
+        return snapshot_records(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +206,9 @@ class MetadataDelta:
     """What one step (a commit, or a load) changed. `before` and `image` are whole images.
 
     A topic deleted and created again under one name is in `deleted_topics` (the old one) and in
-    `created_topics` (the new one).
+    `created_topics` (the new one); its name is in `changed_configs` either way. Partitions of
+    created topics are in `changed_partitions`, those of deleted ones are not. Of what else a step
+    changed, `image` differs from `before` by identity: `delta.image.acls is not delta.before.acls`.
     """
 
     before: MetadataImage
@@ -111,6 +217,6 @@ class MetadataDelta:
     created_topics: Mapping[UUID, TopicImage]
     deleted_topics: Mapping[UUID, TopicImage]
     changed_partitions: Mapping[tuple[UUID, int], PartitionImage]  # new ones included
-    changed_configs: frozenset[tuple[int, str]]
+    changed_configs: frozenset[Resource]
     changed_brokers: frozenset[int]
     changed_features: frozenset[str]

@@ -1,17 +1,23 @@
 """What every operation has in common: it decides on an image and answers with records.
 
-SKELETON of signatures, being filled in.
+An operation is a function without I/O: the image and a request's values in, a `Plan` out. Its
+records are committed as one batch, all or none; the result goes to who asked once they are. What is
+wrong with one item of a request is that item's answer, what is wrong with a whole request is a
+`KafkaError` raised.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
+
+MAX_RECORDS: Final = 10_000
+"""Records that one request may cause, and partitions it may create (Kafka's limits)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +28,23 @@ class Plan(Generic[T]):
     result: T
 
 
-@dataclass(frozen=True, slots=True)
-class ItemError:
-    """Why one item of a request was refused; `code.none` with message None is success."""
+class ItemRefused(KafkaError):
+    """Why one item of a request is not done; its text is what the client is told."""
 
-    code: ErrorCode = ErrorCode.none
-    message: str | None = None
+
+class TooManyRecords(KafkaError):
+    """The request would change more than one batch may hold."""
+
+    code = ErrorCode.policy_violation
+
+    def __init__(self) -> None:
+        super().__init__("Unable to perform excessively large batch operation.")
+
+
+def check_size(records: Sequence[Any]) -> None:
+    """Raises TooManyRecords."""
+    if len(records) > MAX_RECORDS:
+        raise TooManyRecords
 
 
 ConfigValidator = Callable[[int, str, Mapping[str, str], Mapping[str, str]], None]

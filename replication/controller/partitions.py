@@ -1,17 +1,38 @@
-"""Adding partitions to topics, and changes to the partitions there are.
-
-SKELETON of signatures, being filled in.
-"""
+"""Adding partitions to topics, and telling in which directory a replica is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
-from odradek.protocol.errors import ErrorCode
-from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.operations import Plan
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.assignments import (
+    ALL_FENCED,
+    cannot_replicate,
+    check_manual_assignment,
+    first_record,
+    first_state,
+    nobody_serves,
+)
+from odradek.replication.controller.brokers import check_broker_epoch
+from odradek.replication.controller.draft import apply_records
+from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
+from odradek.replication.controller.leadership import (
+    Place,
+    leader_and_isr_updates,
+    surroundings,
+)
+from odradek.replication.controller.operations import (
+    MAX_RECORDS,
+    ItemRefused,
+    Plan,
+    TooManyRecords,
+    check_size,
+)
+from odradek.replication.controller.partition_change import Wanted, decide_change
+from odradek.replication.controller.placement import Placer
 from odradek.seams.entropy import Entropy
 
 
@@ -38,14 +59,166 @@ def create_partitions(
     entropy: Entropy,
     validate_only: bool = False,
 ) -> Plan[list[PartitionsResult]]:
-    """One answer a topic, in the order asked (KIP-195)."""
-    raise NotImplementedError
+    """One answer for each topic, in the order asked (KIP-195)."""
+    counts: dict[str, int] = {}
+    for each in wanted:
+        counts[each.topic] = counts.get(each.topic, 0) + 1
+    answers: dict[str, PartitionsResult] = {}
+    records: list[Any] = []
+    for each in wanted:
+        if counts[each.topic] > 1:
+            answers[each.topic] = PartitionsResult(
+                each.topic, ErrorCode.invalid_request, "Duplicate topic name."
+            )
+            continue
+        try:
+            added = _added_partitions(image, each, entropy)
+            check_size([*records, *added])
+        except KafkaError as error:
+            answers[each.topic] = PartitionsResult(each.topic, error.code, error.message or None)
+        else:
+            records += added
+            answers[each.topic] = PartitionsResult(each.topic)
+    return Plan([] if validate_only else records, list(answers.values()))
+
+
+def _added_partitions(image: MetadataImage, wanted: MorePartitions, entropy: Entropy) -> list[Any]:
+    topic = image.topics_by_name.get(wanted.topic)
+    if topic is None:
+        raise ItemRefused(ErrorCode.unknown_topic_or_partition)
+    present = len(topic.partitions)
+    more = _how_many_more(wanted, present)
+    if more > MAX_RECORDS:
+        raise TooManyRecords
+    if wanted.assignments is None:
+        partitions = _placed(image, topic, more, entropy)
+    else:
+        partitions = _assigned(image, topic, wanted.assignments)
+    return [
+        first_record(image, topic.id, index, partition)
+        for index, partition in enumerate(partitions, start=present)
+    ]
+
+
+def _how_many_more(wanted: MorePartitions, present: int) -> int:
+    if wanted.count == present:
+        raise ItemRefused(
+            ErrorCode.invalid_partitions, f"Topic already has {present} partition(s)."
+        )
+    if wanted.count < present:
+        raise ItemRefused(
+            ErrorCode.invalid_partitions,
+            f"The topic {wanted.topic} currently has {present} partition(s); {wanted.count} would "
+            "not be an increase.",
+        )
+    more = wanted.count - present
+    if wanted.assignments is not None and len(wanted.assignments) != more:
+        raise ItemRefused(
+            ErrorCode.invalid_replica_assignment,
+            f"Attempted to add {more} additional partition(s), but only {len(wanted.assignments)} "
+            "assignment(s) were specified.",
+        )
+    return more
+
+
+def _replication_factor(topic: TopicImage) -> int:
+    return len(next(iter(topic.partitions.values())).replicas)
+
+
+def _placed(
+    image: MetadataImage, topic: TopicImage, count: int, entropy: Entropy
+) -> list[PartitionImage]:
+    factor = _replication_factor(topic)
+    placer = Placer(image, entropy)
+    placer.check(factor)
+    partitions = []
+    for _ in range(count):
+        partition = first_state(image, placer.place(factor))
+        if partition is None:
+            raise cannot_replicate(factor, ALL_FENCED)
+        partitions.append(partition)
+    return partitions
+
+
+def _assigned(
+    image: MetadataImage, topic: TopicImage, assignments: Sequence[Sequence[int]]
+) -> list[PartitionImage]:
+    factor = _replication_factor(topic)
+    partitions = []
+    for index, replicas in enumerate(assignments, start=len(topic.partitions)):
+        check_manual_assignment(image, replicas, factor)
+        partition = first_state(image, replicas)
+        if partition is None:
+            raise nobody_serves(index)
+        partitions.append(partition)
+    return partitions
 
 
 def assign_directories(
     image: MetadataImage,
     broker_id: int,
+    broker_epoch: int,
     assignments: Mapping[tuple[UUID, int], UUID],
+    *,
+    unclean_election: bool = False,
 ) -> Plan[Mapping[tuple[UUID, int], ErrorCode]]:
-    """In which of its log directories a broker keeps its replicas (KIP-858)."""
-    raise NotImplementedError
+    """In which of its log directories a broker keeps its replicas (AssignReplicasToDirs, KIP-858).
+
+    `assignments`: (topic id, partition) to directory id. What is assigned to a directory that is
+    offline loses its leader and its place in the in-sync set. Raises KafkaError for a stale epoch.
+    """
+    broker = check_broker_epoch(image, broker_id, broker_epoch)
+    answers: dict[tuple[UUID, int], ErrorCode] = {}
+    records: list[Any] = []
+    offline: list[tuple[UUID, int]] = []
+    for (topic_id, index), directory in assignments.items():
+        found = _replica(image, broker_id, topic_id, index)
+        if isinstance(found, ErrorCode):
+            answers[topic_id, index] = found
+            continue
+        topic, _, partition = found
+        answers[topic_id, index] = ErrorCode.none
+        record = decide_change(
+            topic_id,
+            index,
+            partition,
+            Wanted(directories={broker_id: directory}),
+            surroundings(image, topic, partition),
+        )
+        if record is not None:
+            records.append(record)
+        if not broker.has_online(directory):
+            offline.append((topic_id, index))
+    if offline:
+        records += _leave_offline(image, records, broker_id, offline, unclean_election)
+    return Plan(records, answers)
+
+
+def _leave_offline(
+    image: MetadataImage,
+    records: Sequence[Any],
+    broker_id: int,
+    offline: Sequence[tuple[UUID, int]],
+    unclean_election: bool,
+) -> list[Any]:
+    """What follows for replicas that turned out to be offline, decided on what was just assigned."""
+    assigned = apply_records(image, records, offset=image.offset).image
+    places = []
+    for topic_id, index in offline:
+        topic = assigned.topics_by_id[topic_id]
+        places.append((topic, index, topic.partitions[index]))
+    return leader_and_isr_updates(
+        assigned, places, remove=broker_id, unclean_election=unclean_election
+    )
+
+
+def _replica(image: MetadataImage, broker_id: int, topic_id: UUID, index: int) -> Place | ErrorCode:
+    topic = image.topics_by_id.get(topic_id)
+    if topic is None:
+        return ErrorCode.unknown_topic_id
+    partition = topic.partitions.get(index)
+    if partition is None:
+        return ErrorCode.unknown_topic_or_partition
+    if broker_id not in partition.replicas:
+        return ErrorCode.not_leader_or_follower
+    return topic, index, partition

@@ -1,16 +1,16 @@
-"""Blocks of producer ids (KIP-730).
-
-SKELETON of signatures, being filled in.
-"""
+"""Blocks of producer ids (KIP-730)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.brokers import check_broker_epoch
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.operations import Plan
 
 BLOCK_SIZE = 1000
+MAX_PRODUCER_ID = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,5 +22,21 @@ class ProducerIdBlock:
 def allocate_producer_ids(
     image: MetadataImage, broker_id: int, broker_epoch: int
 ) -> Plan[ProducerIdBlock]:
-    """The next block, for this broker alone. Raises KafkaError(stale_broker_epoch)."""
-    raise NotImplementedError
+    """The next block, for this broker alone.
+
+    Raises KafkaError(stale_broker_epoch), or unknown_server_error once 2^63 ids are used up.
+    """
+    from odradek.protocol.schemas.cluster_records import ProducerIdsRecord
+
+    check_broker_epoch(image, broker_id, broker_epoch)
+    first = max(image.next_producer_id, 0)
+    if first > MAX_PRODUCER_ID - BLOCK_SIZE:
+        raise KafkaError(
+            ErrorCode.unknown_server_error,
+            "Exhausted all producerIds as the next block's end producerId has exceeded the int64 "
+            "type limit",
+        )
+    record = ProducerIdsRecord(
+        broker_id=broker_id, broker_epoch=broker_epoch, next_producer_id=first + BLOCK_SIZE
+    )
+    return Plan([record], ProducerIdBlock(first))

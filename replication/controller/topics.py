@@ -1,17 +1,36 @@
 """Creating and deleting topics.
 
-SKELETON of signatures, being filled in.
+Rules, limits and texts are those of Kafka 4.3. A topic's records are its TopicRecord, its configs,
+then its partitions; every topic of a request is in one batch, so a crash never leaves half a topic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
-from odradek.protocol.errors import ErrorCode
-from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.operations import ConfigValidator, Plan
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.assignments import (
+    ALL_FENCED,
+    cannot_replicate,
+    check_manual_assignment,
+    first_record,
+    first_state,
+    nobody_serves,
+)
+from odradek.replication.controller.configs import config_records
+from odradek.replication.controller.image import TOPIC, MetadataImage, PartitionImage
+from odradek.replication.controller.operations import (
+    MAX_RECORDS,
+    ConfigValidator,
+    ItemRefused,
+    Plan,
+    check_size,
+)
+from odradek.replication.controller.placement import InvalidReplicationFactor, Placer
+from odradek.replication.controller.topic_names import CLUSTER_METADATA, collision_key, name_error
 from odradek.seams.entropy import Entropy
 
 
@@ -25,13 +44,22 @@ class TopicDefaults:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """As asked for; -1 stands for the default. `assignments`: partition to replicas, or empty."""
+    """As asked for; -1 stands for the default.
+
+    `assignments`: partition to replicas, or (partition, replicas) pairs where the same partition
+    may wrongly be there twice; empty to let the controller choose.
+    """
 
     name: str
     partitions: int = -1
     replication_factor: int = -1
-    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    assignments: Mapping[int, Sequence[int]] | Sequence[tuple[int, Sequence[int]]] = ()
     configs: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def assignment_pairs(self) -> Sequence[tuple[int, Sequence[int]]]:
+        given = self.assignments
+        return list(given.items()) if isinstance(given, Mapping) else given
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +92,229 @@ def create_topics(
     validate_config: ConfigValidator,
     validate_only: bool = False,
 ) -> Plan[list[CreatedTopic]]:
-    """One answer a topic, in the order asked (KIP-4, KIP-464, KIP-525)."""
-    raise NotImplementedError
+    """One answer for each name, in the order asked (KIP-4, KIP-464, KIP-525)."""
+    counts: dict[str, int] = {}
+    for topic in wanted:
+        counts[topic.name] = counts.get(topic.name, 0) + 1
+    creation = _Creation(image, entropy, defaults, validate_config)
+    single = [each for each in wanted if counts[each.name] == 1 and each.name != CLUSTER_METADATA]
+    answers: dict[str, CreatedTopic] = {}
+    try:
+        _check_total(single, defaults)
+        for topic in single:
+            answers[topic.name] = creation.create(topic)
+        check_size(creation.records)
+    except KafkaError as error:  # the whole request is too much
+        answers = {each.name: _refused(each.name, error) for each in single}
+        creation.records.clear()
+    for name, count in counts.items():
+        if count > 1:
+            answers[name] = _refused(name, _invalid_request("Duplicate topic name."))
+        elif name == CLUSTER_METADATA:
+            reason = f"Creation of internal topic {CLUSTER_METADATA} is prohibited."
+            answers[name] = _refused(name, _invalid_request(reason))
+    records = [] if validate_only else creation.records
+    return Plan(records, [answers[name] for name in counts])
+
+
+class _Creation:
+    """The topics of one request in the making."""
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        entropy: Entropy,
+        defaults: TopicDefaults,
+        validate_config: ConfigValidator,
+    ) -> None:
+        self.records: list[Any] = []
+        self._image = image
+        self._entropy = entropy
+        self._defaults = defaults
+        self._validate_config = validate_config
+
+    def create(self, topic: NewTopic) -> CreatedTopic:
+        try:
+            self._check_name(topic.name)
+            configs = _checked_configs(topic)
+            config_changes = config_records(
+                self._image, (TOPIC, topic.name), configs, self._validate_config
+            )
+            partitions = self._partitions(topic)
+        except KafkaError as error:
+            return _refused(topic.name, error)
+        topic_id = self._entropy.uuid()
+        self._append(topic, topic_id, config_changes, partitions)
+        return CreatedTopic(
+            topic.name,
+            topic_id=topic_id,
+            partitions=len(partitions),
+            replication_factor=len(partitions[0].replicas),
+            configs=configs,
+        )
+
+    def _append(
+        self,
+        topic: NewTopic,
+        topic_id: UUID,
+        config_changes: Sequence[Any],
+        partitions: Sequence[PartitionImage],
+    ) -> None:
+        from odradek.protocol.schemas.topic_records import TopicRecord
+
+        self.records.append(TopicRecord(name=topic.name, topic_id=topic_id))
+        self.records += config_changes
+        self.records += (
+            first_record(self._image, topic_id, index, partition)
+            for index, partition in enumerate(partitions)
+        )
+
+    def _check_name(self, name: str) -> None:
+        if (reason := name_error(name)) is not None:
+            raise ItemRefused(ErrorCode.invalid_topic_exception, reason)
+        if name in self._image.topics_by_name:
+            raise ItemRefused(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+        key = collision_key(name)
+        if key is not None and (others := self._image.collisions.get(key)):
+            raise ItemRefused(
+                ErrorCode.invalid_topic_exception,
+                f"Topic '{name}' collides with existing topic: {others[0]}",
+            )
+
+    def _partitions(self, topic: NewTopic) -> list[PartitionImage]:
+        if topic.assignments:
+            return self._assigned(topic)
+        if topic.replication_factor < -1 or topic.replication_factor == 0:
+            raise ItemRefused(
+                ErrorCode.invalid_replication_factor,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        if topic.partitions < -1 or topic.partitions == 0:
+            raise ItemRefused(
+                ErrorCode.invalid_partitions,
+                "Number of partitions was set to an invalid non-positive value.",
+            )
+        return self._placed(topic)
+
+    def _placed(self, topic: NewTopic) -> list[PartitionImage]:
+        count, factor = topic.partitions, topic.replication_factor
+        count = self._defaults.partitions if count == -1 else count
+        factor = self._defaults.replication_factor if factor == -1 else factor
+        placer = Placer(self._image, self._entropy)
+        try:
+            placer.check(factor)
+        except InvalidReplicationFactor as error:
+            raise cannot_replicate(factor, error.message) from None
+        partitions = []
+        for _ in range(count):
+            partition = first_state(self._image, placer.place(factor))
+            if partition is None:
+                raise cannot_replicate(factor, ALL_FENCED)
+            partitions.append(partition)
+        return partitions
+
+    def _assigned(self, topic: NewTopic) -> list[PartitionImage]:
+        assigned = "A manual partition assignment was specified, but "
+        if topic.replication_factor != -1:
+            raise _invalid_request(assigned + "replication factor was not set to -1.")
+        if topic.partitions != -1:
+            raise _invalid_request(assigned + "numPartitions was not set to -1.")
+        factor: int | None = None
+        found: dict[int, PartitionImage] = {}
+        for index, replicas in topic.assignment_pairs:
+            if index in found:
+                raise _invalid_assignment(
+                    f"Found multiple manual partition assignments for partition {index}"
+                )
+            check_manual_assignment(self._image, replicas, factor)
+            factor = len(replicas)
+            partition = first_state(self._image, replicas)
+            if partition is None:
+                raise nobody_serves(index)
+            found[index] = partition
+        if sorted(found) != list(range(len(found))):
+            raise _invalid_assignment("partitions should be a consecutive 0-based integer sequence")
+        return [found[index] for index in range(len(found))]
+
+
+def _check_total(wanted: Sequence[NewTopic], defaults: TopicDefaults) -> None:
+    total = 0
+    for topic in wanted:
+        if topic.assignments:
+            total += len(topic.assignments)
+        elif topic.partitions == -1:
+            total += defaults.partitions
+        elif topic.partitions > 0:
+            total += topic.partitions
+    if total > MAX_RECORDS:
+        raise KafkaError(
+            ErrorCode.policy_violation, "Excessively large number of partitions per request."
+        )
+
+
+def _checked_configs(topic: NewTopic) -> dict[str, str]:
+    missing = [name for name, value in topic.configs.items() if value is None]
+    if missing:
+        raise ItemRefused(
+            ErrorCode.invalid_config,
+            f"Null value not supported for topic configs: {','.join(missing)}",
+        )
+    return {name: value for name, value in topic.configs.items() if value is not None}
+
+
+def _refused(name: str, error: KafkaError) -> CreatedTopic:
+    return CreatedTopic(name, error.code, error.message or None)
+
+
+def _invalid_request(reason: str) -> ItemRefused:
+    return ItemRefused(ErrorCode.invalid_request, reason)
+
+
+def _invalid_assignment(reason: str) -> ItemRefused:
+    return ItemRefused(ErrorCode.invalid_replica_assignment, reason)
+
+
+UNKNOWN_TOPIC = "This server does not host this topic-partition."
+UNKNOWN_TOPIC_ID = "This server does not host this topic ID."
 
 
 def delete_topics(
     image: MetadataImage, names: Sequence[str] = (), ids: Sequence[UUID] = ()
 ) -> Plan[list[DeletedTopic]]:
-    """Delete by name and by id (KIP-516)."""
-    raise NotImplementedError
+    """Delete by name and by id (KIP-516); one answer for each name and id, in the order asked."""
+    from odradek.protocol.schemas.topic_records import RemoveTopicRecord
+
+    answers: list[DeletedTopic] = []
+    doomed: dict[UUID, str] = {}
+    for topic_id in dict.fromkeys(ids):
+        topic = image.topics_by_id.get(topic_id)
+        if ids.count(topic_id) > 1:
+            answers.append(_kept(None, topic_id, "Duplicate topic id."))
+        elif topic is None:
+            answers.append(
+                DeletedTopic(None, topic_id, ErrorCode.unknown_topic_id, UNKNOWN_TOPIC_ID)
+            )
+        else:
+            doomed[topic_id] = topic.name
+    for name in dict.fromkeys(names):
+        topic = image.topics_by_name.get(name)
+        if names.count(name) > 1:
+            answers.append(_kept(name, None, "Duplicate topic name."))
+        elif topic is None:
+            answers.append(
+                DeletedTopic(name, None, ErrorCode.unknown_topic_or_partition, UNKNOWN_TOPIC)
+            )
+        elif topic.id in ids:
+            doomed.pop(topic.id, None)
+            reason = "The provided topic name maps to an ID that was already supplied."
+            answers.append(_kept(name, topic.id, reason))
+        else:
+            doomed[topic.id] = name
+    records = [RemoveTopicRecord(topic_id=topic_id) for topic_id in doomed]
+    check_size(records)
+    answers += [DeletedTopic(name, topic_id) for topic_id, name in doomed.items()]
+    return Plan(records, answers)
+
+
+def _kept(name: str | None, topic_id: UUID | None, reason: str) -> DeletedTopic:
+    return DeletedTopic(name, topic_id, ErrorCode.invalid_request, reason)

@@ -1,0 +1,83 @@
+"""The replicas of new partitions, chosen by hand or by the placer, and their first state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.features import elr_enabled
+from odradek.replication.controller.image import MetadataImage, PartitionImage
+from odradek.replication.controller.leadership import default_directory
+from odradek.replication.controller.operations import ItemRefused
+from odradek.replication.controller.partition_state import partition_record
+
+
+def check_manual_assignment(
+    image: MetadataImage, replicas: Sequence[int], replication_factor: int | None
+) -> None:
+    """Raises ItemRefused unless these are registered brokers, each once, and as many as before."""
+    if not replicas:
+        raise _invalid("The manual partition assignment includes an empty replica list.")
+    previous = None
+    for broker in sorted(replicas):
+        if broker not in image.brokers:
+            raise _invalid(
+                f"The manual partition assignment includes broker {broker}, but no such broker is "
+                "registered."
+            )
+        if broker == previous:
+            raise _invalid(
+                f"The manual partition assignment includes the broker {broker} more than once."
+            )
+        previous = broker
+    if replication_factor is not None and len(replicas) != replication_factor:
+        raise _invalid(
+            f"The manual partition assignment includes a partition with {len(replicas)} "
+            "replica(s), but this is not consistent with previous partitions, which have "
+            f"{replication_factor} replica(s)."
+        )
+
+
+def _invalid(reason: str) -> ItemRefused:
+    return ItemRefused(ErrorCode.invalid_replica_assignment, reason)
+
+
+def first_state(image: MetadataImage, replicas: Sequence[int]) -> PartitionImage | None:
+    """A new partition: all serving replicas in sync, the first of them leads; None if none serve."""
+    isr = tuple(broker for broker in replicas if image.is_active(broker))
+    if not isr:
+        return None
+    return PartitionImage(
+        replicas=tuple(replicas),
+        directories=tuple(default_directory(image, broker) for broker in replicas),
+        isr=isr,
+        leader=isr[0],
+        leader_epoch=0,
+        partition_epoch=0,
+    )
+
+
+def first_record(
+    image: MetadataImage, topic_id: UUID, index: int, partition: PartitionImage
+) -> Any:
+    """The PartitionRecord of a new partition."""
+    return partition_record(topic_id, index, partition, with_elr=elr_enabled(image.features))
+
+
+def nobody_serves(partition: int) -> ItemRefused:
+    return _invalid(
+        f"All brokers specified in the manual partition assignment for partition {partition} are "
+        "fenced or in controlled shutdown."
+    )
+
+
+def cannot_replicate(replication_factor: int, reason: str) -> ItemRefused:
+    return ItemRefused(
+        ErrorCode.invalid_replication_factor,
+        f"Unable to replicate the partition {replication_factor} time(s): {reason}",
+    )
+
+
+ALL_FENCED = "All brokers are currently fenced or in controlled shutdown."

@@ -1,0 +1,161 @@
+"""What happens to leaders and in-sync sets when a broker comes, goes, or loses a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from uuid import UUID
+
+from odradek.replication.controller.features import elr_enabled
+from odradek.replication.controller.image import (
+    BROKER,
+    MIGRATING,
+    UNASSIGNED,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from odradek.replication.controller.partition_change import (
+    Election,
+    Surroundings,
+    Wanted,
+    decide_change,
+    without,
+)
+
+MIN_ISR = "min.insync.replicas"
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
+Place = tuple[TopicImage, int, PartitionImage]
+
+
+def leader_and_isr_updates(
+    image: MetadataImage,
+    places: Iterable[Place],
+    *,
+    remove: int | None = None,
+    add: int | None = None,
+    unclean_shutdown: int | None = None,
+    unclean_election: bool = False,
+) -> list[Any]:
+    """The changes of these partitions when brokers come and go.
+
+    `remove` leaves all in-sync sets and may not lead; `add` may lead though it is still fenced in
+    `image`; `unclean_shutdown` leaves in-sync sets and ELRs, for it may have lost what it had.
+    `unclean_election` is what holds for topics that set nothing.
+    """
+    gone = frozenset(each for each in (remove, unclean_shutdown) if each is not None)
+
+    def acceptable(broker_id: int) -> bool:
+        return broker_id not in gone and (broker_id == add or image.is_active(broker_id))
+
+    records = []
+    for topic, index, partition in places:
+        unclean = effective_bool(image, topic.name, UNCLEAN_ELECTION, default=unclean_election)
+        record = decide_change(
+            topic.id,
+            index,
+            partition,
+            Wanted(
+                isr=without(partition.isr, gone),
+                unclean_shutdown=frozenset(() if unclean_shutdown is None else (unclean_shutdown,)),
+                election=Election.UNCLEAN if unclean else Election.ONLINE,
+            ),
+            surroundings(image, topic, partition, acceptable),
+        )
+        if record is not None:
+            records.append(record)
+    return records
+
+
+def surroundings(
+    image: MetadataImage,
+    topic: TopicImage,
+    partition: PartitionImage,
+    acceptable: Callable[[int], bool] | None = None,
+) -> Surroundings:
+    """What a decision about this partition needs to know. A leader's directory must be online."""
+    may_lead = image.is_active if acceptable is None else acceptable
+    where = dict(zip(partition.replicas, partition.directories, strict=True))
+
+    def acceptable_where_it_is(broker_id: int) -> bool:
+        broker = image.brokers.get(broker_id)
+        return (
+            broker is not None
+            and may_lead(broker_id)
+            and broker.has_online(where.get(broker_id, UNASSIGNED))
+        )
+
+    return Surroundings(
+        acceptable=acceptable_where_it_is,
+        min_isr=effective_min_isr(image, topic),
+        elr_enabled=elr_enabled(image.features),
+        default_directory=lambda broker_id: default_directory(image, broker_id),
+    )
+
+
+def partitions_in_sync_on(image: MetadataImage, broker_id: int) -> Iterator[Place]:
+    """Partitions with the broker in the in-sync set."""
+    for place in _all_partitions(image):
+        if broker_id in place[2].isr:
+            yield place
+
+
+def partitions_eligible_on(image: MetadataImage, broker_id: int) -> Iterator[Place]:
+    """Partitions with the broker among the eligible leader replicas."""
+    for place in _all_partitions(image):
+        if broker_id in place[2].elr:
+            yield place
+
+
+def partitions_without_leader(image: MetadataImage) -> Iterator[Place]:
+    for place in _all_partitions(image):
+        if place[2].leader < 0:
+            yield place
+
+
+def partitions_in_directory(
+    image: MetadataImage, broker_id: int, directory: UUID
+) -> Iterator[Place]:
+    """Partitions that the broker keeps in this directory."""
+    for topic, index, partition in _all_partitions(image):
+        if (
+            directory in partition.directories
+            and broker_id in partition.replicas
+            and partition.directory_of(broker_id) == directory
+        ):
+            yield topic, index, partition
+
+
+def _all_partitions(image: MetadataImage) -> Iterator[Place]:
+    for topic in image.topics_by_id.values():
+        for index, partition in topic.partitions.items():
+            yield topic, index, partition
+
+
+def effective_min_isr(image: MetadataImage, topic: TopicImage) -> int:
+    """`min.insync.replicas` of a topic, but no more than it has replicas."""
+    text = _effective(image, topic.name, MIN_ISR)
+    first = topic.partitions.get(0)
+    replicas = len(first.replicas) if first is not None else 1
+    return min(1 if text is None else int(text), replicas)
+
+
+def effective_bool(image: MetadataImage, topic: str, name: str, *, default: bool) -> bool:
+    text = _effective(image, topic, name)
+    return default if text is None else text.strip().lower() == "true"
+
+
+def _effective(image: MetadataImage, topic: str, name: str) -> str | None:
+    """The topic's value, or the cluster's dynamic one."""
+    return image.topic_configs(topic).get(name) or image.config(BROKER, "").get(name)
+
+
+def default_directory(image: MetadataImage, broker_id: int) -> UUID:
+    """Where a new replica goes as far as the controller can tell: a broker's only directory."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        return UNASSIGNED
+    if not broker.directories:
+        return MIGRATING
+    return broker.directories[0] if len(broker.directories) == 1 else UNASSIGNED

@@ -1,0 +1,40 @@
+"""What a topic may be called."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MAX_LENGTH: Final = 249
+CLUSTER_METADATA: Final = "__cluster_metadata"
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def name_error(name: str) -> str | None:
+    """Why this is no topic's name, in Kafka's words; None if it is one."""
+    if name == "":
+        return "Topic name is invalid: the empty string is not allowed"
+    if name in (".", ".."):
+        return f"Topic name is invalid: '{name}' is not allowed"
+    if len(name) > MAX_LENGTH:
+        return (
+            f"Topic name is invalid: the length of '{name}' is longer than the max allowed "
+            f"length {MAX_LENGTH}"
+        )
+    if not _LEGAL.fullmatch(name):
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than "
+            "ASCII alphanumerics, '.', '_' and '-'"
+        )
+    return None
+
+
+def collision_key(name: str) -> str | None:
+    """The name with every '.' as '_', as metrics show it; None for a name with neither.
+
+    Two topics with the same key cannot be told apart there, so only one of them may exist.
+    """
+    if "." in name or "_" in name:
+        return name.replace(".", "_")
+    return None
