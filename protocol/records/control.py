@@ -11,7 +11,8 @@ from enum import IntEnum
 from typing import Any
 
 from odradek.protocol.errors import CorruptBatch
-from odradek.protocol.records.records import Record, build_batch
+from odradek.protocol.records.batch import Batch
+from odradek.protocol.records.records import Record, build_batch, decode
 from odradek.seams.files import Buffer
 
 _KEY = struct.Struct(">hh")
@@ -81,6 +82,18 @@ def marker_coordinator_epoch(value: Buffer | None) -> int:
     if version < 0:
         raise CorruptBatch(f"version {version} of a transaction marker")
     return int(epoch)
+
+
+def read_end_marker(batch: Batch) -> tuple[bool, int]:
+    """Whether a marker's batch commits, and its coordinator's epoch.
+
+    CorruptBatch for a batch that is no transaction marker.
+    """
+    record = decode(batch)[0] if batch.record_count == 1 and batch.is_control else None
+    kind = control_type(record.key) if record is not None else ControlType.UNKNOWN
+    if record is None or kind not in (ControlType.COMMIT, ControlType.ABORT):
+        raise CorruptBatch(f"the batch at offset {batch.base_offset} ends no transaction")
+    return kind is ControlType.COMMIT, marker_coordinator_epoch(record.value)
 
 
 def kraft_control_batch(

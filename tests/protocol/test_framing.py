@@ -1,0 +1,127 @@
+"""Frames and headers, against kio's headers, and against anything at all."""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.request_header.v1.header import RequestHeader as HeaderV1
+from kio.schema.request_header.v2.header import RequestHeader as HeaderV2
+from kio.serial import entity_writer
+
+from odradek.protocol import framing
+from odradek.protocol.apis import API_VERSIONS, APIS, FETCH, METADATA, Api
+from odradek.protocol.errors import InvalidFrame
+from odradek.seams.files import FileSlice
+
+
+def kio_header(api: Api, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    kind = HeaderV2 if api.flexible(version) else HeaderV1
+    out = io.BytesIO()
+    header = kind(
+        request_api_key=api.key,  # type: ignore[arg-type]
+        request_api_version=version,  # type: ignore[arg-type]
+        correlation_id=correlation_id,  # type: ignore[arg-type]
+        client_id=client_id,
+    )
+    entity_writer(kind)(out, header)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_a_request_header_reads_back(api: Api) -> None:
+    for version in api.versions:
+        for client_id in (None, "", "rdkafka", "größer"):
+            raw = kio_header(api, version, 7, client_id)
+            assert framing.request_header(api, version, 7, client_id) == raw
+            header = framing.read_request_header(memoryview(raw + b"body"))
+            assert header.api is api
+            assert header.api_key == api.key
+            assert header.api_version == version
+            assert header.correlation_id == 7
+            assert header.client_id == client_id
+            assert header.body == len(raw)
+
+
+def test_unknown_tags_of_a_header_are_passed_over() -> None:
+    raw = framing.request_header(METADATA, 12, 1, "c")[:-1] + b"\x02\x63\x03xyz\x7f\x00"
+    header = framing.read_request_header(memoryview(raw + b"rest"))
+    assert header.body == len(raw)
+
+
+def test_a_version_of_the_future_is_the_callers_to_judge() -> None:
+    header = framing.read_request_header(memoryview(kio_header(API_VERSIONS, 99, 1, "c")))
+    assert header.api_version == 99
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\0\3\0\1\0\0\0\1",
+        struct.pack(">hhih", 3, 1, 1, -2),
+        struct.pack(">hhih", 3, 1, 1, 5) + b"four",
+        struct.pack(">hhih", 3, 1, 1, 2) + b"\xff\xfe",
+        struct.pack(">hhih", 3, 12, 1, -1),
+        struct.pack(">hhih", 3, 12, 1, -1) + b"\x01\x00\x05xyz",
+        struct.pack(">hhih", 3, 12, 1, -1) + b"\xff\xff\xff\xff\x7f",
+        struct.pack(">hhih", 3, 12, 1, -1) + b"\xff\xff\xff\xff\xff\x01",
+    ],
+)
+def test_what_is_no_header(raw: bytes) -> None:
+    with pytest.raises(InvalidFrame):
+        framing.read_request_header(memoryview(raw))
+
+
+def test_an_unknown_api() -> None:
+    with pytest.raises(framing.UnknownApi):
+        framing.read_request_header(memoryview(struct.pack(">hhih", 4, 0, 1, -1)))
+
+
+@given(raw=st.binary(max_size=60), key=st.sampled_from([*APIS, 4, 999]), version=st.integers(0, 20))
+def test_any_bytes_are_a_header_or_invalid(raw: bytes, key: int, version: int) -> None:
+    frame = memoryview(struct.pack(">hh", key, version) + raw)
+    try:
+        header = framing.read_request_header(frame)
+    except InvalidFrame:
+        return
+    assert 10 <= header.body <= len(frame)
+
+
+@pytest.mark.parametrize("version", [0, 3, 4, 99])
+def test_api_versions_is_always_answered_with_header_0(version: int) -> None:
+    assert framing.response_header(API_VERSIONS, version, 7) == b"\0\0\0\7"
+
+
+def test_response_headers_read_back() -> None:
+    for version in FETCH.versions:
+        raw = framing.response_header(FETCH, version, 2**31 - 1)
+        assert len(raw) == (5 if version >= 12 else 4)
+        read = framing.read_response_header(FETCH, version, memoryview(raw + b"x"))
+        assert read == (2**31 - 1, len(raw))
+
+
+class NoFile:
+    """A file that nobody may read."""
+
+
+def test_a_frame_counts_slices_without_reading_them() -> None:
+    part = FileSlice(NoFile(), 100, 1_000_000)  # type: ignore[arg-type]
+    parts: list[bytes | bytearray | memoryview | FileSlice] = [b"abc", memoryview(b"de"), part]
+    framed = framing.frame(parts)
+    assert framed[0] == struct.pack(">i", 1_000_005)
+    assert framed[1:] == parts
+
+
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 2**21, 2**32 - 1])
+def test_unsigned_varints(number: int) -> None:
+    from odradek.protocol.codec.writing import append_uvarint
+
+    out = bytearray()
+    append_uvarint(out, number)
+    assert framing.read_uvarint(out, 0) == (number, len(out))
+    with pytest.raises(InvalidFrame):
+        framing.read_uvarint(out[:-1], 0)

@@ -1,0 +1,228 @@
+"""Our codec over kio's schemas: the same bytes and the same entities as kio's, for every version."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.serial import entity_reader, entity_writer
+
+from odradek.protocol import messages
+from odradek.protocol.apis import (
+    API_VERSIONS,
+    APIS,
+    DELETE_GROUPS,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_COMMIT,
+    Api,
+)
+from odradek.protocol.codec.reading import MAX_ELEMENTS
+from odradek.protocol.codec.structure import Structure, kio_structure
+from odradek.protocol.errors import ErrorCode, InvalidFrame
+from tests.protocol.generated import as_values, draw_entity
+
+READ = {"request": messages.read_request, "response": messages.read_response}
+WRITE = {"request": messages.write_request, "response": messages.write_response}
+
+
+def structure_of(entity_type: type[Any]) -> Structure:
+    return kio_structure(entity_type, lambda _type, names: names)
+
+
+def kio_bytes(entity: Any) -> bytes:
+    out = io.BytesIO()
+    entity_writer(type(entity))(out, entity)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("direction", ["request", "response"])
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_every_version_reads_and_writes_as_kio_does(api: Api, direction: str) -> None:
+    for version in api.versions:
+        entity_type = messages.load(api.key, version, direction)
+        structure = structure_of(entity_type)
+        for seed in range(3):
+            entity = draw_entity(structure, random.Random(seed))
+            raw = kio_bytes(entity)
+            assert WRITE[direction](api.key, version, entity) == raw
+            assert WRITE[direction](api.key, version, as_values(entity, structure)) == raw
+            assert READ[direction](api.key, version, memoryview(raw)) == entity
+            assert entity_reader(entity_type)(raw, 0) == (entity, len(raw))
+
+
+@pytest.mark.parametrize("direction", ["request", "response"])
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_every_version_has_defaults(api: Api, direction: str) -> None:
+    for version in api.versions:
+        raw = WRITE[direction](api.key, version, {})
+        entity = READ[direction](api.key, version, memoryview(raw))
+        assert WRITE[direction](api.key, version, entity) == raw
+
+
+@pytest.mark.parametrize("direction", ["request", "response"])
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_garbage_is_an_invalid_frame(api: Api, direction: str) -> None:
+    """Every cut, and random changes, of a message of the newest version."""
+    version = api.max_version
+    structure = structure_of(messages.load(api.key, version, direction))
+    source = random.Random(api.key)
+    raw = WRITE[direction](api.key, version, draw_entity(structure, source))
+    read = READ[direction]
+    for end in range(0, len(raw), max(1, len(raw) // 30)):
+        with pytest.raises(InvalidFrame):
+            read(api.key, version, memoryview(raw[:end]))
+    with pytest.raises(InvalidFrame, match="after"):
+        read(api.key, version, memoryview(raw + b"\0"))
+    for _ in range(40):
+        changed = bytearray(raw)
+        for _ in range(source.choice((1, 1, 3))):
+            if changed:
+                changed[source.randrange(len(changed))] = source.choice((0, 0x7F, 0x80, 0xFF))
+        try:
+            read(api.key, version, memoryview(changed))
+        except InvalidFrame:
+            pass
+
+
+FUZZED = [METADATA, FETCH, LIST_OFFSETS, OFFSET_COMMIT, API_VERSIONS]
+
+
+@given(api=st.sampled_from(FUZZED), data=st.data(), raw=st.binary(max_size=120))
+def test_any_bytes_are_a_message_or_invalid(api: Api, data: st.DataObject, raw: bytes) -> None:
+    version = data.draw(st.sampled_from(list(api.versions)))
+    for read in READ.values():
+        try:
+            read(api.key, version, memoryview(raw))
+        except InvalidFrame:
+            pass
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "raw"),
+    [
+        (METADATA, 1, struct.pack(">i", 2**31 - 1)),
+        (METADATA, 1, struct.pack(">i", -5)),
+        (METADATA, 9, b"\xff\xff\xff\xff\x0f"),
+        (METADATA, 9, b"\xff\xff\xff\xff\x0f" + bytes(1000)),
+        (METADATA, 1, struct.pack(">ih", 1, -1)),
+        (METADATA, 1, struct.pack(">ih", 1, 2) + b"\xff\xfe"),
+        (DELETE_GROUPS, 2, b"\xff\xff\xff\xff\x0f" + b"\1" * 100),
+        (API_VERSIONS, 3, b"\x02a\x02b\xff\xff\xff\xff\x0f"),
+        (API_VERSIONS, 3, b"\x02a\x02b\x01\x05\xff\xff\xff\xff\x0f"),
+        (API_VERSIONS, 3, b"\x02a\x02b\x01\x05\xff\xff\xff\xff\xff\xff\x0f"),
+    ],
+)
+def test_bombs_are_refused_before_they_go_off(api: Api, version: int, raw: bytes) -> None:
+    with pytest.raises(InvalidFrame):
+        messages.read_request(api.key, version, memoryview(raw))
+
+
+def test_the_elements_of_a_message_are_limited() -> None:
+    """Each takes a byte on the wire and dozens in memory: a frame of 100 MB must not be gigabytes."""
+    raw = bytearray()
+    count = MAX_ELEMENTS + 1
+    raw += struct.pack(">i", count) + b"\0\0" * count
+    with pytest.raises(InvalidFrame, match="elements"):
+        messages.read_request(DELETE_GROUPS.key, 0, memoryview(raw))
+
+
+def test_a_tagged_field_must_be_of_its_size() -> None:
+    raw = messages.write_request(FETCH.key, 17, {"cluster_id": "abc"})
+    assert messages.read_request(FETCH.key, 17, memoryview(raw)).cluster_id == "abc"
+    at = raw.index(b"\x04abc")
+    longer = raw[: at - 1] + b"\x05\x04abcd" + raw[at + 4 :]
+    with pytest.raises(InvalidFrame, match="size"):
+        messages.read_request(FETCH.key, 17, memoryview(longer))
+
+
+def test_unknown_tags_are_passed_over() -> None:
+    raw = messages.write_request(API_VERSIONS.key, 3, {"client_software_name": "x"})
+    tagged = raw[:-1] + b"\x01\x63\x03xyz"
+    read = messages.read_request(API_VERSIONS.key, 3, memoryview(tagged))
+    assert read.client_software_name == "x"
+
+
+def test_names_of_other_versions_are_passed_over() -> None:
+    values = {
+        "throttle_time": 7,
+        "error_code": ErrorCode.none,
+        "topics": [{"name": "t", "topic_id": UUID(int=3), "partitions": []}],
+    }
+    old = messages.read_response(3, 0, memoryview(messages.write_response(3, 0, values)))
+    assert old.topics[0].name == "t"
+    new = messages.read_response(3, 13, memoryview(messages.write_response(3, 13, values)))
+    assert new.throttle_time == timedelta(milliseconds=7)
+    assert new.topics[0].topic_id == UUID(int=3)
+
+
+def test_names_of_older_versions_are_passed_over_too() -> None:
+    """FindCoordinator answered one coordinator at the top up to version 3."""
+    values = {"node_id": 1, "host": "h", "port": 9, "coordinators": [{"key": "g", "node_id": 1}]}
+    old = messages.read_response(10, 1, memoryview(messages.write_response(10, 1, values)))
+    assert (old.node_id, old.host, old.port) == (1, "h", 9)
+    new = messages.read_response(10, 6, memoryview(messages.write_response(10, 6, values)))
+    assert new.coordinators[0].key == "g"
+
+
+def test_a_name_that_no_version_has_is_a_bug() -> None:
+    with pytest.raises(KeyError, match="thottle"):
+        messages.write_response(3, 5, {"thottle_time": 7})
+    with pytest.raises(KeyError, match="partitoins"):
+        messages.write_response(3, 5, {"topics": [{"partitoins": []}]})
+
+
+def test_null_where_there_is_none_is_a_bug() -> None:
+    with pytest.raises(TypeError, match="name"):
+        messages.write_response(3, 5, {"topics": [{"name": None}]})
+
+
+def test_the_zero_uuid_is_none_in_a_message() -> None:
+    for zero in (None, UUID(int=0)):
+        raw = messages.write_request(3, 12, {"topics": [{"topic_id": zero, "name": None}]})
+        assert messages.read_request(3, 12, memoryview(raw)).topics[0].topic_id is None
+
+
+def test_an_error_code_that_we_do_not_know() -> None:
+    raw = messages.write_response(API_VERSIONS.key, 0, {"error_code": 32000})
+    read = messages.read_response(API_VERSIONS.key, 0, memoryview(raw))
+    assert read.error_code is ErrorCode.unknown_server_error
+
+
+def test_records_are_slices_of_the_frame() -> None:
+    values = {"topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": b"abc"}]}]}
+    frame = bytearray(messages.write_request(0, 7, values))
+    read = messages.read_request(0, 7, memoryview(frame), 0)
+    records = read.topic_data[0].partition_data[0].records
+    frame[frame.index(b"abc")] = ord("z")
+    assert records == b"zbc"
+
+
+def test_build_makes_kios_entities() -> None:
+    from kio.schema.metadata.v12.response import MetadataResponse
+
+    built = messages.build(
+        MetadataResponse,
+        {"throttle_time": 5, "topics": [{"error_code": 3, "name": "t"}], "error_code": 1},
+    )
+    assert built.throttle_time == timedelta(milliseconds=5)
+    assert built.topics[0].error_code is ErrorCode.unknown_topic_or_partition
+    assert built.topics[0].topic_id is None
+    assert built.controller_id == -1
+    with pytest.raises(KeyError):
+        messages.build(MetadataResponse, {"nonsense": 1})
+
+
+def test_field_of_an_older_version() -> None:
+    raw = messages.write_request(FETCH.key, 4, {})
+    read = messages.read_request(FETCH.key, 4, memoryview(raw))
+    assert messages.field(read, "rack_id", "") == ""
+    assert messages.field(read, "max_bytes") is not None
