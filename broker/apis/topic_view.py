@@ -6,7 +6,6 @@ does not have the client's listener is as good as gone for it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -18,12 +17,11 @@ from odradek.replication.controller.image import (
     MetadataImage,
     PartitionImage,
 )
+from odradek.replication.controller.topic_names import name_error
 from odradek.storage.directories.names import TopicPartition
 
 NO_LEADER = -1
 NO_CONTROLLER = -1
-
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class InvalidTopic(KafkaError):
@@ -32,19 +30,15 @@ class InvalidTopic(KafkaError):
 
 def check_topic_name(name: str) -> None:
     """Raises InvalidTopic for a name that no topic can have."""
-    if name in (".", "..") or not _NAME.fullmatch(name):
-        raise InvalidTopic(
-            f"{name!r} is no topic name: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-', and not '.'"
-            " or '..'"
-        )
+    reason = name_error(name)
+    if reason is not None:
+        raise InvalidTopic(reason)
 
 
 def missing_topic_error(name: str) -> ErrorCode:
     """What to say of a topic that is not there."""
-    try:
-        check_topic_name(name)
-    except InvalidTopic as error:
-        return error.code
+    if name_error(name) is not None:
+        return ErrorCode.invalid_topic_exception
     return ErrorCode.unknown_topic_or_partition
 
 

@@ -26,12 +26,12 @@ from odradek.replication.controller import topics as topic_operations
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.operations import Plan
 from odradek.replication.controller.partitions import MorePartitions, PartitionsResult
+from odradek.replication.controller.topic_names import CLUSTER_METADATA
 from odradek.replication.controller.topics import CreatedTopic, DeletedTopic, NewTopic
 
 T = TypeVar("T")
 Values = dict[str, Any]
 
-METADATA_TOPIC = "__cluster_metadata"
 _DELETION_DISABLED_SINCE = 3
 
 
@@ -73,16 +73,16 @@ async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     wanted = [
         topic
         for topic in request.topics
-        if topic.name not in twice and topic.name != METADATA_TOPIC
+        if topic.name not in twice and topic.name != CLUSTER_METADATA
     ]
     answers = await _create([_new_topic(topic) for topic in wanted], request, ctx)
     answers += [
         _failed(name, KafkaError(ErrorCode.invalid_request, f"{name} is named twice"))
         for name in sorted(twice)
     ]
-    if any(topic.name == METADATA_TOPIC for topic in request.topics):
-        reason = f"{METADATA_TOPIC} is the controllers' own and cannot be created"
-        answers.append(_failed(METADATA_TOPIC, KafkaError(ErrorCode.invalid_request, reason)))
+    if any(topic.name == CLUSTER_METADATA for topic in request.topics):
+        reason = f"{CLUSTER_METADATA} is the controllers' own and cannot be created"
+        answers.append(_failed(CLUSTER_METADATA, KafkaError(ErrorCode.invalid_request, reason)))
     return {"topics": answers}
 
 

@@ -1,0 +1,428 @@
+"""A node's configs: files, layers, what several configs say together, changes at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from odradek.broker.config.listeners import ListenerEndpoint
+from odradek.broker.config.server_config import TOPIC_DEFAULTS, ServerConfig
+from odradek.broker.config.types import ConfigError
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.files import Path
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_files import VirtualFiles
+
+# config/server.properties of Apache Kafka 4.3, what is not a comment
+KAFKA_OWN = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/tmp/kraft-combined-logs
+num.partitions=1
+num.recovery.threads.per.data.dir=2
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+
+
+def of(test_node: bool = False, **configs: str) -> ServerConfig:
+    """Names with dots as double underscores do not read well: `_` is a dot here."""
+    named = {name.replace("_", "."): text for name, text in configs.items()}
+    return ServerConfig.from_properties(named, test_node=test_node)
+
+
+def load(text: str, overrides: Mapping[str, str] | None = None) -> ServerConfig:
+    files = VirtualFiles(VirtualDisk())
+    path = Path("/etc/server.properties")
+    files.make_directory(path.parent)
+    files.write_new(path, text.encode())
+    return ServerConfig.load(files, path, overrides)
+
+
+def test_kafkas_own_file_is_taken_as_it_is() -> None:
+    config = load(KAFKA_OWN)
+    assert config.warnings == []
+    assert config.node_id == 1
+    assert config.listeners == (ListenerEndpoint("PLAINTEXT", "PLAINTEXT", "", 9092),)
+    assert config.advertised_listeners == (
+        ListenerEndpoint("PLAINTEXT", "PLAINTEXT", "localhost", 9092),
+    )
+    assert config.controller_listeners == (ListenerEndpoint("CONTROLLER", "PLAINTEXT", "", 9093),)
+    assert config.advertised_controller_listeners == (
+        ListenerEndpoint("CONTROLLER", "PLAINTEXT", "localhost", 9093),
+    )
+    assert config.inter_broker_listener == "PLAINTEXT"
+    assert config.log_dirs == (Path("/tmp/kraft-combined-logs"),)
+    assert config.metadata_log_dir == Path("/tmp/kraft-combined-logs")
+    assert config.get_int("group.initial.rebalance.delay.ms") == 3000
+
+
+def test_without_a_file_the_defaults_are_those_of_one_node_in_a_test() -> None:
+    config = ServerConfig.load(VirtualFiles(VirtualDisk()), None)
+    assert config.node_id == 1
+    assert config.process_roles == {"broker", "controller"}
+    assert config.listeners == (ListenerEndpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092),)
+    assert config.controller_listeners == ()
+    assert config.log_dirs == (Path("odradek-data"),)
+    assert config.get_int("offsets.topic.replication.factor") == 1
+    assert config.get_int("transaction.state.log.min.isr") == 1
+    assert config.get_int("group.initial.rebalance.delay.ms") == 0
+    assert config.get_int("offsets.topic.num.partitions") == 50  # all others are Kafka's
+
+
+def test_with_a_file_the_defaults_are_kafkas() -> None:
+    config = load("num.partitions=2")
+    assert config.get_int("num.partitions") == 2
+    assert config.get_int("offsets.topic.replication.factor") == 3
+    assert config.get_int("group.initial.rebalance.delay.ms") == 3000
+    assert config.log_dirs == (Path("/tmp/kafka-logs"),)
+
+
+def test_the_command_line_wins() -> None:
+    config = load("num.partitions=2\nnode.id=7", {"num.partitions": "5"})
+    assert config.get_int("num.partitions") == 5
+    assert config.node_id == 7
+
+
+def test_log_dir_without_log_dirs() -> None:
+    assert of(test_node=True, log_dir="/a,/b").log_dirs == (Path("/a"), Path("/b"))
+    assert of(log_dir="/a", log_dirs="/c").log_dirs == (Path("/c"),)
+    assert of(log_dirs="/a", metadata_log_dir="/m").metadata_log_dir == Path("/m")
+
+
+def test_broker_id_is_node_id() -> None:
+    assert of(broker_id="4").node_id == 4
+    assert of(node_id="4")["broker.id"] == 4
+    with pytest.raises(ConfigError, match=r"broker\.id and node\.id"):
+        of(node_id="4", broker_id="5")
+
+
+def test_unknown_keys_are_named_in_one_warning() -> None:
+    config = load("zookeeper.connect=x\nnum.partitons=3\nleader.replication.throttled.rate=1")
+    (warning,) = config.warnings
+    for name in ("zookeeper.connect", "num.partitons", "leader.replication.throttled.rate"):
+        assert name in warning
+
+
+def test_what_plugins_and_listeners_are_given_is_not_unknown() -> None:
+    config = load(
+        "rsm.config.bucket=b\nrlmm.config.x=y\nlistener.name.plaintext.max.connections=5\n"
+        "listener.name.sasl.plain.sasl.jaas.config=x"
+    )
+    assert config.warnings == []
+    assert config["listener.name.plaintext.max.connections"] == 5
+
+
+def test_bad_values_are_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigError, match=r"0 for configuration num\.partitions: .* at least 1"):
+        load("num.partitions=0")
+    with pytest.raises(ConfigError, match="true or false"):
+        load("auto.create.topics.enable=maybe")
+
+
+def test_what_is_warned_of() -> None:
+    config = of(
+        broker_heartbeat_interval_ms="5000",
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        config_providers="file",
+        group_coordinator_rebalance_protocols="classic",
+    )
+    text = "\n".join(config.warnings)
+    assert len(config.warnings) == 4
+    assert "broker.heartbeat.interval.ms" in text
+    assert "everything is allowed" in text
+    assert "config.providers" in text
+    assert "deprecated" in text
+
+
+@pytest.mark.parametrize(
+    ("configs", "reason"),
+    [
+        ({"log.roll.ms": "0"}, "log.roll.ms"),
+        ({"log.roll.jitter.ms": "-1"}, "log.roll.jitter.ms"),
+        ({"log.retention.ms": "0"}, "log.retention.ms"),
+        ({"log.retention.hours": "0"}, "log.retention.ms"),
+        ({"log.cleaner.threads": "0"}, "log.cleaner"),
+        ({"log.cleaner.dedupe.buffer.size": "1048576"}, "1 MiB"),
+        ({"cordoned.log.dirs": "/other"}, "/other"),
+        ({"cordoned.log.dirs": "*,/tmp/kafka-logs"}, "alone"),
+        (
+            {
+                "log.cleaner.min.compaction.lag.ms": "2",
+                "log.cleaner.max.compaction.lag.ms": "1",
+            },
+            "compaction.lag",
+        ),
+        ({"replica.fetch.wait.max.ms": "40000"}, "replica.socket.timeout.ms"),
+        (
+            {"replica.fetch.wait.max.ms": "40000", "replica.socket.timeout.ms": "40000"},
+            "replica.lag.time.max.ms",
+        ),
+        ({"queued.max.request.bytes": "1"}, "socket.request.max.bytes"),
+        ({"max.connections.per.ip": "0"}, "overrides"),
+        ({"max.connections.per.ip.overrides": "a b:1"}, "host:count"),
+        ({"max.connections.per.ip.overrides": "a:x"}, "host:count"),
+        ({"connections.max.idle.ms": "50"}, "connection.failed.authentication.delay.ms"),
+        ({"group.coordinator.rebalance.protocols": "consumer"}, "classic"),
+        ({"group.consumer.session.timeout.ms": "44999"}, "group.consumer.session.timeout.ms"),
+        ({"group.consumer.max.session.timeout.ms": "44999"}, "group.consumer.max.session"),
+        ({"group.streams.num.standby.replicas": "3"}, "group.streams.max.standby.replicas"),
+        ({"group.share.assignors": "a,b"}, "exactly one"),
+        ({"group.share.max.size": "300", "group.share.max.share.sessions": "299"}, "sessions"),
+        ({"log.local.retention.ms": "-1"}, "log.local.retention.ms"),
+        (
+            {"log.local.retention.bytes": "11", "log.retention.bytes": "10"},
+            "log.local.retention.bytes",
+        ),
+    ],
+)
+def test_configs_that_do_not_fit_together(configs: dict[str, str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        ServerConfig.from_properties(configs)
+
+
+QUORUM = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "controller.quorum.voters": "1@localhost:9093",
+    "listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"controller.quorum.voters": ""}, "must name the controllers"),
+        ({"controller.quorum.voters": "2@localhost:9093"}, "must name it"),
+        ({"listeners": "PLAINTEXT://localhost:9092"}, "one of listeners"),
+        ({"controller.listener.names": "controller"}, "CONTROLLER"),
+        ({"listeners": "CONTROLLER://localhost:9093"}, "a listener of its own"),
+        ({"process.roles": "broker"}, "no controller role"),
+        ({"process.roles": "broker", "controller.quorum.voters": "2@h:1"}, "without the contr"),
+        ({"process.roles": "controller"}, "without the broker role"),
+        ({"process.roles": "observer"}, "process.roles"),
+        ({"inter.broker.listener.name": "OTHER"}, "listener.security.protocol.map"),
+        ({"inter.broker.listener.name": "CONTROLLER"}, "not advertised"),
+        ({"security.inter.broker.protocol": "SSL"}, "not advertised"),
+        (
+            {
+                "inter.broker.listener.name": "PLAINTEXT",
+                "security.inter.broker.protocol": "PLAINTEXT",
+            },
+            "Only one",
+        ),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, r"0\.0\.0\.0"),
+        (
+            {
+                "advertised.listeners": "PLAINTEXT://h:1,EXTERNAL://h:2",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTERNAL:PLAINTEXT,"
+                "CONTROLLER:PLAINTEXT",
+            },
+            "EXTERNAL",
+        ),
+        ({"early.start.listeners": "OTHER"}, "early.start.listeners"),
+        ({"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT"}, "CONTROLLER"),
+    ],
+)
+def test_quorums_and_listeners_that_cannot_be(changes: dict[str, str], reason: str) -> None:
+    ServerConfig.from_properties(QUORUM)
+    with pytest.raises(ConfigError, match=reason):
+        ServerConfig.from_properties({**QUORUM, **changes})
+
+
+def test_several_listeners_with_names_of_their_own() -> None:
+    config = ServerConfig.from_properties(
+        {
+            "listeners": "INSIDE://:9092,OUTSIDE://:9192",
+            "advertised.listeners": "OUTSIDE://example.org:443",
+            "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+            "inter.broker.listener.name": "outside",
+        }
+    )
+    assert [each.name for each in config.listeners] == ["INSIDE", "OUTSIDE"]
+    assert config.advertised_listeners == (
+        ListenerEndpoint("OUTSIDE", "PLAINTEXT", "example.org", 443),
+    )
+    assert config.inter_broker_listener == "OUTSIDE"
+
+
+def test_protocols_that_are_not_served_are_refused() -> None:
+    with pytest.raises(ConfigError, match="SSL is not supported yet"):
+        of(listeners="SSL://:9092", security_inter_broker_protocol="SSL")
+
+
+# Topics
+
+
+def test_the_finer_unit_wins() -> None:
+    assert of(log_retention_hours="1").log_config().retention_ms == 3_600_000
+    config = of(log_retention_hours="1", log_retention_minutes="2")
+    assert config.log_config().retention_ms == 120_000
+    config = of(log_retention_hours="1", log_retention_minutes="2", log_retention_ms="3")
+    assert config.log_config().retention_ms == 3
+    assert of(log_retention_hours="-1").log_config().retention_ms == -1
+    assert of(log_retention_ms="-5").log_config().retention_ms == -1
+    assert of(log_flush_scheduler_interval_ms="9").log_config().flush_ms == 9
+    assert of(log_flush_interval_ms="8").log_config().flush_ms == 8
+
+
+def test_a_topics_own_config_wins() -> None:
+    config = of(log_retention_ms="1000", message_max_bytes="2000", compression_type="zstd")
+    effective = config.log_config({"retention.ms": "-1", "internal.segment.bytes": "100"})
+    assert effective.retention_ms == -1
+    assert effective.max_message_bytes == 2000
+    assert effective.compression_type == "zstd"
+    assert effective.max_segment_bytes == 100
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {"nonsense": "1"},
+        {"retention.ms": "soon"},
+        {"segment.bytes": "1048575"},
+        {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"},
+        {"remote.storage.enable": "true"},
+    ],
+)
+def test_topic_configs_refused(configs: dict[str, str]) -> None:
+    with pytest.raises(KafkaError) as refusal:
+        of().validate_topic_configs(configs)
+    assert refusal.value.code is ErrorCode.invalid_config
+
+
+TIERED = {"remote.storage.enable": "true"}
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {"cleanup.policy": "compact"},
+        {"cleanup.policy": "compact,delete"},
+        {"local.retention.ms": "-1"},
+        {"local.retention.ms": "604800001"},
+        {"retention.bytes": "10", "local.retention.bytes": "11"},
+        {"retention.bytes": "10", "local.retention.bytes": "-1"},
+        {"remote.log.copy.disable": "true", "local.retention.ms": "5"},
+        {"remote.log.copy.disable": "true", "local.retention.bytes": "5"},
+    ],
+)
+def test_tiered_topics_refused(configs: dict[str, str]) -> None:
+    """T-15, T-16; X-01 in Kafka 4.x's form."""
+    config = of(remote_log_storage_system_enable="true")
+    with pytest.raises(KafkaError):
+        config.validate_topic_configs({**TIERED, **configs})
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {},
+        {"cleanup.policy": ""},
+        {"retention.ms": "-1", "local.retention.ms": "-1"},
+        {"retention.ms": "10", "local.retention.ms": "10"},
+        {"remote.log.copy.disable": "true", "retention.ms": "5", "local.retention.ms": "5"},
+    ],
+)
+def test_tiered_topics(configs: dict[str, str]) -> None:
+    of(remote_log_storage_system_enable="true").validate_topic_configs({**TIERED, **configs})
+
+
+def test_tiering_is_not_turned_off_without_a_word_on_the_data() -> None:
+    config = of(remote_log_storage_system_enable="true")
+    off = {"remote.storage.enable": "false"}
+    with pytest.raises(KafkaError, match=r"remote\.log\.delete\.on\.disable"):
+        config.validate_topic_configs(off, TIERED)
+    config.validate_topic_configs({**off, "remote.log.delete.on.disable": "true"}, TIERED)
+    config.validate_topic_configs(off)
+
+
+# Changes at run time
+
+
+def test_dynamic_configs_beat_static_ones_and_brokers_beat_the_cluster() -> None:
+    config = of(log_cleaner_threads="3", message_max_bytes="100")
+    config.apply_dynamic({"log.cleaner.threads": "2", "message.max.bytes": "200"}, {})
+    config.apply_dynamic(
+        {"log.cleaner.threads": "2", "message.max.bytes": "200"}, {"log.cleaner.threads": "1"}
+    )
+    assert config.get_int("log.cleaner.threads") == 1
+    assert config.log_config().max_message_bytes == 200
+    config.apply_dynamic({}, {})
+    assert config.get_int("log.cleaner.threads") == 3
+    assert config.log_config().max_message_bytes == 100
+
+
+def test_a_dynamic_value_drives_out_static_synonyms() -> None:
+    config = of(log_retention_minutes="1")
+    config.apply_dynamic({"log.retention.ms": "5"}, {})
+    assert config.log_config().retention_ms == 5
+    config.apply_dynamic({}, {})
+    assert config.log_config().retention_ms == 60_000
+
+
+def test_subscribers_hear_of_changes_only() -> None:
+    config = of()
+    heard: list[frozenset[str]] = []
+    unsubscribe = config.subscribe(heard.append)
+    config.apply_dynamic({"log.retention.ms": "5", "max.connections": "9"}, {})
+    config.apply_dynamic({"log.retention.ms": "5", "max.connections": "9"}, {})
+    assert heard == [{"log.retention.ms", "max.connections"}]
+    assert heard[0] & TOPIC_DEFAULTS == {"log.retention.ms"}
+    unsubscribe()
+    config.apply_dynamic({}, {})
+    assert len(heard) == 1
+
+
+def test_what_cannot_be_applied_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    config = of()
+    config.apply_dynamic(
+        {
+            "num.partitions": "9",  # read-only
+            "log.retention.ms": "soon",  # no number
+            "listener.name.x.ssl.keystore.location": "/k",  # a broker's own
+            "message.max.bytes": "7",
+        },
+        {},
+    )
+    assert config.get_int("num.partitions") == 1
+    assert config.get_int("message.max.bytes") == 7
+    for name in ("num.partitions", "log.retention.ms", "listener.name.x.ssl.keystore.location"):
+        assert name in caplog.text
+
+
+def test_layers_that_do_not_fit_together_change_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = of()
+    config.apply_dynamic({"message.max.bytes": "7"}, {})
+    config.apply_dynamic({"message.max.bytes": "8", "log.local.retention.ms": "-1"}, {})
+    assert config.get_int("message.max.bytes") == 7
+    assert "log.local.retention.ms" in caplog.text
+
+
+def test_an_interval_between_assignments_is_kept_within_its_bounds() -> None:
+    config = of(group_consumer_min_assignment_interval_ms="500")
+    config.apply_dynamic({"group.consumer.assignment.interval.ms": "1"}, {})
+    assert config.get_int("group.consumer.assignment.interval.ms") == 500
+    config.apply_dynamic({"group.consumer.assignment.interval.ms": "20000"}, {})
+    assert config.get_int("group.consumer.assignment.interval.ms") == 15000
