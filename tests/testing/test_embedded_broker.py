@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from odradek.broker.config.types import ConfigError
-from odradek.client.admin import Admin
+from odradek.client.metadata import open_cluster
 from odradek.testing import Broker
 
 
@@ -67,11 +67,9 @@ def test_a_temporary_directory_is_removed() -> None:
 
 
 async def test_async_with_runs_in_the_tests_own_loop() -> None:
-    async with (
-        Broker(topics=["t"]) as broker,
-        Admin(broker.node.seams.network, broker.bootstrap) as admin,
-    ):
-        assert "t" in await admin.list_topics()
+    async with Broker(topics={"t": 3}) as broker:
+        async with open_cluster(broker.node.seams.network, broker.bootstrap) as cluster:
+            assert len((await cluster.topic("t")).partitions) == 3
 
 
 def test_an_error_at_start_reaches_the_test() -> None:
