@@ -1,0 +1,354 @@
+"""A shard with a log in memory, and clients that remember what they were told: for tests.
+
+It does what the driver does, without trio: appends, replays, answers. Appends can be made to fail
+or be held back, as if the high watermark did not move.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from odradek.broker.groups.actions import (
+    NO_GENERATION,
+    NO_MEMBER_ID,
+    Actions,
+    Append,
+    CommittedOffset,
+    GroupKey,
+    Heartbeat,
+    HeartbeatAnswer,
+    Join,
+    JoinAnswer,
+    Leave,
+    LeaveAnswer,
+    Leaver,
+    Now,
+    OffsetKey,
+    Record,
+    StoredGroup,
+    Sync,
+    SyncAnswer,
+    Then,
+)
+from odradek.broker.groups.classic import ClassicGroup
+from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.shard import Commit, OffsetToCommit, Shard
+from odradek.protocol.errors import ErrorCode
+
+GROUP = "g"
+START_MS = 1_000_000
+WALL_MS = 1_700_000_000_000
+
+
+def metadata(*topics: str) -> bytes:
+    """A consumer's subscription, version 0."""
+    out = b"\x00\x00" + len(topics).to_bytes(4, "big")
+    for topic in topics:
+        out += len(topic).to_bytes(2, "big") + topic.encode()
+    return out + b"\xff\xff\xff\xff"
+
+
+@dataclass(eq=False)
+class Request:
+    """A waiter: who asked what, and the answer."""
+
+    who: str
+    what: str
+    answers: list[Any] = field(default_factory=list)
+
+    @property
+    def answer(self) -> Any:
+        assert len(self.answers) <= 1, f"{self.who}'s {self.what} was answered twice"
+        return self.answers[0] if self.answers else None
+
+    @property
+    def is_waiting(self) -> bool:
+        return not self.answers
+
+
+@dataclass
+class Client:
+    """A member's side: its id and generation as the coordinator last told it."""
+
+    name: str
+    member_id: str = NO_MEMBER_ID
+    instance_id: str | None = None
+    generation: int = NO_GENERATION
+    protocol: str | None = None
+    protocols: tuple[str, ...] = ("range",)
+    topics: tuple[str, ...] = ("t",)
+    session_timeout_ms: int = 10_000
+    rebalance_timeout_ms: int = 60_000
+    version: int = 9
+    protocol_type: str = "consumer"
+    reason: str | None = None
+    is_leader: bool = False
+    members: tuple[str, ...] = ()
+
+    def learn(self, answer: Any) -> None:
+        if isinstance(answer, JoinAnswer):
+            if answer.error in (ErrorCode.none, ErrorCode.member_id_required):
+                self.member_id = answer.member_id
+                self.generation = answer.generation
+                self.protocol = answer.protocol_name
+                self.is_leader = answer.leader == answer.member_id
+                self.members = tuple(each.member_id for each in answer.members)
+            elif answer.error is ErrorCode.unknown_member_id:
+                self.member_id = NO_MEMBER_ID
+
+
+class Stage:
+    """See the module."""
+
+    def __init__(self, config: GroupConfig | None = None) -> None:
+        self.config = config or GroupConfig()
+        self.shard = Shard(self.config)
+        self.now_ms = START_MS
+        self.log: list[Record] = []
+        self.clients: dict[str, Client] = {}
+        self.requests: list[Request] = []
+        self.fresh_ids = 0
+        self.fail_with: ErrorCode | None = None
+        self.holding = False
+        self.held: deque[Then] = deque()
+        self.story: list[str] = []
+        self.log_is_behind = False
+        """The group's last change could not be written."""
+
+    @property
+    def now(self) -> Now:
+        return Now(self.now_ms, WALL_MS + self.now_ms - START_MS)
+
+    @property
+    def group(self) -> ClassicGroup | None:
+        return self.shard.groups.get(GROUP)
+
+    def client(self, name: str, **said: Any) -> Client:
+        client = self.clients.setdefault(name, Client(name))
+        for attribute, value in said.items():
+            assert hasattr(client, attribute), attribute
+            setattr(client, attribute, value)
+        return client
+
+    # What clients do
+
+    def join(self, name: str, **said: Any) -> Request:
+        client = self.client(name, **said)
+        self.fresh_ids += 1
+        request = Join(
+            GROUP,
+            client.member_id,
+            client.instance_id,
+            client.name,
+            "/127.0.0.1",
+            client.session_timeout_ms,
+            client.rebalance_timeout_ms,
+            client.protocol_type,
+            tuple((each, metadata(*client.topics)) for each in client.protocols),
+            str(self.fresh_ids),
+            client.reason,
+            id_required=client.version >= 4,
+            can_skip_assignment=client.version >= 9,
+        )
+        waiter = self._ask(name, "join")
+        self.do(self.shard.join(request, waiter, self.now))
+        return waiter
+
+    def joins(self, name: str, **said: Any) -> Request:
+        """Join as a client does: again, with the id, if it is told to."""
+        request = self.join(name, **said)
+        if request.answer is not None and request.answer.error is ErrorCode.member_id_required:
+            request = self.join(name)
+        return request
+
+    def sync(self, name: str, **assignments: bytes) -> Request:
+        client = self.client(name)
+        request = Sync(
+            GROUP,
+            client.member_id,
+            client.instance_id,
+            client.generation,
+            client.protocol_type,
+            client.protocol,
+            {self._member_id(who): what for who, what in assignments.items()},
+        )
+        waiter = self._ask(name, "sync")
+        self.do(self.shard.sync(request, waiter, self.now))
+        return waiter
+
+    def _member_id(self, who: str) -> str:
+        return self.clients[who].member_id if who in self.clients else who
+
+    def heartbeat(self, name: str) -> ErrorCode:
+        client = self.client(name)
+        waiter = self._ask(name, "heartbeat")
+        request = Heartbeat(GROUP, client.member_id, client.instance_id, client.generation)
+        self.do(self.shard.heartbeat(request, waiter, self.now))
+        assert isinstance(waiter.answer, HeartbeatAnswer)
+        return waiter.answer.error
+
+    def leave(self, *leavers: Leaver, who: str = "admin") -> Request:
+        waiter = self._ask(who, "leave")
+        self.do(self.shard.leave(Leave(GROUP, leavers), waiter, self.now))
+        return waiter
+
+    def leaves(self, name: str, reason: str | None = None) -> Request:
+        client = self.client(name)
+        leaver = Leaver(client.member_id, client.instance_id, reason)
+        return self.leave(leaver, who=name)
+
+    def commit(self, name: str, offsets: dict[tuple[str, int], int], **said: Any) -> Request:
+        client = self.client(name)
+        values = {
+            "member_id": client.member_id,
+            "instance_id": client.instance_id,
+            "generation": client.generation,
+            **said,
+        }
+        commits = tuple(
+            OffsetToCommit(topic, None, partition, offset, -1, "")
+            for (topic, partition), offset in offsets.items()
+        )
+        waiter = self._ask(name, "commit")
+        self.do(self.shard.commit(Commit(GROUP, offsets=commits, **values), waiter, self.now))
+        return waiter
+
+    def _ask(self, who: str, what: str) -> Request:
+        waiter = Request(who, what)
+        self.requests.append(waiter)
+        return waiter
+
+    # What time does
+
+    def advance(self, ms: int) -> None:
+        """Let time pass; the group is ticked whenever it wants to be."""
+        end_ms = self.now_ms + ms
+        ticks_at_once = 0
+        while True:
+            wake_ms = self.shard.wake_ms(GROUP)
+            if wake_ms is None or wake_ms > end_ms:
+                break
+            ticks_at_once = ticks_at_once + 1 if wake_ms <= self.now_ms else 0
+            assert ticks_at_once < 3, "it would be ticked for ever"
+            self.now_ms = max(wake_ms, self.now_ms)
+            self.do(self.shard.tick(GROUP, self.now))
+        self.now_ms = end_ms
+
+    # What the driver does
+
+    def do(self, actions: Actions) -> None:
+        todo = deque([actions])
+        while todo:
+            actions = todo.popleft()
+            self.story += actions.notes
+            for waiter, answer in actions.replies:
+                self._answer(waiter, answer)
+            todo.extend(self._append(each) for each in actions.appends)
+
+    def _answer(self, waiter: Request, answer: Any) -> None:
+        waiter.answers.append(answer)
+        assert len(waiter.answers) == 1, f"{waiter.who}'s {waiter.what} was answered twice"
+        if waiter.who in self.clients:
+            self.clients[waiter.who].learn(answer)
+        self.story.append(f"{waiter.who} <- {tell(waiter.what, answer)}")
+
+    def _append(self, append: Append) -> Actions:
+        if any(isinstance(each.key, GroupKey) for each in append.records):
+            self.log_is_behind = self.fail_with is not None
+        if self.fail_with is not None:
+            code, self.fail_with = self.fail_with, None
+            self.story.append(f"the append fails: {code.name.upper()}")
+            return self.shard.append_failed(append.then, code, self.now, written=False)
+        for record in append.records:
+            self.story.append(f"record {tell_record(record)}")
+            self.log.append(record)
+            if append.replay:
+                self.shard.replay(record, len(self.log) - 1)
+        if self.holding:
+            self.held.append(append.then)
+            return Actions()
+        return self.shard.appended(append.then, self.now)
+
+    def release(self, count: int = 1 << 30, code: ErrorCode | None = None) -> None:
+        """What was held back is replicated, or, with a code, was given up."""
+        while self.held and count:
+            count -= 1
+            then = self.held.popleft()
+            if code is None:
+                self.do(self.shard.appended(then, self.now))
+            else:
+                self.do(self.shard.append_failed(then, code, self.now, written=True))
+
+    def replayed(self) -> Shard:
+        """What a restart would make of the log."""
+        shard = Shard(self.config)
+        for offset, record in enumerate(self.log):
+            shard.replay(record, offset)
+        return shard
+
+    def restart(self) -> None:
+        """As if the broker was killed and started again: nobody is answered."""
+        self.shard = self.replayed()
+        self.held.clear()
+        for _, actions in list(self.shard.loaded(self.now)):
+            self.do(actions)
+
+
+# In words, for transcripts
+
+
+def tell(what: str, answer: Any) -> str:
+    code = answer.error.name.upper() if hasattr(answer, "error") else ""
+    if isinstance(answer, JoinAnswer):
+        if answer.error is ErrorCode.member_id_required:
+            return f"{what}: {code}, id {answer.member_id}"
+        if answer.error is not ErrorCode.none:
+            return f"{what}: {code}"
+        parts = [
+            f"generation {answer.generation}",
+            f"id {answer.member_id}",
+            f"protocol {answer.protocol_name}",
+            f"leader {answer.leader}",
+        ]
+        if answer.members:
+            parts.append("of " + " ".join(each.member_id for each in answer.members))
+        if answer.skip_assignment:
+            parts.append("skip the assignment")
+        return f"{what}: " + ", ".join(parts)
+    if isinstance(answer, SyncAnswer):
+        if answer.error is not ErrorCode.none:
+            return f"{what}: {code}"
+        return f"{what}: assigned {answer.assignment.decode() or 'nothing'}"
+    if isinstance(answer, LeaveAnswer):
+        members = (
+            f"{each.member_id or each.instance_id} {each.error.name.upper()}"
+            for each in answer.members
+        )
+        return f"{what}: " + (code if answer.error else ", ".join(members))
+    if hasattr(answer, "partitions"):
+        errors = (
+            f"{topic}-{index} {each.name.upper()}" for topic, index, each in answer.partitions
+        )
+        return f"{what}: " + ", ".join(errors)
+    return f"{what}: {code}"
+
+
+def tell_record(record: Record) -> str:
+    key, value = record
+    if isinstance(key, OffsetKey):
+        what = "gone" if value is None else str(value.offset)  # type: ignore[union-attr]
+        return f"offset of {key.topic}-{key.partition}: {what}"
+    assert isinstance(key, GroupKey)
+    if value is None:
+        return "group: gone"
+    assert isinstance(value, StoredGroup)
+    members = " ".join(
+        f"{each.member_id}={each.assignment.decode() or 'nothing'}" for each in value.members
+    )
+    return f"group: generation {value.generation}, {members or 'nobody'}"
+
+
+def offset(value: int) -> CommittedOffset:
+    return CommittedOffset(value)

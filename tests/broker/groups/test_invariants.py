@@ -1,0 +1,250 @@
+"""Random histories of a group: whatever happens, in whatever order, some things always hold.
+
+After every event:
+- there is a leader exactly when there are members, and it is one of them;
+- the generation never goes back;
+- every waiting request is answered by a deadline that is set, or by an append that is under way,
+  and nobody is answered twice;
+- what replaying the log gives is the last generation that was written, and all offsets;
+and once nothing happens any more but time, everyone has been answered and the group is empty.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from odradek.broker.groups.actions import GroupKey, Leaver, StoredGroup
+from odradek.broker.groups.classic import ClassicGroup
+from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.states import State
+from odradek.protocol.errors import ErrorCode
+from tests.broker.groups.stage import GROUP, Stage
+
+NAMES = ("A", "B", "C", "D", "E")
+STATIC = {"D": "d", "E": "e"}
+PROTOCOLS = (("range",), ("range", "sticky"), ("sticky", "range"), ("sticky",))
+CODES = (ErrorCode.coordinator_not_available, ErrorCode.not_coordinator)
+names = st.sampled_from(NAMES)
+
+
+class Histories(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generation = -1
+        self.group: ClassicGroup | None = None
+
+    @initialize(delay_ms=st.sampled_from([0, 3000]), max_size=st.sampled_from([2, 3, 100]))
+    def begin(self, delay_ms: int, max_size: int) -> None:
+        config = GroupConfig(initial_rebalance_delay_ms=delay_ms, max_size=max_size)
+        self.stage = Stage(config)
+        for name in NAMES:
+            self.stage.client(
+                name,
+                instance_id=STATIC.get(name),
+                rebalance_timeout_ms=20_000,
+                version=3 if name == "C" else 9,
+            )
+
+    @rule(name=names)
+    def join(self, name: str) -> None:
+        self.stage.join(name)
+
+    @rule(name=names, protocols=st.sampled_from(PROTOCOLS))
+    def join_with(self, name: str, protocols: tuple[str, ...]) -> None:
+        self.stage.join(name, protocols=protocols)
+
+    @rule(name=names)
+    def restart_member(self, name: str) -> None:
+        self.stage.client(name).member_id = ""
+        self.stage.join(name)
+
+    @rule(name=names)
+    def sync(self, name: str) -> None:
+        members = self.stage.client(name).members
+        self.stage.sync(name, **{each: each.encode() for each in members})
+
+    @rule()
+    def everyone_who_should_syncs(self) -> None:
+        if self.stage.group is not None and self.stage.group.state is State.COMPLETING:
+            for name in NAMES:
+                if self.stage.client(name).member_id in self.stage.group.roster.unsynced:
+                    self.sync(name)
+
+    @rule(name=names)
+    def heartbeat(self, name: str) -> None:
+        self.stage.heartbeat(name)
+
+    @rule(name=names)
+    def leave(self, name: str) -> None:
+        self.stage.leaves(name)
+
+    @rule(instances=st.lists(st.sampled_from(["d", "e", "x"]), min_size=1, max_size=3))
+    def remove_by_instance(self, instances: list[str]) -> None:
+        self.stage.leave(*(Leaver("", each) for each in instances))
+
+    @rule(name=names, offset=st.integers(0, 100), partition=st.integers(0, 2))
+    def commit(self, name: str, offset: int, partition: int) -> None:
+        self.stage.commit(name, {("t", partition): offset})
+
+    @rule(offset=st.integers(0, 100))
+    def commit_from_outside(self, offset: int) -> None:
+        self.stage.commit("admin", {("u", 0): offset}, member_id="", generation=-1)
+
+    @rule(ms=st.sampled_from([1, 2999, 5000, 9999, 10_000, 20_000, 300_000]))
+    def time_passes(self, ms: int) -> None:
+        self.stage.advance(ms)
+
+    @rule(code=st.sampled_from(CODES))
+    def next_append_fails(self, code: ErrorCode) -> None:
+        self.stage.fail_with = code
+
+    @rule()
+    def replicas_fall_behind(self) -> None:
+        self.stage.holding = True
+
+    @rule(count=st.integers(1, 3))
+    def replicas_move_on(self, count: int) -> None:
+        self.stage.release(count)
+
+    @rule()
+    def replicas_catch_up(self) -> None:
+        self.stage.holding = False
+        self.stage.release()
+
+    @rule()
+    def replicas_give_up(self) -> None:
+        self.stage.release(code=ErrorCode.coordinator_not_available)
+
+    @rule()
+    def broker_restarts(self) -> None:
+        self.stage.requests = [each for each in self.stage.requests if not each.is_waiting]
+        self.stage.restart()
+
+    @invariant()
+    def one_leader(self) -> None:
+        group = getattr(self, "stage", None) and self.stage.group
+        if not group:
+            return
+        roster = group.roster
+        assert (roster.leader_id in roster.members) == bool(roster.members)
+        assert bool(roster.members) or roster.leader_id is None
+        assert set(roster.unsynced) <= set(roster.members)
+        assert not set(roster.pending) & set(roster.members)
+        assert sorted(roster.static.values()) == sorted(
+            each.member_id for each in roster.members.values() if each.is_static
+        )
+        assert roster.awaiting_join == sum(
+            each.joining is not None for each in roster.members.values()
+        )
+        if roster.members:
+            common = set.intersection(
+                *({name for name, _ in each.protocols} for each in roster.members.values())
+            )
+            assert common, "members with nothing in common"
+            assert {n for n, count in roster.supported.items() if count == len(roster)} == common
+
+    @invariant()
+    def states_are_what_they_say(self) -> None:
+        group = getattr(self, "stage", None) and self.stage.group
+        if not group:
+            return
+        if group.state is State.EMPTY:
+            assert not group.roster.members
+        if group.state in (State.COMPLETING, State.STABLE):
+            assert group.roster.members
+            assert group.protocol is not None
+
+    @invariant()
+    def generations_grow(self) -> None:
+        group = getattr(self, "stage", None) and self.stage.group
+        if group is None or group is not self.group:
+            self.group, self.generation = group, -1  # another life: deleted, or loaded again
+        if group is not None:
+            assert group.generation >= self.generation
+            self.generation = group.generation
+
+    @invariant()
+    def who_waits_will_be_answered(self) -> None:
+        if not hasattr(self, "stage"):
+            return
+        group = self.stage.group
+        in_group = set() if group is None else {id(each) for each in group.waiters()}
+        held = set()
+        for then in self.stage.held:
+            held |= {id(waiter) for waiter, _ in getattr(then, "replies", ())}
+        for request in self.stage.requests:
+            if request.is_waiting:
+                assert id(request) in in_group | held, f"{request.who}'s {request.what} is lost"
+        if group is not None and in_group and not self.stage.held:
+            assert group._join_deadline_ms is not None or group._sync_deadline_ms is not None
+        if group is not None:
+            deadlines = list(group._deadlines())
+            assert not deadlines or (
+                group.wake_ms is not None and group.wake_ms <= min(deadlines)
+            ), "nobody would tick it in time"
+
+    @invariant()
+    def the_log_has_it_all(self) -> None:
+        if not hasattr(self, "stage"):
+            return
+        replayed = self.stage.replayed()
+        assert replayed.offsets._groups == self.stage.shard.offsets._groups
+        last = next(
+            (each.value for each in reversed(self.stage.log) if isinstance(each.key, GroupKey)),
+            None,
+        )
+        if isinstance(last, StoredGroup):
+            again = replayed.groups[GROUP]
+            written = {each.member_id: each.assignment for each in last.members}
+            assert again.stored(written) == last
+        group = self.stage.group
+        if group is None or self.stage.held:
+            return
+        if group.state is State.EMPTY and self.stage.log_is_behind:
+            return  # that nobody is left may go unwritten: who replays it finds sessions that expire
+        if group.state in (State.STABLE, State.EMPTY):
+            again = replayed.groups[GROUP]
+            assert again.state is group.state
+            assert again.generation == group.generation
+            assert again.protocol == group.protocol
+            assert again._assignments() == group._assignments()
+            assert again.roster.static == group.roster.static
+            assert again.roster.leader_id == group.roster.leader_id
+            assert again.subscriptions == group.subscriptions
+
+    def teardown(self) -> None:
+        if not hasattr(self, "stage"):
+            return
+        self.replicas_catch_up()
+        self.stage.fail_with = None
+        for _ in range(20):
+            self.stage.advance(300_000)
+        for request in self.stage.requests:
+            assert not request.is_waiting, f"{request.who}'s {request.what} was never answered"
+        group = self.stage.group
+        assert group is None or group.state is State.EMPTY
+        assert group is None or group.wake_ms is None
+
+
+Histories.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
+)
+TestHistories = Histories.TestCase
+
+
+@given(st.lists(st.tuples(names, st.sampled_from(["join", "sync", "heartbeat", "leave"]))))
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_equal_histories_give_equal_groups(steps: list[tuple[str, str]]) -> None:
+    stages = [Stage(GroupConfig(initial_rebalance_delay_ms=0)) for _ in range(2)]
+    for stage in stages:
+        for name, verb in steps:
+            {
+                "join": stage.joins,
+                "sync": stage.sync,
+                "heartbeat": stage.heartbeat,
+                "leave": stage.leaves,
+            }[verb](name)
+    assert stages[0].story == stages[1].story
+    assert stages[0].log == stages[1].log

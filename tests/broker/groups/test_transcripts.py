@@ -1,0 +1,147 @@
+"""Stories of rebalances, told line by line: what happens ("> …") and all that comes of it.
+
+The files under `transcripts` are meant to be read beside the KIPs they name. Whoever changes the
+rules writes them anew with ODRADEK_REWRITE=1 and reads the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odradek.broker.groups.actions import Leaver
+from odradek.broker.groups.config import GroupConfig
+from odradek.protocol.errors import ErrorCode
+from tests.broker.groups.stage import GROUP, Stage
+
+FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
+CONFIGS = {
+    "group.initial.rebalance.delay.ms": "initial_rebalance_delay_ms",
+    "group.max.size": "max_size",
+}
+SAYS: dict[str, Callable[[str], Any]] = {
+    "protocols": lambda text: tuple(text.split(",")),
+    "topics": lambda text: tuple(text.split(",")),
+    "instance": str,
+    "session": int,
+    "rebalance": int,
+    "version": int,
+    "type": str,
+    "reason": lambda text: text.replace("_", " "),
+}
+ATTRIBUTES = {
+    "instance": "instance_id",
+    "session": "session_timeout_ms",
+    "rebalance": "rebalance_timeout_ms",
+    "type": "protocol_type",
+}
+
+
+class Teller:
+    """Follows a transcript's commands on a stage."""
+
+    def __init__(self) -> None:
+        self.config: dict[str, int] = {}
+        self._stage: Stage | None = None
+
+    @property
+    def stage(self) -> Stage:
+        if self._stage is None:
+            self._stage = Stage(GroupConfig(**self.config))
+        return self._stage
+
+    def follow(self, command: str) -> list[str]:
+        if command.startswith("config "):
+            name, _, value = command.removeprefix("config ").partition("=")
+            self.config[CONFIGS[name]] = int(value)
+            return []
+        self.stage.story.clear()
+        self._act(command)
+        return [*self.stage.story, self._where_it_stands()]
+
+    def _act(self, command: str) -> None:
+        stage = self.stage
+        if match := re.fullmatch(r"(\d+) ms pass", command):
+            stage.advance(int(match[1]))
+        elif match := re.fullmatch(r"the next append fails with (\w+)", command):
+            stage.fail_with = ErrorCode[match[1].lower()]
+        elif command == "the replicas fall behind":
+            stage.holding = True
+        elif command == "the replicas catch up":
+            stage.holding = False
+            stage.release()
+        elif command == "the replicas give up":
+            stage.holding = False
+            stage.release(code=ErrorCode.coordinator_not_available)
+        elif command == "the broker restarts":
+            stage.restart()
+        elif match := re.fullmatch(r"an admin removes (.+)", command):
+            stage.leave(*(Leaver("", each) for each in match[1].split()))
+        else:
+            name, verb, *words = command.split()
+            self._client_acts(name, verb, dict(word.split("=", 1) for word in words))
+
+    def _client_acts(self, name: str, verb: str, said: dict[str, str]) -> None:
+        stage = self.stage
+        if verb in ("joins", "restarts"):
+            if verb == "restarts":
+                stage.client(name).member_id = ""
+            values = {ATTRIBUTES.get(key, key): SAYS[key](text) for key, text in said.items()}
+            stage.join(name, **values)
+        elif verb == "syncs":
+            stage.sync(name, **{who: text.encode() for who, text in said.items()})
+        elif verb == "heartbeats":
+            stage.heartbeat(name)
+        elif verb == "leaves":
+            stage.leaves(name, said.get("reason", "").replace("_", " ") or None)
+        elif verb == "commits":
+            offsets = {}
+            for partition, offset in said.items():
+                topic, _, index = partition.rpartition("-")
+                offsets[topic, int(index)] = int(offset)
+            stage.commit(name, offsets)
+        else:
+            raise AssertionError(f"nobody {verb}")
+
+    def _where_it_stands(self) -> str:
+        group = self.stage.shard.groups.get(GROUP)
+        if group is None:
+            return "  [no group]"
+        parts = [group.state_name, f"generation {group.generation}"]
+        if group.roster.members:
+            parts.append("members " + " ".join(group.roster.members))
+            parts.append(f"leader {group.roster.leader_id}")
+        if group.roster.pending:
+            parts.append("pending " + " ".join(group.roster.pending))
+        return f"  [{', '.join(parts)}]"
+
+
+def retell(text: str) -> str:
+    """The transcript as it should be: its words and commands, with what comes of them now."""
+    teller, lines = Teller(), []
+    for line in text.splitlines():
+        if line.startswith("  "):
+            continue
+        lines.append(line)
+        if line.startswith("> "):
+            happened = teller.follow(line.removeprefix("> "))
+            lines += [each if each.startswith("  ") else f"  {each}" for each in happened]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_transcript(path: Path) -> None:
+    text = path.read_text()
+    told = retell(text)
+    if os.environ.get("ODRADEK_REWRITE"):
+        path.write_text(told)
+    assert told == text
+
+
+def test_there_are_transcripts() -> None:
+    assert len(FILES) >= 10
