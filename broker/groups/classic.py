@@ -269,6 +269,7 @@ class ClassicGroup(Generations):
         match step:
             case Step.REPLACE_AND_STORE if self.roster.select_protocol() == self.protocol:
                 actions.notes.append(f"{reason}; no rebalance")
+                self._know_subscriptions()
                 self._store(self._assignments(), undo, actions)
             case Step.REPLACE:
                 self._complete_if_ready(now, actions)
@@ -326,6 +327,7 @@ class ClassicGroup(Generations):
                 None,
             )
             self.roster.rename(then.member_id, then.member_id_before)
+            self._know_subscriptions()
             self._extend_session(member, now)
         actions.reply(then.waiter, answer)
 
