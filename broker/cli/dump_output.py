@@ -230,7 +230,8 @@ def part_text(fields: Fields, name: str) -> str:
         return f"base64:{fields[f'{name}Base64']}"
     if name in fields:
         return _plain(fields[name])
-    return f"{fields[f'{name}Size']} bytes"
+    size = fields[f"{name}Size"]
+    return "null" if size < 0 else f"{size} bytes"
 
 
 def _plain(value: Any) -> str:

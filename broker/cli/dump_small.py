@@ -5,9 +5,9 @@ They are small enough to be read whole. What makes no sense is a Problem, not a 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 
-from odradek.broker.cli.dump_decoders import to_json
 from odradek.broker.cli.dump_files import Found, Kind
 from odradek.broker.cli.dump_output import Problem, Row
 from odradek.protocol.errors import KafkaError
@@ -143,8 +143,8 @@ def _meta_properties(found: Found, data: bytes) -> Rows:
 def _quorum_state(found: Found, data: bytes) -> Rows:
     from odradek.protocol.schemas.quorum_state import decode_quorum_state
 
-    state = decode_quorum_state(data)
-    yield Row("quorumState", to_json(state, state.data_version))
+    decode_quorum_state(data)  # raises InvalidRecord; the file itself has only what its version has
+    yield Row("quorumState", json.loads(data))
 
 
 def _clean_mark(found: Found, data: bytes) -> Rows:
