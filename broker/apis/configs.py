@@ -176,8 +176,7 @@ async def alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             validate_only=request.validate_only,
         )
 
-    altered = await ctx.broker.metadata.perform(operation) if wanted else []
-    return _responses(request, answers, altered)
+    return _responses(request, answers, await _perform(operation, wanted, ctx))
 
 
 async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
@@ -196,8 +195,23 @@ async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mappin
             validate_only=validate_only,
         )
 
-    altered = await ctx.broker.metadata.perform(operation) if wanted else []
-    return _responses(request, answers, altered)
+    return _responses(request, answers, await _perform(operation, wanted, ctx))
+
+
+async def _perform(
+    operation: Callable[[MetadataImage], Plan[list[AlteredResource]]],
+    wanted: Sequence[Any],
+    ctx: RequestContext,
+) -> list[AlteredResource]:
+    if not wanted:
+        return []
+    try:
+        return await ctx.broker.metadata.perform(operation)
+    except KafkaError as error:
+        return [
+            AlteredResource(*_key(resource), error.code, error.message or None)
+            for resource in wanted
+        ]
 
 
 def _key(resource: Any) -> Resource:

@@ -1,13 +1,11 @@
 """Creating and deleting topics, adding partitions: requests into the controller's operations.
 
-What contradicts itself (a topic named twice) is answered here; everything else is decided by
-`replication.controller`, one answer a topic. When the answer goes out, the metadata log has the
-change and every later Metadata shows it.
+What becomes of each topic is decided by `replication.controller`. When the answer goes out, the
+metadata log has the change and every later Metadata shows it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -26,7 +24,6 @@ from odradek.replication.controller import topics as topic_operations
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.operations import Plan
 from odradek.replication.controller.partitions import MorePartitions, PartitionsResult
-from odradek.replication.controller.topic_names import CLUSTER_METADATA
 from odradek.replication.controller.topics import CreatedTopic, DeletedTopic, NewTopic
 
 T = TypeVar("T")
@@ -52,38 +49,19 @@ async def in_time(timeout: timedelta, operation: Callable[[], Awaitable[T]]) -> 
     raise RequestTimedOut
 
 
-def _failed(name: str, error: KafkaError) -> Values:
-    return {
-        "name": name,
-        "error_code": error.code,
-        "error_message": error.message or None,
-        "configs": [],
-    }
-
-
-def _repeated(names: Iterable[str]) -> set[str]:
-    return {name for name, count in Counter(names).items() if count > 1}
-
-
 # CreateTopics
 
 
 async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    twice = _repeated(topic.name for topic in request.topics)
-    wanted = [
-        topic
-        for topic in request.topics
-        if topic.name not in twice and topic.name != CLUSTER_METADATA
-    ]
-    answers = await _create([_new_topic(topic) for topic in wanted], request, ctx)
-    answers += [
-        _failed(name, KafkaError(ErrorCode.invalid_request, f"{name} is named twice"))
-        for name in sorted(twice)
-    ]
-    if any(topic.name == CLUSTER_METADATA for topic in request.topics):
-        reason = f"{CLUSTER_METADATA} is the controllers' own and cannot be created"
-        answers.append(_failed(CLUSTER_METADATA, KafkaError(ErrorCode.invalid_request, reason)))
-    return {"topics": answers}
+    wanted = [_new_topic(topic) for topic in request.topics]
+    try:
+        created = await in_time(
+            request.timeout,
+            lambda: ctx.broker.create_topics(wanted, validate_only=request.validate_only),
+        )
+    except KafkaError as error:
+        return {"topics": [_not_created(name, error) for name in _names(request)]}
+    return {"topics": [_created(topic, ctx) for topic in created]}
 
 
 def _new_topic(topic: Any) -> NewTopic:
@@ -91,22 +69,23 @@ def _new_topic(topic: Any) -> NewTopic:
         topic.name,
         topic.num_partitions,
         topic.replication_factor,
-        {each.partition_index: tuple(each.broker_ids) for each in topic.assignments},
+        [(each.partition_index, each.broker_ids) for each in topic.assignments],
         {each.name: each.value for each in topic.configs},
     )
 
 
-async def _create(wanted: Sequence[NewTopic], request: Any, ctx: RequestContext) -> list[Values]:
-    if not wanted:
-        return []
-    try:
-        created = await in_time(
-            request.timeout,
-            lambda: ctx.broker.create_topics(wanted, validate_only=request.validate_only),
-        )
-    except KafkaError as error:
-        return [_failed(topic.name, error) for topic in wanted]
-    return [_created(topic, ctx) for topic in created]
+def _names(request: Any) -> Iterable[str]:
+    """Of the request's topics, each once."""
+    return dict.fromkeys(topic.name for topic in request.topics)
+
+
+def _not_created(name: str, error: KafkaError) -> Values:
+    return {
+        "name": name,
+        "error_code": error.code,
+        "error_message": error.message or None,
+        "configs": [],
+    }
 
 
 def _created(topic: CreatedTopic, ctx: RequestContext) -> Values:
@@ -176,68 +155,40 @@ def _deleted(topic: DeletedTopic) -> Values:
 async def _delete(
     asked: Sequence[tuple[str | None, UUID | None]], ctx: RequestContext
 ) -> list[Values]:
-    image = ctx.broker.metadata.image
-    counts = Counter(asked)
-    named_ids = {
-        topic.id
-        for name, topic_id in counts
-        if topic_id is None and (topic := image.topics_by_name.get(name or "")) is not None
-    }
-    refused: list[Values] = []
-    names: list[str] = []
-    ids: list[UUID] = []
-    for (name, topic_id), count in counts.items():
-        reason = None
-        if name is None and topic_id is None:
-            reason = "Neither a name nor an id is given"
-        elif name is not None and topic_id is not None:
-            reason = "A name and an id are given: one will do"
-        elif count > 1 or topic_id in named_ids:
-            reason = f"{name or topic_id} is named twice"
-        elif name is not None:
-            names.append(name)
-        elif topic_id is not None:
-            ids.append(topic_id)
-        if reason is not None:
-            error = KafkaError(ErrorCode.invalid_request, reason)
-            refused.append(_not_deleted(name, topic_id, error))
-    if not names and not ids:
-        return refused
+    answers = [
+        _not_deleted(name, topic_id, KafkaError(ErrorCode.invalid_request, reason))
+        for name, topic_id in asked
+        if (reason := _ambiguous(name, topic_id)) is not None
+    ]
+    names = [name for name, topic_id in asked if name is not None and topic_id is None]
+    ids = [topic_id for name, topic_id in asked if topic_id is not None and name is None]
+    if names or ids:
 
-    # A name whose topic is also asked for by id is the same topic twice: neither counts.
-    def operation(image: MetadataImage) -> Plan[list[DeletedTopic]]:
-        return topic_operations.delete_topics(image, names, ids)
+        def operation(image: MetadataImage) -> Plan[list[DeletedTopic]]:
+            return topic_operations.delete_topics(image, names, ids)
 
-    deleted = await ctx.broker.metadata.perform(operation)
-    return refused + [_deleted(topic) for topic in deleted]
+        answers += [_deleted(topic) for topic in await ctx.broker.metadata.perform(operation)]
+    return answers
+
+
+def _ambiguous(name: str | None, topic_id: UUID | None) -> str | None:
+    if name is None and topic_id is None:
+        return "Neither a name nor an id is given"
+    if name is not None and topic_id is not None:
+        return "A name and an id are given: one will do"
+    return None
 
 
 # CreatePartitions
 
 
 async def create_partitions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    twice = _repeated(topic.name for topic in request.topics)
-    wanted = [
-        MorePartitions(
-            topic.name,
-            topic.count,
-            None
-            if topic.assignments is None
-            else [tuple(each.broker_ids) for each in topic.assignments],
-        )
-        for topic in request.topics
-        if topic.name not in twice
-    ]
     try:
-        results = await in_time(request.timeout, lambda: _add(wanted, request, ctx))
+        results = await in_time(request.timeout, lambda: _add(request, ctx))
     except KafkaError as error:
         results = [
-            PartitionsResult(topic.topic, error.code, error.message or None) for topic in wanted
+            PartitionsResult(name, error.code, error.message or None) for name in _names(request)
         ]
-    results += [
-        PartitionsResult(name, ErrorCode.invalid_request, f"{name} is named twice")
-        for name in sorted(twice)
-    ]
     return {
         "results": [
             {
@@ -250,11 +201,17 @@ async def create_partitions(request: Any, ctx: RequestContext) -> Mapping[str, A
     }
 
 
-async def _add(
-    wanted: Sequence[MorePartitions], request: Any, ctx: RequestContext
-) -> list[PartitionsResult]:
-    if not wanted:
-        return []
+async def _add(request: Any, ctx: RequestContext) -> list[PartitionsResult]:
+    wanted = [
+        MorePartitions(
+            topic.name,
+            topic.count,
+            None
+            if topic.assignments is None
+            else [tuple(each.broker_ids) for each in topic.assignments],
+        )
+        for topic in request.topics
+    ]
 
     def operation(image: MetadataImage) -> Plan[list[PartitionsResult]]:
         return partition_operations.create_partitions(

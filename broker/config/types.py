@@ -135,16 +135,22 @@ def to_text(value: ConfigValue) -> str | None:
 
 def java_double(value: float) -> str:
     """A double as Java prints it: `0.5`, `1.0`, `1.7976931348623157E308`."""
+    from decimal import Decimal  # for this alone
+
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):
         return "Infinity" if value > 0 else "-Infinity"
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        text = f"{value:.17g}" if "e" in repr(value) else repr(value)
-        return text if "." in text else f"{text}.0"
-    digits, exponent = f"{value!r}" if "e" in repr(value) else f"{value:e}", ""
-    mantissa, _, exponent = digits.partition("e")
-    if "e" not in repr(value):
-        mantissa = repr(value / 10 ** int(exponent)).rstrip("0")
-        mantissa = mantissa + "0" if mantissa.endswith(".") else mantissa
-    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
+    if value == 0:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    text = "".join(map(str, digits))
+    point = len(text) + int(exponent)  # digits before the decimal point
+    if -3 < point <= 7:
+        text = text.rjust(len(text) - min(0, point - 1), "0").ljust(point, "0")
+        point = max(point, 1)
+        suffix = ""
+    else:
+        suffix = f"E{point - 1}"
+        point = 1
+    return f"{'-' * sign}{text[:point]}.{text[point:] or '0'}{suffix}"
