@@ -59,11 +59,10 @@ async def run(
     """All rounds, until cancelled."""
     every = manager.intervals
     first_ms = every.initial_delay_ms
-    flushing = Flushing(manager)
     checkpoint = manager.checkpoint
     rounds: list[tuple[int, Callable[[], Awaitable[None]]]] = [
         (every.retention_check_ms, lambda: retention(manager)),
-        (every.flush_check_ms, flushing.round),
+        (every.flush_check_ms, manager.flushing.round),
         (every.recovery_point_ms, lambda: checkpoint([Checkpoint.RECOVERY_POINT])),
         (every.log_start_ms, lambda: checkpoint([Checkpoint.LOG_START])),
         (every.high_watermark_ms, lambda: checkpoint([Checkpoint.HIGH_WATERMARK])),
@@ -76,6 +75,8 @@ async def run(
                 delay_ms = min(first_ms, interval_ms)
                 nursery.start_soon(_repeat, manager, delay_ms, interval_ms, one_round)
         nursery.start_soon(manager.removals.run)
+        for home in manager.homes():
+            nursery.start_soon(manager.flushing.run, home.directory)
         task_status.started()
 
 
@@ -127,27 +128,3 @@ async def expire_producers(manager: LogManager) -> None:
     now_ms = manager.clock.wall_ms()
     expiration_ms = manager.intervals.producer_id_expiration_ms
     await _each(manager, lambda which: which.expire_producers(now_ms, expiration_ms))
-
-
-class Flushing:
-    """flush.ms: logs that hold unsynced records for that long are synced."""
-
-    def __init__(self, manager: LogManager) -> None:
-        self._manager = manager
-        self._flushed: dict[PartitionLog, float] = {}
-
-    async def round(self) -> None:
-        clock = self._manager.clock
-        logs = self._manager.logs()
-        now = clock.monotonic()
-        self._flushed = {which: self._flushed.get(which, now) for which in logs}
-        for which in logs:
-            overdue = now - self._flushed[which] >= which.config.flush_ms / 1000
-            if which.failure is None and which.recovery_point < which.end_offset and overdue:
-                self._flushed[which] = now
-                await self._manager.offload.run(
-                    attempt,
-                    which,
-                    PartitionLog.flush,
-                    lane=self._manager.directory_of(which).lane,
-                )

@@ -29,6 +29,7 @@ from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.offload import Offload
 from odradek.storage.directories import names
 from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.directories.clean_shutdown import CleanMark
 from odradek.storage.directories.names import NotAPartition, State, TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import DiskFull, NoDescriptors
@@ -82,11 +83,16 @@ def sort_out(found: Iterable[str]) -> Found:
 class Survey:
     """What one directory's start needs to know."""
 
-    clean: bool
+    mark: CleanMark | None
+    """Of a clean shutdown; None after any other end."""
     found: Found
     recovery_points: dict[TopicPartition, int]
     log_starts: dict[TopicPartition, int]
     high_watermarks: dict[TopicPartition, int]
+
+    @property
+    def clean(self) -> bool:
+        return self.mark is not None
 
 
 def survey(files: Files, home: DirectoryLogs) -> Survey:
@@ -98,7 +104,7 @@ def survey(files: Files, home: DirectoryLogs) -> Survey:
     )
     _tell(directory.path, found)
     return Survey(
-        mark is not None,
+        mark,
         found,
         home.read_checkpoint(Checkpoint.RECOVERY_POINT),
         home.read_checkpoint(Checkpoint.LOG_START),
@@ -126,6 +132,8 @@ class Opener:
     entropy: Entropy
     on_failure: Callable[[PartitionLog, OSError], None]
     on_recovery_point_lowered: Callable[[PartitionLog], None]
+    on_flush_due: Callable[[PartitionLog, int], None]
+    producer_id_expiration_ms: int
 
     def load(
         self, home: DirectoryLogs, found: Survey, wanted: TopicPartition, config: LogConfig
@@ -145,6 +153,8 @@ class Opener:
             entropy=self.entropy,
             on_failure=self.on_failure,
             on_recovery_point_lowered=self.on_recovery_point_lowered,
+            on_flush_due=self.on_flush_due,
+            producer_id_expiration_ms=self.producer_id_expiration_ms,
         )
         opened.advance_high_watermark(found.high_watermarks.get(wanted, 0))
         return opened
@@ -168,6 +178,8 @@ class Opener:
                 entropy=self.entropy,
                 on_failure=self.on_failure,
                 on_recovery_point_lowered=self.on_recovery_point_lowered,
+                on_flush_due=self.on_flush_due,
+                producer_id_expiration_ms=self.producer_id_expiration_ms,
             )
         except DiskFull:
             if fresh:
@@ -187,6 +199,7 @@ class Loading:
         workers: int,
     ) -> None:
         self.found = Found()
+        self.mark: CleanMark | None = None
         self._home = home
         self._opener = opener
         self._offload = offload
@@ -210,7 +223,7 @@ class Loading:
         except OSError as error:
             directory.report(error)
             return
-        self.found = found.found
+        self.found, self.mark = found.found, found.mark
         await self._open_all(found, adopt)
         if directory.failed:
             return

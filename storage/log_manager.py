@@ -27,11 +27,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TypeVarTuple
 from uuid import UUID
 
 import trio
 
-from odradek.protocol.errors import ErrorCode
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors
@@ -39,25 +39,23 @@ from odradek.seams.offload import Offload
 from odradek.storage import log_closing, log_housekeeping, log_loading
 from odradek.storage.directories import names, placement
 from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.directories.clean_shutdown import CleanMark
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.opening import Directories
 from odradek.storage.directory_logs import DirectoryLogs
-from odradek.storage.errors import LogFailed, StorageError
+from odradek.storage.errors import InconsistentTopicId, LogFailed
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_flushing import Flushing
 from odradek.storage.log_housekeeping import Intervals
 from odradek.storage.log_removal import Removals
 
-__all__ = ["Intervals", "LogManager", "TopicIdMismatch"]
+__all__ = ["Intervals", "LogManager"]
 
 log = logging.getLogger(__name__)
 
-
-class TopicIdMismatch(StorageError):
-    """The log that is here belongs to another topic of the same name."""
-
-    code = ErrorCode.inconsistent_topic_id
+Ts = TypeVarTuple("Ts")
 
 
 class LogManager:
@@ -90,9 +88,17 @@ class LogManager:
         self._entropy = entropy
         self._config_for = config_for
         self._on_failure = on_failure
+        self.flushing = Flushing(self)
         self._opener = log_loading.Opener(
-            files, clock, entropy, self.report, self._recovery_point_lowered
+            files,
+            clock,
+            entropy,
+            on_failure=self.report,
+            on_recovery_point_lowered=self._recovery_point_lowered,
+            on_flush_due=self._flush_due,
+            producer_id_expiration_ms=self.intervals.producer_id_expiration_ms,
         )
+        self._marks: list[CleanMark | None] = []
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._offline: dict[TopicPartition, str] = {}
         self._homes = {each.path: DirectoryLogs(each) for each in directories.all}
@@ -130,6 +136,18 @@ class LogManager:
         """Partitions that are known to be here, and cannot be served."""
         return tuple(self._offline)
 
+    @property
+    def previous_broker_epoch(self) -> int:
+        """What the node's last run was registered with, if it ended cleanly (KIP-966); else -1.
+
+        Known after `load`, and only where every directory says so, and the same.
+        """
+        found = {mark.broker_epoch if mark is not None else None for mark in self._marks}
+        if len(self._marks) < len(self._homes) or len(found) != 1:
+            return -1
+        epoch = found.pop()
+        return -1 if epoch is None else epoch
+
     # Start
 
     async def load(self) -> None:
@@ -155,6 +173,7 @@ class LogManager:
             self.intervals.recovery_threads_per_directory,
         )
         await loading.run(self._adopt)
+        self._marks.append(loading.mark)
         if home.directory.failed:
             for name in loading.found.live:
                 if name not in self._logs:
@@ -211,7 +230,7 @@ class LogManager:
         """Open a new log, in `directory_id` or the directory with the fewest; or get the one there is.
 
         `is_new=False` (the replica existed before) is refused while a directory is offline: the log
-        may be in there. Raises LogFailed, DiskFull; TopicIdMismatch if the one there is belongs to
+        may be in there. Raises LogFailed, DiskFull; InconsistentTopicId if the one there is belongs to
         another topic.
         """
         name = TopicPartition(topic, partition)
@@ -220,7 +239,7 @@ class LogManager:
         existing = self.get(topic, partition)
         if existing is not None:
             if existing.topic_id not in (None, topic_id):
-                raise TopicIdMismatch(
+                raise InconsistentTopicId(
                     f"{name} here is of topic {existing.topic_id}, not {topic_id}"
                 )
             return existing
@@ -378,11 +397,19 @@ class LogManager:
         """A log is about to be truncated: first the lower recovery point must be durable."""
         self._homes[which.directory.parent].write_checkpoints((Checkpoint.RECOVERY_POINT,))
 
+    def _flush_due(self, which: PartitionLog, up_to: int) -> None:
+        """From any thread: a log wants to be synced."""
+        self._on_loop(self.flushing.due, which, up_to)
+
     def _directory_failed(self, directory: LogDirectory) -> None:
-        if trio.lowlevel.in_trio_run():
-            self._drop(directory)
-        elif self._token is not None:
-            self._token.run_sync_soon(self._drop, directory)
+        self._on_loop(self._drop, directory)
+
+    def _on_loop(self, act: Callable[[*Ts], object], *args: *Ts) -> None:
+        """Now, if this is the loop; soon, from another thread; now, where there is no loop yet."""
+        if self._token is None or trio.lowlevel.in_trio_run():
+            act(*args)
+        else:
+            self._token.run_sync_soon(act, *args)
 
     def _drop(self, directory: LogDirectory) -> None:
         """On the loop: the logs of a failed directory are served no longer."""

@@ -1,0 +1,77 @@
+"""Making logs durable while the broker runs: where the log asks for it, and by time.
+
+A log asks when it has rolled (the sealed segment is to be durable, and the recovery point to move
+on) and when flush.messages are unsynced; `flush.ms` is looked after here, as often as
+`log.flush.scheduler.interval.ms` says (never, by default: replication is what Kafka relies on).
+Each directory has a task and a queue of its own, so that a slow disk holds up no other. A log that
+asks again before its turn is synced once.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.errors import StorageError
+from odradek.storage.log.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from odradek.storage.log_manager import LogManager
+
+log = logging.getLogger(__name__)
+
+
+class Flushing:
+    """What is to be synced; changed on the loop alone."""
+
+    def __init__(self, manager: LogManager) -> None:
+        self._manager = manager
+        self._queues = {each.path: _Queue() for each in manager.directories.all}
+        self._flushed: dict[PartitionLog, float] = {}
+
+    def due(self, which: PartitionLog, up_to: int) -> None:
+        """Sync all below offset `up_to`, soon."""
+        queue = self._queues[which.directory.parent]
+        queue.due[which] = max(up_to, queue.due.get(which, 0))
+        queue.filled.set()
+
+    async def run(self, directory: LogDirectory) -> None:
+        """Sync what is due in one directory, until cancelled or it is offline."""
+        queue = self._queues[directory.path]
+        while not directory.failed:
+            await queue.filled.wait()
+            queue.filled = trio.Event()
+            while queue.due:
+                which = next(iter(queue.due))
+                up_to = queue.due.pop(which)
+                if which.failure is None:
+                    await self._manager.offload.run(flush, which, up_to, lane=directory.lane)
+
+    async def round(self) -> None:
+        """flush.ms: logs that have held unsynced records for that long are due."""
+        now = self._manager.clock.monotonic()
+        logs = self._manager.logs()
+        self._flushed = {which: self._flushed.get(which, now) for which in logs}
+        for which in logs:
+            if which.recovery_point >= which.end_offset:
+                self._flushed[which] = now
+            elif now - self._flushed[which] >= which.config.flush_ms / 1000:
+                self._flushed[which] = now
+                self.due(which, which.end_offset)
+
+
+class _Queue:
+    def __init__(self) -> None:
+        self.due: dict[PartitionLog, int] = {}
+        self.filled = trio.Event()
+
+
+def flush(which: PartitionLog, up_to: int) -> None:
+    """In a thread. A sync that fails has taken the directory offline already."""
+    try:
+        which.flush(up_to)
+    except StorageError as error:
+        log.warning("%s could not be flushed: %s", which.directory, error)
