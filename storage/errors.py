@@ -16,9 +16,6 @@ class StorageError(KafkaError):
 
     code = ErrorCode.unknown_server_error
 
-    def __init__(self, message: str = "") -> None:
-        super().__init__(self.code, message)
-
 
 class OffsetOutOfRange(StorageError):
     """The offset is below the log's start or past its end."""
@@ -81,12 +78,6 @@ class InvalidProducerEpoch(StorageError):
     code = ErrorCode.invalid_producer_epoch
 
 
-class UnknownProducerId(StorageError):
-    """A producer the log knows nothing of continues a sequence or a transaction."""
-
-    code = ErrorCode.unknown_producer_id
-
-
 class InvalidTransactionState(StorageError):
     """A batch is in a transaction where it may not be, or the other way round (KIP-890)."""
 
@@ -97,6 +88,25 @@ class CoordinatorFenced(StorageError):
     """A transaction marker comes from a coordinator that has been replaced (KIP-98)."""
 
     code = ErrorCode.transaction_coordinator_fenced
+
+
+class UnexpectedOffset(StorageError):
+    """Replicated batches begin below the log's end: [first_offset, last_offset] is what came.
+
+    A follower whose log is empty starts it anew at `first_offset` (the leader's log start may lie
+    within a batch); any other has lost track of its leader.
+    """
+
+    def __init__(self, message: str, first_offset: int, last_offset: int) -> None:
+        super().__init__(message)
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+
+
+class InconsistentTopicId(StorageError):
+    """The directory's `partition.metadata` names another topic than the one asked for (KIP-516)."""
+
+    code = ErrorCode.inconsistent_topic_id
 
 
 class DiskFull(StorageError):

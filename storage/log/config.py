@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, get_args, get_type_hints
 
 INT64_MAX = (1 << 63) - 1
@@ -65,33 +65,33 @@ class LogConfig:
         Names that are no topic configs are passed over: a broker may know more than a log needs.
         """
         types_by_name = _field_types()
-        values = {
+        values: dict[str, Any] = {
             field: _parse(types_by_name[field], text)
             for name, text in configs.items()
             if (field := name.replace(".", "_")) in types_by_name
         }
         return replace(base if base is not None else cls(), **values)
 
-    @property
+    @cached_property
     def compact(self) -> bool:
         return "compact" in self.cleanup_policy
 
-    @property
+    @cached_property
     def delete(self) -> bool:
         return "delete" in self.cleanup_policy
 
-    @property
+    @cached_property
     def log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
 
-    @property
+    @cached_property
     def max_segment_bytes(self) -> int:
         """`segment.bytes`, or the tests' door `internal.segment.bytes`."""
         if self.internal_segment_bytes is not None:
             return self.internal_segment_bytes
         return self.segment_bytes
 
-    @property
+    @cached_property
     def max_segment_ms(self) -> int:
         """How long a segment may stay active; a compacted one no longer than its compaction lag."""
         if self.compact and self.max_compaction_lag_ms > 0:

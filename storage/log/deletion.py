@@ -1,0 +1,58 @@
+"""Segments on their way out: renamed to `.deleted` now, unlinked after `file.delete.delay.ms`.
+
+In between, reads that began before go on. A crash leaves `.deleted` files, which are unlinked when
+the log is opened (leftovers.py). Slices that are pinned outlive even the unlinking.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from odradek.seams.files import Files, Path
+from odradek.storage.log.names import DELETED
+from odradek.storage.log.producer_snapshots import ProducerSnapshots
+from odradek.storage.log.segment import Segment
+
+
+@dataclass(slots=True)
+class _Doomed:
+    at_ms: int
+    segment: Segment
+    snapshot: Path | None
+
+
+class PendingDeletions:
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._doomed: deque[_Doomed] = deque()
+
+    def __len__(self) -> int:
+        return len(self._doomed)
+
+    def add(self, segment: Segment, snapshots: ProducerSnapshots, at_ms: int) -> None:
+        """Rename the segment's files and its snapshot, to be unlinked at `at_ms`. Raises OSError."""
+        segment.rename(DELETED)
+        self._doomed.append(_Doomed(at_ms, segment, snapshots.set_aside(segment.base_offset)))
+
+    def remove_due(self, now_ms: int) -> int:
+        """Unlink those whose time has come; how many segments. Raises OSError."""
+        count = 0
+        while self._doomed and self._doomed[0].at_ms <= now_ms:
+            doomed = self._doomed[0]
+            doomed.segment.remove()
+            if doomed.snapshot is not None:
+                self._files.remove(doomed.snapshot, missing_ok=True)
+            self._doomed.popleft()
+            count += 1
+        return count
+
+    def move_to(self, directory: Path) -> None:
+        for doomed in self._doomed:
+            doomed.segment.move_to(directory)
+            if doomed.snapshot is not None:
+                doomed.snapshot = directory / doomed.snapshot.name
+
+    def close(self) -> None:
+        for doomed in self._doomed:
+            doomed.segment.close()

@@ -1,0 +1,203 @@
+"""Which leader epoch began at which offset (KIP-101, KIP-279), and its checkpoint file.
+
+Epochs and start offsets both only grow along the list. The file (`leader-epoch-checkpoint`: `0`, the
+number of entries, then `epoch startOffset` a line) may lag behind, in one direction only: it is
+written before the recovery point passes the batches that began an epoch (`save`, from flush), and
+at once when entries go at the end (truncation). So an epoch that the file lacks is found again by
+recovery in the batches past the recovery point; entries past the end or below the start of the log
+are dropped when it is loaded. Kafka writes the file at every new epoch; we do not, as 4,000
+partitions that get a leader at once would be 8,000 syncs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from threading import Lock
+
+from odradek.seams.files import Files, Path
+from odradek.storage.log.names import EPOCHS
+
+NO_EPOCH = -1
+NO_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """An epoch and the offset where it ends (exclusive); (-1, -1) if nothing is known."""
+
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EpochStart:
+    epoch: int
+    start_offset: int
+
+
+class CorruptEpochs(Exception):
+    """The checkpoint file is not one."""
+
+
+class LeaderEpochCache:
+    """See the module. `end_offset` tells the log's end."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        end_offset: Callable[[], int],
+        entries: Iterable[EpochStart] = (),
+    ) -> None:
+        self._files = files
+        self.directory = directory
+        self._end_offset = end_offset
+        self._entries: tuple[EpochStart, ...] = ()
+        self._dirty = False
+        self._saving = Lock()
+        for entry in entries:
+            self.assign(entry.epoch, entry.start_offset)
+        self._dirty = False
+
+    @classmethod
+    def load(cls, files: Files, directory: Path, end_offset: Callable[[], int]) -> LeaderEpochCache:
+        """From the file, if there is one. Raises CorruptEpochs, OSError."""
+        path = directory / EPOCHS
+        try:
+            data = files.read(path)
+        except FileNotFoundError:
+            return cls(files, directory, end_offset)
+        return cls(files, directory, end_offset, parse_checkpoint(data))
+
+    # What is known
+
+    @property
+    def entries(self) -> tuple[EpochStart, ...]:
+        return self._entries
+
+    @property
+    def latest(self) -> int | None:
+        """The epoch of the last entry."""
+        entries = self._entries
+        return entries[-1].epoch if entries else None
+
+    @property
+    def earliest(self) -> EpochStart | None:
+        entries = self._entries
+        return entries[0] if entries else None
+
+    def epoch_for(self, offset: int) -> int | None:
+        """The epoch of the batch at `offset`; None if it lies before the first known."""
+        entries = self._entries
+        slot = bisect_right(entries, offset, key=lambda entry: entry.start_offset)
+        return entries[slot - 1].epoch if slot else None
+
+    def end_offset_for(self, epoch: int) -> EpochEnd:
+        """The largest known epoch at or below `epoch` and where it ends: where the next one starts,
+        or the log does.
+
+        An epoch before all known ones ends where they start; one past all known is (-1, -1), for
+        then the asker knows more than we do (KIP-101, KIP-279).
+        """
+        entries = self._entries
+        if entries and epoch == entries[-1].epoch:
+            return EpochEnd(epoch, self._end_offset())
+        slot = bisect_right(entries, epoch, key=lambda entry: entry.epoch)
+        if epoch == NO_EPOCH or slot == len(entries):
+            return EpochEnd(NO_EPOCH, NO_OFFSET)
+        found = entries[slot - 1].epoch if slot else epoch
+        return EpochEnd(found, entries[slot].start_offset)
+
+    def entries_in(self, start: int, end: int) -> tuple[EpochStart, ...]:
+        """The epochs of [start, end), as the checkpoint of a segment copied elsewhere."""
+        return _without_end(_without_start(self._entries, start), end)
+
+    # Changes
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """`epoch` begins at `start_offset`, unless it has begun before.
+
+        Entries that contradict it (a later epoch, or a start at or past this one) go.
+        """
+        if epoch < 0 or start_offset < 0:
+            raise ValueError(f"epoch {epoch} cannot start at offset {start_offset}")
+        entries = self._entries
+        if entries:
+            last = entries[-1]
+            if epoch == last.epoch and start_offset >= last.start_offset:
+                return
+        kept = len(entries)
+        while kept and (
+            entries[kept - 1].epoch >= epoch or entries[kept - 1].start_offset >= start_offset
+        ):
+            kept -= 1
+        self._set((*entries[:kept], EpochStart(epoch, start_offset)))
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget the epochs that start at or past `end_offset`."""
+        self._set(_without_end(self._entries, end_offset))
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget what ends before `start_offset`; the epoch it lies in begins there now."""
+        self._set(_without_start(self._entries, start_offset))
+
+    def clear(self) -> None:
+        self._set(())
+
+    def restore(self, entries: tuple[EpochStart, ...]) -> None:
+        """Take back changes that could not be saved."""
+        self._set(entries)
+
+    def _set(self, entries: tuple[EpochStart, ...]) -> None:
+        if entries != self._entries:
+            self._entries = entries
+            self._dirty = True
+
+    # The file
+
+    def save(self) -> None:
+        """Make the file durable if it lags behind. Raises OSError."""
+        with self._saving:
+            if not self._dirty:
+                return
+            self._dirty = False
+            try:
+                self._files.write_new(self.directory / EPOCHS, format_checkpoint(self._entries))
+            except OSError:
+                self._dirty = True
+                raise
+
+
+def _without_end(entries: tuple[EpochStart, ...], end: int) -> tuple[EpochStart, ...]:
+    kept = len(entries)
+    while kept and entries[kept - 1].start_offset >= end:
+        kept -= 1
+    return entries[:kept]
+
+
+def _without_start(entries: tuple[EpochStart, ...], start: int) -> tuple[EpochStart, ...]:
+    slot = bisect_right(entries, start, key=lambda entry: entry.start_offset)
+    if not slot:
+        return entries
+    return (EpochStart(entries[slot - 1].epoch, start), *entries[slot:])
+
+
+def format_checkpoint(entries: Iterable[EpochStart]) -> bytes:
+    lines = [f"{entry.epoch} {entry.start_offset}\n" for entry in entries]
+    return f"0\n{len(lines)}\n{''.join(lines)}".encode()
+
+
+def parse_checkpoint(data: bytes) -> list[EpochStart]:
+    """The entries of a checkpoint file. Raises CorruptEpochs."""
+    try:
+        version, count, *lines = data.decode().splitlines()
+        if int(version) != 0:
+            raise CorruptEpochs(f"version {version} of {EPOCHS}")
+        entries = [EpochStart(*map(int, line.split())) for line in lines if line.strip()]
+    except (ValueError, TypeError) as error:
+        raise CorruptEpochs(f"{EPOCHS} makes no sense: {error}") from error
+    if len(entries) != int(count):
+        raise CorruptEpochs(f"{EPOCHS} says {count} entries and has {len(entries)}")
+    return entries

@@ -1,0 +1,63 @@
+"""Makes the entries of a segment's offset and time index from its batches, in memory.
+
+Fed every batch in order, it yields exactly what appending them one by one would have written. It
+can go on from entries that are kept: those for batches below some offset.
+"""
+
+from __future__ import annotations
+
+from odradek.protocol.records.batch import NO_TIMESTAMP
+from odradek.storage.log import offset_index, time_index
+
+_pack_offset = offset_index.ENTRY.pack
+_pack_time = time_index.ENTRY.pack
+
+
+class IndexBuilder:
+    """`offsets` and `times` are the entries made, after `kept_offsets` and `kept_times` kept."""
+
+    __slots__ = (
+        "base_offset",
+        "index_interval_bytes",
+        "kept_offsets",
+        "kept_times",
+        "last_position",
+        "last_timestamp",
+        "max_timestamp",
+        "offset_of_max_timestamp",
+        "offsets",
+        "times",
+    )
+
+    def __init__(self, base_offset: int, index_interval_bytes: int) -> None:
+        self.base_offset = base_offset
+        self.index_interval_bytes = index_interval_bytes
+        self.kept_offsets = 0
+        self.kept_times = 0
+        self.last_position = 0
+        self.last_timestamp = NO_TIMESTAMP
+        self.max_timestamp = NO_TIMESTAMP
+        self.offset_of_max_timestamp = base_offset
+        self.offsets = bytearray()
+        self.times = bytearray()
+
+    def add(self, last_offset: int, max_timestamp: int, position: int) -> None:
+        """The next batch: it ends at `last_offset` and starts at `position`."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.offset_of_max_timestamp = last_offset
+        if position - self.last_position > self.index_interval_bytes:
+            self.offsets += _pack_offset(last_offset - self.base_offset, position)
+            self.last_position = position
+            self._add_time()
+
+    def seal(self) -> None:
+        """The entry that a sealed segment's time index ends with."""
+        self._add_time()
+
+    def _add_time(self) -> None:
+        if self.max_timestamp > self.last_timestamp:
+            self.times += _pack_time(
+                self.max_timestamp, self.offset_of_max_timestamp - self.base_offset
+            )
+            self.last_timestamp = self.max_timestamp

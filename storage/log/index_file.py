@@ -1,0 +1,140 @@
+"""A file of entries of one size that only grows: what offset and time index have in common.
+
+- The file is opened when first used. Entries are read through a read-only map of the entries alone
+  (a store or a hole on a full disk would kill the process), and written with `write_at`.
+- Room is taken in steps of 4 KiB (`reserve`), **before** the data that an entry points to is
+  written: a full disk shows itself while there is nothing to undo. Kafka takes
+  `segment.index.bytes` at once, as a hole; really taken, 4,000 partitions would need 80 GB.
+  Past the last entry the file holds zeros, as Kafka's does, until it is trimmed (roll, close).
+- Bytes that a map may cover are never changed or cut off in place: a truncation writes the entries
+  it keeps to a new file that replaces the old (`take_place`), and whoever still looks into the old
+  one finds it whole. Only `restore` cuts in place; it is for recovery, when nobody reads yet.
+- After a crash the number of entries is not known from the size. Whoever opens a log that was not
+  closed cleanly finds it out from the entries (recovery.py).
+"""
+
+from __future__ import annotations
+
+from odradek.seams.files import Buffer, File, Files, Path
+from odradek.storage.log.names import CLEANED
+
+STEP_BYTES = 4096
+
+
+class CorruptIndex(Exception):
+    """An index contradicts itself or its segment: it is rebuilt."""
+
+
+class IndexFile:
+    """Entries 0 to `count`, each `entry_size` bytes."""
+
+    __slots__ = ("_file", "_files", "_room_bytes", "count", "entry_size", "path")
+
+    def __init__(self, files: Files, path: Path, entry_size: int) -> None:
+        self._files = files
+        self.path = path
+        self.entry_size = entry_size
+        self._file: File | None = None
+        self.count = 0
+        self._room_bytes = 0
+
+    @property
+    def file(self) -> File:
+        """The file, which `create`, `open` or `open_raw` has opened."""
+        assert self._file is not None
+        return self._file
+
+    def create(self) -> None:
+        """A new, empty file, instead of one that may be there."""
+        self._files.remove(self.path, missing_ok=True)
+        self._use(self._files.open(self.path, create=True), 0)
+
+    def open(self) -> None:
+        """Open a trimmed file. Raises CorruptIndex unless it holds whole entries."""
+        self.open_raw()
+        count, rest = divmod(self._room_bytes, self.entry_size)
+        if rest:
+            raise CorruptIndex(f"{self.path} has {self._room_bytes} bytes: {rest} too many")
+        self.count = count
+
+    def open_raw(self) -> None:
+        """Open a file, whatever is in it, with no entries as yet; a missing one is created."""
+        if self._file is None:
+            if not self._files.exists(self.path):
+                return self.create()
+            self._use(self._files.open(self.path, write=True), 0)
+        return None
+
+    def _use(self, file: File, count: int) -> None:
+        self._file = file
+        self.count = count
+        self._room_bytes = file.size
+
+    def view(self, count: int, *, mapped: bool) -> Buffer:
+        """The first `count` entries, for one synchronous call only.
+
+        Mapped on the loop; read where another thread asks, for a map that is in use there could
+        not be dropped when the loop trims the file.
+        """
+        size_bytes = count * self.entry_size
+        return self.file.map_read(size_bytes) if mapped else self.file.read_at(0, size_bytes)
+
+    def entry(self, number: int) -> bytes:
+        return self.file.read_at(number * self.entry_size, self.entry_size)
+
+    def has_room(self, count: int) -> bool:
+        return (self.count + count) * self.entry_size <= self._room_bytes
+
+    def reserve(self, count: int) -> None:
+        """Take room for `count` more entries. Raises OSError (ENOSPC) and changes nothing."""
+        needed = (self.count + count) * self.entry_size
+        if needed > self._room_bytes:
+            room_bytes = -(-needed // STEP_BYTES) * STEP_BYTES
+            self.file.preallocate(room_bytes)
+            self._room_bytes = room_bytes
+
+    def add(self, entry: bytes) -> None:
+        self.file.write_at(self.count * self.entry_size, entry)
+        self.count += 1
+
+    def trim(self) -> None:
+        """Give back the room past the last entry."""
+        size_bytes = self.count * self.entry_size
+        if self.file.size != size_bytes:
+            self.file.unmap()
+            self.file.truncate(size_bytes)
+        self._room_bytes = size_bytes
+
+    def take_place(self, entries: Buffer) -> None:
+        """Begin with `entries`, in a new file that takes the place of the one at `path` at once."""
+        fresh_path = self.path.with_name(self.path.name + CLEANED)
+        self._files.remove(fresh_path, missing_ok=True)
+        fresh = self._files.open(fresh_path, create=True)
+        fresh.append_v((entries,))
+        self._files.rename(fresh_path, self.path)
+        fresh.moved(self.path)
+        self._use(fresh, len(entries) // self.entry_size)
+
+    def restore(self, keep: int, entries: Buffer) -> None:
+        """Keep the first `keep` entries, write `entries` after them, and end there (recovery)."""
+        kept_bytes = keep * self.entry_size
+        self.file.unmap()
+        if self.file.size != kept_bytes:
+            self.file.truncate(kept_bytes)
+        if entries:
+            self.file.append_v((entries,))
+        self._use(self.file, keep + len(entries) // self.entry_size)
+
+    def sync(self) -> None:
+        if self._file is not None:
+            self._file.sync()
+
+    def moved(self, path: Path) -> None:
+        self.path = path
+        if self._file is not None:
+            self._file.moved(path)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

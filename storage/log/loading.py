@@ -1,0 +1,133 @@
+"""From a directory to the parts of a log: what is there is found, finished, believed or recovered.
+
+A cleanly closed log is opened by its directory's listing, two small files, and the end of its last
+segment; the rest when it is needed. One that was not goes through recovery.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from odradek.protocol.errors import KafkaError
+from odradek.seams.files import Files, Path
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.epochs import CorruptEpochs, LeaderEpochCache
+from odradek.storage.log.leftovers import clear_leftovers
+from odradek.storage.log.names import LOG, SNAPSHOT, TRANSACTION_INDEX, file_name, offset_of
+from odradek.storage.log.producer_snapshots import ProducerSnapshots
+from odradek.storage.log.producers import ProducerStates
+from odradek.storage.log.recovery import Recovery
+from odradek.storage.log.segment import Segment
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What a log starts with. `producers` is None where they need not be known yet."""
+
+    segments: list[Segment]
+    epochs: LeaderEpochCache
+    snapshots: ProducerSnapshots
+    producers: ProducerStates | None
+    log_start_offset: int
+    end_offset: int
+    recovery_point: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """`end_offset` is the log's, once it is open; `new_segment` creates an empty one."""
+
+    files: Files
+    directory: Path
+    config: LogConfig
+    now_ms: int
+    new_producers: Callable[[], ProducerStates]
+    new_segment: Callable[[int], Segment]
+    end_offset: Callable[[], int]
+
+    def load(self, recovery_point: int, log_start_offset: int, *, clean: bool) -> Loaded:
+        """Raises OSError."""
+        names = clear_leftovers(self.files, self.directory)
+        segments = self._find_segments(names)
+        snapshots = ProducerSnapshots(
+            self.files,
+            self.directory,
+            (offset_of(name) or 0 for name in names if _is_of_offset(name, SNAPSHOT)),
+        )
+        epochs = self._load_epochs()
+        producers: ProducerStates | None = None
+        end: int | None = log_start_offset
+        if segments:
+            end = self._clean_end(segments[-1]) if clean else None
+            if end is None:
+                producers = self.new_producers()
+                end = Recovery(
+                    segments,
+                    recovery_point,
+                    max(log_start_offset, segments[0].base_offset),
+                    self.now_ms,
+                    self.config.compact,
+                    epochs,
+                    producers,
+                    snapshots,
+                ).run()
+            else:
+                recovery_point = end
+                snapshots.keep_only(segment.base_offset for segment in segments)
+        assert end is not None
+        if segments and end < log_start_offset:
+            self._drop_all(segments, snapshots)
+            producers = None
+            end = log_start_offset
+        if not segments:
+            segments.append(self.new_segment(end))
+        start = max(log_start_offset, segments[0].base_offset)
+        epochs.truncate_from_end(end)
+        epochs.truncate_from_start(start)
+        return Loaded(segments, epochs, snapshots, producers, start, end, min(recovery_point, end))
+
+    def _clean_end(self, last: Segment) -> int | None:
+        """Where a cleanly closed log ends; None if it cannot have been closed cleanly."""
+        try:
+            return last.next_offset()
+        except KafkaError as error:
+            _log.warning("%s was not closed cleanly after all: %s", last, error)
+            last.close()
+            return None
+
+    def _find_segments(self, names: list[str]) -> list[Segment]:
+        present = set(names)
+        return [
+            Segment(
+                self.files,
+                self.directory,
+                offset,
+                index_interval_bytes=self.config.index_interval_bytes,
+                created_ms=self.now_ms,
+                has_transaction_index=file_name(offset, TRANSACTION_INDEX) in present,
+            )
+            for name in names
+            if _is_of_offset(name, LOG) and (offset := offset_of(name)) is not None
+        ]
+
+    def _load_epochs(self) -> LeaderEpochCache:
+        try:
+            return LeaderEpochCache.load(self.files, self.directory, self.end_offset)
+        except CorruptEpochs:
+            # Not ours: ours is replaced at once. What is past the recovery point is found again.
+            return LeaderEpochCache(self.files, self.directory, self.end_offset)
+
+    def _drop_all(self, segments: list[Segment], snapshots: ProducerSnapshots) -> None:
+        """The log ends before it starts: its files were taken away. Nothing of it counts."""
+        while segments:
+            segments.pop().remove()
+        for offset in snapshots.offsets:
+            snapshots.remove(offset)
+
+
+def _is_of_offset(name: str, suffix: str) -> bool:
+    return name.endswith(suffix) and len(name) == 20 + len(suffix)

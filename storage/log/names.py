@@ -1,0 +1,37 @@
+"""The names of the files in a partition's directory (REQUIREMENTS C, Kafka's LogFileUtils).
+
+A segment's files are its base offset in 20 digits and a suffix; a second suffix says that the file
+is on its way out (`.deleted`), not finished (`.cleaned`) or about to replace others (`.swap`).
+"""
+
+from __future__ import annotations
+
+LOG = ".log"
+OFFSET_INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TRANSACTION_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+
+DELETED = ".deleted"
+CLEANED = ".cleaned"
+SWAP = ".swap"
+RAFT_SNAPSHOT_DELETED = ".checkpoint.deleted"
+"""Kept by the Raft log in the metadata partition's directory; not ours to remove."""
+
+EPOCHS = "leader-epoch-checkpoint"
+METADATA = "partition.metadata"
+
+SEGMENT_FILES = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+INDEX_FILES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+
+
+def file_name(offset: int, suffix: str) -> str:
+    return f"{offset:020d}{suffix}"
+
+
+def offset_of(name: str) -> int | None:
+    """The offset that a file's name begins with; None for a file that is no segment's."""
+    digits, dot, _ = name.partition(".")
+    if dot and digits.isascii() and digits.isdigit() and int(digits) < 1 << 63:
+        return int(digits)
+    return None

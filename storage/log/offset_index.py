@@ -1,0 +1,113 @@
+"""The offset index: from an offset to a position in the segment (Kafka's `.index`).
+
+An entry of 8 bytes (relative offset i32, position i32) stands for a batch: its **last** offset and
+where it starts. There is one for the first batch that starts more than `index.interval.bytes` after
+the batch of the last entry (or after the segment's start), so that the index follows from the
+segment alone: one that is rebuilt is equal, whatever restarts and truncations lay in between.
+No entry is at position 0, so that zeros are never taken for one.
+
+Lookups may run on another thread than the appends: they see `last` and `count` as of some moment,
+and entries below `count` never change.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from odradek.seams.files import Buffer, Files, Path
+from odradek.storage.log.index_file import CorruptIndex, IndexFile
+
+ENTRY = struct.Struct(">ii")
+_INT = struct.Struct(">i")
+RELATIVE_MAX = (1 << 31) - 1
+"""The largest offset, relative to the segment's base, and the largest position, that fit."""
+
+
+class OffsetIndex(IndexFile):
+    """See the module. `last` is the last entry's (offset, position); (base, 0) if there is none."""
+
+    __slots__ = ("base_offset", "last")
+
+    def __init__(self, files: Files, path: Path, base_offset: int) -> None:
+        super().__init__(files, path, ENTRY.size)
+        self.base_offset = base_offset
+        self.last = (base_offset, 0)
+
+    def load(self, segment_bytes: int) -> None:
+        """Open a trimmed index and check its last entry against the segment's size.
+
+        Raises CorruptIndex, FileNotFoundError.
+        """
+        self.open()
+        self._read_last()
+        offset, position = self.last
+        if self.count and not (offset >= self.base_offset and 0 < position < segment_bytes):
+            raise CorruptIndex(
+                f"{self.path} ends with offset {offset} at {position}; "
+                f"the segment has {segment_bytes} bytes from offset {self.base_offset}"
+            )
+
+    def _read_last(self) -> None:
+        self.last = (self.base_offset, 0)
+        if self.count:
+            relative, position = ENTRY.unpack(self.entry(self.count - 1))
+            self.last = (self.base_offset + relative, position)
+
+    def append(self, last_offset: int, position: int) -> None:
+        """Add an entry; room must have been reserved."""
+        self.add(ENTRY.pack(last_offset - self.base_offset, position))
+        self.last = (last_offset, position)
+
+    def lookup(self, offset: int, *, mapped: bool = True) -> int:
+        """The position of the last entry at or below `offset` (0 if none): where to look from."""
+        last_offset, last_position = self.last
+        if offset >= last_offset:
+            return last_position
+        view = self.view(self.count, mapped=mapped)
+        slot = self._slot(view, offset)
+        position: int = _INT.unpack_from(view, slot * 8 + 4)[0] if slot >= 0 else 0
+        return position
+
+    def _slot(self, view: Buffer, offset: int) -> int:
+        """The number of the last entry in `view` at or below `offset`; -1 if there is none."""
+        relative = offset - self.base_offset
+        int_at = _INT.unpack_from
+        low, high = -1, len(view) // 8
+        while high - low > 1:
+            middle = (low + high) // 2
+            if int_at(view, middle * 8)[0] <= relative:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def upper_bound(self, position: int, *, mapped: bool = True) -> int | None:
+        """The offset of the first entry at or past `position`: all batches before end below it.
+
+        None if the index ends before.
+        """
+        if position > self.last[1] or not self.count:
+            return None
+        view = self.view(self.count, mapped=mapped)
+        low, high = -1, len(view) // 8 - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if _INT.unpack_from(view, middle * 8 + 4)[0] < position:
+                low = middle
+            else:
+                high = middle
+        relative: int = _INT.unpack_from(view, high * 8)[0]
+        return self.base_offset + relative
+
+    def truncated(self, offset: int) -> OffsetIndex:
+        """A new index of the entries for batches that end below `offset`; its file replaces ours."""
+        entries = self.view(self.count, mapped=False)
+        fresh = OffsetIndex(self._files, self.path, self.base_offset)
+        fresh.take_place(entries[: (self._slot(entries, offset - 1) + 1) * ENTRY.size])
+        fresh._read_last()
+        return fresh
+
+    def rebuild(self, keep: int, entries: bytes | bytearray) -> None:
+        """Keep the first `keep` entries, write these after them (recovery)."""
+        self.restore(keep, entries)
+        self._read_last()

@@ -1,0 +1,48 @@
+"""A partition directory's `partition.metadata`: which topic it belongs to, by id (KIP-516)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from odradek.protocol.uuids import uuid_from_text, uuid_to_text
+from odradek.seams.files import Files, Path
+from odradek.storage.errors import InconsistentTopicId
+from odradek.storage.log.names import METADATA
+
+
+class CorruptMetadata(Exception):
+    """The file is not one."""
+
+
+def format_metadata(topic_id: UUID) -> bytes:
+    return f"version: 0\ntopic_id: {uuid_to_text(topic_id)}".encode()
+
+
+def parse_metadata(data: bytes) -> UUID:
+    """Raises CorruptMetadata."""
+    try:
+        fields = dict(line.split(": ", 1) for line in data.decode().splitlines() if line)
+        if int(fields["version"]) != 0:
+            raise CorruptMetadata(f"version {fields['version']} of {METADATA}")
+        return uuid_from_text(fields["topic_id"].strip())
+    except (ValueError, KeyError) as error:
+        raise CorruptMetadata(f"{METADATA} makes no sense: {error}") from error
+
+
+def settle_topic_id(files: Files, directory: Path, topic_id: UUID | None) -> UUID | None:
+    """The id in the file; where there is none, `topic_id` is written, durably.
+
+    Raises InconsistentTopicId if both are there and differ.
+    """
+    path = directory / METADATA
+    try:
+        found = parse_metadata(files.read(path))
+    except FileNotFoundError:
+        if topic_id is not None:
+            files.write_new(path, format_metadata(topic_id))
+        return topic_id
+    if topic_id is not None and topic_id != found:
+        raise InconsistentTopicId(
+            f"{directory} belongs to topic id {uuid_to_text(found)}, not {uuid_to_text(topic_id)}"
+        )
+    return found

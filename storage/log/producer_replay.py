@@ -1,0 +1,57 @@
+"""Bringing producer state forward over batches that are in the log: by the headers alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.records.batch import Batch
+from odradek.storage.log.producers import CompletedTransaction, ProducerStates
+from odradek.storage.log.scan import headers, read_batch
+from odradek.storage.log.segment import Segment
+
+_log = logging.getLogger(__name__)
+
+
+def replay(
+    states: ProducerStates, segments: Sequence[Segment], log_start_offset: int, up_to: int
+) -> None:
+    """Apply the batches from the state's end on that end below `up_to`. Raises OSError."""
+    start = max(states.map_end, log_start_offset)
+    for number, segment in enumerate(segments):
+        is_last = number + 1 == len(segments)
+        if segment.base_offset >= up_to:
+            break
+        if not is_last and segments[number + 1].base_offset <= start:
+            continue
+        try:
+            found = segment.locate(max(start, segment.base_offset))
+            if found is not None:
+                _replay_segment(states, segment, found.position, up_to)
+        except KafkaError as error:
+            _log.warning("producer state of %s is incomplete: %s", segment, error)
+    states.map_end = max(states.map_end, up_to)
+
+
+def _replay_segment(states: ProducerStates, segment: Segment, position: int, up_to: int) -> None:
+    for header in headers(segment.file, position, segment.size):
+        if header.last_offset >= up_to:
+            break
+        if header.producer_id < 0:
+            continue
+        batch = header
+        if header.is_control:
+            batch = read_batch(segment.file, header.position, header.size)
+        completed = apply_leniently(states, batch)
+        if completed is not None:
+            states.complete(completed)
+
+
+def apply_leniently(states: ProducerStates, batch: Batch) -> CompletedTransaction | None:
+    """Apply a batch that is in the log for good, whatever a control record in it may say."""
+    try:
+        return states.apply(batch)
+    except KafkaError as error:
+        _log.warning("control batch at offset %d is passed over: %s", batch.base_offset, error)
+        return None

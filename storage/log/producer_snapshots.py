@@ -1,0 +1,198 @@
+"""Snapshots of a log's producer state (Kafka's `.snapshot` files).
+
+The file's name is the offset up to which (exclusive) it speaks. Version i16 = 1, CRC-32C u32 of all
+from byte 6 on, count i32, then 46 bytes a producer, of whom only the last batch is kept. There is
+one for each of the latest segments, at its base offset, taken when it was begun, and one at the
+log's end after a clean shutdown.
+
+A snapshot is written without a sync (that is for `flush`, through offload): one that a crash tore
+fails its CRC, is removed, and an older one is taken.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
+from struct import Struct
+
+from crc32c import crc32c
+
+from odradek.seams.files import File, Files, Path
+from odradek.storage.log.names import DELETED, SNAPSHOT, file_name
+from odradek.storage.log.producers import KeptBatch, ProducerEntry, ProducerStates
+
+VERSION = 1
+_HEADER = Struct(">hIi")
+_ENTRY = Struct(">qhiqiqiq")
+_CRC_START = 6
+
+_log = logging.getLogger(__name__)
+
+
+class CorruptSnapshot(Exception):
+    """A snapshot file is cut short, fails its checksum, or is of a version not known here."""
+
+
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    body = bytearray()
+    count = 0
+    for entry in entries:
+        last = entry.batches[-1] if entry.batches else KeptBatch(-1, -1, 0, -1)
+        body += _ENTRY.pack(
+            entry.producer_id,
+            entry.epoch,
+            last.last_sequence,
+            last.last_offset,
+            last.offset_delta,
+            entry.last_timestamp,
+            entry.coordinator_epoch,
+            entry.transaction_start,
+        )
+        count += 1
+    data = bytearray(_HEADER.pack(VERSION, 0, count) + body)
+    _HEADER.pack_into(data, 0, VERSION, crc32c(memoryview(data)[_CRC_START:]), count)
+    return bytes(data)
+
+
+def decode_snapshot(data: bytes) -> list[ProducerEntry]:
+    """Raises CorruptSnapshot."""
+    if len(data) < _HEADER.size:
+        raise CorruptSnapshot(f"{len(data)} bytes are too few")
+    version, crc, count = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise CorruptSnapshot(f"version {version}")
+    if crc32c(memoryview(data)[_CRC_START:]) != crc:
+        raise CorruptSnapshot("the CRC does not match")
+    if len(data) != _HEADER.size + count * _ENTRY.size:
+        raise CorruptSnapshot(f"{count} producers in {len(data)} bytes")
+    return [_entry(*fields) for fields in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :])]
+
+
+def _entry(
+    producer_id: int,
+    epoch: int,
+    last_sequence: int,
+    last_offset: int,
+    offset_delta: int,
+    timestamp: int,
+    coordinator_epoch: int,
+    transaction_start: int,
+) -> ProducerEntry:
+    batches = (
+        [KeptBatch(last_sequence, last_offset, offset_delta, timestamp)] if last_offset >= 0 else []
+    )
+    return ProducerEntry(
+        producer_id, epoch, coordinator_epoch, timestamp, max(transaction_start, -1), batches
+    )
+
+
+class ProducerSnapshots:
+    """The snapshot files of one log, by offset."""
+
+    def __init__(self, files: Files, directory: Path, offsets: Iterable[int]) -> None:
+        self._files = files
+        self.directory = directory
+        self._offsets = sorted(offsets)
+        self._unsynced: dict[int, File] = {}
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        return tuple(self._offsets)
+
+    @property
+    def latest(self) -> int | None:
+        return self._offsets[-1] if self._offsets else None
+
+    def path(self, offset: int) -> Path:
+        return self.directory / file_name(offset, SNAPSHOT)
+
+    def take(self, states: ProducerStates) -> None:
+        """Write one at the state's end, unless there is one; none for nothing. Raises OSError."""
+        offset = states.map_end
+        if not offset:
+            return
+        slot = bisect_left(self._offsets, offset)
+        if slot < len(self._offsets) and self._offsets[slot] == offset:
+            return
+        path = self.path(offset)
+        self._files.remove(path, missing_ok=True)
+        file = self._files.open(path, create=True)
+        try:
+            file.append_v((encode_snapshot(states.active.values()),))
+        except OSError:
+            file.close()
+            self._files.remove(path, missing_ok=True)
+            raise
+        self._unsynced[offset] = file
+        insort(self._offsets, offset)
+
+    def load(self, states: ProducerStates, *, up_to: int, start: int, now_ms: int) -> None:
+        """Set `states` to the latest that is whole, at or below `up_to`; else to nothing at `start`.
+
+        Snapshots past `up_to`, at or below the log's `start`, and torn ones are removed.
+        """
+        for offset in (*self._offsets[bisect_right(self._offsets, up_to) :],):
+            self.remove(offset)
+        for offset in (*self._offsets[: bisect_right(self._offsets, start)],):
+            # One at the very start of the log is of producers whose batches are all gone.
+            self.remove(offset)
+        while self._offsets:
+            offset = self._offsets[-1]
+            try:
+                entries = decode_snapshot(self._files.read(self.path(offset)))
+            except CorruptSnapshot as reason:
+                _log.warning("producer snapshot %s is passed over: %s", self.path(offset), reason)
+                self.remove(offset)
+            else:
+                states.reset(offset, entries, now_ms=now_ms)
+                return
+        states.reset(start)
+
+    def keep_only(self, base_offsets: Iterable[int]) -> None:
+        """Remove those of no segment, except the latest if it is past all segments' starts."""
+        bases = set(base_offsets)
+        last = max(bases, default=-1)
+        for offset in tuple(self._offsets):
+            if offset not in bases and not (offset == self._offsets[-1] and offset > last):
+                self.remove(offset)
+
+    def sync(self) -> None:
+        """Make durable those that are not yet. Raises OSError."""
+        for offset, file in tuple(self._unsynced.items()):
+            file.sync()
+            file.close()
+            self._unsynced.pop(offset, None)
+
+    def remove(self, offset: int) -> None:
+        self._forget(offset)
+        self._files.remove(self.path(offset), missing_ok=True)
+
+    def set_aside(self, offset: int) -> Path | None:
+        """Rename to `.deleted`; where it is now, None if there was none."""
+        slot = bisect_left(self._offsets, offset)
+        if slot == len(self._offsets) or self._offsets[slot] != offset:
+            return None
+        self._forget(offset)
+        path = self.path(offset)
+        aside = path.with_name(path.name + DELETED)
+        self._files.rename(path, aside)
+        return aside
+
+    def _forget(self, offset: int) -> None:
+        slot = bisect_left(self._offsets, offset)
+        if slot < len(self._offsets) and self._offsets[slot] == offset:
+            del self._offsets[slot]
+        file = self._unsynced.pop(offset, None)
+        if file is not None:
+            file.close()
+
+    def move_to(self, directory: Path) -> None:
+        self.directory = directory
+        for offset, file in self._unsynced.items():
+            file.moved(self.path(offset))
+
+    def close(self) -> None:
+        for file in self._unsynced.values():
+            file.close()
+        self._unsynced.clear()

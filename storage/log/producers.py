@@ -1,0 +1,350 @@
+"""What a log knows of its producers: sequences, epochs, ongoing transactions (KIP-98, KIP-360).
+
+Per producer the last five batches are kept, so that a batch sent twice is answered with the offsets
+it got the first time, and one that leaves a gap is refused. Everything here follows from the log:
+the state at `map_end` is the result of applying all batches below it to nothing, except that a
+producer idle for `producer.id.expiration.ms` is forgotten. Snapshots of it (producer_snapshots.py)
+only save reading the log from its start.
+
+`check` decides and changes nothing; `apply` is called for every batch once it is in the log, and
+again in recovery.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from odradek.protocol.records.batch import MAX_SEQUENCE, Batch
+from odradek.protocol.records.records import decode
+from odradek.storage.errors import (
+    CoordinatorFenced,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+)
+
+BATCHES_KEPT = 5
+NO_EPOCH = -1
+NO_OFFSET = -1
+NO_SEQUENCE = -1
+TRANSACTION_VERSION_2 = 2
+
+_MARKER_KEY = struct.Struct(">hh")
+_MARKER_VALUE = struct.Struct(">hi")
+ABORT, COMMIT = 0, 1
+
+
+class KeptBatch(NamedTuple):
+    """One of a producer's last batches; offsets and sequences inclusive."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+    @property
+    def first_sequence(self) -> int:
+        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
+
+
+class Marker(NamedTuple):
+    """The end of a transaction, as its control batch says."""
+
+    kind: int
+    coordinator_epoch: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedTransaction:
+    """`last_offset` is its marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+class ProducerEntry:
+    """One producer. Without batches it has been known by markers alone, or by a new epoch."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp",
+        "producer_id",
+        "transaction_start",
+    )
+
+    def __init__(
+        self,
+        producer_id: int,
+        epoch: int = NO_EPOCH,
+        coordinator_epoch: int = -1,
+        last_timestamp: int = -1,
+        transaction_start: int = NO_OFFSET,
+        batches: Iterable[KeptBatch] = (),
+    ) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.coordinator_epoch = coordinator_epoch
+        self.last_timestamp = last_timestamp
+        self.transaction_start = transaction_start
+        """The first offset of its ongoing transaction; -1 if there is none."""
+        self.batches = list(batches)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def duplicate_of(self, batch: Batch) -> KeptBatch | None:
+        """The batch that is in the log already, if this is the same once more."""
+        if batch.producer_epoch == self.epoch:
+            last_sequence, delta = batch.last_sequence, batch.last_offset_delta
+            for kept in self.batches:
+                if kept.last_sequence == last_sequence and kept.offset_delta == delta:
+                    return kept
+        return None
+
+    def add(self, batch: Batch) -> None:
+        if batch.producer_epoch != self.epoch:
+            self.epoch = batch.producer_epoch
+            self.batches.clear()
+        elif len(self.batches) == BATCHES_KEPT:
+            del self.batches[0]
+        self.batches.append(
+            KeptBatch(
+                batch.last_sequence, batch.last_offset, batch.last_offset_delta, batch.max_timestamp
+            )
+        )
+        self.last_timestamp = batch.max_timestamp
+
+    def end_transaction(self, epoch: int, marker: Marker) -> None:
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches.clear()
+        self.coordinator_epoch = marker.coordinator_epoch
+        self.last_timestamp = marker.timestamp
+        self.transaction_start = NO_OFFSET
+
+
+class ProducerStates:
+    """All producers of one log. Offsets in `map_end` and `first_unstable` as in the log."""
+
+    def __init__(self, name: str, *, expiration_ms: int) -> None:
+        self._name = name
+        self._expiration_ms = expiration_ms
+        self._entries: dict[int, ProducerEntry] = {}
+        # First offset of each ongoing transaction, ascending, to its producer.
+        self._ongoing: dict[int, int] = {}
+        # First offset to marker, of transactions whose marker lies at or past the high watermark.
+        self._unreplicated: dict[int, int] = {}
+        self.map_end = 0
+        """Every batch below this offset has been applied."""
+
+    # What is known
+
+    @property
+    def active(self) -> Mapping[int, ProducerEntry]:
+        return self._entries
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        return self._entries.get(producer_id)
+
+    def has_ongoing_transaction(self, producer_id: int, epoch: int) -> bool:
+        entry = self._entries.get(producer_id)
+        return entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch
+
+    @property
+    def first_unstable(self) -> int | None:
+        """The first offset that is undecided, or decided by a marker not yet replicated."""
+        if not self._ongoing and not self._unreplicated:
+            return None
+        first = next(iter(self._ongoing), None)
+        replicated_next = min(self._unreplicated, default=None)
+        if first is None or (replicated_next is not None and replicated_next < first):
+            return replicated_next
+        return first
+
+    # Deciding
+
+    def check(
+        self, batch: Batch, *, from_client: bool, transaction_version: int = 0
+    ) -> KeptBatch | None:
+        """Whether `batch` may be appended; if it is in the log already, what it was then.
+
+        `from_client`: otherwise it comes from a coordinator, whose batches have no sequences.
+        Raises InvalidProducerEpoch, OutOfOrderSequence, InvalidTransactionState, CoordinatorFenced.
+        """
+        entry = self._entries.get(batch.producer_id)
+        if batch.is_control:
+            self._check_marker(batch, entry, transaction_version)
+            return None
+        if entry is None:
+            return None
+        if from_client:
+            duplicate = entry.duplicate_of(batch)
+            if duplicate is not None:
+                return duplicate
+        if batch.producer_epoch < entry.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {batch.producer_id} writes to {self._name} in epoch "
+                f"{batch.producer_epoch}, its last known is {entry.epoch}"
+            )
+        if from_client:
+            self._check_sequence(batch, entry)
+        if entry.transaction_start >= 0 and not batch.is_transactional:
+            raise InvalidTransactionState(
+                f"producer {batch.producer_id} has a transaction open in {self._name} and writes "
+                "outside of it"
+            )
+        return None
+
+    def _check_sequence(self, batch: Batch, entry: ProducerEntry) -> None:
+        """A producer's batches follow each other; a new epoch begins with sequence 0.
+
+        Nothing is asked of the first batch of a producer not known here: what it wrote before may
+        have been deleted (KIP-360).
+        """
+        if entry.epoch == NO_EPOCH:
+            return
+        if batch.producer_epoch == entry.epoch:
+            last = entry.last_sequence
+            expected = 0 if last == NO_SEQUENCE else (last + 1) & MAX_SEQUENCE
+        else:
+            expected = 0
+        if batch.base_sequence != expected:
+            raise OutOfOrderSequence(
+                f"producer {batch.producer_id} in epoch {batch.producer_epoch} sends sequence "
+                f"{batch.base_sequence} to {self._name}, expected is {expected}"
+            )
+
+    def _check_marker(
+        self, batch: Batch, entry: ProducerEntry | None, transaction_version: int
+    ) -> None:
+        marker = read_marker(batch)
+        if entry is None or marker is None:
+            return
+        epoch = batch.producer_epoch
+        if transaction_version >= TRANSACTION_VERSION_2:
+            # Each marker has an epoch of its own; an equal one is that marker sent once more,
+            # harmless if the transaction has ended. An epoch at its maximum cannot grow.
+            is_old = epoch <= entry.epoch and not (
+                epoch == entry.epoch and (entry.transaction_start < 0 or epoch == 32767)
+            )
+        else:
+            is_old = epoch < entry.epoch
+        if is_old:
+            raise InvalidProducerEpoch(
+                f"a marker for producer {batch.producer_id} in {self._name} is of epoch {epoch}, "
+                f"its last known is {entry.epoch}"
+            )
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise CoordinatorFenced(
+                f"a marker for producer {batch.producer_id} in {self._name} is of coordinator epoch "
+                f"{marker.coordinator_epoch}, the last known is {entry.coordinator_epoch}"
+            )
+
+    # Following the log
+
+    def apply(self, batch: Batch) -> CompletedTransaction | None:
+        """`batch`, which has a producer id, is in the log now; the transaction that it ended.
+
+        A transaction it ended stays open until `complete` is called. Raises as `read_marker` does,
+        and has changed nothing then.
+        """
+        producer_id = batch.producer_id
+        entry = self._entries.get(producer_id)
+        if batch.is_control:
+            marker = read_marker(batch)
+            if marker is None:  # compaction has taken it: the whole transaction is gone
+                return None
+            if entry is None:
+                entry = self._entries[producer_id] = ProducerEntry(producer_id)
+            start = entry.transaction_start
+            entry.end_transaction(batch.producer_epoch, marker)
+            if start < 0:
+                return None
+            return CompletedTransaction(producer_id, start, batch.base_offset, marker.kind == ABORT)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry(producer_id)
+        entry.add(batch)
+        if entry.transaction_start < 0 and batch.is_transactional:
+            entry.transaction_start = batch.base_offset
+            self._ongoing[batch.base_offset] = producer_id
+        return None
+
+    def stable_offset_after(self, completed: CompletedTransaction) -> int:
+        """The last stable offset once `completed` counts as ended, by transactions alone."""
+        for first_offset, producer_id in self._ongoing.items():
+            if producer_id != completed.producer_id:
+                return first_offset
+        return completed.last_offset + 1
+
+    def complete(self, completed: CompletedTransaction) -> None:
+        """The end is written down; it still waits for the high watermark."""
+        self._ongoing.pop(completed.first_offset, None)
+        self._unreplicated[completed.first_offset] = completed.last_offset
+
+    def replicated_to(self, offset: int) -> None:
+        """The high watermark (or the log's start) has passed all below `offset`."""
+        if self._unreplicated:
+            self._unreplicated = {
+                first: last for first, last in self._unreplicated.items() if last >= offset
+            }
+
+    def expire(self, now_ms: int) -> int:
+        """Forget who has been idle for too long and has no transaction open; how many."""
+        expired = [
+            entry.producer_id for entry in self._entries.values() if self._is_expired(entry, now_ms)
+        ]
+        for producer_id in expired:
+            del self._entries[producer_id]
+        return len(expired)
+
+    def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+        idle_ms = now_ms - entry.last_timestamp
+        return entry.transaction_start < 0 and idle_ms >= self._expiration_ms
+
+    # From and to snapshots
+
+    def reset(self, offset: int, entries: Iterable[ProducerEntry] = (), *, now_ms: int = 0) -> None:
+        """Start anew: what a snapshot at `offset` says, or nothing."""
+        self._entries = {
+            entry.producer_id: entry for entry in entries if not self._is_expired(entry, now_ms)
+        }
+        self._ongoing = {
+            entry.transaction_start: entry.producer_id
+            for entry in sorted(self._entries.values(), key=lambda entry: entry.transaction_start)
+            if entry.transaction_start >= 0
+        }
+        self._unreplicated = {}
+        self.map_end = offset
+
+
+def read_marker(batch: Batch) -> Marker | None:
+    """What the one record of a control batch of a transaction says; None if compaction took it.
+
+    Raises InvalidRecord, CorruptBatch for what is no end of a transaction.
+    """
+    records = decode(batch)
+    if not records:
+        return None
+    record = records[0]
+    try:
+        version, kind = _MARKER_KEY.unpack_from(record.key or b"")
+        _, coordinator_epoch = _MARKER_VALUE.unpack_from(record.value or b"")
+    except struct.error as error:
+        raise InvalidRecord("a control record is too short for the end of a transaction") from error
+    if version < 0 or kind not in (ABORT, COMMIT):
+        raise InvalidRecord(f"control record of type {kind} does not end a transaction")
+    return Marker(kind, coordinator_epoch, record.timestamp)

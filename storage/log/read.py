@@ -1,0 +1,79 @@
+"""Reading: from an offset to a slice of a segment's file, without reading the records.
+
+The caller gets at least the first batch whole, if it asks so (KIP-74), else what fits, cut wherever
+that is; never a byte of a batch at or past `limit`. A slice lies in one segment.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from odradek.seams.files import FileSlice
+from odradek.storage.errors import OffsetOutOfRange
+from odradek.storage.log.segment import Segment
+from odradek.storage.log.segments import Segments
+
+
+class LogRead(NamedTuple):
+    """What a read found from `offset` (as asked) on: a slice the caller must unpin, or None.
+
+    The first batch has `first_batch_size` bytes, which may be more than the slice (unless
+    `at_least_one`). `base_offset` is that batch's: at most `offset`, unless compaction left a gap.
+    """
+
+    offset: int
+    slice: FileSlice | None = None
+    first_batch_size: int = 0
+    base_offset: int = -1
+
+
+class Tip(NamedTuple):
+    """The log's end, of one moment: the next offset is `position` bytes into `segment`."""
+
+    end_offset: int
+    segment: Segment
+    position: int
+
+
+def read_segments(
+    segments: Segments,
+    tip: Tip,
+    offset: int,
+    max_bytes: int,
+    *,
+    limit: int,
+    at_least_one: bool,
+    nowait: bool,
+) -> LogRead:
+    """See the module. Raises OffsetOutOfRange, WouldBlock (only with `nowait`), CorruptRecords."""
+    if offset > tip.end_offset:
+        raise OffsetOutOfRange(f"offset {offset} is past the end, {tip.end_offset}")
+    if offset >= limit or offset == tip.end_offset:
+        return LogRead(offset)
+    found = None
+    for segment in segments.from_offset(offset):
+        found = segment.locate(offset, nowait=nowait)
+        if found is not None:
+            break
+    if found is None or found.base_offset >= min(limit, tip.end_offset):
+        return LogRead(offset)
+    end = _end_position(segment, tip, limit, nowait)
+    first_batch_size = found.end - found.position
+    size = min(end - found.position, max(max_bytes, first_batch_size if at_least_one else 0))
+    if size <= 0:
+        return LogRead(offset, None, first_batch_size, found.base_offset)
+    file = segment.file
+    file.pin()
+    return LogRead(
+        offset, FileSlice(file, found.position, size), first_batch_size, found.base_offset
+    )
+
+
+def _end_position(segment: Segment, tip: Tip, limit: int, nowait: bool) -> int:
+    """Where in `segment` the batches below `limit` end."""
+    if limit >= tip.end_offset:
+        return tip.position if segment is tip.segment else segment.size
+    found = segment.locate(limit, nowait=nowait)
+    if found is None:
+        return segment.size
+    return found.position

@@ -1,0 +1,223 @@
+"""Recovery of a log that was not closed cleanly: what is past the recovery point is read and checked.
+
+What lies below the recovery point was synced before the point was written down (`PartitionLog.flush`
+says in which order) and is believed. The decisions:
+
+| segment                                  | done                                                 |
+|------------------------------------------|------------------------------------------------------|
+| ends at or below the recovery point      | nothing                                              |
+| the recovery point lies in it, or it is  | index entries below the point are kept if they fit   |
+| the last                                 | the data, and the rest is scanned from the point on; |
+|                                          | if they do not, it is scanned from its start         |
+| begins at or past the recovery point     | scanned from its start                               |
+
+| a scan finds                             | done                                                 |
+|------------------------------------------|------------------------------------------------------|
+| whole batches to the end                 | indexed; epochs, producers, transactions follow      |
+| a batch cut short, of a wrong CRC, magic | the segment is cut there, all later ones are removed |
+| or length, or whose offsets go back      |                                                      |
+| the next segment begins past the end of  | unless the topic is compacted, or the next begins    |
+| this one                                 | below the recovery point: the end of this one was    |
+|                                          | lost, all later segments are removed                 |
+
+So the log is a prefix of what was written, and holds all that was synced. A segment's indexes are
+written anew past what was kept; the producers start from the latest snapshot at or below the point
+and follow the headers from there. Nothing is synced here: the recovery point stays (or falls to the
+log's end), and a crash in the middle leaves the same work to do.
+
+Read by `read_at`, never through a map; no record is decoded but those of transaction markers.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from odradek.protocol.records.batch import (
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    Batch,
+)
+from odradek.storage.log.epochs import LeaderEpochCache
+from odradek.storage.log.index_builder import IndexBuilder
+from odradek.storage.log.offset_index import RELATIVE_MAX
+from odradek.storage.log.producer_replay import apply_leniently, replay
+from odradek.storage.log.producer_snapshots import ProducerSnapshots
+from odradek.storage.log.producers import ProducerStates
+from odradek.storage.log.recovery_start import ScanStart, trusted_prefix, untrusted
+from odradek.storage.log.segment import Segment
+from odradek.storage.log.transaction_index import AbortedTransaction
+
+CHUNK_BYTES = 4 << 20
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Recovery:
+    """One log's recovery. `run` leaves `segments` with those that remain."""
+
+    segments: list[Segment]
+    recovery_point: int
+    log_start_offset: int
+    now_ms: int
+    is_compacted: bool
+    epochs: LeaderEpochCache
+    producers: ProducerStates
+    snapshots: ProducerSnapshots
+    bytes_scanned: int = 0
+    bytes_cut: int = 0
+    segments_removed: int = 0
+
+    def run(self) -> int:
+        """Recover; the log's end offset. Raises OSError."""
+        if not self.segments:
+            return self.log_start_offset
+        first = self._first_to_scan()
+        start = trusted_prefix(self.segments[first], self.recovery_point)
+        self._load_producers(start.offset)
+        end_offset = start.offset
+        for number in range(first, len(self.segments)):
+            segment = self.segments[number]
+            if number > first:
+                if self._is_lost(segment, end_offset):
+                    self._remove_from(number)
+                    break
+                start = untrusted(segment)
+            is_last = number == len(self.segments) - 1
+            is_whole, end_offset = self._recover(segment, start, is_last=is_last)
+            if not is_whole:
+                self._remove_from(number + 1)
+                break
+        self._finish_producers(end_offset)
+        return end_offset
+
+    def _load_producers(self, offset: int) -> None:
+        """The producers as they were when the log ended at `offset`."""
+        self.snapshots.load(
+            self.producers, up_to=offset, start=self.log_start_offset, now_ms=self.now_ms
+        )
+        replay(self.producers, self.segments, self.log_start_offset, offset)
+
+    def _finish_producers(self, end_offset: int) -> None:
+        self.producers.map_end = end_offset
+        self.snapshots.keep_only(segment.base_offset for segment in self.segments)
+        self.snapshots.take(self.producers)
+
+    def _first_to_scan(self) -> int:
+        number = len(self.segments) - 1
+        while number and self.segments[number].base_offset > self.recovery_point:
+            number -= 1
+        return number
+
+    def _is_lost(self, segment: Segment, end_offset: int) -> bool:
+        """Whether `segment` cannot be what was written after `end_offset`."""
+        if segment.base_offset <= max(end_offset, self.recovery_point):
+            return segment.base_offset < end_offset
+        return not self.is_compacted
+
+    def _remove_from(self, number: int) -> None:
+        """The newest first, so that what is left is whole whenever this is cut short."""
+        for segment in reversed(self.segments[number:]):
+            _log.warning("recovery removes %s: the log before it ends too soon", segment)
+            segment.remove()
+            self.snapshots.remove(segment.base_offset)
+            self.segments_removed += 1
+        del self.segments[number:]
+
+    def _recover(self, segment: Segment, start: ScanStart, *, is_last: bool) -> tuple[bool, int]:
+        """Scan one segment from `start`: whether it was whole, and the offset where it ends."""
+        offset = start.offset
+        if offset == segment.base_offset:
+            self.producers.map_end = offset
+            self.snapshots.take(self.producers)
+        self.epochs.truncate_from_end(offset)
+        segment.transaction_index.reload(offset)
+        end, end_offset = self._scan(segment, start.position, offset, start.builder)
+        cut_bytes = segment.size - end
+        if cut_bytes:
+            _log.warning("recovery cuts %d bytes off %s at %d", cut_bytes, segment, end)
+            segment.cut_file(end)
+            self.bytes_cut += cut_bytes
+        segment.restore_indexes(start.builder, sealed=not (cut_bytes or is_last))
+        return not cut_bytes, end_offset
+
+    def _scan(
+        self, segment: Segment, position: int, offset: int, builder: IndexBuilder
+    ) -> tuple[int, int]:
+        """Check every batch from `position` on; where the last good one ends: position, offset."""
+        file, size, base_offset = segment.file, segment.size, segment.base_offset
+        latest_epoch = self._latest_epoch()
+        unpack, add = HEADER.unpack_from, builder.add
+        wanted = CHUNK_BYTES
+        while position < size:
+            chunk = memoryview(file.read_at(position, min(wanted, size - position)))
+            available, at, wanted = len(chunk), 0, CHUNK_BYTES
+            self.bytes_scanned += available
+            while at + HEADER_SIZE <= available:
+                (
+                    first,
+                    length,
+                    epoch,
+                    magic,
+                    crc,
+                    _,
+                    delta,
+                    _,
+                    max_timestamp,
+                    producer,
+                    _,
+                    _,
+                    _,
+                ) = unpack(chunk, at)
+                end = at + length + LOG_OVERHEAD
+                last = first + delta
+                if (
+                    magic != MAGIC
+                    or length < HEADER_SIZE - LOG_OVERHEAD
+                    or delta < 0
+                    or first < offset
+                    or last - base_offset > RELATIVE_MAX
+                    or position + end > size
+                ):
+                    return position + at, offset
+                if end > available:
+                    wanted = max(CHUNK_BYTES, end - at)  # a batch larger than a chunk
+                    break
+                if crc32c(chunk[at + CRC_START : end]) != crc:
+                    return position + at, offset
+                add(last, max_timestamp, position + at)
+                if epoch > latest_epoch:
+                    self.epochs.assign(epoch, first)
+                    latest_epoch = epoch
+                if producer >= 0:
+                    self._follow(segment, Batch(chunk, at))
+                offset = last + 1
+                at = end
+            if at == 0 and (available < HEADER_SIZE or wanted <= available):
+                return position, offset
+            position += at
+        return position, offset
+
+    def _latest_epoch(self) -> int:
+        latest = self.epochs.latest
+        return -1 if latest is None else latest
+
+    def _follow(self, segment: Segment, batch: Batch) -> None:
+        completed = apply_leniently(self.producers, batch)
+        if completed is not None:
+            if completed.is_aborted:
+                segment.transaction_index.append(
+                    AbortedTransaction(
+                        completed.producer_id,
+                        completed.first_offset,
+                        completed.last_offset,
+                        self.producers.stable_offset_after(completed),
+                    )
+                )
+            self.producers.complete(completed)

@@ -1,0 +1,67 @@
+"""When the active segment is sealed and a new one begun (Kafka's LogSegment.shouldRoll).
+
+By whichever comes first: what is to be appended does not fit `segment.bytes`; the segment spans
+`segment.ms` less its jitter; an index is full; an offset does not fit the indexes' 32 bits.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from odradek.protocol.records.batch import NO_TIMESTAMP
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.offset_index import ENTRY as OFFSET_ENTRY
+from odradek.storage.log.offset_index import RELATIVE_MAX
+from odradek.storage.log.time_index import ENTRY as TIME_ENTRY
+
+
+class Active(Protocol):
+    """The active segment, as the decision sees it."""
+
+    base_offset: int
+    created_ms: int
+    roll_jitter_ms: int
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def offset_entries(self) -> int: ...
+    @property
+    def time_entries(self) -> int: ...
+
+    def first_batch_timestamp(self) -> int:
+        """-1: none."""
+        ...
+
+
+def should_roll(
+    active: Active,
+    config: LogConfig,
+    *,
+    append_bytes: int,
+    last_offset: int,
+    max_timestamp: int,
+    now_ms: int,
+) -> bool:
+    """Whether what is to be appended (up to `last_offset`) goes to a new segment.
+
+    Time is measured from the first batch's timestamp to the new one's; by the clock, from the
+    segment's creation, where there are no timestamps.
+    """
+    size = active.size
+    if size > config.max_segment_bytes - append_bytes:
+        return True
+    if size > 0:
+        first_timestamp = active.first_batch_timestamp()
+        if first_timestamp > NO_TIMESTAMP:
+            waited_ms = max_timestamp - first_timestamp
+        else:
+            waited_ms = now_ms - active.created_ms
+        if waited_ms > config.max_segment_ms - active.roll_jitter_ms:
+            return True
+    index_bytes = config.segment_index_bytes
+    return (
+        active.offset_entries >= index_bytes // OFFSET_ENTRY.size
+        or active.time_entries >= index_bytes // TIME_ENTRY.size - 1
+        or last_offset - active.base_offset > RELATIVE_MAX
+    )

@@ -1,0 +1,76 @@
+"""Walking over the batches of a segment's file by their headers, without reading the records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, Batch
+from odradek.seams.files import File
+from odradek.storage.errors import CorruptRecords
+
+# Base offset, length, magic and last offset delta: what it takes to go on to the next batch.
+_HOP = Struct(">qi4xb6xi")
+_CHUNK_BYTES = 4096
+
+
+class Located(NamedTuple):
+    """A batch in a segment: bytes [position, end), offsets [base_offset, last_offset]."""
+
+    last_offset: int
+    position: int
+    end: int
+    base_offset: int
+
+
+def locate(file: File, offset: int, start: int, end: int, *, nowait: bool) -> Located | None:
+    """The first batch in [start, end) that ends at or past `offset`; `start` is a batch's start.
+
+    Raises WouldBlock (with `nowait`) and CorruptRecords.
+    """
+    position = start
+    while position < end:
+        chunk = file.read_at(position, min(_CHUNK_BYTES, end - position), nowait=nowait)
+        available = len(chunk) - HEADER_SIZE
+        at = 0
+        while at <= available:
+            base_offset, length, magic, delta = _HOP.unpack_from(chunk, at)
+            if magic != MAGIC or length < HEADER_SIZE - LOG_OVERHEAD or delta < 0:
+                raise CorruptRecords(f"no batch at {position + at} of {file.path}")
+            size = length + LOG_OVERHEAD
+            if base_offset + delta >= offset:
+                begin = position + at
+                return Located(base_offset + delta, begin, begin + size, base_offset)
+            at += size
+        if at == 0:
+            raise CorruptRecords(f"{len(chunk)} bytes at {position} of {file.path} are no batch")
+        position += at
+    return None
+
+
+def headers(file: File, start: int, end: int) -> Iterator[Batch]:
+    """The headers of all batches in [start, end); `Batch.position` is the one in the file.
+
+    `Batch.view` holds little more than the header. Raises CorruptRecords, CorruptBatch.
+    """
+    position = start
+    while position < end:
+        chunk = memoryview(file.read_at(position, min(_CHUNK_BYTES, end - position)))
+        available = len(chunk) - HEADER_SIZE
+        at = 0
+        while at <= available:
+            batch = Batch(chunk, at)
+            at += batch.size
+            batch.position += position
+            yield batch
+        if at == 0:
+            raise CorruptRecords(f"{len(chunk)} bytes at {position} of {file.path} are no batch")
+        position += at
+
+
+def read_batch(file: File, position: int, size: int) -> Batch:
+    """The whole batch at `position`. Raises CorruptBatch if its bytes are not all there or wrong."""
+    batch = Batch(memoryview(file.read_at(position, size)))
+    batch.check()
+    return batch

@@ -1,0 +1,433 @@
+"""A segment: consecutive batches in one data file, with its indexes.
+
+- Nothing is opened or asked for (not even the size) before it is needed: 40,000 segments of a
+  broker that starts are 40,000 names.
+- Only the last segment of a log is appended to. What is below `size` never changes; a truncation
+  makes a new `Segment` (truncation.py), so that whoever still reads the old one finds it whole.
+- Order of an append: room in the indexes, then the data, then the entries. A full disk is met by
+  the first two, which leave everything as it was.
+- Reads may run on another thread than the appends (`nowait=False`); they take `size`, the tail and
+  the index's last entry as of some moment, each read once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
+from odradek.seams.files import Buffer, File, Files, Path
+from odradek.storage.errors import CorruptRecords
+from odradek.storage.log.index_builder import IndexBuilder
+from odradek.storage.log.index_file import CorruptIndex
+from odradek.storage.log.names import (
+    INDEX_FILES,
+    LOG,
+    OFFSET_INDEX,
+    SEGMENT_FILES,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    file_name,
+)
+from odradek.storage.log.offset_index import RELATIVE_MAX, OffsetIndex
+from odradek.storage.log.scan import Located, headers, locate
+from odradek.storage.log.time_index import TimeIndex
+from odradek.storage.log.transaction_index import TransactionIndex
+
+_TAIL_MAX = 128
+
+
+class Segment:
+    """See the module. `suffix` is the one of files not in place yet (`.cleaned`, `.swap`)."""
+
+    __slots__ = (
+        "_file",
+        "_files",
+        "_max_timestamp",
+        "_offset_index",
+        "_offset_of_max_timestamp",
+        "_ready",
+        "_size",
+        "_tail",
+        "_time_index",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "first_timestamp",
+        "index_interval_bytes",
+        "roll_jitter_ms",
+        "suffix",
+        "transaction_index",
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        created_ms: int,
+        roll_jitter_ms: int = 0,
+        has_transaction_index: bool = False,
+        suffix: str = "",
+    ) -> None:
+        self._files = files
+        self.directory = directory
+        self.base_offset = base_offset
+        self.index_interval_bytes = index_interval_bytes
+        self.created_ms = created_ms
+        """When it was created, or this process found it (ms)."""
+        self.roll_jitter_ms = roll_jitter_ms
+        self.suffix = suffix
+        self.first_timestamp: int | None = None
+        """The first batch's largest timestamp, once known."""
+        self.transaction_index = TransactionIndex(
+            files, self.path(TRANSACTION_INDEX), exists=has_transaction_index
+        )
+        self._file: File | None = None
+        self._size = -1
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._max_timestamp: int | None = None
+        self._offset_of_max_timestamp = base_offset
+        self._tail: list[Located] = []
+        self._ready = False
+
+    @classmethod
+    def create(
+        cls,
+        files: Files,
+        directory: Path,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        created_ms: int,
+        roll_jitter_ms: int = 0,
+        suffix: str = "",
+    ) -> Segment:
+        """A new, empty segment; files that are in the way go. If one cannot be made, none is."""
+        segment = cls(
+            files,
+            directory,
+            base_offset,
+            index_interval_bytes=index_interval_bytes,
+            created_ms=created_ms,
+            roll_jitter_ms=roll_jitter_ms,
+            suffix=suffix,
+        )
+        for kind in SEGMENT_FILES:
+            files.remove(segment.path(kind), missing_ok=True)
+        try:
+            segment._file = files.open(segment.path(LOG), create=True)
+            segment._size = 0
+            segment._offset_index = OffsetIndex(files, segment.path(OFFSET_INDEX), base_offset)
+            segment._offset_index.create()
+            segment._time_index = TimeIndex(files, segment.path(TIME_INDEX), base_offset)
+            segment._time_index.create()
+        except OSError:
+            segment.close()
+            for kind in SEGMENT_FILES:
+                files.remove(segment.path(kind), missing_ok=True)
+            raise
+        segment._max_timestamp = NO_TIMESTAMP
+        segment._ready = True
+        return segment
+
+    def path(self, kind: str) -> Path:
+        return self.directory / (file_name(self.base_offset, kind) + self.suffix)
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path(LOG)}, {self._size} bytes)"
+
+    # What it has
+
+    @property
+    def file(self) -> File:
+        if self._file is None:
+            self._file = self._files.open(self.path(LOG), write=True)
+            self._size = self._file.size
+        return self._file
+
+    @property
+    def size(self) -> int:
+        """Bytes of the data file."""
+        if self._size < 0:
+            _ = self.file
+        return self._size
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        if self._offset_index is None:
+            self._load_indexes()
+        assert self._offset_index is not None
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._load_indexes()
+        assert self._time_index is not None
+        return self._time_index
+
+    def _load_indexes(self) -> None:
+        offset_index = OffsetIndex(self._files, self.path(OFFSET_INDEX), self.base_offset)
+        time_index = TimeIndex(self._files, self.path(TIME_INDEX), self.base_offset)
+        try:
+            offset_index.load(self.size)
+            time_index.load()
+        except (CorruptIndex, FileNotFoundError):
+            offset_index.close()
+            time_index.close()
+            self.open_raw_indexes()
+            self.rebuild_indexes()
+        else:
+            self._offset_index = offset_index
+            self._time_index = time_index
+
+    def open_raw_indexes(self) -> None:
+        """Open (or create) the indexes without believing what is in them: for a rebuild."""
+        self._offset_index = OffsetIndex(self._files, self.path(OFFSET_INDEX), self.base_offset)
+        self._offset_index.open_raw()
+        self._time_index = TimeIndex(self._files, self.path(TIME_INDEX), self.base_offset)
+        self._time_index.open_raw()
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in it; -1 if there is none."""
+        if self._max_timestamp is None:
+            self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last
+        return self._max_timestamp
+
+    @property
+    def offset_of_max_timestamp(self) -> int:
+        """The last offset of the first batch that has the largest timestamp."""
+        _ = self.max_timestamp
+        return self._offset_of_max_timestamp
+
+    @property
+    def offset_entries(self) -> int:
+        return self.offset_index.count
+
+    @property
+    def time_entries(self) -> int:
+        return self.time_index.count
+
+    def fits(self, offset: int) -> bool:
+        """Whether the indexes can hold `offset`, relative to the base."""
+        return 0 <= offset - self.base_offset <= RELATIVE_MAX
+
+    # Appending
+
+    def write(self, data: Buffer, batch_count: int) -> int:
+        """Write `data`, `batch_count` batches with offsets and epochs in place; where it begins.
+
+        Raises OSError; if that is about space or descriptors (not another error of cutting off what
+        was written in part), the segment is as before. `added` must follow.
+        """
+        if not self._ready:
+            self._prepare()
+        offset_index, time_index = self.offset_index, self.time_index
+        if not offset_index.has_room(batch_count):
+            offset_index.reserve(batch_count)
+        if not time_index.has_room(batch_count + 1):  # one more for when it is sealed
+            time_index.reserve(batch_count + 1)
+        file = self.file
+        try:
+            return file.append_v((data,))
+        except OSError:
+            file.truncate(self._size)
+            raise
+
+    def added(self, batches: Sequence[Batch], position: int) -> None:
+        """Index what was written at `position`. An OSError here leaves the indexes incomplete."""
+        offset_index, tail = self.offset_index, self._tail
+        max_timestamp = self.max_timestamp
+        if position == 0:
+            self.first_timestamp = batches[0].max_timestamp
+        for batch in batches:
+            last_offset = batch.last_offset
+            if batch.max_timestamp > max_timestamp:
+                self._max_timestamp = max_timestamp = batch.max_timestamp
+                self._offset_of_max_timestamp = last_offset
+            if position - offset_index.last[1] > self.index_interval_bytes:
+                offset_index.append(last_offset, position)
+                self.time_index.maybe_append(max_timestamp, self._offset_of_max_timestamp)
+            end = position + batch.size
+            tail.append(Located(last_offset, position, end, batch.base_offset))
+            position = end
+        if len(tail) > _TAIL_MAX:
+            self._tail = tail[-_TAIL_MAX // 2 :]
+        self._size = position
+
+    def _prepare(self) -> None:
+        """Before the first append after a start: go on as if there had been none.
+
+        The time index forgets the entry that closing wrote, so that it stays the one that a rebuild
+        makes; what it said is remembered.
+        """
+        _ = self.max_timestamp
+        if self.time_index.count:
+            self.time_index.reopen(self.offset_index.last[0] if self.offset_index.count else -1)
+        self._ready = True
+
+    # Reading
+
+    def locate(self, offset: int, *, nowait: bool = False) -> Located | None:
+        """The first batch that ends at or past `offset`, None if the segment ends before.
+
+        `nowait` is for the loop: WouldBlock if the headers are not in memory.
+        """
+        tail = self._tail
+        if tail and offset >= tail[0].base_offset:
+            slot = bisect_left(tail, (offset,))
+            return tail[slot] if slot < len(tail) else None
+        size = self.size
+        position = self.offset_index.lookup(offset, mapped=nowait)
+        return locate(self.file, offset, position, size, nowait=nowait)
+
+    def next_offset(self) -> int:
+        """The offset after the last batch; the base offset if there is none."""
+        last = self.base_offset
+        for batch in headers(self.file, self.offset_index.last[1], self.size):
+            last = batch.last_offset + 1
+        return last
+
+    def next_offset_by_scan(self) -> int:
+        """As `next_offset`, without the index."""
+        last = self.base_offset
+        for batch in headers(self.file, 0, self.size):
+            last = batch.last_offset + 1
+        return last
+
+    def first_batch_timestamp(self) -> int:
+        """The first batch's largest timestamp; -1 if it is empty or has none."""
+        if self.first_timestamp is None:
+            for batch in headers(self.file, 0, self.size):
+                self.first_timestamp = batch.max_timestamp
+                break
+        return NO_TIMESTAMP if self.first_timestamp is None else self.first_timestamp
+
+    # Rebuilding
+
+    def rebuild_indexes(self) -> None:
+        """Make offset and time index anew from the headers; the data is believed."""
+        builder = IndexBuilder(self.base_offset, self.index_interval_bytes)
+        for batch in headers(self.file, 0, self.size):
+            if not self.fits(batch.last_offset):
+                raise CorruptRecords(f"offset {batch.last_offset} does not fit {self.path(LOG)}")
+            builder.add(batch.last_offset, batch.max_timestamp, batch.position)
+        self.restore_indexes(builder, sealed=True)
+
+    def restore_indexes(self, builder: IndexBuilder, *, sealed: bool) -> None:
+        """Write what `builder` made; `sealed` adds the entry for the largest timestamp."""
+        if sealed:
+            builder.seal()
+        self.offset_index.rebuild(builder.kept_offsets, builder.offsets)
+        self.time_index.rebuild(builder.kept_times, builder.times)
+        self._max_timestamp = builder.max_timestamp
+        self._offset_of_max_timestamp = builder.offset_of_max_timestamp
+        self._ready = False
+
+    def cut_file(self, size: int) -> None:
+        """Cut the data file, in place (recovery, when nobody reads yet)."""
+        self.file.truncate(size)
+        self._size = size
+        self._tail = []
+        self.first_timestamp = None
+
+    def truncated(self, offset: int, position: int, file: File, now_ms: int) -> Segment:
+        """The segment of our batches below `offset`, which are the first `position` bytes of `file`.
+
+        Its indexes' files take the place of ours. We stay readable, but for what was cut off.
+        """
+        fresh = Segment(
+            self._files,
+            self.directory,
+            self.base_offset,
+            index_interval_bytes=self.index_interval_bytes,
+            created_ms=self.created_ms if position else now_ms,
+            roll_jitter_ms=self.roll_jitter_ms,
+        )
+        fresh._offset_index = self.offset_index.truncated(offset)
+        fresh._time_index = self.time_index.truncated(offset)
+        fresh.transaction_index = self.transaction_index.truncated(offset)
+        fresh._file = file
+        fresh._size = position
+        fresh.first_timestamp = self.first_timestamp if position else None
+        fresh._find_max_timestamp()
+        return fresh
+
+    def _find_max_timestamp(self) -> None:
+        """What the time index says, and what the batches after its last entry do."""
+        timestamp, offset = self.time_index.last
+        for batch in headers(self.file, self.offset_index.last[1], self._size):
+            if batch.max_timestamp > timestamp:
+                timestamp, offset = batch.max_timestamp, batch.last_offset
+        self._max_timestamp, self._offset_of_max_timestamp = timestamp, offset
+
+    # Its end
+
+    def seal(self) -> None:
+        """No more appends: the largest timestamp gets its entry, the indexes give back their room.
+
+        Also on closing: with it the largest timestamp is known without a scan. The entry's room
+        was taken before the data was written.
+        """
+        time_index = self.time_index
+        if self.max_timestamp > time_index.last[0]:
+            time_index.reserve(1)
+            time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp)
+        self.offset_index.trim()
+        time_index.trim()
+        self._tail = []
+        self._ready = False
+
+    def sync(self) -> None:
+        """Make durable what was written; the data first."""
+        self.file.sync()
+        for index in (self._offset_index, self._time_index, self.transaction_index):
+            if index is not None:
+                index.sync()
+
+    def rename(self, suffix: str) -> None:
+        """Give all its files another suffix, the data file first: without it the rest is debris."""
+        old = {kind: self.path(kind) for kind in SEGMENT_FILES}
+        self.suffix = suffix
+        for kind in SEGMENT_FILES:
+            if kind == LOG or self._files.exists(old[kind]):
+                self._files.rename(old[kind], self.path(kind))
+        self._moved()
+
+    def move_to(self, directory: Path) -> None:
+        """The directory was renamed."""
+        self.directory = directory
+        self._moved()
+
+    def _moved(self) -> None:
+        if self._file is not None:
+            self._file.moved(self.path(LOG))
+        if self._offset_index is not None:
+            self._offset_index.moved(self.path(OFFSET_INDEX))
+        if self._time_index is not None:
+            self._time_index.moved(self.path(TIME_INDEX))
+        self.transaction_index.moved(self.path(TRANSACTION_INDEX))
+
+    def disown_file(self) -> None:
+        """The data file's handle belongs to another segment now (`truncated`)."""
+        self._file = None
+
+    def close(self) -> None:
+        """Give up all handles; nothing is written. A pinned slice keeps its own."""
+        for file in (self._file, self._offset_index, self._time_index, self.transaction_index):
+            if file is not None:
+                file.close()
+        self._file = None
+        self._offset_index = None
+        self._time_index = None
+
+    def remove(self) -> None:
+        """Close it and unlink its files."""
+        self.close()
+        for kind in (LOG, *INDEX_FILES):
+            self._files.remove(self.path(kind), missing_ok=True)

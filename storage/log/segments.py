@@ -1,0 +1,65 @@
+"""The segments of a log in the order of their base offsets.
+
+The list is replaced, never changed: whoever reads on another thread keeps the one it took.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+
+from odradek.storage.log.segment import Segment
+
+
+class Segments:
+    """Never empty once a log is open; the last one is the active one."""
+
+    __slots__ = ("_all",)
+
+    def __init__(self, segments: Iterable[Segment] = ()) -> None:
+        # Offsets and segments in one tuple, so that both are of the same moment.
+        self._all: tuple[tuple[int, ...], tuple[Segment, ...]] = ((), ())
+        self.replace(segments)
+
+    def replace(self, segments: Iterable[Segment]) -> None:
+        ordered = sorted(segments, key=lambda segment: segment.base_offset)
+        self._all = (tuple(segment.base_offset for segment in ordered), tuple(ordered))
+
+    def add(self, segment: Segment) -> None:
+        """At the end."""
+        offsets, segments = self._all
+        assert not offsets or segment.base_offset > offsets[-1]
+        self._all = ((*offsets, segment.base_offset), (*segments, segment))
+
+    @property
+    def all(self) -> Sequence[Segment]:
+        return self._all[1]
+
+    @property
+    def active(self) -> Segment:
+        return self._all[1][-1]
+
+    @property
+    def first(self) -> Segment:
+        return self._all[1][0]
+
+    @property
+    def base_offsets(self) -> Sequence[int]:
+        return self._all[0]
+
+    def __len__(self) -> int:
+        return len(self._all[1])
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._all[1])
+
+    def floor(self, offset: int) -> Segment | None:
+        """The segment that `offset` is in, if it is in any."""
+        offsets, segments = self._all
+        slot = bisect_right(offsets, offset)
+        return segments[slot - 1] if slot else None
+
+    def from_offset(self, offset: int) -> Sequence[Segment]:
+        """The segment that `offset` is in, and all after it."""
+        offsets, segments = self._all
+        return segments[max(0, bisect_right(offsets, offset) - 1) :]

@@ -1,0 +1,143 @@
+"""The transaction index: which transactions were aborted (Kafka's `.txnindex`, KIP-98).
+
+34 bytes an entry: version i16 = 0, producer id, first offset, last offset (the marker's), last
+stable offset when it was written; i64 each. An entry is in the segment of its marker; last offsets
+grow. The file is created by the first abort, so that most segments have none.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from odradek.seams.files import File, Files, Path
+from odradek.storage.errors import CorruptRecords
+from odradek.storage.log.names import CLEANED
+
+ENTRY = struct.Struct(">hqqqq")
+VERSION = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """All offsets inclusive, except that `last_stable_offset` is exclusive, as ever."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """The entries of one segment, read when first asked for."""
+
+    __slots__ = ("_entries", "_file", "_files", "exists", "path")
+
+    def __init__(self, files: Files, path: Path, *, exists: bool) -> None:
+        self._files = files
+        self.path = path
+        self.exists = exists
+        """Whether there is a file; it may be empty."""
+        self._file: File | None = None
+        self._entries: tuple[AbortedTransaction, ...] | None = None if exists else ()
+
+    @property
+    def entries(self) -> tuple[AbortedTransaction, ...]:
+        """Raises CorruptRecords if the file is not whole entries of a version known here."""
+        if self._entries is None:
+            self._entries = _parse(self._files.read(self.path), self.path)
+        return self._entries
+
+    def append(self, aborted: AbortedTransaction) -> None:
+        entries = self.entries
+        if self._file is None:
+            self._file = self._files.open(self.path, create=not self.exists, write=True)
+            self.exists = True
+        self._file.append_v((_pack(aborted),))
+        self._entries = (*entries, aborted)
+
+    def collect(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
+        """Those that overlap [start, end), and whether later segments can have no more of them."""
+        found = []
+        for each in self.entries:
+            if each.last_offset >= start and each.first_offset < end:
+                found.append(each)
+            if each.last_stable_offset >= end:
+                return found, True
+        return found, False
+
+    def truncated(self, offset: int) -> TransactionIndex:
+        """A new index of the transactions whose marker is below `offset`; its file replaces ours."""
+        entries = self.entries
+        fresh = TransactionIndex(self._files, self.path, exists=self.exists)
+        fresh._entries = tuple(each for each in entries if each.last_offset < offset)
+        if len(fresh._entries) != len(entries):
+            fresh._replace(fresh._entries)
+        return fresh
+
+    def reload(self, offset: int) -> None:
+        """After a crash: keep what is whole and ends below `offset`."""
+        self._entries = ()
+        if self.exists:
+            data = self._files.read(self.path)
+            whole = memoryview(data)[: len(data) // ENTRY.size * ENTRY.size]
+            kept: list[AbortedTransaction] = []
+            for version, *fields in ENTRY.iter_unpack(whole):
+                each = AbortedTransaction(*fields)
+                if version != VERSION or not each.first_offset <= each.last_offset < offset:
+                    break
+                kept.append(each)
+            self._entries = tuple(kept)
+            if len(kept) * ENTRY.size != len(data):
+                self._replace(self._entries)
+
+    def _replace(self, entries: tuple[AbortedTransaction, ...]) -> None:
+        """A new file takes the old one's place at once, or none if there are no entries."""
+        self.close()
+        if entries:
+            fresh_path = self.path.with_name(self.path.name + CLEANED)
+            self._files.remove(fresh_path, missing_ok=True)
+            fresh = self._files.open(fresh_path, create=True)
+            fresh.append_v([_pack(each) for each in entries])
+            self._files.rename(fresh_path, self.path)
+            fresh.moved(self.path)
+            self._file = fresh
+        else:
+            self._files.remove(self.path, missing_ok=True)
+        self._entries = entries
+        self.exists = bool(entries)
+
+    def sync(self) -> None:
+        if self._file is not None:
+            self._file.sync()
+
+    def moved(self, path: Path) -> None:
+        self.path = path
+        if self._file is not None:
+            self._file.moved(path)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _pack(aborted: AbortedTransaction) -> bytes:
+    return ENTRY.pack(
+        VERSION,
+        aborted.producer_id,
+        aborted.first_offset,
+        aborted.last_offset,
+        aborted.last_stable_offset,
+    )
+
+
+def _parse(data: bytes, path: Path) -> tuple[AbortedTransaction, ...]:
+    if len(data) % ENTRY.size:
+        raise CorruptRecords(f"{path} has {len(data)} bytes, which are not whole entries")
+    entries = []
+    for version, *fields in ENTRY.iter_unpack(data):
+        if version != VERSION:
+            raise CorruptRecords(f"{path} has an entry of version {version}")
+        entries.append(AbortedTransaction(*fields))
+    return tuple(entries)

@@ -1,0 +1,240 @@
+"""What may be appended: Kafka 4.3's LogValidator, by the header alone wherever that is possible.
+
+The plain path reads 61 bytes and computes the CRC; no record is decoded, nothing is copied. The
+records are looked at only where the topic's configs ask for it (a compacted topic's keys,
+message.timestamp.before.max.ms, another compression.type than the producer's) or a header makes a
+claim that its size does not bear out. What Kafka learns by decoding every batch, and we do not:
+a producer's header may understate its largest timestamp (it misleads that topic's own time index),
+and records that do not decode are found out by their reader.
+"""
+
+from __future__ import annotations
+
+from odradek.protocol.records.batch import (
+    CREATE_TIME,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP,
+    Batch,
+    UnsupportedMagic,
+    batches,
+)
+from odradek.protocol.records.compression import NAMES, NONE
+from odradek.protocol.records.records import build_batch, decode
+from odradek.storage.errors import (
+    CorruptRecords,
+    InvalidRecord,
+    InvalidTimestamp,
+    RecordListTooLarge,
+    RecordTooLarge,
+    UnexpectedOffset,
+    UnsupportedCompression,
+)
+from odradek.storage.log.config import INT64_MAX, LogConfig
+from odradek.storage.log.producers import read_marker
+from odradek.storage.log.skim import skim
+
+_RECORD_MIN_BYTES = 7
+
+
+def check_produced(
+    records: memoryview, config: LogConfig, now_ms: int, *, from_client: bool
+) -> Batch:
+    """The one batch in `records`, fit to be stamped and appended; `Batch.view` is what to append.
+
+    That is `records` itself, changed in place (LogAppendTime), or a new buffer where the topic's
+    compression type differs from the batch's. Raises InvalidRecord, InvalidTimestamp,
+    CorruptRecords, CorruptBatch, RecordTooLarge, RecordListTooLarge, UnsupportedCompression.
+    """
+    try:
+        batch = Batch(records)
+    except UnsupportedMagic as error:
+        raise InvalidRecord(f"only record batches of magic 2 are written: {error}") from error
+    size = batch.size
+    if size != len(records):
+        raise _not_one_batch(batch, len(records))
+    if size > config.max_message_bytes:
+        raise RecordTooLarge(
+            f"a batch of {size} bytes, max.message.bytes is {config.max_message_bytes}"
+        )
+    batch.check()
+    if from_client:
+        _check_client(batch)
+    batch = _compressed_as(batch, config, from_client)
+    if from_client and config.compact:
+        _check_keys(batch)
+    if config.log_append_time:
+        if batch.timestamp_type == LOG_APPEND_TIME:
+            raise InvalidTimestamp("a producer must not set the timestamp type LogAppendTime")
+        batch.set_max_timestamp(LOG_APPEND_TIME, now_ms)
+    else:
+        _check_create_time(batch, config, now_ms)
+    _check_fits_segment(batch, config)
+    return batch
+
+
+def _not_one_batch(batch: Batch, size_bytes: int) -> Exception:
+    if batch.size > size_bytes:
+        return InvalidRecord(f"a batch of {batch.size} bytes is cut off after {size_bytes}")
+    return InvalidRecord("exactly one record batch may be appended at once")
+
+
+def _check_client(batch: Batch) -> None:
+    """What only clients get wrong."""
+    if batch.base_offset != 0:
+        raise InvalidRecord(f"the base offset is {batch.base_offset}, a producer's is 0")
+    count = batch.record_count
+    if count <= 0 or count != batch.last_offset_delta + 1:
+        raise InvalidRecord(f"{count} records with a last offset delta {batch.last_offset_delta}")
+    if batch.is_control:
+        raise InvalidRecord("clients must not write control records")
+    if batch.producer_id >= 0 and batch.base_sequence < 0:
+        raise InvalidRecord(
+            f"sequence {batch.base_sequence} in a batch of producer {batch.producer_id}"
+        )
+    body_bytes = batch.size - HEADER_SIZE
+    if count * _RECORD_MIN_BYTES > body_bytes:
+        # Compressed, so many may well be in there, if they are all alike.
+        if batch.compression == NONE:
+            raise InvalidRecord(f"{count} records in {body_bytes} bytes")
+        if count > body_bytes:
+            for _ in skim(batch):
+                pass
+
+
+def _compressed_as(batch: Batch, config: LogConfig, from_client: bool) -> Batch:
+    """`batch`, or another one of the same records where the topic wants another compression."""
+    source = batch.compression
+    if source >= len(NAMES):
+        raise UnsupportedCompression(f"no codec has the number {source}")
+    name = config.compression_type
+    if name == "producer" or (source == NONE and batch.is_control):
+        return batch
+    target = NONE if name == "uncompressed" else NAMES.index(name)
+    if target == source:
+        return batch
+    data = build_batch(
+        decode(batch),
+        base_offset=batch.base_offset,
+        compression=target,
+        level=_level(config, name),
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        transactional=batch.is_transactional,
+        control=batch.is_control,
+        timestamp_type=batch.timestamp_type,
+    )
+    if len(data) > config.max_message_bytes:
+        raise RecordTooLarge(
+            f"compressed with {name} the batch has {len(data)} bytes, "
+            f"max.message.bytes is {config.max_message_bytes}"
+        )
+    return Batch(memoryview(data))
+
+
+def _level(config: LogConfig, codec: str) -> int | None:
+    levels = {
+        "gzip": config.compression_gzip_level,
+        "lz4": config.compression_lz4_level,
+        "zstd": config.compression_zstd_level,
+    }
+    return levels.get(codec)
+
+
+def _check_keys(batch: Batch) -> None:
+    without = [index for index, (_, has_key) in enumerate(skim(batch)) if not has_key]
+    if without:
+        raise InvalidRecord(
+            "a compacted topic takes no record without a key",
+            tuple((index, "a compacted topic takes no record without a key") for index in without),
+        )
+
+
+def _check_create_time(batch: Batch, config: LogConfig, now_ms: int) -> None:
+    """The records' own timestamps are kept, within the limits (KIP-937)."""
+    latest = now_ms + config.message_timestamp_after_max_ms
+    before_max_ms = config.message_timestamp_before_max_ms
+    if batch.max_timestamp > latest or before_max_ms != INT64_MAX:
+        earliest = now_ms - before_max_ms
+        outside = [
+            (index, f"timestamp {timestamp} is not within [{earliest}, {latest}]")
+            for index, (timestamp, _) in enumerate(skim(batch))
+            if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest
+        ]
+        if outside:
+            raise InvalidTimestamp(
+                "records were refused for their timestamps "
+                "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+                tuple(outside),
+            )
+    if batch.timestamp_type == LOG_APPEND_TIME:
+        if batch.max_timestamp == NO_TIMESTAMP:
+            raise InvalidTimestamp("a producer must not set the timestamp type LogAppendTime")
+        batch.set_max_timestamp(CREATE_TIME, batch.max_timestamp)
+
+
+def check_raft(
+    records: memoryview, config: LogConfig, leader_epoch: int, end_offset: int
+) -> list[Batch]:
+    """The batches of a Raft leader: offsets and epoch were assigned before. Raises as above."""
+    found = _check_given(records, end_offset, allow_partial=False)
+    for batch in found:
+        if batch.leader_epoch != leader_epoch:
+            raise InvalidRecord(f"a batch of epoch {batch.leader_epoch} in epoch {leader_epoch}")
+        if batch.size > config.max_message_bytes:
+            raise RecordTooLarge(
+                f"a batch of {batch.size} bytes, max.message.bytes is {config.max_message_bytes}"
+            )
+        _check_fits_segment(batch, config)
+    return found
+
+
+def check_replicated(
+    records: memoryview, config: LogConfig, end_offset: int, leader_epoch: int | None
+) -> list[Batch]:
+    """The whole batches of a leader's Fetch answer, up to `leader_epoch` (KAFKA-18723).
+
+    What is cut short at the end is left out, and batches of a later epoch than the one that was
+    asked in: the one who sent them had lost the leadership by then. Raises CorruptBatch,
+    CorruptRecords, UnexpectedOffset, RecordListTooLarge.
+    """
+    found = _check_given(records, end_offset, allow_partial=True)
+    if leader_epoch is not None:
+        for number, batch in enumerate(found):
+            if batch.leader_epoch > leader_epoch:
+                del found[number:]
+                break
+    for batch in found:
+        _check_fits_segment(batch, config)
+    return found
+
+
+def _check_given(records: memoryview, end_offset: int, *, allow_partial: bool) -> list[Batch]:
+    """Batches with offsets already: whole, their CRCs right, one after the other from the end on."""
+    found: list[Batch] = []
+    next_offset = -1
+    for batch in batches(records, check=True, allow_partial=allow_partial):
+        if batch.last_offset_delta < 0 or batch.base_offset < next_offset:
+            raise CorruptRecords(
+                f"offsets {batch.base_offset} to {batch.last_offset} after {next_offset - 1}"
+            )
+        next_offset = batch.last_offset + 1
+        if batch.is_control and batch.producer_id >= 0:
+            read_marker(batch)
+        found.append(batch)
+    if found and found[0].base_offset < end_offset:
+        raise UnexpectedOffset(
+            f"batches of offsets {found[0].base_offset} to {found[-1].last_offset}, "
+            f"the log ends at {end_offset}",
+            found[0].base_offset,
+            found[-1].last_offset,
+        )
+    return found
+
+
+def _check_fits_segment(batch: Batch, config: LogConfig) -> None:
+    if batch.size > config.max_segment_bytes:
+        raise RecordListTooLarge(
+            f"a batch of {batch.size} bytes, segment.bytes is {config.max_segment_bytes}"
+        )
