@@ -1,0 +1,85 @@
+"""FindCoordinator: the broker that leads the partition a group or a transactional id belongs to.
+
+The first to ask for one brings its internal topic into being. Kafka sends that client away until the
+topic is there; here the answer waits for it, so that a first client does not lose a round of retries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from odradek.broker.apis.topic_view import TopicView
+from odradek.broker.context import RequestContext
+from odradek.broker.groups.config import (
+    Configs,
+    InternalTopic,
+    offsets_topic,
+    transactions_topic,
+)
+from odradek.broker.groups.store import partition_for
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import field
+from odradek.replication.controller.image import Endpoint
+
+GROUP, TRANSACTION = 0, 1
+TOPICS: Mapping[int, Callable[[Configs], InternalTopic]] = {
+    GROUP: offsets_topic,
+    TRANSACTION: transactions_topic,
+}
+"""Which topic has the state, by the type of the key. Share groups (2) have no coordinator here."""
+BATCHED_SINCE = 4
+NOBODY = {"node_id": -1, "host": "", "port": -1}
+
+
+class CoordinatorNotAvailable(KafkaError):
+    code = ErrorCode.coordinator_not_available
+
+
+async def find_coordinator(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    key_type = field(request, "key_type", GROUP)
+    if ctx.api_version < BATCHED_SINCE:
+        return await _answer(key_type, request.key, ctx)
+    return {
+        "coordinators": [
+            {"key": key, **await _answer(key_type, key, ctx)} for key in request.coordinator_keys
+        ]
+    }
+
+
+async def _answer(key_type: int, key: str, ctx: RequestContext) -> dict[str, Any]:
+    try:
+        node_id, endpoint = await _find(key_type, key, ctx)
+    except KafkaError as error:
+        return {**NOBODY, "error_code": error.code, "error_message": error.message}
+    return {
+        "node_id": node_id,
+        "host": endpoint.host,
+        "port": endpoint.port,
+        "error_code": ErrorCode.none,
+        # As Kafka says it, which is not null in either form.
+        "error_message": "" if ctx.api_version >= BATCHED_SINCE else "NONE",
+    }
+
+
+async def _find(key_type: int, key: str, ctx: RequestContext) -> tuple[int, Endpoint]:
+    if key_type not in TOPICS:
+        raise KafkaError(
+            ErrorCode.invalid_request, f"there are no coordinators of type {key_type} here"
+        )
+    topic = TOPICS[key_type](ctx.broker.config)
+    try:
+        await ctx.broker.ensure_internal_topic(topic)
+    except KafkaError as error:
+        raise CoordinatorNotAvailable(f"{topic.name} can't be created: {error.message}") from None
+    view = TopicView(ctx)
+    partitions = view.image.topics_by_name[topic.name].partitions
+    leader = view.image.brokers.get(partitions[partition_for(key, len(partitions))].leader)
+    endpoint = None if leader is None or leader.fenced else view.endpoint(leader)
+    if leader is None or endpoint is None:
+        raise CoordinatorNotAvailable("its partition has no leader that this listener reaches")
+    return leader.id, endpoint
+
+
+HANDLERS = {apis.FIND_COORDINATOR: find_coordinator}

@@ -1,0 +1,254 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete: how far a group has read.
+
+Committed offsets are kept by topic name; the topic's id, where it is known, is kept with them, so
+that nobody goes on in a new topic where they stopped in an old one of the same name (KIP-848).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from odradek.broker.context import RequestContext
+from odradek.broker.groups.actions import NO_ERROR, PartitionErrors
+from odradek.broker.groups.offsets import FetchedTopic
+from odradek.broker.groups.shard import Commit, OffsetToCommit
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import field
+from odradek.replication.controller.image import TopicImage
+
+IDS_SINCE = 10
+"""OffsetCommit and OffsetFetch: topics by id, no names any more."""
+MISSING_GROUP_SINCE = 9
+"""OffsetCommit: GROUP_ID_NOT_FOUND where it was ILLEGAL_GENERATION."""
+BATCHED_FETCH_SINCE = 8
+FETCH_ERROR_SINCE = 2
+"""OffsetFetch: an error of the whole group's, not only of partitions."""
+NO_OFFSET = -1
+MILLISECOND = timedelta(milliseconds=1)
+NO_RETENTION = timedelta(milliseconds=-1)
+
+Values = dict[str, Any]
+
+
+# OffsetCommit
+
+
+async def offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Commit what names a partition that exists; the rest is refused one by one."""
+    topics: list[Values] = []
+    offsets: list[OffsetToCommit] = []
+    answers: list[Values] = []
+    """One for each of `offsets`, its error still to be told."""
+    for topic in request.topics:
+        found, unknown = _find_topic(topic, ctx)
+        partitions: list[Values] = []
+        for each in topic.partitions:
+            answer = {"partition_index": each.partition_index, "error_code": unknown}
+            partitions.append(answer)
+            if found is None:
+                continue
+            if each.partition_index not in found.partitions:
+                answer["error_code"] = ErrorCode.unknown_topic_or_partition
+                continue
+            offsets.append(_to_commit(found, each))
+            answers.append(answer)
+        topics.append(_topic_values(topic, partitions))
+    if offsets:
+        errors = await _commit(request, tuple(offsets), ctx)
+        for answer, error in zip(answers, errors, strict=True):
+            answer["error_code"] = error
+    return {"topics": topics}
+
+
+def _find_topic(topic: Any, ctx: RequestContext) -> tuple[TopicImage | None, ErrorCode]:
+    """The topic that a request names, and what to say of its partitions if there is none."""
+    image = ctx.broker.metadata.image
+    if ctx.api_version >= IDS_SINCE:
+        found = None if topic.topic_id is None else image.topics_by_id.get(topic.topic_id)
+        return found, ErrorCode.unknown_topic_id
+    return image.topics_by_name.get(topic.name), ErrorCode.unknown_topic_or_partition
+
+
+def _topic_values(topic: Any, partitions: list[Values]) -> Values:
+    return {
+        "name": field(topic, "name", ""),
+        "topic_id": field(topic, "topic_id"),
+        "partitions": partitions,
+    }
+
+
+def _to_commit(topic: TopicImage, partition: Any) -> OffsetToCommit:
+    return OffsetToCommit(
+        topic.name,
+        topic.id,
+        partition.partition_index,
+        partition.committed_offset,
+        field(partition, "committed_leader_epoch", -1),
+        partition.committed_metadata,
+    )
+
+
+async def _commit(
+    request: Any, offsets: tuple[OffsetToCommit, ...], ctx: RequestContext
+) -> Sequence[ErrorCode]:
+    commit = Commit(
+        request.group_id,
+        request.member_id,
+        field(request, "group_instance_id"),
+        request.generation_id_or_member_epoch,
+        offsets,
+        field(request, "retention_time", NO_RETENTION) // MILLISECOND,
+        knows_missing_groups=ctx.api_version >= MISSING_GROUP_SINCE,
+    )
+    try:
+        answer = await ctx.broker.groups.commit(commit)
+    except KafkaError as error:
+        return [error.code] * len(offsets)
+    return [error for _, _, error in answer.partitions]
+
+
+# OffsetFetch
+
+
+async def offset_fetch(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Committed offsets of one group, or since version 8 of several; -1 where there is none."""
+    require_stable = field(request, "require_stable", False)
+    if ctx.api_version >= BATCHED_FETCH_SINCE:
+        groups = [
+            await _fetch(each.group_id, each.topics, require_stable, ctx) for each in request.groups
+        ]
+        return {"groups": groups}
+    group = await _fetch(request.group_id, request.topics, require_stable, ctx)
+    return {"error_code": group["error_code"], "topics": group["topics"]}
+
+
+async def _fetch(
+    group_id: str, topics: Iterable[Any] | None, require_stable: bool, ctx: RequestContext
+) -> Values:
+    asked: list[tuple[str, UUID | None, Iterable[int]]] | None = None
+    unknown: list[Values] = []
+    if topics is not None:
+        asked = []
+        for topic in topics:
+            name, topic_id = _asked_topic(topic, ctx)
+            if name is None:
+                unknown.append(_unknown_topic(topic, ErrorCode.unknown_topic_id))
+            else:
+                asked.append((name, topic_id, topic.partition_indexes))
+    try:
+        found = await ctx.broker.groups.fetch(group_id, asked, require_stable=require_stable)
+    except KafkaError as error:
+        return _failed_fetch(group_id, topics, error.code, ctx)
+    fetched = [_fetched_topic(each, ctx) for each in found]
+    return {
+        "group_id": group_id,
+        "error_code": NO_ERROR,
+        "topics": [*(each for each in fetched if each is not None), *unknown],
+    }
+
+
+def _asked_topic(topic: Any, ctx: RequestContext) -> tuple[str | None, UUID | None]:
+    """Name and id of a topic that is asked for; by id it has to exist, by name it need not."""
+    if ctx.api_version < IDS_SINCE:
+        return topic.name, None
+    found, _ = _find_topic(topic, ctx)
+    return (None, None) if found is None else (found.name, found.id)
+
+
+def _fetched_topic(topic: FetchedTopic, ctx: RequestContext) -> Values | None:
+    """The answer about a topic; None for one that can't be told because its id is not known."""
+    topic_id = topic.topic_id
+    if topic_id is None and ctx.api_version >= IDS_SINCE:
+        image = ctx.broker.metadata.image.topics_by_name.get(topic.topic)
+        if image is None:
+            return None
+        topic_id = image.id
+    return {
+        "name": topic.topic,
+        "topic_id": topic_id,
+        "partitions": [
+            {
+                "partition_index": each.partition,
+                "committed_offset": each.offset.offset,
+                "committed_leader_epoch": each.offset.leader_epoch,
+                "metadata": each.offset.metadata,
+                "error_code": each.error,
+            }
+            for each in topic.partitions
+        ],
+    }
+
+
+def _unknown_topic(topic: Any, error: ErrorCode) -> Values:
+    return {
+        "name": field(topic, "name", ""),
+        "topic_id": field(topic, "topic_id"),
+        "partitions": [
+            {
+                "partition_index": index,
+                "committed_offset": NO_OFFSET,
+                "committed_leader_epoch": -1,
+                "metadata": "",
+                "error_code": error,
+            }
+            for index in topic.partition_indexes
+        ],
+    }
+
+
+def _failed_fetch(
+    group_id: str, topics: Iterable[Any] | None, error: ErrorCode, ctx: RequestContext
+) -> Values:
+    if ctx.api_version >= FETCH_ERROR_SINCE:
+        return {"group_id": group_id, "error_code": error, "topics": []}
+    failed = [_unknown_topic(each, error) for each in topics or ()]
+    return {"group_id": group_id, "error_code": NO_ERROR, "topics": failed}
+
+
+# OffsetDelete
+
+
+async def offset_delete(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Delete offsets of partitions that exist and that no member reads (KIP-496)."""
+    image = ctx.broker.metadata.image
+    known: list[tuple[str, int]] = []
+    for topic in request.topics:
+        found = image.topics_by_name.get(topic.name)
+        if found is not None:
+            indexes = (each.partition_index for each in topic.partitions)
+            known += [(topic.name, index) for index in indexes if index in found.partitions]
+    try:
+        answer = await ctx.broker.groups.delete_offsets(request.group_id, known)
+    except KafkaError as error:
+        answer = PartitionErrors(error.code, ())
+    if answer.error is not NO_ERROR:
+        return {"error_code": answer.error, "topics": []}
+    errors = {(topic, partition): error for topic, partition, error in answer.partitions}
+    unknown = ErrorCode.unknown_topic_or_partition
+    return {
+        "error_code": NO_ERROR,
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": each.partition_index,
+                        "error_code": errors.get((topic.name, each.partition_index), unknown),
+                    }
+                    for each in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ],
+    }
+
+
+HANDLERS = {
+    apis.OFFSET_COMMIT: offset_commit,
+    apis.OFFSET_FETCH: offset_fetch,
+    apis.OFFSET_DELETE: offset_delete,
+}

@@ -1,0 +1,275 @@
+"""The classic group protocol's requests, and groups as a whole: listed, described, deleted.
+
+Handlers translate: what the groups decide is in `broker.groups`, what older versions lack or say
+otherwise is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from odradek.broker.apis.authorized import NOT_ASKED
+from odradek.broker.context import RequestContext
+from odradek.broker.groups.actions import (
+    NO_ERROR,
+    Heartbeat,
+    Join,
+    JoinAnswer,
+    Leave,
+    LeaveAnswer,
+    Leaver,
+    Protocols,
+    Sync,
+    SyncAnswer,
+)
+from odradek.broker.groups.shard import DescribedGroup
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import field
+
+ID_REQUIRED_SINCE = 4
+"""JoinGroup: a dynamic member gets its id first, and joins with it (KIP-394)."""
+NULL_PROTOCOL_SINCE = 7
+"""JoinGroup: no protocol is null, not the empty string."""
+SKIP_ASSIGNMENT_SINCE = 9
+"""JoinGroup: a leader can be told not to assign (KIP-814)."""
+PROTOCOL_REQUIRED_SINCE = 5
+"""SyncGroup: the member says which protocol it thinks they agreed on (KIP-559)."""
+BATCHED_LEAVE_SINCE = 3
+NOT_FOUND_SINCE = 6
+"""DescribeGroups: a group that is not there is an error, not a dead group (KIP-1043)."""
+GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""What may be done with a group: read, delete, describe, describe and alter configs (KIP-430)."""
+MILLISECOND = timedelta(milliseconds=1)
+DEAD = "Dead"
+
+
+async def join_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    session_timeout_ms = request.session_timeout // MILLISECOND
+    if ctx.api_version == 0:  # which has no time of its own to rejoin in
+        rebalance_timeout_ms = session_timeout_ms
+    else:
+        rebalance_timeout_ms = request.rebalance_timeout // MILLISECOND
+    groups = ctx.broker.groups
+    try:
+        answer = await groups.join(
+            Join(
+                request.group_id,
+                request.member_id,
+                field(request, "group_instance_id"),
+                ctx.client_id or "",
+                f"/{ctx.peer.host}",
+                session_timeout_ms,
+                rebalance_timeout_ms,
+                request.protocol_type,
+                _protocols(request),
+                groups.fresh_id(),
+                field(request, "reason"),
+                id_required=ctx.api_version >= ID_REQUIRED_SINCE,
+                can_skip_assignment=ctx.api_version >= SKIP_ASSIGNMENT_SINCE,
+            )
+        )
+    except KafkaError as error:
+        answer = JoinAnswer(error.code, "")
+    no_protocol = None if ctx.api_version >= NULL_PROTOCOL_SINCE else ""
+    return {
+        "error_code": answer.error,
+        "generation_id": answer.generation,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol_name or no_protocol,
+        "leader": answer.leader,
+        "skip_assignment": answer.skip_assignment,
+        "member_id": answer.member_id,
+        "members": [
+            {
+                "member_id": each.member_id,
+                "group_instance_id": each.instance_id,
+                "metadata": each.metadata,
+            }
+            for each in answer.members
+        ],
+    }
+
+
+def _protocols(request: Any) -> Protocols:
+    """What the member supports, each name once: the first counts."""
+    found: dict[str, bytes] = {}
+    for each in request.protocols:
+        found.setdefault(each.name, bytes(each.metadata))
+    return tuple(found.items())
+
+
+async def sync_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    answer = await _sync(request, ctx)
+    return {
+        "error_code": answer.error,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol_name,
+        "assignment": answer.assignment,
+    }
+
+
+async def _sync(request: Any, ctx: RequestContext) -> SyncAnswer:
+    protocol_type = field(request, "protocol_type")
+    protocol_name = field(request, "protocol_name")
+    if ctx.api_version >= PROTOCOL_REQUIRED_SINCE and None in (protocol_type, protocol_name):
+        return SyncAnswer(ErrorCode.inconsistent_group_protocol)
+    try:
+        return await ctx.broker.groups.sync(
+            Sync(
+                request.group_id,
+                request.member_id,
+                field(request, "group_instance_id"),
+                request.generation_id,
+                protocol_type,
+                protocol_name,
+                {each.member_id: bytes(each.assignment) for each in request.assignments},
+            )
+        )
+    except KafkaError as error:
+        return SyncAnswer(error.code)
+
+
+async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    try:
+        answer = await ctx.broker.groups.heartbeat(
+            Heartbeat(
+                request.group_id,
+                request.member_id,
+                field(request, "group_instance_id"),
+                request.generation_id,
+            )
+        )
+    except KafkaError as error:
+        return {"error_code": error.code}
+    return {"error_code": answer.error}
+
+
+async def leave_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    batched = ctx.api_version >= BATCHED_LEAVE_SINCE
+    if batched:
+        leavers = tuple(
+            Leaver(each.member_id, each.group_instance_id, field(each, "reason"))
+            for each in request.members
+        )
+    else:
+        leavers = (Leaver(request.member_id),)
+    try:
+        answer = await ctx.broker.groups.leave(Leave(request.group_id, leavers))
+    except KafkaError as error:
+        answer = LeaveAnswer(error.code)
+    if not batched:
+        alone = [each.error for each in answer.members]
+        return {
+            "error_code": (alone or [NO_ERROR])[0] if answer.error is NO_ERROR else answer.error
+        }
+    return {
+        "error_code": answer.error,
+        "members": [
+            {
+                "member_id": each.member_id,
+                "group_instance_id": each.instance_id,
+                "error_code": each.error,
+            }
+            for each in answer.members
+        ],
+    }
+
+
+async def list_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    try:
+        groups = ctx.broker.groups.list_groups(
+            field(request, "states_filter", ()), field(request, "types_filter", ())
+        )
+    except KafkaError as error:
+        return {"error_code": error.code, "groups": []}
+    return {
+        "error_code": NO_ERROR,
+        "groups": [
+            {
+                "group_id": each.group_id,
+                "protocol_type": each.protocol_type,
+                "group_state": each.state,
+                "group_type": each.kind,
+            }
+            for each in groups
+        ],
+    }
+
+
+async def describe_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    asked = field(request, "include_authorized_operations", False)
+    return {"groups": [_describe(group_id, asked, ctx) for group_id in request.groups]}
+
+
+def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) -> dict[str, Any]:
+    operations = GROUP_OPERATIONS if asked_operations else NOT_ASKED
+    try:
+        group = ctx.broker.groups.describe(group_id)
+    except KafkaError as error:
+        return {**_undescribed(group_id), "error_code": error.code}
+    if group is None:
+        if ctx.api_version < NOT_FOUND_SINCE:
+            return {
+                **_undescribed(group_id),
+                "group_state": DEAD,
+                "authorized_operations": operations,
+            }
+        return {
+            **_undescribed(group_id),
+            "error_code": ErrorCode.group_id_not_found,
+            "error_message": f"Group {group_id} not found.",
+            "group_state": DEAD,
+        }
+    return {**_described(group), "authorized_operations": operations}
+
+
+def _undescribed(group_id: str) -> dict[str, Any]:
+    return {
+        "error_code": NO_ERROR,
+        "group_id": group_id,
+        "group_state": "",
+        "protocol_type": "",
+        "protocol_data": "",
+        "members": [],
+        "authorized_operations": NOT_ASKED,
+    }
+
+
+def _described(group: DescribedGroup) -> dict[str, Any]:
+    return {
+        "error_code": NO_ERROR,
+        "group_id": group.group_id,
+        "group_state": group.state,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol,
+        "members": [
+            {
+                "member_id": each.member_id,
+                "group_instance_id": each.instance_id,
+                "client_id": each.client_id,
+                "client_host": each.client_host,
+                "member_metadata": each.metadata,
+                "member_assignment": each.assignment,
+            }
+            for each in group.members
+        ],
+    }
+
+
+async def delete_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    results = await ctx.broker.groups.delete_groups(request.groups_names)
+    return {"results": [{"group_id": group_id, "error_code": error} for group_id, error in results]}
+
+
+HANDLERS = {
+    apis.JOIN_GROUP: join_group,
+    apis.SYNC_GROUP: sync_group,
+    apis.HEARTBEAT: heartbeat,
+    apis.LEAVE_GROUP: leave_group,
+    apis.LIST_GROUPS: list_groups,
+    apis.DESCRIBE_GROUPS: describe_groups,
+    apis.DELETE_GROUPS: delete_groups,
+}
