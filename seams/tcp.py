@@ -6,9 +6,9 @@ or 64 calls, so that no peer holds up the others. Under this file nothing is loc
 belongs to the loop, with one task sending and one receiving.
 
 Sending: neighbouring buffers go into one `sendmsg`; a slice of `SENDFILE_MIN_BYTES` or more goes by
-`sendfile`, the buffers before it being held back by MSG_MORE to leave in the same packet; a smaller
-slice is read and travels with its neighbours, which is cheaper than two more system calls. A slice
-whose file ends early (it was truncated) makes `sendfile` return 0 for ever: that is an error.
+`sendfile`; a smaller one is read and travels with its neighbours, which is cheaper than two more
+system calls. A slice whose file ends early (it was truncated) makes `sendfile` return 0 for ever:
+that is an error. (MSG_MORE before a `sendfile` won nothing on loopback, and it can hold back 200 ms.)
 
 A frame is whole or it is the last: whatever goes wrong after its first byte aborts the connection
 (a reset, so that the peer cannot take half an answer for the end of the conversation).
@@ -97,6 +97,7 @@ class TcpConnection:
     async def receive_into(self, view: memoryview) -> int:
         if not view:
             raise ValueError("no room to receive into")
+        await self._take_turn()  # before, so that a cancellation loses no bytes
         while True:
             try:
                 received = self._sock.recv_into(view)
@@ -105,8 +106,7 @@ class TcpConnection:
                 continue
             except OSError as error:
                 raise self._lost(error) from error
-            if self._took_turn(received):
-                await self._let_others()
+            self._turn_bytes += received
             return received
 
     async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
@@ -142,46 +142,43 @@ class TcpConnection:
                 together.append(part)
             elif part.size < SENDFILE_MIN_BYTES or not isinstance(part.file, Descriptor):
                 for position in range(part.position, part.position + part.size, TURN_BYTES):
+                    if read_bytes >= _SMALL_SLICES_BYTES:
+                        await self._send_buffers(together)
+                        together = []
+                        read_bytes = 0
                     size = min(TURN_BYTES, part.position + part.size - position)
                     together.append(self._read(part, position, size))
                     read_bytes += size
-                    if read_bytes >= _SMALL_SLICES_BYTES:
-                        await self._send_buffers(together, socket.MSG_MORE)
-                        together = []
-                        read_bytes = 0
             else:
                 if together:
-                    await self._send_buffers(together, socket.MSG_MORE)
+                    await self._send_buffers(together)
                     together = []
                     read_bytes = 0
                 await self._send_file(part.file, part.position, part.size)
         if together:
-            await self._send_buffers(together, 0)
+            await self._send_buffers(together)
 
-    async def _send_buffers(self, buffers: list[Buffer], flags: int) -> None:
+    async def _send_buffers(self, buffers: list[Buffer]) -> None:
         left = sum(map(len, buffers))
         while left:
-            # A list that does not fit one call is not the last: the kernel may wait for the rest.
-            batch, more = buffers, flags
-            if len(buffers) > IOV_MAX:
-                batch, more = buffers[:IOV_MAX], socket.MSG_MORE
+            await self._take_turn()
             try:
-                sent = self._sock.sendmsg(batch, (), more)
+                sent = self._sock.sendmsg(buffers[:IOV_MAX])
             except BlockingIOError:
-                await self._wait(trio.lowlevel.wait_writable)
+                await self._wait_for_room()
                 continue
             except OSError as error:
                 raise self._lost(error) from error
             self._frame_begun = True
+            self._turn_bytes += sent
             left -= sent
             if left:
                 buffers = rest_after(buffers, sent)
-            if self._took_turn(sent):
-                await self._let_others()
 
     async def _send_file(self, file: Descriptor, position: int, size: int) -> None:
         end = position + size
         while position < end:
+            await self._take_turn()
             source = file.borrow()
             try:
                 sent = os.sendfile(
@@ -196,14 +193,13 @@ class TcpConnection:
             finally:
                 file.give_back()
             if sent < 0:
-                await self._wait(trio.lowlevel.wait_writable)
+                await self._wait_for_room()
                 continue
             if not sent:
                 self._ended_early(file.name)
             self._frame_begun = True
+            self._turn_bytes += sent
             position += sent
-            if self._took_turn(sent):
-                await self._let_others()
 
     def _read(self, part: FileSlice, position: int, size: int) -> bytes:
         data = part.file.read_at(position, size)
@@ -215,15 +211,20 @@ class TcpConnection:
         self.abort()
         raise ConnectionLost(f"{name} ended inside a slice of it that was being sent")
 
-    def _took_turn(self, moved: int) -> bool:
-        """Count what was done without waiting; whether others must have the loop now."""
-        self._turn_bytes += moved
+    async def _take_turn(self) -> None:
+        """Let others have the loop when enough was done without waiting."""
         self._turn_calls += 1
-        return self._turn_bytes >= TURN_BYTES or self._turn_calls >= TURN_CALLS
+        if self._turn_bytes >= TURN_BYTES or self._turn_calls > TURN_CALLS:
+            self._turn_bytes = self._turn_calls = 0
+            await trio.lowlevel.checkpoint()
 
-    async def _let_others(self) -> None:
-        self._turn_bytes = self._turn_calls = 0
-        await trio.lowlevel.checkpoint()
+    async def _wait_for_room(self) -> None:
+        # A sendfile cut short leaves its last bytes held back as if more were to follow at once
+        # (each of its steps but the last is a MSG_MORE), for 200 ms if nobody says otherwise.
+        # Setting TCP_NODELAY again is how to say it: it pushes what is pending.
+        with contextlib.suppress(OSError):  # the wait will tell
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await self._wait(trio.lowlevel.wait_writable)
 
     async def _wait(self, ready: Callable[[socket.socket], Awaitable[None]]) -> None:
         self._turn_bytes = self._turn_calls = 0

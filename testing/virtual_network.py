@@ -1,0 +1,386 @@
+"""Connections inside one process, between named hosts, in virtual time.
+
+A `VirtualWires` is the network; `host(name)` is one machine's door to it. Bytes travel with a delay
+drawn from the entropy, in order, and may be handed over in pieces of any size (`fragment`). A
+partition holds bytes and connection attempts back without losing them, as TCP does, until it heals;
+`cut` resets what is connected. When a host's power goes, its peers see resets, and whoever connects
+is refused.
+
+Slices are read in pieces when they are sent, each at its own moment, as `sendfile` would: a slice
+whose file changes while the peer is slow goes out changed here too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import trio
+
+from odradek.seams.entropy import Entropy
+from odradek.seams.files import Buffer, FileSlice
+from odradek.seams.network import Address, Connection, ConnectionLost, Listener
+from odradek.testing.power import Power
+
+PIECE_BYTES = 64 << 10
+WINDOW_BYTES = 256 << 10
+"""Bytes under way or unread in one direction before the sender waits."""
+
+_THIS_HOST = frozenset(("", "localhost", "127.0.0.1", "::1", "0.0.0.0", "::"))
+_FIRST_PORT = 32_768
+
+
+class VirtualWires:
+    """The network between hosts."""
+
+    def __init__(self, entropy: Entropy | None = None, *, fragment: bool = False) -> None:
+        """`entropy` decides delays and fragments; without one there are none."""
+        if fragment and entropy is None:
+            raise ValueError("fragments are drawn from an entropy")
+        self.entropy = entropy
+        self.fragment = fragment
+        self.listeners: dict[tuple[str, int], VirtualListener] = {}
+        self.connections: list[VirtualConnection] = []
+        self.changed = trio.lowlevel.ParkingLot()
+        self._delay_seconds = (0.0, 0.0)
+        self._partitions: set[frozenset[str]] = set()
+        self._next_port = _FIRST_PORT
+
+    def host(self, name: str, power: Power | None = None) -> VirtualNetwork:
+        """A machine's door; the same name again (a restart) is the same machine."""
+        return VirtualNetwork(self, name, power or Power())
+
+    def set_delay(self, low_seconds: float, high_seconds: float) -> None:
+        """From now on; what is under way arrives when it was to arrive."""
+        self._delay_seconds = (low_seconds, high_seconds)
+
+    def partition(self, one: str, other: str) -> None:
+        """Nothing passes between two hosts until `heal`."""
+        self._partitions.add(frozenset((one, other)))
+
+    def heal(self) -> None:
+        """End all partitions; what they held back arrives."""
+        self._partitions.clear()
+        self.changed.unpark_all()
+        for connection in self.connections:
+            connection.wake()
+
+    def cut(self, one: str, other: str) -> None:
+        """Reset every connection between two hosts; new ones can be made."""
+        for connection in list(self.connections):
+            if {connection.local.host, connection.peer.host} == {one, other}:
+                connection.reset()
+
+    def parted(self, one: str, other: str) -> bool:
+        return frozenset((one, other)) in self._partitions
+
+    def delay_seconds(self) -> float:
+        low, high = self._delay_seconds
+        if high <= 0 or self.entropy is None:
+            return high
+        return self.entropy.uniform(low, high)
+
+    def free_port(self) -> int:
+        self._next_port += 1
+        return self._next_port
+
+
+class _Direction:
+    """Bytes on their way from one end to the other, in order; the last thing may be an end."""
+
+    def __init__(self, wires: VirtualWires, sender: str, receiver: str) -> None:
+        self._wires = wires
+        self._hosts = (sender, receiver)
+        self._arrivals: deque[tuple[float, bytes | ConnectionLost]] = deque()  # b"": the end
+        self._last_at = 0.0
+        self.held_bytes = 0
+        self.closed_by_receiver = False
+        self.changed = trio.lowlevel.ParkingLot()
+
+    def put(self, what: bytes | ConnectionLost) -> None:
+        if isinstance(what, ConnectionLost):
+            self._arrivals.clear()  # a reset takes what was not read with it
+            self.held_bytes = 0
+        else:
+            self.held_bytes += len(what)
+        self._last_at = max(self._last_at, trio.current_time() + self._wires.delay_seconds())
+        self._arrivals.append((self._last_at, what))
+        self.changed.unpark_all()
+
+    def arrived(self) -> bytes | ConnectionLost | None:
+        """What has come and was not taken; None: nothing yet."""
+        if not self._arrivals or self._wires.parted(*self._hosts):
+            return None
+        at, what = self._arrivals[0]
+        return what if at <= trio.current_time() else None
+
+    def take(self, size: int) -> None:
+        at, what = self._arrivals.popleft()
+        assert isinstance(what, bytes)
+        if size < len(what):
+            self._arrivals.appendleft((at, what[size:]))
+        self.held_bytes -= size
+        self.changed.unpark_all()
+
+    async def wait(self) -> None:
+        """Until something may have changed."""
+        if self._wires.parted(*self._hosts):
+            await self._wires.changed.park()
+            return
+        with trio.move_on_at(self._arrivals[0][0] if self._arrivals else float("inf")):
+            await self.changed.park()
+
+
+class VirtualConnection:
+    """One end. Made by `VirtualNetwork.connect`, the other end by the listener."""
+
+    def __init__(
+        self,
+        wires: VirtualWires,
+        power: Power,
+        ends: tuple[Address, Address],
+        incoming: _Direction,
+        outgoing: _Direction,
+    ) -> None:
+        self._wires = wires
+        self._power = power
+        self._local, self._peer = ends
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._closed = False
+        self._sending = False
+        wires.connections.append(self)
+
+    @property
+    def local(self) -> Address:
+        return self._local
+
+    @property
+    def peer(self) -> Address:
+        return self._peer
+
+    @property
+    def power(self) -> Power:
+        return self._power
+
+    async def receive_into(self, view: memoryview) -> int:
+        if not view:
+            raise ValueError("no room to receive into")
+        self._power.check()
+        await trio.lowlevel.checkpoint()
+        while True:
+            self._check()
+            what = self._incoming.arrived()
+            if isinstance(what, ConnectionLost):
+                raise what
+            if what is not None:
+                break
+            await self._incoming.wait()
+        if not what:
+            return 0
+        size = min(len(what), len(view))
+        if self._wires.fragment and self._wires.entropy is not None:
+            size = 1 + self._wires.entropy.below(size)
+        view[:size] = what[:size]
+        self._incoming.take(size)
+        return size
+
+    async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this connection")
+        self._check()
+        self._sending = True
+        begun = False
+        try:
+            for piece in self._pieces(parts):
+                await self._wait_for_window()
+                self._outgoing.put(piece)
+                begun = True
+        except BaseException:
+            if begun and self._power.on:
+                self.abort()
+            raise
+        finally:
+            self._sending = False
+
+    def abort(self) -> None:
+        self._power.check()
+        if not self._closed:
+            self._close(ConnectionLost(f"{self._local}: connection reset by peer"))
+
+    async def aclose(self) -> None:
+        self._power.check()
+        if not self._closed:
+            self._close(b"")
+        await trio.lowlevel.checkpoint()
+
+    def end_sending(self) -> None:
+        """Half of a close, as shutdown(SHUT_WR); brokers have no use for it, peers do it."""
+        self._check()
+        self._outgoing.put(b"")
+
+    def reset(self) -> None:
+        """From outside: both ends lose the connection, this one included."""
+        lost = ConnectionLost(f"{self._peer}: connection reset")
+        self._incoming.put(lost)
+        self._outgoing.put(lost)
+        self._incoming.closed_by_receiver = self._outgoing.closed_by_receiver = True
+        self._forget()
+
+    def lose_power(self) -> None:
+        """The peer sees a reset; nobody is left here to see anything."""
+        if not self._closed:
+            self._outgoing.put(ConnectionLost(f"{self._local}: connection reset by peer"))
+            self._incoming.closed_by_receiver = True
+            self._forget()
+
+    def wake(self) -> None:
+        """Have whoever waits look again."""
+        self._incoming.changed.unpark_all()
+        self._outgoing.changed.unpark_all()
+
+    def _parted(self) -> bool:
+        return self._wires.parted(self._local.host, self._peer.host)
+
+    def _close(self, last_word: bytes | ConnectionLost) -> None:
+        self._closed = True
+        self._outgoing.put(last_word)
+        self._incoming.closed_by_receiver = True
+        self.wake()
+        self._wires.changed.unpark_all()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self in self._wires.connections:
+            self._wires.connections.remove(self)
+
+    def _check(self) -> None:
+        self._power.check()
+        if self._closed:
+            raise ConnectionLost("the connection was closed on this side")
+
+    async def _wait_for_window(self) -> None:
+        while True:
+            self._check()
+            if self._outgoing.closed_by_receiver and not self._parted():
+                raise ConnectionLost(f"{self._peer}: connection reset by peer")
+            if self._outgoing.held_bytes < WINDOW_BYTES:
+                return
+            await self._outgoing.changed.park()
+
+    def _pieces(self, parts: Sequence[Buffer | FileSlice]) -> Iterator[bytes]:
+        for part in parts:
+            size = part.size if isinstance(part, FileSlice) else len(part)
+            for start in range(0, size, PIECE_BYTES):
+                wanted = min(PIECE_BYTES, size - start)
+                if not isinstance(part, FileSlice):
+                    yield bytes(memoryview(part)[start : start + wanted])
+                    continue
+                piece = part.file.read_at(part.position + start, wanted)
+                if len(piece) < wanted:
+                    self.abort()
+                    raise ConnectionLost(f"{part.file.path} ended inside a slice of it")
+                yield piece
+
+
+class VirtualListener:
+    def __init__(self, network: VirtualNetwork, address: Address) -> None:
+        self._network = network
+        self._address = address
+        self._waiting: deque[VirtualConnection] = deque()
+        self._changed = trio.lowlevel.ParkingLot()
+        self._closed = False
+
+    @property
+    def address(self) -> Address:
+        return self._address
+
+    @property
+    def power(self) -> Power:
+        return self._network.power
+
+    async def accept(self) -> Connection:
+        self.power.check()
+        await trio.lowlevel.checkpoint()
+        while not self._waiting:
+            if self._closed:
+                raise ConnectionLost("the listener was closed")
+            await self._changed.park()
+            self.power.check()
+        return self._waiting.popleft()
+
+    async def aclose(self) -> None:
+        self.power.check()
+        self.forget()
+        while self._waiting:
+            self._waiting.popleft().abort()
+        await trio.lowlevel.checkpoint()
+
+    def forget(self) -> None:
+        """Nobody finds it any more."""
+        self._closed = True
+        listeners = self._network.wires.listeners
+        key = (self._address.host, self._address.port)
+        if listeners.get(key) is self:
+            del listeners[key]
+        self._changed.unpark_all()
+
+    def offer(self, connection: VirtualConnection) -> None:
+        self._waiting.append(connection)
+        self._changed.unpark_all()
+
+
+class VirtualNetwork:
+    """One host's door: `Network`."""
+
+    def __init__(self, wires: VirtualWires, name: str, power: Power) -> None:
+        self.wires = wires
+        self.name = name
+        self.power = power
+        power.when_cut(self._lose_power)
+
+    async def listen(self, host: str, port: int) -> list[Listener]:
+        self.power.check()
+        if self._resolve(host) != self.name:
+            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL), host)
+        address = Address(self.name, port or self.wires.free_port())
+        if (address.host, address.port) in self.wires.listeners:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), str(address))
+        listener = VirtualListener(self, address)
+        self.wires.listeners[address.host, address.port] = listener
+        await trio.lowlevel.checkpoint()
+        return [listener]
+
+    async def connect(self, host: str, port: int) -> VirtualConnection:
+        self.power.check()
+        there = Address(self._resolve(host), port)
+        here = Address(self.name, self.wires.free_port())
+        await trio.sleep(2 * self.wires.delay_seconds())
+        while self.wires.parted(self.name, there.host):
+            await self.wires.changed.park()
+        self.power.check()
+        listener = self.wires.listeners.get((there.host, there.port))
+        if listener is None:
+            raise ConnectionLost(f"{there}: connection refused")
+        there_to_here = _Direction(self.wires, there.host, here.host)
+        here_to_there = _Direction(self.wires, here.host, there.host)
+        theirs = VirtualConnection(
+            self.wires, listener.power, (there, here), here_to_there, there_to_here
+        )
+        listener.offer(theirs)
+        return VirtualConnection(
+            self.wires, self.power, (here, there), there_to_here, here_to_there
+        )
+
+    def _resolve(self, host: str) -> str:
+        return self.name if host in _THIS_HOST else host
+
+    def _lose_power(self) -> None:
+        for listener in list(self.wires.listeners.values()):
+            if listener.power is self.power:
+                listener.forget()
+        for connection in list(self.wires.connections):
+            if connection.power is self.power:
+                connection.lose_power()

@@ -1,0 +1,409 @@
+"""What `Network`, `Listener` and `Connection` promise, kept by TCP and the virtual wires alike."""
+
+from __future__ import annotations
+
+from pathlib import Path as OsPath
+
+import pytest
+import trio
+import trio.testing
+
+from odradek.seams.files import Buffer, File, FileSlice, Path
+from odradek.seams.network import Connection, ConnectionLost, Listener
+from odradek.seams.real_files import RealFiles
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_files import VirtualFiles
+from tests.contracts.conftest import TwoHosts
+
+MIB = 1 << 20
+
+
+async def receive(connection: Connection, size: int) -> bytes:
+    """Exactly `size` bytes, or what came before the end."""
+    room = memoryview(bytearray(size))
+    got = 0
+    while got < size:
+        more = await connection.receive_into(room[got:])
+        if not more:
+            break
+        got += more
+    return bytes(room[:got])
+
+
+async def send_and_receive(
+    sender: Connection, receiver: Connection, parts: list[Buffer | FileSlice], size: int
+) -> bytes:
+    received = b""
+
+    async def take() -> None:
+        nonlocal received
+        received = await receive(receiver, size)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take)
+        await sender.send(parts)
+    return received
+
+
+@pytest.fixture(params=["real file", "virtual file"])
+def file(request: pytest.FixtureRequest, tmp_path: OsPath) -> File:
+    """Three MiB of bytes that repeat nowhere near."""
+    files = RealFiles(max_open=8) if request.param == "real file" else VirtualFiles(VirtualDisk())
+    path = Path(tmp_path) / "f"
+    files.make_directory(path.parent)
+    made = files.open(path, create=True)
+    made.append_v([b"".join(b"%07d\n" % n for n in range(3 * MIB // 8))])
+    return made
+
+
+class TestTalking:
+    async def test_there_and_back(self, hosts: TwoHosts) -> None:
+        client, server = await hosts.connected()
+        await client.send([b"ques", bytearray(b"ti"), memoryview(b"on"), b""])
+        assert await receive(server, 8) == b"question"
+        await server.send([b"answer"])
+        assert await receive(client, 6) == b"answer"
+
+    async def test_both_know_both_ends(self, hosts: TwoHosts) -> None:
+        client, server = await hosts.connected()
+        assert client.local == server.peer
+        assert client.peer == server.local
+        assert client.peer.host == hosts.name
+
+    async def test_waiting_for_bytes_can_be_cancelled_and_loses_none(self, hosts: TwoHosts) -> None:
+        client, server = await hosts.connected()
+        room = memoryview(bytearray(10))
+        with trio.move_on_after(0):
+            await server.receive_into(room)
+        await client.send([b"after"])
+        assert await receive(server, 5) == b"after"
+
+    async def test_sending_nothing(self, hosts: TwoHosts) -> None:
+        client, server = await hosts.connected()
+        await client.send([])
+        await client.send([b""])
+        await client.send([b"x"])
+        assert await receive(server, 1) == b"x"
+
+    async def test_no_room_to_receive_into_is_a_bug(self, hosts: TwoHosts) -> None:
+        client, _ = await hosts.connected()
+        with pytest.raises(ValueError):
+            await client.receive_into(memoryview(b"").cast("B"))
+
+    async def test_more_parts_than_one_call_takes(self, hosts: TwoHosts) -> None:
+        client, server = await hosts.connected()
+        parts: list[Buffer | FileSlice] = [b"%06d" % n for n in range(5000)]
+        received = await send_and_receive(client, server, parts, 30_000)
+        assert received == b"".join(b"%06d" % n for n in range(5000))
+
+    async def test_more_bytes_than_the_network_holds(self, hosts: TwoHosts) -> None:
+        client, server = await hosts.connected()
+        big = bytes(range(256)) * (32 * MIB // 256)
+        received = await send_and_receive(client, server, [b"<", big, b">"], len(big) + 2)
+        assert received == b"<" + big + b">"
+
+    async def test_one_sender_at_a_time(self, hosts: TwoHosts) -> None:
+        client, _server = await hosts.connected()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send, [bytes(64 * MIB)])
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            with pytest.raises(trio.BusyResourceError):
+                await client.send([b"x"])
+            nursery.cancel_scope.cancel()
+
+    async def test_a_fast_peer_does_not_keep_the_loop(self, hosts: TwoHosts) -> None:
+        client, server = await hosts.connected()
+        turns = 0
+
+        async def other_task() -> None:
+            nonlocal turns
+            while True:
+                await trio.lowlevel.checkpoint()
+                turns += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other_task)
+            await trio.lowlevel.checkpoint()
+            before = turns
+            room = memoryview(bytearray(8))
+            for _ in range(640):
+                await client.send([b"x"])
+                await server.receive_into(room)
+            assert turns - before >= 10
+            nursery.cancel_scope.cancel()
+
+
+class TestSlices:
+    @pytest.mark.parametrize("size", [0, 1, 4096, 130_000, 131_072, 2 * MIB + 5])
+    async def test_of_any_size_between_buffers(
+        self, hosts: TwoHosts, file: File, size: int
+    ) -> None:
+        client, server = await hosts.connected()
+        parts: list[Buffer | FileSlice] = [b"head", FileSlice(file, 13, size), b"tail"]
+        received = await send_and_receive(client, server, parts, size + 8)
+        assert received == b"head" + file.read_at(13, size) + b"tail"
+
+    async def test_many_in_one_frame(self, hosts: TwoHosts, file: File) -> None:
+        """Within 2 s: Linux corks the end of a sendfile that was cut short, 200 ms each time."""
+        client, server = await hosts.connected()
+        parts: list[Buffer | FileSlice] = []
+        expected = b""
+        for n in range(60):
+            part = FileSlice(file, n * 1000, (n * 7919) % 200_000)
+            parts += [b"%d:" % n, part]
+            expected += b"%d:" % n + part.read()
+        with trio.fail_after(2):
+            received = await send_and_receive(client, server, parts, len(expected))
+        assert received == expected
+
+    async def test_of_a_file_that_was_closed_and_removed(
+        self, hosts: TwoHosts, tmp_path: OsPath
+    ) -> None:
+        files = RealFiles(max_open=8)
+        path = Path(tmp_path) / "segment"
+        file = files.open(path, create=True)
+        file.append_v([b"x" * 500_000])
+        file.pin()
+        file.close()
+        files.remove(path)
+        client, server = await hosts.connected()
+        received = await send_and_receive(client, server, [FileSlice(file, 0, 500_000)], 500_000)
+        assert received == b"x" * 500_000
+        file.unpin()
+
+    @pytest.mark.parametrize("size", [1000, 1 * MIB])
+    async def test_past_the_end_of_its_file_aborts(
+        self, hosts: TwoHosts, file: File, size: int
+    ) -> None:
+        """A follower truncated while the answer was being sent: an error, not an endless loop."""
+        client, server = await hosts.connected()
+        file.truncate(size // 2)
+        with pytest.raises(ConnectionLost):
+            await send_and_ignore(client, server, [b"head", FileSlice(file, 0, size)])
+        with pytest.raises(ConnectionLost):
+            await client.send([b"x"])
+
+
+class TestEnding:
+    async def test_closing_is_an_end_after_the_last_byte(self, hosts: TwoHosts) -> None:
+        client, server = await hosts.connected()
+        await client.send([b"last words"])
+        await client.aclose()
+        await client.aclose()
+        assert await receive(server, 100) == b"last words"
+        assert await server.receive_into(memoryview(bytearray(1))) == 0
+
+    async def test_nothing_works_once_closed(self, hosts: TwoHosts) -> None:
+        client, _ = await hosts.connected()
+        await client.aclose()
+        with pytest.raises(ConnectionLost):
+            await client.send([b"x"])
+        with pytest.raises(ConnectionLost):
+            await client.receive_into(memoryview(bytearray(1)))
+        client.abort()
+
+    async def test_aborting_loses_the_connection_for_both(self, hosts: TwoHosts) -> None:
+        client, server = await hosts.connected()
+        client.abort()
+        client.abort()
+        with pytest.raises(ConnectionLost):
+            await client.send([b"x"])
+        with pytest.raises(ConnectionLost):
+            await server.receive_into(memoryview(bytearray(1)))
+
+    @pytest.mark.parametrize("how", ["abort", "aclose"])
+    async def test_whoever_waits_is_told(self, hosts: TwoHosts, how: str) -> None:
+        client, _server = await hosts.connected()
+        told = []
+
+        async def wait_for_bytes() -> None:
+            with pytest.raises(ConnectionLost):
+                await client.receive_into(memoryview(bytearray(1)))
+            told.append("receiver")
+
+        async def wait_for_room() -> None:
+            with pytest.raises(ConnectionLost):
+                await client.send([bytes(64 * MIB)])
+            told.append("sender")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_bytes)
+            nursery.start_soon(wait_for_room)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            if how == "abort":
+                client.abort()
+            else:
+                await client.aclose()
+        assert sorted(told) == ["receiver", "sender"]
+
+    async def test_sending_to_a_peer_that_is_gone(self, hosts: TwoHosts) -> None:
+        client, server = await hosts.connected()
+        await server.aclose()
+        with pytest.raises(ConnectionLost), trio.fail_after(5):
+            await send_for_ever(client)
+
+    async def test_cancelled_before_its_first_byte_a_frame_leaves_no_trace(
+        self, hosts: TwoHosts
+    ) -> None:
+        client, server = await hosts.connected()
+        frame = b"f" * hosts.whole_frame_bytes
+        sent = await fill(client, frame)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await client.send([frame])
+        assert scope.cancelled_caught
+        assert await receive(server, sent) == b"f" * sent
+        await client.send([b"next"])
+        assert await receive(server, 4) == b"next"
+
+    async def test_cancelled_in_the_middle_a_frame_is_the_last(self, hosts: TwoHosts) -> None:
+        client, server = await hosts.connected()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send, [bytes(64 * MIB)])
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            nursery.cancel_scope.cancel()
+        with pytest.raises(ConnectionLost):
+            await client.send([b"another frame"])
+        with pytest.raises(ConnectionLost):
+            await receive(server, 64 * MIB)
+
+    async def test_an_error_in_the_middle_of_a_frame_aborts(
+        self, hosts: TwoHosts, tmp_path: OsPath
+    ) -> None:
+        disk = VirtualDisk()
+        files = VirtualFiles(disk)
+        file = files.open(Path("/f"), create=True)
+        file.append_v([bytes(MIB)])
+        other = files.open(Path("/g"), create=True)
+        other.append_v([bytes(MIB)])
+        disk.fail("/g")
+        client, server = await hosts.connected()
+        parts: list[Buffer | FileSlice] = [FileSlice(file, 0, MIB), FileSlice(other, 0, MIB)]
+        with pytest.raises(OSError, match="Input/output error"):
+            await send_and_ignore(client, server, parts)
+        with pytest.raises(ConnectionLost):
+            await client.send([b"x"])
+
+
+async def send_for_ever(connection: Connection) -> None:
+    while True:
+        await connection.send([b"x"])
+        await trio.lowlevel.checkpoint()
+
+
+async def fill(connection: Connection, frame: bytes) -> int:
+    """Send frames until the next would have to wait; how many bytes went."""
+    sent = 0
+    while True:
+        with trio.move_on_after(0.01) as scope:
+            await connection.send([frame])
+        if scope.cancelled_caught:
+            return sent
+        sent += len(frame)
+
+
+async def send_and_ignore(
+    sender: Connection, receiver: Connection, parts: list[Buffer | FileSlice]
+) -> None:
+    async def take() -> None:
+        room = memoryview(bytearray(MIB))
+        try:
+            while await receiver.receive_into(room):
+                pass
+        except ConnectionLost:
+            pass
+
+    failed: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take)
+        try:
+            await sender.send(parts)
+        except (OSError, ConnectionLost) as error:
+            failed = error
+    if failed:
+        raise failed
+
+
+class TestListening:
+    async def test_port_0_is_a_port_that_was_free(self, hosts: TwoHosts) -> None:
+        listeners = await hosts.server.listen("", 0)
+        ports = {listener.address.port for listener in listeners}
+        assert len(ports) == 1
+        assert ports.pop() > 0
+        await close_all(listeners)
+
+    async def test_every_address_answers(self, hosts: TwoHosts) -> None:
+        listeners = await hosts.server.listen("", 0)
+        client = await hosts.client.connect(hosts.name, listeners[0].address.port)
+        assert client.peer.port == listeners[0].address.port
+        await close_all(listeners)
+
+    async def test_localhost(self, hosts: TwoHosts) -> None:
+        listeners = await hosts.server.listen("localhost", 0)
+        client = await hosts.server.connect("localhost", listeners[0].address.port)
+        assert client.peer.port == listeners[0].address.port
+        await close_all(listeners)
+
+    async def test_two_cannot_have_one_port(self, hosts: TwoHosts) -> None:
+        [listener] = await hosts.server.listen(hosts.name, 0)
+        with pytest.raises(OSError, match="in use"):
+            await hosts.server.listen(hosts.name, listener.address.port)
+        await listener.aclose()
+
+    async def test_a_port_is_free_again_at_once(self, hosts: TwoHosts) -> None:
+        [listener] = await hosts.server.listen(hosts.name, 0)
+        port = listener.address.port
+        client = await hosts.client.connect(hosts.name, port)
+        server = await listener.accept()
+        await server.aclose()
+        await client.aclose()
+        await listener.aclose()
+        [again] = await hosts.server.listen(hosts.name, port)
+        assert again.address.port == port
+        await again.aclose()
+
+    async def test_nobody_listens(self, hosts: TwoHosts) -> None:
+        [listener] = await hosts.server.listen(hosts.name, 0)
+        await listener.aclose()
+        await listener.aclose()
+        with pytest.raises(ConnectionLost):
+            await hosts.client.connect(hosts.name, listener.address.port)
+
+    async def test_closing_tells_who_waits_for_peers(self, hosts: TwoHosts) -> None:
+        [listener] = await hosts.server.listen(hosts.name, 0)
+
+        async def wait() -> None:
+            with pytest.raises(ConnectionLost):
+                await listener.accept()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            await listener.aclose()
+        with pytest.raises(ConnectionLost):
+            await listener.accept()
+
+    async def test_many_at_once(self, hosts: TwoHosts) -> None:
+        [listener] = await hosts.server.listen(hosts.name, 0)
+        seen = []
+
+        async def call(n: int) -> None:
+            client = await hosts.client.connect(hosts.name, listener.address.port)
+            await client.send([bytes([n])])
+            assert await receive(client, 1) == bytes([n])
+
+        async with trio.open_nursery() as nursery:
+            for n in range(50):
+                nursery.start_soon(call, n)
+            for _ in range(50):
+                connection = await listener.accept()
+                said = await receive(connection, 1)
+                seen.append(said[0])
+                await connection.send([said])
+        assert sorted(seen) == list(range(50))
+        await listener.aclose()
+
+
+async def close_all(listeners: list[Listener]) -> None:
+    for listener in listeners:
+        await listener.aclose()
