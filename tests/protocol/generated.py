@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from odradek.protocol.codec.structure import FieldPlan, Structure
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.uuids import uuid_to_text
 
 _BITS = {
     "int8": (-(2**7), 2**7 - 1),
@@ -87,3 +89,39 @@ def as_values(entity: Any, structure: Structure) -> dict[str, Any]:
             value = int(value.timestamp()) * 1000
         values[plan.name] = value
     return values
+
+
+def as_kafka_json(record: Any, structure: Structure) -> dict[str, Any]:
+    """The record as Kafka's JSON converters print it, names without case: defaults of tags left out."""
+    shown = {
+        plan.name.replace("_", ""): _json(getattr(record, plan.name), plan)
+        for plan in structure.plain
+    }
+    for plan in structure.tagged:
+        value = getattr(record, plan.name)
+        if value != plan.default:
+            shown[plan.name.replace("_", "")] = _json(value, plan)
+    return shown
+
+
+def _json(value: Any, plan: FieldPlan) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, tuple):
+        return [_json_element(element, plan) for element in value]
+    return _json_element(value, plan)
+
+
+def _json_element(value: Any, plan: FieldPlan) -> Any:
+    if plan.of is not None:
+        return as_kafka_json(value, plan.of)
+    if isinstance(value, UUID):
+        return uuid_to_text(value)
+    return b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def without_case(shown: Any) -> Any:
+    """Kafka's JSON with the case of its names taken away."""
+    if isinstance(shown, dict):
+        return {name.lower(): without_case(value) for name, value in shown.items()}
+    return [without_case(value) for value in shown] if isinstance(shown, list) else shown

@@ -1,0 +1,121 @@
+"""Kafka's own codec in a JVM, and the vectors it wrote.
+
+`python -m tests.protocol.kafka_codec` writes `kafka_vectors.json` anew: for every stored record and
+version what Kafka writes for a record drawn by us, and its JSON; and a batch per codec.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from odradek.protocol.codec.structure import record_structure
+from odradek.protocol.schemas import control_records, serde
+from tests.interop.kafka_dist import kafka_dist
+from tests.protocol.generated import draw_entity
+
+HERE = Path(__file__).parent
+VECTORS = HERE / "kafka_vectors.json"
+
+PACKAGES = {
+    "metadata": "org.apache.kafka.common.metadata",
+    "remote_log": "org.apache.kafka.server.log.remote.metadata.storage.generated",
+    "group": "org.apache.kafka.coordinator.group.generated",
+    "transaction": "org.apache.kafka.coordinator.transaction.generated",
+    "control": "org.apache.kafka.common.message",
+}
+CONTROL = [
+    control_records.EndTxnMarker,
+    control_records.LeaderChangeMessage,
+    control_records.SnapshotHeaderRecord,
+    control_records.SnapshotFooterRecord,
+    control_records.KRaftVersionRecord,
+    control_records.VotersRecord,
+]
+
+
+def stored_types() -> Iterator[tuple[str, type[Any], int]]:
+    """Every stored record and version, with the name of Kafka's class."""
+    for family, types in {**serde.all_record_types(), "control": CONTROL}.items():
+        for record_type in types:
+            for version in record_type.__versions__:
+                yield f"{PACKAGES[family]}.{record_type.__name__}", record_type, version
+
+
+class KafkaCodec:
+    """The program `java/CodecOracle.java`, asked line by line."""
+
+    def __enter__(self) -> KafkaCodec:
+        dist = kafka_dist()
+        self._process = subprocess.Popen(
+            [dist.java, "-cp", dist.classpath, str(HERE / "java" / "CodecOracle.java")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.communicate()
+
+    def ask(self, *words: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(" ".join(words) + "\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline().rstrip("\n")
+
+    def message(self, java_class: str, version: int, raw: bytes) -> tuple[bytes, Any]:
+        """What Kafka writes for the message it read from `raw`, and its JSON."""
+        answer = self.ask("message", java_class, str(version), raw.hex())
+        written, _, shown = answer.partition(" ")
+        assert written != "error", f"{java_class} v{version}: {shown}"
+        return bytes.fromhex(written), json.loads(shown)
+
+    def records(self, raw: bytes) -> Any:
+        answer = self.ask("records", raw.hex())
+        assert not answer.startswith("error"), answer
+        return json.loads(answer)
+
+    def build(self, codec: str, values: list[bytes]) -> bytes:
+        answer = self.ask("build", codec, *(value.hex() for value in values))
+        assert not answer.startswith("error"), answer
+        return bytes.fromhex(answer)
+
+
+def write_vectors() -> None:
+    with KafkaCodec() as kafka:
+        records = []
+        for java_class, record_type, version in stored_types():
+            drawn = draw_entity(record_structure(record_type, version), random.Random(version + 7))
+            written, shown = kafka.message(java_class, version, serde.encode(drawn, version))
+            records.append(
+                {
+                    "name": record_type.__name__,
+                    "version": version,
+                    "bytes": written.hex(),
+                    "json": shown,
+                }
+            )
+        batches = {
+            codec: kafka.build(codec, [b"", b"value", b"x" * 200]).hex()
+            for codec in ("none", "gzip", "snappy", "lz4", "zstd")
+        }
+    lines = ",\n  ".join(json.dumps(record, ensure_ascii=False) for record in records)
+    VECTORS.write_text(
+        f'{{"batches": {json.dumps(batches, indent=1)},\n "records": [\n  {lines}\n]}}\n'
+    )
+
+
+if __name__ == "__main__":
+    write_vectors()

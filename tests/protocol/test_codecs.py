@@ -1,0 +1,191 @@
+"""gzip, snappy, lz4 and zstd: what Java writes is read, bombs are refused before they go off."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from contextlib import suppress
+
+import lz4.frame
+import pytest
+import snappy
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.protocol.errors import CorruptBatch
+from odradek.protocol.records.compression import (
+    GZIP,
+    LZ4,
+    NAMES,
+    NONE,
+    SNAPPY,
+    ZSTD,
+    compress,
+    decompress,
+)
+
+CODECS = [GZIP, SNAPPY, LZ4, ZSTD]
+TEXT = b"the quick brown fox jumps over the lazy dog; " * 3000
+XERIAL = b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
+
+
+def named(codec: int) -> str:
+    return NAMES[codec]
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=named)
+@given(data=st.binary(max_size=3000), repeated=st.integers(1, 60))
+def test_what_is_compressed_is_decompressed(codec: int, data: bytes, repeated: int) -> None:
+    plain = data * repeated
+    packed = compress(codec, plain)
+    for form in (packed, bytearray(packed), memoryview(packed)):
+        assert bytes(decompress(codec, form, len(plain))) == plain
+    if plain:
+        with pytest.raises(CorruptBatch, match="more than"):
+            decompress(codec, packed, len(plain) - 1)
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=named)
+def test_cut_short_or_followed_by_garbage(codec: int) -> None:
+    packed = compress(codec, TEXT)
+    ends = {*range(40), len(packed) // 2, len(packed) - 1}
+    if codec == SNAPPY:
+        ends.remove(len(XERIAL))  # a frame of no blocks
+    for end in ends:
+        with pytest.raises(CorruptBatch):
+            decompress(codec, packed[:end], 1 << 20)
+    for garbage in (b"x", b"\0\0", b"garbage garbage"):
+        with pytest.raises(CorruptBatch):
+            decompress(codec, packed + garbage, 1 << 20)
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=named)
+@given(raw=st.binary(max_size=100), data=st.data())
+def test_any_bytes_decompress_or_are_corrupt(codec: int, raw: bytes, data: st.DataObject) -> None:
+    with suppress(CorruptBatch):
+        assert len(decompress(codec, raw, 10_000)) <= 10_000
+    changed = bytearray(compress(codec, TEXT[:5000]))
+    changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(CorruptBatch):
+        assert len(decompress(codec, changed, 10_000)) <= 10_000
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=named)
+def test_a_bomb_is_refused(codec: int) -> None:
+    bomb = compress(codec, bytes(1 << 25))
+    with pytest.raises(CorruptBatch, match="more than"):
+        decompress(codec, bomb, 1 << 16)
+
+
+def test_nothing_is_not_compressed() -> None:
+    assert compress(NONE, memoryview(b"abc")) == b"abc"
+    same = memoryview(b"abc")
+    assert decompress(NONE, same, 3) is same
+    with pytest.raises(CorruptBatch):
+        decompress(NONE, same, 2)
+
+
+def test_codecs_that_there_are_none_of() -> None:
+    with pytest.raises(CorruptBatch):
+        decompress(5, b"", 1)
+    with pytest.raises(ValueError, match="5"):
+        compress(5, b"")
+
+
+def test_gzip_has_no_name_and_no_time_and_may_have_members() -> None:
+    packed = compress(GZIP, TEXT)
+    assert packed[:8] == b"\x1f\x8b\x08\0\0\0\0\0"
+    assert gzip.decompress(packed) == TEXT
+    assert decompress(GZIP, gzip.compress(b"one") + gzip.compress(b"two"), 6) == b"onetwo"
+    with pytest.raises(CorruptBatch, match="more than"):
+        decompress(GZIP, gzip.compress(b"one") + gzip.compress(b"two"), 5)
+    with pytest.raises(CorruptBatch):
+        decompress(GZIP, zlib.compress(TEXT), 1 << 20)
+
+
+def test_gzip_levels() -> None:
+    assert len(compress(GZIP, TEXT, 1)) >= len(compress(GZIP, TEXT, 9))
+
+
+def test_snappy_is_written_in_xerials_frame() -> None:
+    packed = compress(SNAPPY, TEXT)
+    assert packed.startswith(XERIAL)
+    (size,) = struct.unpack_from(">i", packed, 16)
+    assert snappy.decompress(packed[20 : 20 + size]) == TEXT[: 32 * 1024]
+    assert compress(SNAPPY, b"") == XERIAL
+
+
+def test_snappy_is_read_with_and_without_a_frame() -> None:
+    assert decompress(SNAPPY, snappy.compress(TEXT), len(TEXT)) == TEXT
+    assert decompress(SNAPPY, compress(SNAPPY, b"one") + compress(SNAPPY, b"two"), 6) == b"onetwo"
+
+
+@pytest.mark.parametrize(
+    "block", [b"", b"\xff\xff\xff\xff\xff\x01", b"\xff\xff\xff\xff\x0f", b"\x05ab"]
+)
+def test_snappy_blocks_that_lie_about_their_size(block: bytes) -> None:
+    with pytest.raises(CorruptBatch):
+        decompress(SNAPPY, block, 1 << 20)
+    with pytest.raises(CorruptBatch):
+        decompress(SNAPPY, XERIAL + struct.pack(">I", len(block)) + block, 1 << 20)
+
+
+def test_snappy_frames_that_lie_about_their_blocks() -> None:
+    for size in (2**31 - 1, 2**32 - 1, 10):
+        with pytest.raises(CorruptBatch):
+            decompress(SNAPPY, XERIAL + struct.pack(">I", size) + b"abc", 1 << 20)
+
+
+def test_lz4_is_written_as_java_writes_it() -> None:
+    packed = compress(LZ4, TEXT)
+    info = lz4.frame.get_frame_info(packed)
+    assert info["block_size"] == 64 * 1024
+    assert not info["block_linked"]
+    assert not info["content_checksum"]
+    assert not info["block_checksum"]
+    assert info["content_size"] == 0
+    assert lz4.frame.decompress(compress(LZ4, TEXT, 12)) == TEXT
+
+
+@pytest.mark.parametrize("content_checksum", [False, True])
+@pytest.mark.parametrize("block_checksum", [False, True])
+@pytest.mark.parametrize("block_linked", [False, True])
+@pytest.mark.parametrize("store_size", [False, True])
+def test_lz4_frames_of_every_kind_are_read(
+    content_checksum: bool, block_checksum: bool, block_linked: bool, store_size: bool
+) -> None:
+    packed = lz4.frame.compress(
+        TEXT,
+        content_checksum=content_checksum,
+        block_checksum=block_checksum,
+        block_linked=block_linked,
+        store_size=store_size,
+    )
+    assert decompress(LZ4, packed, len(TEXT)) == TEXT
+
+
+def test_lz4_content_checksums_are_checked() -> None:
+    packed = bytearray(lz4.frame.compress(TEXT, content_checksum=True))
+    packed[-1] ^= 1
+    with pytest.raises(CorruptBatch):
+        decompress(LZ4, packed, len(TEXT))
+
+
+def test_zstd_is_written_without_its_size() -> None:
+    packed = compress(ZSTD, TEXT)
+    parameters = zstandard.get_frame_parameters(packed)
+    assert parameters.content_size == zstandard.CONTENTSIZE_UNKNOWN
+    assert zstandard.ZstdDecompressor().decompressobj().decompress(packed) == TEXT
+
+
+def test_zstd_is_read_with_its_size_and_checksum_and_in_frames() -> None:
+    sized = zstandard.ZstdCompressor(write_checksum=True).compress(TEXT)
+    assert decompress(ZSTD, sized, len(TEXT)) == TEXT
+    twice = compress(ZSTD, b"one") + sized
+    assert decompress(ZSTD, twice, len(TEXT) + 3) == b"one" + TEXT
+    skippable = b"\x50\x2a\x4d\x18\x03\0\0\0xyz"
+    assert decompress(ZSTD, skippable + sized, len(TEXT)) == TEXT
+    with pytest.raises(CorruptBatch):
+        decompress(ZSTD, sized[:-1], len(TEXT))

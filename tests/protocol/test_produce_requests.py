@@ -1,0 +1,153 @@
+"""The hand-written reader of Produce requests against the codec's, for every version."""
+
+from __future__ import annotations
+
+import random
+import struct
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.protocol import messages
+from odradek.protocol.apis import PRODUCE
+from odradek.protocol.errors import InvalidFrame
+from odradek.protocol.produce import MAX_PARTITIONS, ProduceRequest, read_produce
+
+VERSIONS = list(PRODUCE.versions)
+
+partitions = st.builds(
+    lambda index, records: {"index": index, "records": records},
+    st.integers(-(2**31), 2**31 - 1),
+    st.none() | st.binary(max_size=200),
+)
+topics = st.builds(
+    lambda name, topic_id, partition_data: {
+        "name": name,
+        "topic_id": topic_id,
+        "partition_data": partition_data,
+    },
+    st.text(max_size=200),
+    st.uuids(),
+    st.lists(partitions, max_size=3),
+)
+requests = st.builds(
+    lambda transactional_id, acks, timeout, topic_data: {
+        "transactional_id": transactional_id,
+        "acks": acks,
+        "timeout": timeout,
+        "topic_data": topic_data,
+    },
+    st.none() | st.text(max_size=150),
+    st.integers(-(2**15), 2**15 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+    st.lists(topics, max_size=3),
+)
+
+
+def as_values(request: ProduceRequest, version: int) -> dict[str, Any]:
+    return {
+        "transactional_id": request.transactional_id,
+        "acks": request.acks,
+        "timeout": request.timeout_ms,
+        "topic_data": [
+            {
+                ("topic_id" if version >= 13 else "name"): (
+                    topic.topic_id if version >= 13 else topic.name
+                ),
+                "partition_data": [
+                    {"index": index, "records": records} for index, records in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ],
+    }
+
+
+@given(version=st.sampled_from(VERSIONS), values=requests, before=st.binary(max_size=9))
+def test_what_was_written_is_read(version: int, values: dict[str, Any], before: bytes) -> None:
+    raw = messages.write_request(PRODUCE.key, version, values)
+    request = read_produce(memoryview(before + raw), version, len(before))
+    assert messages.write_request(PRODUCE.key, version, as_values(request, version)) == raw
+    for topic in request.topics:
+        assert (topic.name is None) == (version >= 13)
+        assert (topic.topic_id is None) == (version < 13)
+
+
+@given(version=st.sampled_from(VERSIONS), raw=st.binary(max_size=150))
+def test_any_bytes_are_a_request_or_invalid(version: int, raw: bytes) -> None:
+    with suppress(InvalidFrame):
+        read_produce(memoryview(raw), version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_accepts_what_the_codec_accepts(version: int) -> None:
+    """Cut and changed at random: both readers say the same."""
+    source = random.Random(version)
+    values = {
+        "transactional_id": "id",
+        "topic_data": [
+            {
+                "name": "topic",
+                "topic_id": UUID(int=9),
+                "partition_data": [{"index": 1, "records": b"abcdef"}] * 2,
+            }
+        ],
+    }
+    raw = messages.write_request(PRODUCE.key, version, values)
+    for end in range(len(raw)):
+        with pytest.raises(InvalidFrame):
+            read_produce(memoryview(raw[:end]), version)
+    with pytest.raises(InvalidFrame, match="after"):
+        read_produce(memoryview(raw + b"\0"), version)
+    for _ in range(400):
+        changed = bytearray(raw)
+        changed[source.randrange(len(raw))] = source.choice((0, 1, 2, 0x7F, 0x80, 0xFF))
+        assert accepts(read_produce, memoryview(changed), version) == accepts(
+            lambda view, version: messages.read_request(PRODUCE.key, version, view),
+            memoryview(changed),
+            version,
+        )
+
+
+def accepts(read: Any, view: memoryview, version: int) -> bool:
+    try:
+        read(view, version)
+    except InvalidFrame:
+        return False
+    return True
+
+
+def test_records_are_slices_of_the_frame() -> None:
+    values = {"topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": b"abc"}]}]}
+    frame = bytearray(messages.write_request(PRODUCE.key, 9, values))
+    ((_, records),) = read_produce(memoryview(frame), 9).topics[0].partitions
+    assert records is not None
+    records[0] = ord("z")
+    assert b"zbc" in frame
+
+
+def test_the_partitions_of_a_request_are_limited() -> None:
+    count = MAX_PARTITIONS + 1
+    raw = struct.pack(">hhii", -1, 1, 1, 1) + struct.pack(">hi", 0, count)
+    raw += struct.pack(">ii", 0, -1) * count
+    with pytest.raises(InvalidFrame, match="partitions"):
+        read_produce(memoryview(raw), 3)
+
+
+@pytest.mark.parametrize(
+    ("version", "raw"),
+    [
+        (3, struct.pack(">hhii", -1, 1, 1, 2**31 - 1)),
+        (3, struct.pack(">hhii", -1, 1, 1, -1)),
+        (3, struct.pack(">hhii", -2, 1, 1, 0)),
+        (9, b"\0" + struct.pack(">hi", 1, 1) + b"\xff\xff\xff\xff\x0f"),
+        (9, b"\0" + struct.pack(">hi", 1, 1) + b"\0\0"),
+    ],
+)
+def test_bombs_and_nulls(version: int, raw: bytes) -> None:
+    with pytest.raises(InvalidFrame):
+        read_produce(memoryview(raw), version)
