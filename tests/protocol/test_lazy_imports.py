@@ -12,7 +12,7 @@ import odradek.protocol.records.records, odradek.protocol.records.control
 import odradek.protocol.schemas.serde, odradek.protocol.schemas.metadata_records
 early = {name for name in sys.modules}
 for name in ("hypothesis", "lz4", "snappy", "cramjam", "zstandard", "gzip", "kio.serial",
-             "kio.schema.metadata", "odradek.protocol.schemas.topic_records", "ssl", "sqlite3"):
+             "kio.schema.metadata", "odradek.protocol.schemas.topic_records", "sqlite3"):
     assert name not in early, name
 from odradek.protocol.messages import warm
 from odradek.protocol.schemas.metadata_records import TopicRecord
