@@ -25,6 +25,7 @@ from odradek.replication.controller.image import (
 )
 from odradek.replication.errors import NotLeader, UnknownPartition, UnknownTopicId
 from odradek.replication.partition.partition import Partition
+from odradek.seams.offload import Offload
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
@@ -41,6 +42,7 @@ class PartitionTable:
         logs: LogManager,
         image: Callable[[], MetadataImage],
         node_id: int,
+        offload: Offload,
         *,
         on_role: Callable[[Partition], None] = lambda partition: None,
         on_gone: Callable[[str, int], None] = lambda topic, index: None,
@@ -50,6 +52,7 @@ class PartitionTable:
         self._logs = logs
         self._image = image
         self._node_id = node_id
+        self._offload = offload
         self._on_role = on_role
         self._on_gone = on_gone
         self._by_name: dict[Key, Partition] = {}
@@ -136,21 +139,23 @@ class PartitionTable:
         """Open what was created and remove what was deleted, until cancelled."""
         task_status.started()
         async for key, wanted in self._done:
-            try:
-                await (self._open(*key) if wanted else self._delete(key))
-            except KafkaError as error:
-                if wanted and not isinstance(error, UnknownPartition):
-                    log.warning("%s-%d is not open: %s", *key, error)
+            await (self._try_to_open(key) if wanted else self._delete(key))
 
     async def open_all(self) -> None:
-        """Open every partition of the image; at start."""
-        for topic in self._image().topics_by_name.values():
-            for index, partition in topic.partitions.items():
-                if self._node_id in partition.replicas:
-                    try:
-                        await self._open(topic.name, index)
-                    except KafkaError as error:
-                        log.warning("%s-%d is not open: %s", topic.name, index, error)
+        """Open every partition of the image; at start. Those that can't be are left for later."""
+        async with trio.open_nursery() as nursery:
+            for topic in self._image().topics_by_name.values():
+                for index, partition in topic.partitions.items():
+                    if self._node_id in partition.replicas:
+                        nursery.start_soon(self._try_to_open, (topic.name, index))
+
+    async def _try_to_open(self, key: Key) -> None:
+        try:
+            await self._open(*key)
+        except UnknownPartition:
+            pass  # deleted meanwhile
+        except KafkaError as error:
+            log.warning("%s-%d is not open: %s", *key, error)
 
     async def _open(self, topic: str, index: int) -> Partition:
         key = (topic, index)
@@ -179,6 +184,13 @@ class PartitionTable:
         if now is None:  # deleted while its log was made
             await self._logs.delete(TopicPartition(topic.name, index))
             raise UnknownPartition(f"{topic.name}-{index} was deleted")
+        if image.leader == self._node_id and opened.epochs.latest != image.leader_epoch:
+            await self._offload.run(
+                opened.assign_epoch,
+                image.leader_epoch,
+                opened.end_offset,
+                lane=str(opened.directory.parent),
+            )
         partition = Partition(
             opened, topic_id=topic.id, node_id=self._node_id, image=now.partitions[index]
         )

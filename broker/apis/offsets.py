@@ -99,7 +99,8 @@ async def _find(
         return TimestampAndOffset(-1, last_fetchable, partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = log.log_start_offset
-        return TimestampAndOffset(-1, start, log.epochs.epoch_for(start))
+        epoch = log.epochs.epoch_for(start)
+        return TimestampAndOffset(-1, start, -1 if epoch is None else epoch)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOTHING_TIERED
     lane = str(log.directory.parent)
