@@ -269,7 +269,9 @@ def _check_replacement(resource: Any, ctx: RequestContext) -> bool:
                 _check_this_broker(name, ctx)
             configs = {each.name: each.value for each in resource.configs}
             validate_broker(ctx.broker.config, configs, of_broker=bool(name))
-        case ResourceType.TOPIC | ResourceType.GROUP | ResourceType.CLIENT_METRICS:
+        case ResourceType.TOPIC:
+            _check_topic(resource.resource_name)
+        case ResourceType.GROUP | ResourceType.CLIENT_METRICS:
             pass
         case _:
             raise _not_alterable(resource)
@@ -288,11 +290,19 @@ def _check_alteration(resource: Any, ctx: RequestContext, validate_only: bool) -
             existing = ctx.broker.metadata.image.config(ResourceType.BROKER, name)
             configs = altered_broker_configs(existing, _alterations(resource))
             validate_broker(ctx.broker.config, configs, of_broker=bool(name))
-        case ResourceType.TOPIC | ResourceType.GROUP | ResourceType.CLIENT_METRICS:
+        case ResourceType.TOPIC:
+            _check_topic(resource.resource_name)
+        case ResourceType.GROUP | ResourceType.CLIENT_METRICS:
             pass
         case _:
             raise _not_alterable(resource)
     return False
+
+
+def _check_topic(name: str) -> None:
+    if not name:
+        raise KafkaError(ErrorCode.invalid_request, "There are no configs of all topics")
+    check_topic_name(name)
 
 
 def _not_alterable(resource: Any) -> KafkaError:

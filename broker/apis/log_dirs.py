@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what lies in which log directory (KIP-113, KIP-827)."""
+"""DescribeLogDirs: what lies in which log directory (KIP-113, KIP-827, KIP-1066)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from odradek.storage.log.partition_log import PartitionLog
 Values = dict[str, Any]
 Wanted = frozenset[tuple[str, int]] | None
 
-UNKNOWN_LAG = -1
 INT64_MAX = (1 << 63) - 1
 
 
@@ -58,8 +57,14 @@ async def _directory(
         "topics": topics,
         "total_bytes": min(usage.total_bytes, INT64_MAX),
         "usable_bytes": min(usage.free_bytes, INT64_MAX),
-        "is_cordoned": False,
+        "is_cordoned": _is_cordoned(directory, ctx),
     }
+
+
+def _is_cordoned(directory: LogDirectory, ctx: RequestContext) -> bool:
+    """Whether the controller places nothing in it (KIP-1066)."""
+    broker = ctx.broker.metadata.image.brokers.get(ctx.broker.node_id)
+    return broker is not None and directory.id in (broker.cordoned_directories or ())
 
 
 def _topics(logs: Iterable[PartitionLog], wanted: Wanted) -> list[Values]:

@@ -68,19 +68,13 @@ class TopicView:
         self._node_id = broker.node_id
         self._offline_here: Collection[TopicPartition] = frozenset(broker.logs.offline)
 
-    def endpoint(self, broker: BrokerImage) -> Endpoint | None:
-        """Where the client reaches a broker, if it does."""
-        for endpoint in broker.endpoints:
-            if endpoint.name == self._listener:
-                return endpoint
-        return None
-
     def brokers(self, *, fenced: bool = False) -> list[tuple[BrokerImage, Endpoint]]:
         """Brokers with the client's listener, by id."""
         return [
             (broker, endpoint)
             for _, broker in sorted(self.image.brokers.items())
-            if (fenced or not broker.fenced) and (endpoint := self.endpoint(broker)) is not None
+            if (fenced or not broker.fenced)
+            and (endpoint := broker.endpoint(self._listener)) is not None
         ]
 
     def controller_id(self) -> int:
@@ -95,7 +89,9 @@ class TopicView:
 
     def _reachable(self, broker_id: int) -> bool:
         broker = self.image.brokers.get(broker_id)
-        return broker is not None and not broker.fenced and self.endpoint(broker) is not None
+        return (
+            broker is not None and not broker.fenced and broker.endpoint(self._listener) is not None
+        )
 
     def partitions(self, topic: str) -> list[PartitionView]:
         """A topic's partitions, by index; none if there is no such topic."""
@@ -110,12 +106,14 @@ class TopicView:
     def _partition(self, topic: str, index: int, partition: PartitionImage) -> PartitionView:
         offline = [
             replica
-            for replica in partition.replicas
-            if not self._reachable(replica) or self._on_lost_directory(topic, index, replica)
+            for replica, directory in zip(partition.replicas, partition.directories, strict=True)
+            if not self._reachable(replica)
+            or not self.image.is_online(replica, directory)
+            or self._lost_here(topic, index, replica)
         ]
         leader = self.image.brokers.get(partition.leader)
-        in_reach = leader is not None and self.endpoint(leader) is not None
-        lost = self._on_lost_directory(topic, index, partition.leader)
+        in_reach = leader is not None and leader.endpoint(self._listener) is not None
+        lost = self._lost_here(topic, index, partition.leader)
         return PartitionView(
             index,
             partition.leader if in_reach and not lost else NO_LEADER,
@@ -128,6 +126,6 @@ class TopicView:
             leader is not None and not lost,
         )
 
-    def _on_lost_directory(self, topic: str, index: int, replica: int) -> bool:
+    def _lost_here(self, topic: str, index: int, replica: int) -> bool:
         """This node knows of its own directories before the image does."""
         return replica == self._node_id and TopicPartition(topic, index) in self._offline_here

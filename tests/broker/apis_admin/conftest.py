@@ -1,0 +1,161 @@
+"""A broker without disks and sockets: the image and the controller's operations are the real ones.
+
+`ask` goes through the codec in both directions, so that what a handler answers is known to fit the
+version it answers in.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.context import RequestContext
+from odradek.broker.dispatch import routes
+from odradek.broker.node import Broker
+from odradek.broker.server import Endpoint
+from odradek.protocol import apis, messages
+from odradek.replication.controller import image as images
+from odradek.replication.controller.brokers import BrokerRegistration, start_broker
+from odradek.replication.controller.draft import apply_records
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.topics import CreatedTopic, NewTopic
+from odradek.seams.entropy import SeededEntropy
+from odradek.seams.network import Address
+
+DIRECTORY = UUID(int=1000)
+
+
+class FakeMetadata:
+    """Decides and applies like the real one, and keeps nothing."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.image = MetadataImage(offset=0, epoch=1, features=dict(images.DEFAULT_FEATURES))
+        self._broker = broker
+        self.performed = 0
+
+    async def perform(self, operation: Any) -> Any:
+        return self.decide(operation)
+
+    def decide(self, operation: Any) -> Any:
+        plan = operation(self.image)
+        if plan.records:
+            offset = self.image.offset + len(plan.records)
+            self.image = apply_records(self.image, plan.records, offset=offset, epoch=1).image
+            self._broker.config.apply_dynamic(
+                self.image.config(images.BROKER, ""),
+                self.image.config(images.BROKER, str(self._broker.node_id)),
+            )
+        self.performed += 1
+        return plan.result
+
+
+class FakeBroker:
+    cluster_id = "AAAAAAAAAAAAAAAAAAAAAQ"
+    is_internal = staticmethod(Broker.is_internal)
+
+    def __init__(self, configs: Mapping[str, str]) -> None:
+        self.config = ServerConfig.from_properties(configs, test_node=True)
+        self.node_id = self.config.node_id
+        self.seams = SimpleNamespace(entropy=SeededEntropy(random.Random(1)))
+        self.logs = SimpleNamespace(offline=())
+        self.metadata = FakeMetadata(self)
+        self.register(self.node_id)
+
+    def register(self, node_id: int, *listeners: str) -> None:
+        registration = BrokerRegistration(
+            id=node_id,
+            incarnation_id=UUID(int=node_id),
+            endpoints=[
+                images.Endpoint(name, f"host-{node_id}", 9092, 0)
+                for name in listeners or ("PLAINTEXT",)
+            ],
+            directories=[UUID(int=1000 + node_id)],
+            features=images.SUPPORTED_FEATURES,
+            rack=f"rack-{node_id}",
+        )
+        self.metadata.decide(
+            lambda image: start_broker(image, registration, next_offset=image.offset + 1)
+        )
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[CreatedTopic]:
+        return await Broker.create_topics(self, topics, validate_only=validate_only)  # type: ignore[arg-type]
+
+    def validate_config(self, *args: Any) -> None:
+        Broker.validate_config(self, *args)  # type: ignore[arg-type]
+
+
+class Client:
+    def __init__(self, broker: FakeBroker, listener: str = "PLAINTEXT") -> None:
+        self.broker = broker
+        self._endpoint = Endpoint(
+            listener, "PLAINTEXT", Address("127.0.0.1", 9092), Address("localhost", 9092)
+        )
+
+    async def ask(self, api: apis.Api, version: int, **values: Any) -> Any:
+        """The response as kio's entity."""
+        frame = memoryview(messages.write_request(api.key, version, values))
+        ctx = RequestContext(
+            self.broker,  # type: ignore[arg-type]
+            api,
+            version,
+            1,
+            "tests",
+            self._endpoint,
+            Address("127.0.0.1", 1),
+            self._flush,
+        )
+        route = routes()[api.key]
+        request = route.read(api.key, version, frame, 0)
+        answer = route.write(api.key, version, await route.handler(request, ctx))
+        assert isinstance(answer, bytes)
+        return messages.read_response(api.key, version, memoryview(answer))
+
+    async def _flush(self) -> None:
+        pass
+
+    async def create(self, name: str, partitions: int = 1, **configs: str) -> Any:
+        """A topic; configs with `_` for dots."""
+        response = await self.ask(
+            apis.CREATE_TOPICS,
+            7,
+            topics=[
+                {
+                    "name": name,
+                    "num_partitions": partitions,
+                    "replication_factor": -1,
+                    "assignments": [],
+                    "configs": [
+                        {"name": key.replace("_", "."), "value": value}
+                        for key, value in configs.items()
+                    ],
+                }
+            ],
+            timeout=30_000,
+        )
+        (topic,) = response.topics
+        assert topic.error_code.name == "none", topic
+        return topic
+
+
+@pytest.fixture
+def configs() -> dict[str, str]:
+    """Configs of the broker; tests override it."""
+    return {}
+
+
+@pytest.fixture
+def broker(configs: dict[str, str]) -> FakeBroker:
+    return FakeBroker(configs)
+
+
+@pytest.fixture
+def client(broker: FakeBroker) -> Client:
+    return Client(broker)
