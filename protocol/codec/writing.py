@@ -43,9 +43,10 @@ def _entity_writer(structure: Structure) -> Writer:
     get_attributes = _attributes_getter(structure.names)
 
     def write(out: bytearray, value: Any) -> None:
-        if isinstance(value, Mapping):
-            items: Sequence[Any] = [value.get(name, default) for name, default in defaults]
-            if not names.issuperset(value):
+        if type(value) is dict or isinstance(value, Mapping):
+            get = value.get
+            items: Sequence[Any] = [get(name, default) for name, default in defaults]
+            if not value.keys() <= names:
                 _check_names(value.keys() - names, passed_over, structure)
         else:
             items = get_attributes(value)
@@ -213,7 +214,10 @@ def _string_writer(field: FieldPlan, flexible: bool) -> Writer:
             write_length(out, -1)
             return
         data = value.encode()
-        write_length(out, len(data))
+        if flexible and len(data) < 0x7F:
+            out.append(len(data) + 1)
+        else:
+            write_length(out, len(data))
         out += data
 
     return write
@@ -242,6 +246,7 @@ def _array_writer(field: FieldPlan, flexible: bool) -> Writer:
     code = PRIMITIVES.get(field.kind, ("", None))[0]
     convert = _CONVERTERS.get(field.kind)
     write_element = _field_writer(element, flexible)
+    pack = struct.pack
 
     def write(out: bytearray, value: Any) -> None:
         if value is None:
@@ -250,9 +255,12 @@ def _array_writer(field: FieldPlan, flexible: bool) -> Writer:
             write_length(out, -1)
             return
         count = len(value)
-        write_length(out, count)
+        if flexible and count < 0x7F:
+            out.append(count + 1)
+        else:
+            write_length(out, count)
         if code and convert is None:
-            out += struct.pack(f">{count}{code}", *value)
+            out += pack(f">{count}{code}", *value)
         else:
             for item in value:
                 write_element(out, item)

@@ -35,6 +35,7 @@ MAX_DECOMPRESSED_BYTES = 1 << 28
 """What the records of one batch may decompress to, unless the caller says otherwise."""
 
 _RECORD_MIN_BYTES = 7
+_AS_IT_IS = "surrogateescape"  # nobody checks that a header's key is UTF-8: what is not, stays
 
 
 class Record(NamedTuple):
@@ -68,8 +69,6 @@ def decode(batch: Batch, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Rec
         return _decode_records(bytes(body), batch, append_time)
     except IndexError:
         raise CorruptBatch("a record is cut short") from None
-    except UnicodeDecodeError:
-        raise CorruptBatch("a header's key is not UTF-8") from None
 
 
 def _decode_records(body: bytes, batch: Batch, append_time: int | None) -> list[Record]:
@@ -112,7 +111,7 @@ def _headers(body: bytes, position: int, end: int, count: int) -> tuple[Headers,
         if key is None:
             raise CorruptBatch("a header without a key")
         value, position = _bytes(body, position, end)
-        headers.append((key.decode(), value))
+        headers.append((key.decode(errors=_AS_IT_IS), value))
     return tuple(headers), position
 
 
@@ -230,7 +229,7 @@ def _encode_record(out: bytearray, record: Record, offset_delta: int, timestamp_
     _append_bytes(body, record.value)
     _append_varint(body, len(record.headers))
     for key, value in record.headers:
-        _append_bytes(body, key.encode())
+        _append_bytes(body, key.encode(errors=_AS_IT_IS))
         _append_bytes(body, value)
     _append_varint(out, len(body))
     out += body
