@@ -1,0 +1,21 @@
+"""Why a quorum's log cannot be opened or written."""
+
+from __future__ import annotations
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+
+class InvalidQuorum(Exception):
+    """The metadata directory tells of a quorum that this node cannot be part of; the text says why."""
+
+
+class BatchTooLarge(KafkaError):
+    """Records that do not fit one batch of the metadata log."""
+
+    code = ErrorCode.record_list_too_large
+
+
+class NotController(KafkaError):
+    """This node does not lead the metadata quorum (it is closed, or was never started)."""
+
+    code = ErrorCode.not_controller

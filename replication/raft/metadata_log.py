@@ -1,0 +1,219 @@
+"""The `__cluster_metadata-0` directory: batches in Kafka's framing, snapshots beside them.
+
+The log underneath is a partition's like any other; what differs is who appends (this node, as the
+leader of an epoch), what is deleted (segments below a snapshot, never by time or size alone), and
+that each epoch begins with a control batch that names its leader. Everything here blocks or computes;
+`metadata.py` decides when.
+
+What is on the disk after recovery is what counts: a torn tail is cut by the log's own recovery. If
+the newest snapshot ends past the log, the log is emptied and goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from odradek.protocol.records.batch import Batch, batches
+from odradek.protocol.records.control import ControlType, kraft_control_batch
+from odradek.protocol.records.records import Record, build_batch
+from odradek.replication.controller.errors import InvalidMetadata
+from odradek.replication.raft.errors import BatchTooLarge
+from odradek.replication.raft.quorum_state import QuorumStateFile
+from odradek.replication.raft.snapshots import SnapshotId, SnapshotStore
+from odradek.seams.clock import Clock
+from odradek.seams.files import Files, Path
+from odradek.storage.log.config import DAY_MS, INT64_MAX, LogConfig
+from odradek.storage.log.partition_log import Origin, PartitionLog
+
+TOPIC: Final = "__cluster_metadata"
+TOPIC_ID: Final = UUID(int=1)
+DIRECTORY: Final = f"{TOPIC}-0"
+MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
+READ_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataLogSettings:
+    """Kafka's `metadata.log.*` and `metadata.max.*` configs, with its defaults."""
+
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_ms: int = 7 * DAY_MS
+    snapshot_bytes: int = 20 * 1024 * 1024  # a snapshot after so many bytes of records …
+    snapshot_interval_ms: int = 3_600_000  # … or after so long, if there were any
+    retention_bytes: int = 100 * 1024 * 1024  # of log and snapshots; -1 is no limit
+    retention_ms: int = 7 * DAY_MS  # of snapshots but the newest; -1 is no limit
+
+    def log_config(self) -> LogConfig:
+        return LogConfig(
+            segment_bytes=self.segment_bytes,
+            segment_ms=self.segment_ms,
+            max_message_bytes=MAX_BATCH_BYTES,
+            retention_bytes=-1,
+            retention_ms=-1,
+            message_timestamp_after_max_ms=INT64_MAX,
+        )
+
+
+class MetadataLog:
+    """See the module. `directory` is the node's metadata log directory; `open` first."""
+
+    _log: PartitionLog
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        clock: Clock,
+        settings: MetadataLogSettings,
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._settings = settings
+        self.directory = directory / DIRECTORY
+        self.snapshots = SnapshotStore(files, self.directory)
+        self.quorum_state = QuorumStateFile(files, self.directory)
+
+    def open(self) -> None:
+        """Recover the log and find the snapshots. Raises InvalidMetadata, OSError, LogFailed."""
+        self.snapshots.load()
+        self._log = PartitionLog.open(
+            self._files,
+            self.directory,
+            topic=TOPIC,
+            partition=0,
+            topic_id=TOPIC_ID,
+            config=self._settings.log_config(),
+            clock=self._clock,
+            clean=False,
+        )
+        newest = self.snapshots.newest
+        start = self._log.log_start_offset
+        if start > 0 and (newest is None or newest.end_offset < start):
+            raise InvalidMetadata(
+                f"{self.directory} begins at offset {start}, and no snapshot holds what was before"
+            )
+        if newest is not None and newest.end_offset > self._log.end_offset:
+            self._log.truncate_fully_and_start_at(newest.end_offset)
+        self._log.advance_high_watermark(self._log.end_offset)
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.end_offset
+
+    @property
+    def start_offset(self) -> int:
+        return self._log.log_start_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self._log.size_bytes
+
+    def batches(self, offset: int) -> Iterator[list[Batch]]:
+        """All batches from `offset` to the end, by the megabyte."""
+        while offset < self._log.end_offset:
+            read = self._log.read(offset, READ_BYTES, limit=self._log.end_offset)
+            if read.slice is None:
+                raise InvalidMetadata(f"{self.directory} holds nothing at offset {offset}")
+            try:
+                data = read.slice.read()
+            finally:
+                read.slice.file.unpin()
+            found = [
+                batch
+                for batch in batches(memoryview(data), allow_partial=True)
+                if batch.last_offset >= offset
+            ]
+            if not found:
+                raise InvalidMetadata(f"{self.directory} holds no batch with offset {offset}")
+            yield found
+            offset = found[-1].next_offset
+
+    def append(self, values: Sequence[bytes], epoch: int) -> tuple[int, int]:
+        """Encoded metadata records as one batch; the offset of the last, and the batch's bytes.
+
+        Raises BatchTooLarge, and DiskFull or LogFailed of the log.
+        """
+        now_ms = self._clock.wall_ms()
+        records = [Record(-1, now_ms, None, value) for value in values]
+        batch = build_batch(records, base_offset=self._log.end_offset, leader_epoch=epoch)
+        if len(batch) > MAX_BATCH_BYTES:
+            raise BatchTooLarge(f"{len(batch)} bytes of records; at most {MAX_BATCH_BYTES} fit")
+        return self._append(batch, epoch, now_ms), len(batch)
+
+    def append_control(self, records: list[tuple[ControlType, Any]], epoch: int) -> int:
+        """Control records as one batch; the offset of the last."""
+        now_ms = self._clock.wall_ms()
+        batch = kraft_control_batch(
+            records, timestamp_ms=now_ms, base_offset=self._log.end_offset, leader_epoch=epoch
+        )
+        return self._append(batch, epoch, now_ms)
+
+    def _append(self, batch: bytearray, epoch: int, now_ms: int) -> int:
+        appended = self._log.append_as_leader(
+            memoryview(batch), leader_epoch=epoch, now_ms=now_ms, origin=Origin.RAFT
+        )
+        return appended.last_offset
+
+    def flush(self) -> None:
+        """All that was appended before this call is durable when it returns; blocks."""
+        self._log.flush()
+
+    def committed(self, high_watermark: int) -> None:
+        self._log.advance_high_watermark(high_watermark)
+
+    def prune(self, now_ms: int) -> list[SnapshotId]:
+        """Drop the oldest snapshots that retention does not keep, and segments below what is left.
+
+        The newest snapshot always stays. The log's start moves before a snapshot goes, so that at
+        any crash what is left of the log follows on a snapshot.
+        """
+        dropped = snapshots_to_drop(
+            [(each, self.snapshots.sizes[each], self.timestamp_ms(each)) for each in self._ids()],
+            log_bytes=self._log.size_bytes,
+            now_ms=now_ms,
+            settings=self._settings,
+        )
+        if dropped:
+            start = self.snapshots.ids[len(dropped)].end_offset
+            self._log.advance_log_start(start, "snapshot")
+            self._log.delete_expired(now_ms)
+            for snapshot in dropped:
+                self.snapshots.remove(snapshot)
+        self._log.remove_deleted(now_ms)
+        return dropped
+
+    def _ids(self) -> list[SnapshotId]:
+        return list(self.snapshots.ids)
+
+    def timestamp_ms(self, snapshot: SnapshotId) -> int:
+        """When the last record in a snapshot was written."""
+        return self.snapshots.timestamp_ms(snapshot)
+
+    def close(self) -> None:
+        self._log.close(clean=True)
+
+
+def snapshots_to_drop(
+    snapshots: Sequence[tuple[SnapshotId, int, int]],
+    *,
+    log_bytes: int,
+    now_ms: int,
+    settings: MetadataLogSettings,
+) -> list[SnapshotId]:
+    """Which of the oldest snapshots go: (id, bytes, timestamp in ms) each, oldest first.
+
+    By age first, then by the size of all together; never the newest.
+    """
+    dropped = []
+    total = log_bytes + sum(size for _, size, _ in snapshots)
+    for snapshot, size, timestamp_ms in snapshots[:-1]:
+        too_old = 0 <= settings.retention_ms < now_ms - timestamp_ms
+        too_large = 0 <= settings.retention_bytes < total
+        if not (too_old or too_large):
+            break
+        dropped.append(snapshot)
+        total -= size
+    return dropped

@@ -1,0 +1,45 @@
+"""The `quorum-state` file: what a voter must never forget, replaced at once (KIP-595, KIP-853)."""
+
+from __future__ import annotations
+
+from odradek.protocol.schemas.quorum_state import (
+    QuorumState,
+    decode_quorum_state,
+    encode_quorum_state,
+)
+from odradek.replication.raft.state import Election
+from odradek.seams.files import Files, Path
+
+NAME = "quorum-state"
+DATA_VERSION = 1
+
+
+class QuorumStateFile:
+    """The file in the metadata log's directory."""
+
+    def __init__(self, files: Files, log_directory: Path) -> None:
+        self._files = files
+        self._path = log_directory / NAME
+
+    def read(self) -> Election | None:
+        """None if there is no file yet. Raises InvalidRecord for one that makes no sense."""
+        if not self._files.exists(self._path):
+            return None
+        state = decode_quorum_state(self._files.read(self._path))
+        return Election(
+            epoch=max(state.leader_epoch, 0),
+            leader_id=state.leader_id,
+            voted_id=state.voted_id,
+            voted_directory_id=state.voted_directory_id,
+        )
+
+    def write(self, election: Election) -> None:
+        """Durable when this returns."""
+        state = QuorumState(
+            leader_id=election.leader_id,
+            leader_epoch=election.epoch,
+            voted_id=election.voted_id,
+            voted_directory_id=election.voted_directory_id,
+            data_version=DATA_VERSION,
+        )
+        self._files.write_new(self._path, encode_quorum_state(state))

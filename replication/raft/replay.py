@@ -1,0 +1,123 @@
+"""From batches to an image: records decoded, transactions resolved, control records noted.
+
+Records of an open metadata transaction (KIP-868) are held back until its end; an abort, or the end
+of a log without one, leaves no trace of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.records.batch import Batch
+from odradek.protocol.records.control import ControlType, control_type
+from odradek.protocol.records.records import Record, decode
+from odradek.protocol.schemas.control_records import (
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    SnapshotHeaderRecord,
+    VotersRecord,
+)
+from odradek.protocol.schemas.serde import decode as decode_body
+from odradek.protocol.schemas.serde import decode_metadata_record
+from odradek.replication.controller.draft import ImageDraft
+from odradek.replication.controller.errors import InvalidMetadata
+from odradek.replication.controller.image import MetadataDelta, MetadataImage
+from odradek.replication.raft.voters import Voter, voters_of
+
+
+class Transactions:
+    """Which records apply, and when."""
+
+    def __init__(self, *, is_open: bool = False) -> None:
+        self._held: list[Any] | None = [] if is_open else None
+
+    @property
+    def open(self) -> bool:
+        return self._held is not None
+
+    def pass_on(self, record: Any) -> Iterable[Any]:
+        """The records that apply by this one."""
+        kind = type(record).__name__
+        if kind == "BeginTransactionRecord":
+            if self._held is not None:
+                raise InvalidMetadata("a metadata transaction begins within another")
+            self._held = []
+            return ()
+        if kind in ("EndTransactionRecord", "AbortTransactionRecord"):
+            held, self._held = self._held, None
+            if held is None:
+                raise InvalidMetadata("a metadata transaction ends that never began")
+            return held if kind == "EndTransactionRecord" else ()
+        if self._held is None:
+            return (record,)
+        self._held.append(record)
+        return ()
+
+
+class Replay:
+    """Builds an image from a snapshot and the log after it."""
+
+    def __init__(
+        self,
+        image: MetadataImage | None = None,
+        *,
+        keep_records: bool = False,
+        in_transaction: bool = False,
+    ) -> None:
+        """`in_transaction`: what comes first ends a transaction that `image` knows nothing of."""
+        self._draft = ImageDraft(image or MetadataImage(), keep_records=keep_records)
+        self._transactions = Transactions(is_open=in_transaction)
+        self.kraft_version = 0
+        self.voters: tuple[Voter, ...] = ()
+        self.static_voters: tuple[int, ...] = ()  # as the last leader named them
+        self.offset, self.epoch, self.timestamp_ms = -1, 0, -1
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._transactions.open
+
+    def batch(self, batch: Batch) -> None:
+        """The next batch of the log. Raises InvalidMetadata."""
+        self._contents(batch)
+        self.offset, self.epoch = batch.last_offset, batch.leader_epoch
+        self.timestamp_ms = batch.max_timestamp
+
+    def snapshot(self, batches: Iterable[Batch], *, end_offset: int, epoch: int) -> None:
+        """A whole snapshot, before any batch of the log. Raises InvalidMetadata."""
+        for batch in batches:
+            self._contents(batch)
+        self.offset, self.epoch = end_offset - 1, epoch
+
+    def apply(self, record: Any) -> None:
+        for each in self._transactions.pass_on(record):
+            self._draft.apply(each)
+
+    def finish(self) -> MetadataDelta:
+        """Once, at the end; what an unfinished transaction holds is not in it."""
+        return self._draft.finish(self.offset, self.epoch, self.timestamp_ms)
+
+    def _contents(self, batch: Batch) -> None:
+        try:
+            for record in decode(batch):
+                if batch.is_control:
+                    self._control(record)
+                elif record.value is not None:
+                    self.apply(decode_metadata_record(record.value))
+        except KafkaError as error:
+            raise InvalidMetadata(f"{batch} of the metadata log: {error}") from error
+
+    def _control(self, record: Record) -> None:
+        kind, value = control_type(record.key), record.value or b""
+        if kind is ControlType.LEADER_CHANGE:
+            version = int.from_bytes(value[:2], "big")
+            change = decode_body(LeaderChangeMessage, version, value)
+            self.static_voters = tuple(voter.voter_id for voter in change.voters)
+        elif kind is ControlType.KRAFT_VERSION:
+            self.kraft_version = decode_body(KRaftVersionRecord, 0, value).kraft_version
+        elif kind is ControlType.KRAFT_VOTERS:
+            self.voters = voters_of(decode_body(VotersRecord, 0, value))
+        elif kind is ControlType.SNAPSHOT_HEADER:
+            header = decode_body(SnapshotHeaderRecord, 0, value)
+            self.timestamp_ms = header.last_contained_log_timestamp

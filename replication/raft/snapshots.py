@@ -1,0 +1,208 @@
+"""Snapshots of the metadata log: `<end offset>-<epoch>.checkpoint` (KIP-630).
+
+A snapshot holds the state up to its end offset, which is exclusive: a control batch with the
+SnapshotHeader (and, from kraft.version 1 on, the version and the voters), batches of metadata
+records, a control batch with the SnapshotFooter. Offsets count from 0 within the file.
+
+Crash order: the file is written as `.checkpoint.part` (1), synced (2), renamed (3), the directory
+synced (4). Before 3 there is no snapshot, and what was begun is removed at the next start; from 3 on
+it is whole. Only a snapshot that is durable lets anything below it be deleted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.records.batch import Batch, batches
+from odradek.protocol.records.control import ControlType, control_type, kraft_control_batch
+from odradek.protocol.records.records import Record, build_batch, decode
+from odradek.protocol.schemas.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
+from odradek.protocol.schemas.serde import decode as decode_body
+from odradek.replication.controller.errors import InvalidMetadata
+from odradek.seams.files import File, Files, Path
+
+SUFFIX = ".checkpoint"
+PARTIAL_SUFFIX = ".checkpoint.part"
+DELETED_SUFFIX = ".checkpoint.deleted"
+HEADER_BYTES = 64 * 1024
+"""A snapshot's first batch is smaller, however many voters it names."""
+
+_NAME = re.compile(r"(\d{20})-(\d{10})(.*)")
+
+
+class SnapshotId(NamedTuple):
+    """`end_offset` is that of the first record not in the snapshot, `epoch` that of the one before."""
+
+    end_offset: int
+    epoch: int
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.end_offset:020d}-{self.epoch:010d}{SUFFIX}"
+
+
+def parse_name(name: str) -> tuple[SnapshotId, str] | None:
+    """The snapshot that a file belongs to and its suffix; None if it belongs to none."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    end_offset, epoch, rest = match.groups()
+    for suffix in (PARTIAL_SUFFIX, DELETED_SUFFIX, SUFFIX):
+        if rest.endswith(suffix):
+            return SnapshotId(int(end_offset), int(epoch)), suffix
+    return None
+
+
+class SnapshotStore:
+    """The snapshots in the metadata log's directory, oldest first."""
+
+    def __init__(self, files: Files, directory: Path) -> None:
+        self._files = files
+        self._directory = directory
+        self.ids: list[SnapshotId] = []
+        self.sizes: dict[SnapshotId, int] = {}
+        self._timestamps_ms: dict[SnapshotId, int] = {}
+
+    def load(self) -> None:
+        """Find them, and remove what a crash or a deletion left behind."""
+        for name in self._files.list(self._directory):
+            parsed = parse_name(name)
+            if parsed is None:
+                continue
+            snapshot, suffix = parsed
+            if suffix == SUFFIX:
+                self.add(snapshot)
+            else:
+                self._files.remove(self._directory / name, missing_ok=True)
+
+    def add(self, snapshot: SnapshotId) -> None:
+        if snapshot not in self.sizes:
+            self.ids = sorted([*self.ids, snapshot])
+        self.sizes[snapshot] = self._files.file_size(self.path(snapshot))
+
+    @property
+    def newest(self) -> SnapshotId | None:
+        return self.ids[-1] if self.ids else None
+
+    def path(self, snapshot: SnapshotId) -> Path:
+        return self._directory / snapshot.file_name
+
+    def remove(self, snapshot: SnapshotId) -> None:
+        """The caller has seen to it that a newer one is durable."""
+        self.ids.remove(snapshot)
+        del self.sizes[snapshot]
+        self._timestamps_ms.pop(snapshot, None)
+        self._files.remove(self.path(snapshot), missing_ok=True)
+
+    def read(self, snapshot: SnapshotId) -> SnapshotContents:
+        return SnapshotContents(self.path(snapshot), self._files.read(self.path(snapshot)))
+
+    def timestamp_ms(self, snapshot: SnapshotId) -> int:
+        """When the last record in it was written, as its header says."""
+        if snapshot not in self._timestamps_ms:
+            file = self._files.open(self.path(snapshot))
+            try:
+                data = memoryview(file.read_at(0, HEADER_BYTES))
+            finally:
+                file.close()
+            first = next(batches(data, check=True, allow_partial=True))
+            header = decode_body(SnapshotHeaderRecord, 0, decode(first)[0].value or b"")
+            self._timestamps_ms[snapshot] = header.last_contained_log_timestamp
+        return self._timestamps_ms[snapshot]
+
+    def writer(
+        self, snapshot: SnapshotId, *, now_ms: int, timestamp_ms: int, control: ControlRecords = ()
+    ) -> SnapshotWriter:
+        path = self._directory / f"{snapshot.file_name}.part"
+        self._files.remove(path, missing_ok=True)
+        file = self._files.open(path, create=True)
+        return SnapshotWriter(file, snapshot.epoch, now_ms, timestamp_ms, control)
+
+    def give_up(self, writer: SnapshotWriter) -> None:
+        """Leave nothing of a snapshot that could not be written."""
+        writer.file.close()
+        self._files.remove(writer.file.path, missing_ok=True)
+
+    def publish(self, snapshot: SnapshotId, writer: SnapshotWriter) -> None:
+        """Steps 2 to 4 of the crash order; blocks on the disk."""
+        writer.file.sync()
+        writer.file.close()
+        self._files.rename(writer.file.path, self.path(snapshot))
+        self._files.sync_directory(self._directory)
+        self.add(snapshot)
+
+
+ControlRecords = Sequence[tuple[ControlType, Any]]
+
+
+class SnapshotWriter:
+    """Appends a snapshot's batches to a file; what makes it durable is `SnapshotStore.publish`."""
+
+    def __init__(
+        self, file: File, epoch: int, now_ms: int, timestamp_ms: int, control: ControlRecords
+    ) -> None:
+        self.file = file
+        self._epoch = epoch
+        self._now_ms = now_ms
+        self._next = 0
+        self._append_control([(ControlType.SNAPSHOT_HEADER, _header(timestamp_ms)), *control])
+
+    def append(self, values: Sequence[bytes]) -> None:
+        """One batch of encoded metadata records."""
+        if not values:
+            return
+        records = [Record(-1, self._now_ms, None, value) for value in values]
+        batch = build_batch(records, base_offset=self._next, leader_epoch=self._epoch)
+        self.file.append_v([batch])
+        self._next += len(values)
+
+    def end(self) -> None:
+        """The footer."""
+        self._append_control([(ControlType.SNAPSHOT_FOOTER, _footer())])
+
+    def _append_control(self, records: list[tuple[ControlType, Any]]) -> None:
+        batch = kraft_control_batch(
+            records, timestamp_ms=self._now_ms, base_offset=self._next, leader_epoch=self._epoch
+        )
+        self.file.append_v([batch])
+        self._next += len(records)
+
+
+class SnapshotContents:
+    """A snapshot file's batches, each checked. Raises InvalidMetadata for one that is not whole."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        self._path = path
+        self._data = memoryview(data)
+
+    def batches(self) -> Iterator[Batch]:
+        """Every batch, the header's and the footer's included."""
+        first, footer = True, False
+        try:
+            for batch in batches(self._data, check=True):
+                if footer:
+                    raise InvalidMetadata(f"{self._path} goes on after its footer")
+                kinds = _control_types(batch)
+                if first and kinds[:1] != [ControlType.SNAPSHOT_HEADER]:
+                    raise InvalidMetadata(f"{self._path} does not begin with a snapshot's header")
+                first, footer = False, ControlType.SNAPSHOT_FOOTER in kinds
+                yield batch
+        except KafkaError as error:
+            raise InvalidMetadata(f"{self._path}: {error}") from error
+        if not footer:
+            raise InvalidMetadata(f"{self._path} ends before its footer")
+
+
+def _control_types(batch: Batch) -> list[ControlType]:
+    return [control_type(record.key) for record in decode(batch)] if batch.is_control else []
+
+
+def _header(timestamp_ms: int) -> SnapshotHeaderRecord:
+    return SnapshotHeaderRecord(version=0, last_contained_log_timestamp=timestamp_ms)
+
+
+def _footer() -> SnapshotFooterRecord:
+    return SnapshotFooterRecord(version=0)
