@@ -1,4 +1,4 @@
-"""When the active segment is sealed and a new one begun (Kafka's LogSegment.shouldRoll).
+"""Sealing the active segment and beginning the next: when (Kafka's LogSegment.shouldRoll), and how.
 
 By whichever comes first: what is to be appended does not fit `segment.bytes`; the segment spans
 `segment.ms` less its jitter; an index is full; an offset does not fit the indexes' 32 bits.
@@ -12,6 +12,9 @@ from odradek.protocol.records.batch import NO_TIMESTAMP
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.offset_index import ENTRY as OFFSET_ENTRY
 from odradek.storage.log.offset_index import RELATIVE_MAX
+from odradek.storage.log.read import Tip
+from odradek.storage.log.segment import Segment
+from odradek.storage.log.state import LogState
 from odradek.storage.log.time_index import ENTRY as TIME_ENTRY
 
 
@@ -65,3 +68,47 @@ def should_roll(
         or active.time_entries >= index_bytes // TIME_ENTRY.size - 1
         or last_offset - active.base_offset > RELATIVE_MAX
     )
+
+
+def roll(log: LogState, base_offset: int) -> Segment:
+    """Seal the active segment, open the next at `base_offset`; nothing if the active one is empty.
+
+    On the loop, so nothing is synced here; `flush` does:
+
+    1. The new segment's files, empty. A crash: an empty last segment, or (its name was lost) none.
+       A full disk: they are removed, the roll is refused.
+    2. The producer snapshot. A crash: torn, its CRC fails; an older one is used.
+    3. The old one's last time index entry, its indexes trimmed. A crash before the flush: it lies
+       past the recovery point, its indexes are made anew.
+    4. Visible, and a flush asked for: data, indexes, snapshot, names, in this order, and the
+       recovery point last. Until then recovery scans both.
+
+    Raises DiskFull, NoDescriptors, LogFailed.
+    """
+    active = log.segment_list.active
+    if not active.size and active.base_offset == base_offset:
+        return active
+    producers = log.producers
+    try:
+        fresh = log.new_segment(base_offset)
+    except OSError as error:
+        raise log.io_failed(error, undone=True) from error
+    try:
+        producers.map_end = base_offset
+        log.snapshots.take(producers)
+        active.seal()
+    except OSError as error:
+        _undo(log, fresh)
+        raise log.io_failed(error, undone=True) from error
+    log.segment_list.add(fresh)
+    log.tip = Tip(log.tip.end_offset, fresh, 0)
+    if log.on_flush_due is not None:
+        log.on_flush_due(base_offset)
+    return fresh
+
+
+def _undo(log: LogState, fresh: Segment) -> None:
+    try:
+        fresh.remove()
+    except OSError as error:
+        raise log.io_failed(error) from error

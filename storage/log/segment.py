@@ -50,14 +50,15 @@ class Segment:
         "_size",
         "_tail",
         "_time_index",
+        "_transaction_index",
         "base_offset",
         "created_ms",
         "directory",
         "first_timestamp",
+        "has_transaction_index",
         "index_interval_bytes",
         "roll_jitter_ms",
         "suffix",
-        "transaction_index",
     )
 
     def __init__(
@@ -82,9 +83,9 @@ class Segment:
         self.suffix = suffix
         self.first_timestamp: int | None = None
         """The first batch's largest timestamp, once known."""
-        self.transaction_index = TransactionIndex(
-            files, self.path(TRANSACTION_INDEX), exists=has_transaction_index
-        )
+        self.has_transaction_index = has_transaction_index
+        """Whether it had one when it was found."""
+        self._transaction_index: TransactionIndex | None = None
         self._file: File | None = None
         self._size = -1
         self._offset_index: OffsetIndex | None = None
@@ -169,6 +170,14 @@ class Segment:
             self._load_indexes()
         assert self._time_index is not None
         return self._time_index
+
+    @property
+    def transaction_index(self) -> TransactionIndex:
+        if self._transaction_index is None:
+            self._transaction_index = TransactionIndex(
+                self._files, self.path(TRANSACTION_INDEX), exists=self.has_transaction_index
+            )
+        return self._transaction_index
 
     def _load_indexes(self) -> None:
         offset_index = OffsetIndex(self._files, self.path(OFFSET_INDEX), self.base_offset)
@@ -351,7 +360,7 @@ class Segment:
         )
         fresh._offset_index = self.offset_index.truncated(offset)
         fresh._time_index = self.time_index.truncated(offset)
-        fresh.transaction_index = self.transaction_index.truncated(offset)
+        fresh._transaction_index = self.transaction_index.truncated(offset)
         fresh._file = file
         fresh._size = position
         fresh.first_timestamp = self.first_timestamp if position else None
@@ -386,7 +395,7 @@ class Segment:
     def sync(self) -> None:
         """Make durable what was written; the data first."""
         self.file.sync()
-        for index in (self._offset_index, self._time_index, self.transaction_index):
+        for index in (self._offset_index, self._time_index, self._transaction_index):
             if index is not None:
                 index.sync()
 
@@ -411,7 +420,8 @@ class Segment:
             self._offset_index.moved(self.path(OFFSET_INDEX))
         if self._time_index is not None:
             self._time_index.moved(self.path(TIME_INDEX))
-        self.transaction_index.moved(self.path(TRANSACTION_INDEX))
+        if self._transaction_index is not None:
+            self._transaction_index.moved(self.path(TRANSACTION_INDEX))
 
     def disown_file(self) -> None:
         """The data file's handle belongs to another segment now (`truncated`)."""
@@ -419,7 +429,7 @@ class Segment:
 
     def close(self) -> None:
         """Give up all handles; nothing is written. A pinned slice keeps its own."""
-        for file in (self._file, self._offset_index, self._time_index, self.transaction_index):
+        for file in (self._file, self._offset_index, self._time_index, self._transaction_index):
             if file is not None:
                 file.close()
         self._file = None

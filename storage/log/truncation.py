@@ -1,28 +1,131 @@
-"""Cutting the active segment at an offset, without changing a byte that a slice still covers.
+"""Cutting a log off, without changing a byte that a slice still covers.
 
 `File.truncate` zeroes the rest of the last page in place, and what is appended then takes the
 places of what was cut: a slice that was handed out before would send neither what it meant nor
 anything whole. So if the data file is pinned, its first part is **copied** to a new file that takes
 the old one's name; the pinned slices keep the old one until they are sent. Otherwise the file is cut
 in place. (Truncation follows a change of leader; a slice past the cut is then rare, and the copy,
-which may take a second for a large segment, rarer. It is made off the loop: so call `truncate_to`.)
+which may take a second for a large segment, rarer. It is why truncation goes through offload.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from odradek.seams.files import File, Files
 from odradek.storage.errors import CorruptRecords
 from odradek.storage.log.names import CLEANED, LOG
+from odradek.storage.log.read import Tip
 from odradek.storage.log.segment import Segment
+from odradek.storage.log.state import LogState
 
 _CHUNK_BYTES = 1 << 20
 
 
-def cut(files: Files, segment: Segment, offset: int, position: int, now_ms: int) -> Segment:
-    """What remains of `segment` below `offset`, which is at `position`. Raises OSError.
+def truncate_to(log: LogState, offset: int) -> None:
+    """Cut off all at or past `offset`, which is not below the first segment, and below the end.
 
-    The indexes first, so that they never point past the data. `segment` must not be used any more.
+    1. The epochs that began past it, durably. A crash: recovery finds them in the batches again.
+       (First, for a full disk can still be answered by leaving all as it is.)
+    2. The recovery point, not past `offset`, durably: what is appended after the cut is not taken
+       for synced. A crash: the log is as it was, the replica truncates again.
+    3. The end, for readers: no slice from here on reaches past the cut.
+    4. The later segments and snapshots, the newest first. A crash: fewer of them.
+    5. The segment that `offset` lies in: indexes, then data. A crash: the scan from the recovery
+       point on makes the indexes anew.
+    6. Data and directory synced, before anything is appended.
+
+    Raises OSError; DiskFull if nothing was done.
     """
+    now_ms = log.clock.wall_ms()
+    producers = log.producers
+    segments = log.segment_list.all
+    number = len(segments) - 1
+    while segments[number].base_offset > offset:
+        number -= 1
+    segment = segments[number]
+    found = segment.locate(offset)
+    position = segment.size if found is None else found.position
+    _forget_epochs(log, offset)
+    _lower_recovery_point(log, offset)
+    log.tip = Tip(offset, segment, position)
+    log.generation += 1
+    log.high_watermark = min(log.high_watermark, offset)
+    log.log_start_offset = min(log.log_start_offset, offset)
+    log.segment_list.replace(segments[: number + 1])
+    _set_aside(log, segments[number + 1 :], now_ms)
+    for snapshot_offset in log.snapshots.offsets:
+        if snapshot_offset > offset:
+            log.snapshots.remove(snapshot_offset)
+    if found is not None:
+        segment = _cut(log.files, segment, offset, position, now_ms)
+        log.segment_list.replace((*segments[:number], segment))
+        log.tip = Tip(offset, segment, position)
+    log.generation += 1
+    segment.sync()
+    log.files.sync_directory(log.directory)
+    if producers.active:
+        log.rewind(producers, offset)
+    else:
+        producers.reset(offset)
+
+
+def start_anew(log: LogState, offset: int, log_start_offset: int | None) -> None:
+    """Delete everything; the log is empty at `offset`, and starts there or at `log_start_offset`.
+
+    1. The recovery point, not past `offset` nor the old start, durably.
+    2. All segments and snapshots, the newest first. A crash: a shorter log, in the end an empty one
+       at the checkpointed start; the replica finds itself out of range and does it again.
+    3. The new segment, the directory. A crash: as it is to be, with epochs that recovery drops.
+    4. The epochs: none.
+
+    Raises OSError.
+    """
+    now_ms = log.clock.wall_ms()
+    producers = log.producers
+    _lower_recovery_point(log, min(offset, log.log_start_offset))
+    log.generation += 1
+    _set_aside(log, log.segment_list.all, now_ms)
+    for snapshot_offset in log.snapshots.offsets:
+        log.snapshots.remove(snapshot_offset)
+    fresh = log.new_segment(offset)
+    log.segment_list.replace((fresh,))
+    log.tip = Tip(offset, fresh, 0)
+    log.log_start_offset = offset if log_start_offset is None else log_start_offset
+    log.high_watermark = offset
+    log.generation += 1
+    log.files.sync_directory(log.directory)
+    log.epochs.clear()
+    log.epochs.save()
+    producers.reset(offset)
+
+
+def _forget_epochs(log: LogState, offset: int) -> None:
+    before = log.epochs.entries
+    try:
+        log.epochs.truncate_from_end(offset)
+        log.epochs.save()
+    except OSError as error:
+        log.epochs.restore(before)
+        raise log.io_failed(error, undone=True) from error
+
+
+def _lower_recovery_point(log: LogState, offset: int) -> None:
+    log.is_touched = True
+    if offset < log.recovery_point:
+        log.recovery_point = offset
+        if log.on_recovery_point_lowered is not None:
+            log.on_recovery_point_lowered()
+
+
+def _set_aside(log: LogState, segments: Sequence[Segment], now_ms: int) -> None:
+    at_ms = now_ms + log.config.file_delete_delay_ms
+    for segment in reversed(segments):
+        log.deletions.add(segment, log.snapshots, at_ms)
+
+
+def _cut(files: Files, segment: Segment, offset: int, position: int, now_ms: int) -> Segment:
+    """What remains of `segment` below `offset`, which is at `position`; it must not be used on."""
     file = segment.file
     if file.pins:
         part = _copy(files, segment, position)

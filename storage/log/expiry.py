@@ -1,0 +1,63 @@
+"""Deleting the oldest segments (what retention.py decides), and moving the log's start."""
+
+from __future__ import annotations
+
+import logging
+
+from odradek.storage.errors import OffsetOutOfRange
+from odradek.storage.log.retention import count_expired
+from odradek.storage.log.roll import roll
+from odradek.storage.log.state import LogState
+
+_log = logging.getLogger(__name__)
+
+
+def delete_expired(log: LogState, now_ms: int) -> int:
+    """Rename the segments that retention lets go; how many.
+
+    1. If all may go: a new active segment (see `roll`).
+    2. The log's start moves up. (Its checkpoint is only needed where it lies within a segment.)
+    3. The segments and their snapshots, the oldest first. A crash: the log starts at the first that
+       is left.
+
+    Raises OSError, DiskFull, NoDescriptors, LogFailed.
+    """
+    segments = log.segment_list.all
+    count = count_expired(
+        segments,
+        log.config,
+        log_start_offset=log.log_start_offset,
+        high_watermark=log.high_watermark,
+        end_offset=log.tip.end_offset,
+        now_ms=now_ms,
+    )
+    if count == len(segments):
+        roll(log, log.tip.end_offset)
+    if count:
+        doomed, kept = log.segment_list.all[:count], log.segment_list.all[count:]
+        advance_log_start(log, kept[0].base_offset, "segments were deleted")
+        log.segment_list.replace(kept)
+        log.generation += 1
+        for segment in doomed:
+            at_ms = now_ms + log.config.file_delete_delay_ms
+            log.deletions.add(segment, log.snapshots, at_ms)
+    return count
+
+
+def advance_log_start(log: LogState, offset: int, reason: str) -> bool:
+    """Forget what is below `offset`; True if the start moved. Raises OffsetOutOfRange."""
+    if offset > log.high_watermark:
+        raise OffsetOutOfRange(
+            f"the log cannot start at {offset}, past the high watermark {log.high_watermark}"
+        )
+    if offset <= log.log_start_offset:
+        return False
+    _log.info("%s starts at %d now: %s", log.directory, offset, reason)
+    log.is_touched = True
+    log.log_start_offset = offset
+    log.recovery_point = max(log.recovery_point, offset)
+    log.epochs.truncate_from_start(offset)
+    producers = log.producers_if_loaded
+    if producers is not None:
+        producers.replicated_to(offset)
+    return True

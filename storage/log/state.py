@@ -1,0 +1,169 @@
+"""What a partition log is made of, and what happens when its disk fails.
+
+`PartitionLog` adds the calls; roll.py, flush.py, truncation.py and deletion.py change this state in
+the order that their texts give. Who reads on another thread takes `tip` and the list of segments as
+of some moment: they are replaced, never changed. `generation` counts what may pull the bytes away
+from under a reader (truncation, deletion); a read that it has overtaken is done again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from uuid import UUID
+
+from odradek.seams.clock import Clock
+from odradek.seams.entropy import Entropy
+from odradek.seams.files import Files, OutOfDescriptors, Path
+from odradek.storage.directories.failure import takes_offline
+from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors, StorageError
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.deletion import PendingDeletions
+from odradek.storage.log.epochs import LeaderEpochCache
+from odradek.storage.log.loading import Loaded
+from odradek.storage.log.producer_replay import replay
+from odradek.storage.log.producer_snapshots import ProducerSnapshots
+from odradek.storage.log.producers import ProducerStates
+from odradek.storage.log.read import Tip
+from odradek.storage.log.segment import Segment
+from odradek.storage.log.segments import Segments
+
+_log = logging.getLogger(__name__)
+
+
+class LogState:
+    """See the module. Complete after `use`."""
+
+    epochs: LeaderEpochCache
+    snapshots: ProducerSnapshots
+    tip: Tip
+    log_start_offset: int
+    high_watermark: int
+    recovery_point: int
+    """All below it is durable: data, indexes, epochs, the directory's names."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        *,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        clock: Clock,
+        entropy: Entropy | None,
+        producer_id_expiration_ms: int,
+    ) -> None:
+        self.files = files
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.topic_id: UUID | None = None
+        self.config = config
+        self.clock = clock
+        self.failure: BaseException | None = None
+        """Why the log is offline; None while it is well."""
+        self.segment_list = Segments()
+        self.deletions = PendingDeletions(files)
+        self.generation = 0
+        self.flushing = threading.Lock()
+        """Held by a flush, and by what must not run beside one."""
+        self.names_changed = False
+        """Whether the directory is to be synced before the recovery point may move."""
+        self.is_touched = False
+        """Whether anything is to be written on closing."""
+        self.last_flush_ms = clock.wall_ms()
+        self.on_failure: Callable[[OSError], None] | None = None
+        self.on_recovery_point_lowered: Callable[[], None] | None = None
+        self.on_flush_due: Callable[[int], None] | None = None
+        self._entropy = entropy
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._producers: ProducerStates | None = None
+        self._loading_producers = threading.Lock()
+
+    def use(self, loaded: Loaded) -> None:
+        """Start with what was found."""
+        self.segment_list = Segments(loaded.segments)
+        self.epochs = loaded.epochs
+        self.snapshots = loaded.snapshots
+        self._producers = loaded.producers
+        self.is_touched = self.is_touched or loaded.producers is not None
+        active = self.segment_list.active
+        self.tip = Tip(loaded.end_offset, active, active.size)
+        self.log_start_offset = loaded.log_start_offset
+        self.high_watermark = loaded.log_start_offset
+        self.recovery_point = loaded.recovery_point
+
+    def new_segment(self, base_offset: int) -> Segment:
+        """Create an empty one. Raises OSError, and then there is none."""
+        config = self.config
+        jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+        self.is_touched = self.names_changed = True
+        return Segment.create(
+            self.files,
+            self.directory,
+            base_offset,
+            index_interval_bytes=config.index_interval_bytes,
+            created_ms=self.clock.wall_ms(),
+            roll_jitter_ms=self._entropy.below(jitter_ms) if jitter_ms and self._entropy else 0,
+        )
+
+    # The producers
+
+    @property
+    def producers(self) -> ProducerStates:
+        """Loaded from the latest snapshot when first asked for, after a clean shutdown."""
+        producers = self._producers
+        return self._load_producers() if producers is None else producers
+
+    @property
+    def producers_if_loaded(self) -> ProducerStates | None:
+        return self._producers
+
+    def new_producers(self) -> ProducerStates:
+        return ProducerStates(
+            f"{self.topic}-{self.partition}", expiration_ms=self._producer_id_expiration_ms
+        )
+
+    def _load_producers(self) -> ProducerStates:
+        with self._loading_producers:
+            if self._producers is None:
+                states = self.new_producers()
+                end = self.tip.end_offset
+                if self.snapshots.latest is None:
+                    states.reset(end)  # as Kafka: closed cleanly, and never had a producer
+                else:
+                    self.rewind(states, end)
+                self._producers = states
+            return self._producers
+
+    def rewind(self, states: ProducerStates, offset: int) -> None:
+        """Set `states` to what they were when the log ended at `offset`. Raises OSError."""
+        start = self.log_start_offset
+        self.snapshots.load(states, up_to=offset, start=start, now_ms=self.clock.wall_ms())
+        replay(states, self.segment_list.all, start, offset)
+
+    # Failing
+
+    def check_online(self) -> None:
+        if self.failure is not None:
+            raise self.offline()
+
+    def offline(self) -> LogFailed:
+        return LogFailed(f"{self.topic}-{self.partition} is offline: {self.failure}")
+
+    def io_failed(self, error: OSError, *, undone: bool = False) -> StorageError:
+        """What to raise for `error`; `undone` says that the files are as they were before.
+
+        DiskFull or NoDescriptors if the log can go on; else it is offline from here on.
+        """
+        if not takes_offline(error, undone=undone):
+            kind = NoDescriptors if isinstance(error, OutOfDescriptors) else DiskFull
+            return kind(f"{self.directory}: {error}")
+        if self.failure is None:
+            self.failure = error
+            _log.error("%s is offline: %s", self.directory, error)
+            if self.on_failure is not None:
+                self.on_failure(error)
+        return self.offline()
