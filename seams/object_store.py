@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MULTIPART_BYTES = 8 << 20
 """An object up to this size is one request; a larger one goes in parts of it."""
 
+_OPTION_PREFIXES = ("aws_", "google_", "azure_")
 _LOCAL_SCHEMES = ("memory:", "file:")
 
 
@@ -34,10 +35,15 @@ def open_objects(url: str, options: Mapping[str, str] | None = None) -> Objects:
     from obstore.store import from_url
 
     settings: dict[str, Any] = dict(options or {})
+    for name in settings:
+        if not name.startswith(_OPTION_PREFIXES):  # obstore would panic
+            raise ValueError(f"{name} is no option of an object store ({_OPTION_PREFIXES})")
     if url.startswith("file:"):
         settings.setdefault("mkdir", True)
     if not url.startswith(_LOCAL_SCHEMES):
         settings["retry_config"] = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
+        if any(str(value).startswith("http://") for value in settings.values()):
+            settings["client_options"] = {"allow_http": True}
     try:
         return ObjectStoreObjects(from_url(url, **settings))
     except BaseError as error:

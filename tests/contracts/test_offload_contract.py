@@ -1,0 +1,133 @@
+"""What `Offload` promises, over threads and the virtual one."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from odradek.seams.entropy import SeededEntropy
+from odradek.seams.offload import Offload
+from odradek.seams.threads import ThreadOffload
+from odradek.testing.power import NodeCrashed, Power
+from odradek.testing.virtual_clock import VirtualClock
+from odradek.testing.virtual_offload import VirtualOffload
+
+
+@pytest.fixture(params=["threads", "virtual"])
+def offload(request: pytest.FixtureRequest) -> Offload:
+    return ThreadOffload() if request.param == "threads" else VirtualOffload()
+
+
+async def test_the_result_comes_back(offload: Offload) -> None:
+    assert await offload.run(divmod, 7, 2, lane="/d1") == (3, 1)
+    assert await offload.run(list, lane="objects") == []
+
+
+async def test_errors_come_back(offload: Offload) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await offload.run(divmod, 7, 0, lane="/d1")
+
+
+async def test_cancelled_before_it_begins_it_is_not_called(offload: Offload) -> None:
+    called = []
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await offload.run(called.append, 1, lane="/d1")
+    assert scope.cancelled_caught
+    assert called == []
+
+
+async def test_a_call_that_has_begun_is_never_abandoned() -> None:
+    """STYLE: never abandon a disk write."""
+    begun, go_on = threading.Event(), threading.Event()
+    done = []
+
+    def write() -> None:
+        begun.set()
+        go_on.wait(5)
+        done.append("written")
+
+    offload = ThreadOffload()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: offload.run(write, lane="/d1"))
+        await trio.to_thread.run_sync(begun.wait)
+        nursery.cancel_scope.cancel()
+        go_on.set()
+    assert done == ["written"]
+
+
+async def test_a_slow_lane_holds_up_no_other() -> None:
+    offload = ThreadOffload(threads_per_lane=2)
+    release = threading.Event()
+    finished = []
+
+    async def stuck(n: int) -> None:
+        await offload.run(release.wait, 5, lane="/slow")
+        finished.append(n)
+
+    async with trio.open_nursery() as nursery:
+        for n in range(5):
+            nursery.start_soon(stuck, n)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert await offload.run(len, "abc", lane="/fast") == 3
+        assert finished == []
+        release.set()
+    assert sorted(finished) == [0, 1, 2, 3, 4]
+
+
+class TestVirtual:
+    def test_it_takes_virtual_time(self) -> None:
+        clock = VirtualClock()
+        offload = VirtualOffload(
+            entropy=SeededEntropy(random.Random(3)), delay_seconds=2.0, calls_per_lane=1
+        )
+        called: list[float] = []
+        returned: list[float] = []
+
+        async def call() -> None:
+            await offload.run(lambda: called.append(clock.monotonic()), lane="/d1")
+            returned.append(clock.monotonic())
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(call)
+                await clock.run_for(20)
+
+        trio.run(main, clock=clock)
+        assert len(returned) == 3
+        for begins, ends in zip(called, returned, strict=True):
+            assert 0 < begins < ends <= 12
+        assert called[1] > returned[0]
+
+    async def test_nothing_is_called_after_a_crash(self) -> None:
+        power = Power()
+        offload = VirtualOffload(power)
+        called = []
+        power.cut()
+        with pytest.raises(NodeCrashed):
+            await offload.run(called.append, 1, lane="/d1")
+        assert called == []
+
+    def test_what_was_to_be_called_when_the_power_went(self) -> None:
+        clock, power = VirtualClock(), Power()
+        offload = VirtualOffload(power, delay_seconds=1.0)
+        called: list[int] = []
+
+        async def call() -> None:
+            with pytest.raises(NodeCrashed):
+                await offload.run(called.append, 1, lane="/d1")
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call)
+                await clock.run_for(0.5)
+                power.cut()
+                await clock.run_for(10)
+
+        trio.run(main, clock=clock)
+        assert called == []

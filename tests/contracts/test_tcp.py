@@ -1,0 +1,138 @@
+"""What is TCP's own: families, half-closed peers, resets, and running out of descriptors."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from odradek.seams.network import Address, ConnectionLost
+from odradek.seams.tcp import TcpConnection, TcpNetwork
+from tests.contracts.conftest import has_ipv6
+from tests.contracts.test_descriptors import descriptors_left
+from tests.contracts.test_network_contract import receive
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="no IPv6 on this machine")
+
+
+async def accepted() -> tuple[socket.socket, TcpConnection]:
+    """A peer that is a plain socket, and our end."""
+    [listener] = await TcpNetwork().listen("127.0.0.1", 0)
+    peer = socket.create_connection(("127.0.0.1", listener.address.port))
+    connection = await listener.accept()
+    await listener.aclose()
+    assert isinstance(connection, TcpConnection)
+    return peer, connection
+
+
+@needs_ipv6
+async def test_all_addresses_are_both_families_on_one_port() -> None:
+    listeners = await TcpNetwork().listen("", 0)
+    port = listeners[0].address.port
+    assert {listener.address for listener in listeners} == {
+        Address("0.0.0.0", port),
+        Address("::", port),
+    }
+    for host in ("127.0.0.1", "::1"):
+        client = await TcpNetwork().connect(host, port)
+        assert client.peer == Address(host, port)
+        await client.aclose()
+    for listener in listeners:
+        await listener.aclose()
+
+
+@needs_ipv6
+async def test_a_port_picked_for_one_family_that_is_taken_in_the_other() -> None:
+    """Whatever is picked, both have it in the end."""
+    with socket.socket(socket.AF_INET6) as other:
+        other.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        other.bind(("::", 0))
+        with pytest.raises(OSError, match="in use"):
+            await TcpNetwork().listen("", other.getsockname()[1])
+        listeners = await TcpNetwork().listen("", 0)
+    assert len({listener.address.port for listener in listeners}) == 1
+    for listener in listeners:
+        await listener.aclose()
+
+
+async def test_an_address_that_is_not_ours() -> None:
+    with pytest.raises(OSError):
+        await TcpNetwork().listen("192.0.2.1", 0)
+
+
+async def test_a_half_closed_peer_still_gets_its_answer() -> None:
+    """`printf … | nc`: it has said all it will, and listens."""
+    peer, connection = await accepted()
+    with peer:
+        peer.sendall(b"question")
+        peer.shutdown(socket.SHUT_WR)
+        assert await receive(connection, 100) == b"question"
+        await connection.send([b"answer"])
+        await connection.aclose()
+        assert peer.recv(100) == b"answer"
+        assert peer.recv(100) == b""
+
+
+async def test_an_abort_is_a_reset() -> None:
+    peer, connection = await accepted()
+    with peer:
+        await connection.send([b"half an ans"])
+        connection.abort()
+        with pytest.raises(ConnectionResetError):
+            b"".join(iter(lambda: peer.recv(100), b""))
+
+
+async def test_a_reset_by_the_peer_is_a_lost_connection() -> None:
+    peer, connection = await accepted()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    peer.close()
+    with pytest.raises(ConnectionLost, match="reset"):
+        await connection.receive_into(memoryview(bytearray(1)))
+
+
+async def test_accepting_goes_on_after_running_out_of_descriptors(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    [listener] = await TcpNetwork().listen("127.0.0.1", 0)
+    peers = [socket.create_connection(("127.0.0.1", listener.address.port)) for _ in range(3)]
+    taken: list[object] = []
+
+    async def accept_all() -> None:
+        while len(taken) < len(peers):
+            taken.append(await listener.accept())
+
+    async with trio.open_nursery() as nursery:
+        with descriptors_left(0):
+            nursery.start_soon(accept_all)
+            with trio.move_on_after(0.35):
+                await trio.sleep_forever()
+            assert taken == []
+            assert len(caplog.records) == 1
+            assert "cannot accept" in caplog.text
+    assert len(taken) == 3
+    for peer in peers:
+        peer.close()
+    await listener.aclose()
+
+
+async def test_a_peer_that_hung_up_in_the_queue() -> None:
+    """It is accepted and lost, or never seen; the next one is served."""
+    [listener] = await TcpNetwork().listen("127.0.0.1", 0)
+    early = socket.create_connection(("127.0.0.1", listener.address.port))
+    early.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    early.close()
+    late = socket.create_connection(("127.0.0.1", listener.address.port))
+    late.sendall(b"x")
+    while True:
+        connection = await listener.accept()
+        try:
+            assert await receive(connection, 1) == b"x"
+            break
+        except ConnectionLost:
+            continue
+    late.close()
+    await listener.aclose()
