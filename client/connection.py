@@ -258,7 +258,8 @@ async def open_connection(
             nursery.start_soon(connection.run)
             await connection.negotiate()
     except ConnectionLost as lost:
-        raise Unreachable(f"nobody answers at {address}: {lost}") from lost
+        why = str(lost).removeprefix(f"{address}: ")
+        raise Unreachable(f"nobody answers at {address}: {why}") from lost
     except trio.TooSlowError:
         raise TimedOut(f"no connection to {address} in {timeout_s:g} s") from None
     finally:

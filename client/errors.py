@@ -54,9 +54,13 @@ def retriable(error: Exception) -> bool:
 
 
 def check(code: int, message: str | None = None, *, about: str = "") -> None:
-    """Raise KafkaError for any code but NONE; `about` names the thing it happened to."""
+    """Raise KafkaError for any code but NONE.
+
+    `about` names the thing it happened to, in front of a `message` that doesn't.
+    """
     if code == 0:
         return
     found = ErrorCode(code)
     text = message or found.name.replace("_", " ")
-    raise KafkaError(found, f"{about}: {text}" if about else text)
+    named = not about or about.split()[-1] in text
+    raise KafkaError(found, text if named else f"{about}: {text}")

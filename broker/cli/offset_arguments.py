@@ -1,0 +1,95 @@
+"""Offsets as arguments: beginning, end, N, -N, s@ms; and what they are in a partition."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from odradek.client.consumer import EARLIEST, LATEST, TopicPartition, list_offsets
+from odradek.client.metadata import Cluster
+
+HELP = "beginning, end, N, -N (N before the end) or s@MS (first record at or after that time)"
+
+
+@dataclass(frozen=True, slots=True)
+class Exactly:
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeEnd:
+    """So many records before the end, or the first where there are not so many."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """The first record at or after a time (ms), or the end where there is none."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    pass
+
+
+Offset = Exactly | BeforeEnd | AtTimestamp | Beginning | End
+
+NAMES: Mapping[str, Offset] = {
+    "beginning": Beginning(),
+    "earliest": Beginning(),
+    "end": End(),
+    "latest": End(),
+}
+
+
+def parse_offset(text: str) -> Offset:
+    """An argument that is an offset."""
+    if text in NAMES:
+        return NAMES[text]
+    kind, at, timestamp = text.partition("@")
+    if at and kind == "s" and timestamp.isdecimal():
+        return AtTimestamp(int(timestamp))
+    if text.isdecimal():
+        return Exactly(int(text))
+    if text.startswith("-") and text[1:].isdecimal():
+        return BeforeEnd(int(text[1:]))
+    raise argparse.ArgumentTypeError(f"{text!r} is no offset; it is one of: {HELP}")
+
+
+async def resolve_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, Offset]
+) -> dict[TopicPartition, int]:
+    """The offset in each partition."""
+    first = await list_offsets(
+        cluster,
+        {w: EARLIEST for w, offset in wanted.items() if isinstance(offset, Beginning | BeforeEnd)},
+    )
+    timed = {w: o.timestamp_ms for w, o in wanted.items() if isinstance(o, AtTimestamp)}
+    later = await list_offsets(cluster, timed)
+    end = await list_offsets(
+        cluster, {w: LATEST for w, offset in wanted.items() if not isinstance(offset, Exactly)}
+    )
+    found = {}
+    for where, offset in wanted.items():
+        match offset:
+            case Exactly(number):
+                found[where] = number
+            case Beginning():
+                found[where] = first[where].offset
+            case End():
+                found[where] = end[where].offset
+            case BeforeEnd(count):
+                found[where] = max(first[where].offset, end[where].offset - count)
+            case AtTimestamp():
+                at = later[where].offset
+                found[where] = at if at >= 0 else end[where].offset
+    return found

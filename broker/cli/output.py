@@ -1,0 +1,56 @@
+"""What commands print: a table for a person, JSON for a program."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+GAP = "  "
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print rows under their columns' names; numbers to the right, None as '-'."""
+    body = [list(row) for row in rows]
+    texts = [[_text(cell) for cell in row] for row in body]
+    widths = [
+        max([len(name), *(len(row[index]) for row in texts)]) for index, name in enumerate(columns)
+    ]
+    right = [
+        bool(body) and all(isinstance(row[index], int | float | None) for row in body)
+        for index in range(len(columns))
+    ]
+    for line in [list(columns), *texts]:
+        cells = [
+            cell.rjust(width) if to_the_right else cell.ljust(width)
+            for cell, width, to_the_right in zip(line, widths, right, strict=True)
+        ]
+        sys.stdout.write(GAP.join(cells).rstrip() + "\n")
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document."""
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        sys.stdout.write(line + "\n")
+
+
+def human_bytes(count: int | None) -> str:
+    """1536 -> '1.5 KiB'; '-' where it is not known."""
+    if count is None or count < 0:
+        return "-"
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def _text(cell: Any) -> str:
+    return "-" if cell is None or cell == "" else str(cell)
