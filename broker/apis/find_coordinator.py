@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from odradek.broker.apis.topic_view import TopicView
 from odradek.broker.context import RequestContext
 from odradek.broker.groups.config import (
     Configs,
@@ -73,10 +72,10 @@ async def _find(key_type: int, key: str, ctx: RequestContext) -> tuple[int, Endp
         await ctx.broker.ensure_internal_topic(topic)
     except KafkaError as error:
         raise CoordinatorNotAvailable(f"{topic.name} can't be created: {error.message}") from None
-    view = TopicView(ctx)
-    partitions = view.image.topics_by_name[topic.name].partitions
-    leader = view.image.brokers.get(partitions[partition_for(key, len(partitions))].leader)
-    endpoint = None if leader is None or leader.fenced else view.endpoint(leader)
+    image = ctx.broker.metadata.image
+    partitions = image.topics_by_name[topic.name].partitions
+    leader = image.brokers.get(partitions[partition_for(key, len(partitions))].leader)
+    endpoint = None if leader is None or leader.fenced else leader.endpoint(ctx.endpoint.name)
     if leader is None or endpoint is None:
         raise CoordinatorNotAvailable("its partition has no leader that this listener reaches")
     return leader.id, endpoint

@@ -48,7 +48,7 @@ from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.offsets import FetchedTopic
 from odradek.broker.groups.shard import Commit, DescribedGroup, ListedGroup, Shard
 from odradek.broker.groups.store import CoordinatorLog, Loader, build_batches, partition_for
-from odradek.broker.groups.timers import Timers
+from odradek.broker.groups.timers import Timers, monotonic_ms
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
@@ -121,6 +121,8 @@ class _Led:
     failed: bool = False
     """Its records can't be read; its groups have no coordinator until it changes hands."""
     uncommitted: deque[_Uncommitted] = field(default_factory=deque)
+    last_offset: int = -1
+    """Of the last record written here."""
     running: trio.CancelScope | None = None
     """Around the task that runs for it: its load, later on the wait for replicas."""
 
@@ -169,7 +171,7 @@ class GroupCoordinator:
             task_status.started()
 
     def _now(self) -> Now:
-        return Now(int(self._clock.monotonic() * 1000), self._clock.wall_ms())
+        return Now(monotonic_ms(self._clock), self._clock.wall_ms())
 
     # Leadership
 
@@ -370,11 +372,11 @@ class GroupCoordinator:
 
     async def _committed(self, led: _Led) -> None:
         """Wait for the records that are on their way to the replicas, if there are any."""
-        if not led.uncommitted:
+        if self._log.is_committed(led.partition, led.last_offset):
             return
         waiter = ClientWaiter()
         then = Respond((Reply(waiter, HeartbeatAnswer(NO_ERROR)),))
-        self._wait_for(led, led.uncommitted[-1].offset, then)
+        self._wait_for(led, led.last_offset, then)
         answer = await waiter.wait()
         assert isinstance(answer, HeartbeatAnswer)
         if answer.error is not NO_ERROR:
@@ -411,21 +413,19 @@ class GroupCoordinator:
 
     def _append(self, led: _Led, append: Append) -> Actions:
         try:
-            last_offset = self._write(led, append)
+            self._write(led, append)
         except KafkaError as error:
             log.warning("records of the offsets topic could not be written: %s", error)
             code = AS_COORDINATOR.get(error.code, error.code)
             return led.shard.append_failed(append.then, code, self._now(), written=False)
-        if not led.uncommitted and self._log.is_committed(led.partition, last_offset):
+        if not led.uncommitted and self._log.is_committed(led.partition, led.last_offset):
             return led.shard.appended(append.then, self._now())
-        self._wait_for(led, last_offset, append.then)
+        self._wait_for(led, led.last_offset, append.then)
         return Actions()
 
-    def _write(self, led: _Led, append: Append) -> int:
-        """The offset of the last record. KafkaError if not all could be written; those that were
-        are replayed."""
+    def _write(self, led: _Led, append: Append) -> None:
+        """Raises KafkaError if not all records could be written; those that were are replayed."""
         now = self._now()
-        last_offset = -1
         for batch, records in build_batches(
             append.records,
             now_ms=now.wall_ms,
@@ -434,11 +434,10 @@ class GroupCoordinator:
             atomic=append.atomic,
         ):
             first_offset = self._log.append(led.partition, batch, now.wall_ms)
-            last_offset = first_offset + len(records) - 1
+            led.last_offset = first_offset + len(records) - 1
             if append.replay:
                 for position, record in enumerate(records):
                     led.shard.replay(record, first_offset + position)
-        return last_offset
 
     def _wait_for(self, led: _Led, offset: int, then: Then) -> None:
         deadline_ms = self._now().monotonic_ms + self._config.commit_timeout_ms
@@ -523,6 +522,7 @@ class GroupCoordinator:
             self.statistics.failed_loads += 1
             return
         led.loading = False
+        led.last_offset = loader.next_offset - 1
         self.statistics.loads += 1
         for group_id, actions in led.shard.loaded(self._now()):
             self._perform(led, group_id, actions)

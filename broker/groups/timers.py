@@ -12,6 +12,11 @@ from odradek.seams.clock import Clock
 Key = tuple[int, str]
 
 
+def monotonic_ms(clock: Clock) -> int:
+    """The clock in whole ms; what is due at a ms is due when that ms is reached, rounding or not."""
+    return int(clock.monotonic() * 1000 + 1e-6)
+
+
 class Timers:
     """A heap of the next deadline of each key; entries that were overtaken are skipped.
 
@@ -54,7 +59,7 @@ class Timers:
                 await self._sooner.wait()
 
     def _tell_due(self) -> None:
-        now_ms = int(self._clock.monotonic() * 1000)
+        now_ms = monotonic_ms(self._clock)
         while self._heap and self._heap[0][0] <= now_ms:
             wake_ms, key = heapq.heappop(self._heap)
             if self._armed.get(key) == wake_ms:

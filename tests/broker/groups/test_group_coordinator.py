@@ -1,0 +1,587 @@
+"""The driver: waiting clients, timers, the high watermark, loading, leadership, under virtual time."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+import trio
+
+from odradek.broker.groups import records
+from odradek.broker.groups.actions import (
+    Heartbeat,
+    Join,
+    JoinAnswer,
+    Leave,
+    Leaver,
+    OffsetKey,
+    Sync,
+    SyncAnswer,
+)
+from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.coordinator import GroupCoordinator, LoadInProgress, NotCoordinator
+from odradek.broker.groups.shard import Commit, OffsetToCommit
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records import records as log_records
+from odradek.protocol.records.batch import batches
+from odradek.seams.entropy import SeededEntropy
+from odradek.testing.virtual_clock import VirtualClock
+
+TOPIC_ID = UUID(int=9)
+
+
+class NotLeader(KafkaError):
+    code = ErrorCode.not_leader_or_follower
+
+
+class MemoryLog:
+    """`CoordinatorLog` in memory, with a high watermark that a test can hold back."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.data: dict[int, bytearray] = {index: bytearray() for index in range(partitions)}
+        self.ends = dict.fromkeys(range(partitions), 0)
+        self.high_watermarks: dict[int, int] | None = None
+        """Where they are held; None lets them follow the ends."""
+        self.changed = trio.Event()
+        self.fail_with: KafkaError | None = None
+        self.reads = 0
+        self.reading_may_go_on = trio.Event()
+        self.reading_may_go_on.set()
+        self.limit = 1 << 20
+
+    def partition_count(self) -> int:
+        return len(self.data)
+
+    def batch_bytes_max(self, partition: int) -> int:
+        return self.limit
+
+    def append(self, partition: int, batch: bytearray, now_ms: int) -> int:
+        if self.fail_with is not None:
+            raise self.fail_with
+        (header,) = batches(memoryview(batch), check=True)
+        first = self.ends[partition]
+        header.stamp(first, 0)
+        self.data[partition] += batch
+        self.ends[partition] = first + header.record_count
+        return first
+
+    def is_committed(self, partition: int, offset: int) -> bool:
+        marks = self.ends if self.high_watermarks is None else self.high_watermarks
+        return marks[partition] > offset
+
+    async def wait_committed(self, partition: int, offset: int) -> None:
+        while not self.is_committed(partition, offset):
+            await self.changed.wait()
+        await trio.lowlevel.checkpoint()
+
+    def hold(self) -> None:
+        self.high_watermarks = dict(self.ends)
+
+    def move_on(self) -> None:
+        self.high_watermarks = None
+        self.changed.set()
+        self.changed = trio.Event()
+
+    def start_offset(self, partition: int) -> int:
+        return 0
+
+    def end_offset(self, partition: int) -> int:
+        return self.ends[partition]
+
+    async def read(self, partition: int, offset: int, max_bytes: int) -> bytes:
+        self.reads += 1
+        await self.reading_may_go_on.wait()
+        found = bytearray()
+        for batch in batches(memoryview(self.data[partition])):
+            if batch.last_offset < offset:
+                continue
+            if found and len(found) + batch.size > max_bytes:
+                break
+            found += batch.view
+        return bytes(found)
+
+    def keys(self, partition: int = 0) -> list[object]:
+        return [
+            records.decode_key(each.key)
+            for batch in batches(memoryview(self.data[partition]))
+            for each in log_records.decode(batch)
+            if each.key is not None
+        ]
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+Build = Callable[..., GroupCoordinator]
+
+
+@asynccontextmanager
+async def running(
+    clock: VirtualClock, log: MemoryLog, **config: int
+) -> AsyncIterator[GroupCoordinator]:
+    settings = {"initial_rebalance_delay_ms": 0, **config}
+    coordinator = GroupCoordinator(
+        log, GroupConfig(**settings), clock=clock, entropy=SeededEntropy(random.Random(1))
+    )
+    for partition in range(log.partition_count()):
+        coordinator.elected(partition, 0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(coordinator.run)
+        yield coordinator
+        nursery.cancel_scope.cancel()
+
+
+def a_join(member_id: str = "", group: str = "g", **said: object) -> Join:
+    values = {
+        "instance_id": None,
+        "client_id": "c",
+        "client_host": "/::1",
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 20_000,
+        "protocol_type": "consumer",
+        "protocols": (("range", b""),),
+        "fresh_id": "1",
+        "id_required": False,
+        **said,
+    }
+    return Join(group, member_id, **values)  # type: ignore[arg-type]
+
+
+def a_sync(joined: JoinAnswer, group: str = "g", **assignments: bytes) -> Sync:
+    given = assignments or {each.member_id: b"mine" for each in joined.members}
+    return Sync(group, joined.member_id, None, joined.generation, None, None, given)
+
+
+def a_commit(offset: int = 5, group: str = "g", **said: object) -> Commit:
+    values = {"member_id": "", "instance_id": None, "generation": -1, **said}
+    offsets = (OffsetToCommit("t", TOPIC_ID, 0, offset, -1, None),)
+    return Commit(group, offsets=offsets, **values)  # type: ignore[arg-type]
+
+
+async def a_member(groups: GroupCoordinator) -> JoinAnswer:
+    joined = await groups.join(a_join())
+    await groups.sync(a_sync(joined))
+    return joined
+
+
+async def fetched(groups: GroupCoordinator, group: str = "g") -> int:
+    (topic,) = await groups.fetch(group, [("t", None, [0])], require_stable=True)
+    return topic.partitions[0].offset.offset
+
+
+class Asked:
+    """A request in a task of its own."""
+
+    def __init__(self, nursery: trio.Nursery, ask: Callable[[], Awaitable[object]]) -> None:
+        self.answer: object = None
+        self.is_answered = trio.Event()
+        nursery.start_soon(self._run, ask)
+
+    async def _run(self, ask: Callable[[], Awaitable[object]]) -> None:
+        try:
+            self.answer = await ask()
+        except KafkaError as error:
+            self.answer = error.code
+        self.is_answered.set()
+
+
+async def test_the_first_assignment_of_one_member_needs_no_timer(clock: VirtualClock) -> None:
+    """With group.initial.rebalance.delay.ms=0 nothing is waited for: virtual time stands still."""
+    async with running(clock, MemoryLog()) as groups:
+        joined = await groups.join(a_join())
+        assert joined.error is ErrorCode.none
+        synced = await groups.sync(a_sync(joined))
+        assert synced == SyncAnswer(ErrorCode.none, "consumer", "range", b"mine")
+        assert clock.monotonic() == 0
+        assert groups.statistics.completed_rebalances == 1
+        assert groups.count_by_state() == {("Classic", "Stable"): 1}
+
+
+async def test_the_first_join_waits_for_others(clock: VirtualClock) -> None:
+    async with (
+        running(clock, MemoryLog(), initial_rebalance_delay_ms=3000) as groups,
+        trio.open_nursery() as nursery,
+    ):
+        one = Asked(nursery, lambda: groups.join(a_join(fresh_id="1")))
+        two = Asked(nursery, lambda: groups.join(a_join(fresh_id="2")))
+        await clock.run_for(2.999)
+        assert not one.is_answered.is_set()
+        await clock.run_for(3.002)
+        assert {getattr(each.answer, "member_id", None) for each in (one, two)} == {"c-1", "c-2"}
+
+
+async def test_sessions_end_on_time(clock: VirtualClock) -> None:
+    async with running(clock, MemoryLog()) as groups:
+        joined = await a_member(groups)
+        beat = Heartbeat("g", joined.member_id, None, joined.generation)
+        for _ in range(5):
+            await clock.run_for(9)
+            assert (await groups.heartbeat(beat)).error is ErrorCode.none
+        await clock.run_for(9.999)
+        assert groups.count_by_state() == {("Classic", "Stable"): 1}
+        await clock.run_for(0.001)
+        assert groups.count_by_state() == {("Classic", "Empty"): 1}
+        assert (await groups.heartbeat(beat)).error is ErrorCode.unknown_member_id
+
+
+async def test_many_groups_each_on_their_own_time(clock: VirtualClock) -> None:
+    async with running(clock, MemoryLog(8)) as groups:
+        for index in range(40):
+            group = f"g{index}"
+            joined = await groups.join(a_join(group=group, session_timeout_ms=6000 + 100 * index))
+            await groups.sync(a_sync(joined, group))
+        await clock.run_for(6.0 + 1.95)
+        assert groups.count_by_state() == {("Classic", "Empty"): 20, ("Classic", "Stable"): 20}
+
+
+@pytest.mark.parametrize("session_timeout_ms", [5999, 1_800_001])
+async def test_session_timeouts_have_bounds(clock: VirtualClock, session_timeout_ms: int) -> None:
+    async with running(clock, MemoryLog()) as groups:
+        answer = await groups.join(a_join(session_timeout_ms=session_timeout_ms))
+        assert answer.error is ErrorCode.invalid_session_timeout
+
+
+async def test_the_empty_group_id_is_for_offsets_alone(clock: VirtualClock) -> None:
+    invalid = ErrorCode.invalid_group_id
+    async with running(clock, MemoryLog()) as groups:
+        assert (await groups.join(a_join(group=""))).error is invalid
+        assert (await groups.sync(Sync("", "m", None, 1, None, None, {}))).error is invalid
+        assert (await groups.heartbeat(Heartbeat("", "m", None, 1))).error is invalid
+        assert (await groups.leave(Leave("", (Leaver("m"),)))).error is invalid
+        assert (await groups.delete_offsets("", [("t", 0)])).error is invalid
+        assert (await groups.commit(a_commit(group=""))).error is ErrorCode.none
+        assert await fetched(groups, "") == 5
+
+
+async def test_a_commit_is_answered_when_the_replicas_have_it(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as groups, trio.open_nursery() as nursery:
+        await groups.commit(a_commit(1))
+        log.hold()
+        commit = Asked(nursery, lambda: groups.commit(a_commit(2)))
+        await clock.settle()
+        fetch = Asked(nursery, lambda: fetched(groups))
+        await clock.settle()
+        assert not commit.is_answered.is_set()
+        assert not fetch.is_answered.is_set(), "what could be taken back was shown"
+        log.move_on()
+        await clock.settle()
+        assert getattr(commit.answer, "error", None) is ErrorCode.none
+        assert fetch.answer == 2
+
+
+async def test_answers_come_in_the_order_of_the_log(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as groups, trio.open_nursery() as nursery:
+        log.hold()
+        order: list[int] = []
+
+        async def commit(offset: int) -> None:
+            await groups.commit(a_commit(offset))
+            order.append(offset)
+
+        for offset in range(5):
+            nursery.start_soon(commit, offset)
+            await clock.settle()
+        log.move_on()
+        await clock.settle()
+        assert order == [0, 1, 2, 3, 4]
+
+
+async def test_replicas_that_do_not_follow_cost_the_commit_timeout(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    async with running(clock, log, commit_timeout_ms=5000) as groups:
+        async with trio.open_nursery() as nursery:
+            log.hold()
+            commit = Asked(nursery, lambda: groups.commit(a_commit(2)))
+            await clock.settle()
+            fetch = Asked(nursery, lambda: fetched(groups))
+            await clock.run_for(5)
+            assert getattr(commit.answer, "error", None) is ErrorCode.coordinator_not_available
+            assert fetch.answer is ErrorCode.not_coordinator
+            again = Asked(nursery, lambda: fetched(groups))
+            await clock.settle()
+            assert not again.is_answered.is_set(), "what could be taken back was shown"
+            log.move_on()
+        assert await fetched(groups) == 2, "it was written, only not known to be"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (ErrorCode.not_enough_replicas, ErrorCode.coordinator_not_available),
+        (ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator),
+        (ErrorCode.kafka_storage_error, ErrorCode.not_coordinator),
+        (ErrorCode.message_too_large, ErrorCode.unknown_server_error),
+    ],
+)
+async def test_what_the_log_refuses_has_not_happened(
+    clock: VirtualClock, code: ErrorCode, told: ErrorCode
+) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as groups:
+        log.fail_with = KafkaError(code)
+        assert (await groups.commit(a_commit())).partitions == (("t", 0, told),)
+        assert (await groups.join(a_join())).error is told
+        log.fail_with = None
+        assert await fetched(groups) == -1
+        assert groups.count_by_state() == {}
+
+
+async def test_the_assignments_that_could_not_be_stored(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as groups:
+        joined = await groups.join(a_join())
+        log.fail_with = NotLeader()
+        assert (await groups.sync(a_sync(joined))).error is ErrorCode.not_coordinator
+        log.fail_with = None
+        again = await groups.join(a_join(joined.member_id))
+        assert again.generation == joined.generation + 1
+        assert (await groups.sync(a_sync(again))).assignment == b"mine"
+
+
+async def test_state_survives_a_restart(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as groups:
+        joined = await a_member(groups)
+        await groups.commit(a_commit(7, member_id=joined.member_id, generation=1))
+        await groups.commit(a_commit(8, "simple"))
+    async with running(clock, log, offsets_load_buffer_bytes=100) as groups:
+        await clock.settle()
+        assert log.reads > 1, "a large partition is read a piece at a time"
+        assert groups.statistics.loads == 1
+        assert (await fetched(groups), await fetched(groups, "simple")) == (7, 8)
+        beat = Heartbeat("g", joined.member_id, None, joined.generation)
+        assert (await groups.heartbeat(beat)).error is ErrorCode.none
+        await clock.run_for(10)
+        assert (await groups.heartbeat(beat)).error is ErrorCode.unknown_member_id
+
+
+async def test_while_loading(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as groups:
+        joined = await a_member(groups)
+    log.reading_may_go_on = trio.Event()
+    async with running(clock, log) as groups:
+        with pytest.raises(LoadInProgress):
+            await groups.join(a_join())
+        with pytest.raises(LoadInProgress):
+            await fetched(groups)
+        with pytest.raises(LoadInProgress):
+            groups.list_groups([], [])
+        with pytest.raises(LoadInProgress):
+            groups.describe("g")
+        assert await groups.delete_groups(["g"]) == [("g", ErrorCode.coordinator_load_in_progress)]
+        # A member can't have been removed meanwhile, so there is no reason to alarm it.
+        beat = Heartbeat("g", joined.member_id, None, joined.generation)
+        assert (await groups.heartbeat(beat)).error is ErrorCode.none
+        log.reading_may_go_on.set()
+        await clock.settle()
+        assert groups.describe("g") is not None
+
+
+async def test_a_partition_that_cannot_be_read_is_fenced_alone(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = MemoryLog(2)
+    bad = log_records.build_batch([log_records.Record(0, 1, b"\x00\x01garbage", b"?")])
+    log.append(1, bad, 0)
+    in_bad = next(each for each in "abcdefgh" if _partition(each) == 1)
+    in_good = next(each for each in "abcdefgh" if _partition(each) == 0)
+    async with running(clock, log) as groups:
+        with caplog.at_level(logging.ERROR, "odradek.groups"):
+            await clock.settle()
+        assert "can't be loaded" in caplog.text
+        with pytest.raises(NotCoordinator):
+            await fetched(groups, in_bad)
+        assert await fetched(groups, in_good) == -1
+        assert groups.statistics.failed_loads == 1
+        log.data[1].clear()
+        log.ends[1] = 0
+        groups.elected(1, 1)
+        assert await fetched(groups, in_bad) == -1
+
+
+def _partition(group_id: str) -> int:
+    return ord(group_id) % 2
+
+
+async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as groups, trio.open_nursery() as nursery:
+        joined = await a_member(groups)
+        other = Asked(nursery, lambda: groups.join(a_join(fresh_id="2")))
+        await clock.settle()
+        log.hold()
+        commit = Asked(nursery, lambda: groups.commit(a_commit(group="other")))
+        await clock.settle()
+        groups.resigned(0)
+        groups.resigned(0)
+        await clock.settle()
+        assert getattr(other.answer, "error", None) is ErrorCode.not_coordinator
+        assert getattr(commit.answer, "error", None) is ErrorCode.not_coordinator
+        with pytest.raises(NotCoordinator):
+            await groups.sync(a_sync(joined))
+        assert groups.list_groups([], []) == []
+        log.move_on()
+        groups.elected(0, 1)
+        await clock.settle()
+        beat = Heartbeat("g", joined.member_id, None, joined.generation)
+        assert (await groups.heartbeat(beat)).error is ErrorCode.none
+
+
+async def test_resigning_while_loading(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as groups:
+        await a_member(groups)
+    log.reading_may_go_on = trio.Event()
+    async with running(clock, log) as groups:
+        await clock.settle()
+        groups.resigned(0)
+        groups.elected(0, 1)
+        log.reading_may_go_on.set()
+        await clock.settle()
+        assert groups.describe("g") is not None
+
+
+async def test_there_is_no_coordinator_before_there_is_a_topic(clock: VirtualClock) -> None:
+    async with running(clock, MemoryLog(0)) as groups:
+        with pytest.raises(NotCoordinator):
+            await groups.join(a_join())
+        with pytest.raises(KafkaError, match="coordinator_not_available"):
+            groups.partition_for("g")
+
+
+async def test_groups_are_listed_by_state_and_type(clock: VirtualClock) -> None:
+    async with running(clock, MemoryLog()) as groups:
+        await a_member(groups)
+        await groups.commit(a_commit(1, "simple"))
+        assert [each.group_id for each in groups.list_groups([], [])] == ["g", "simple"]
+        assert [each.group_id for each in groups.list_groups(["STABLE "], [])] == ["g"]
+        assert [each.state for each in groups.list_groups(["Empty", "Dead"], ["classic"])] == [
+            "Empty"
+        ]
+        assert groups.list_groups([], ["consumer"]) == []
+        assert groups.list_groups(["nonsense"], []) == []
+
+
+async def test_groups_are_deleted_with_their_offsets(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as groups:
+        await a_member(groups)
+        await groups.commit(a_commit(1, "simple"))
+        assert await groups.delete_groups(["g", "simple", "nobody", "simple"]) == [
+            ("g", ErrorCode.non_empty_group),
+            ("simple", ErrorCode.none),
+            ("nobody", ErrorCode.group_id_not_found),
+        ]
+        assert groups.describe("simple") is None
+        assert await fetched(groups, "simple") == -1
+    async with running(clock, log) as groups:
+        await clock.settle()
+        assert [each.group_id for each in groups.list_groups([], [])] == ["g"]
+
+
+async def test_offsets_are_deleted_unless_somebody_reads_there(clock: VirtualClock) -> None:
+    subscription = b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
+    async with running(clock, MemoryLog()) as groups:
+        missing = await groups.delete_offsets("g", [("t", 0)])
+        assert missing.error is ErrorCode.group_id_not_found
+        joined = await groups.join(a_join(protocols=(("range", subscription),)))
+        await groups.sync(a_sync(joined))
+        offsets = (OffsetToCommit("t", None, 0, 1, -1, ""), OffsetToCommit("u", None, 0, 1, -1, ""))
+        await groups.commit(Commit("g", joined.member_id, None, 1, offsets))
+        answer = await groups.delete_offsets("g", [("t", 0), ("u", 0), ("u", 7)])
+        assert [error for _, _, error in answer.partitions] == [
+            ErrorCode.group_subscribed_to_topic,
+            ErrorCode.none,
+            ErrorCode.none,
+        ]
+        (left,) = await groups.fetch("g", None, require_stable=False)
+        assert left.topic == "t"
+
+
+async def test_a_large_deletion_is_written_in_batches_that_fit(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    log.limit = 2000
+    async with running(clock, log) as groups:
+        offsets = tuple(OffsetToCommit("t", None, index, 1, -1, "") for index in range(500))
+        answer = await groups.commit(Commit("g", "", None, -1, offsets))
+        assert {error for _, _, error in answer.partitions} == {ErrorCode.none}
+        assert groups.offset_count == 500
+        assert await groups.delete_groups(["g"]) == [("g", ErrorCode.none)]
+        assert groups.offset_count == 0
+
+
+async def test_offsets_and_groups_expire(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    async with running(
+        clock, log, offsets_retention_ms=60_000, offsets_retention_check_interval_ms=10_000
+    ) as groups:
+        await groups.commit(a_commit(1, "simple"))
+        joined = await a_member(groups)
+        await groups.commit(a_commit(2, member_id=joined.member_id, generation=1))
+        await groups.leave(Leave("g", (Leaver(joined.member_id),)))
+        await clock.run_for(50)
+        assert groups.offset_count == 2
+        await groups.commit(a_commit(3, "simple"))
+        await clock.run_for(15)
+        # The group is empty for a minute; the simple one has committed since.
+        assert [each.group_id for each in groups.list_groups([], [])] == ["simple"]
+        await clock.run_for(60)
+        assert groups.list_groups([], []) == []
+        assert groups.statistics.offset_expirations == 2
+    async with running(clock, log) as groups:
+        await clock.settle()
+        assert groups.list_groups([], []) == []
+
+
+async def test_a_deleted_topics_offsets_go(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as groups:
+        await groups.commit(a_commit(1))
+        groups.topics_deleted([("other", TOPIC_ID), ("t", UUID(int=1))])
+        assert await fetched(groups) == 1
+        groups.topics_deleted([("t", TOPIC_ID)])
+        assert await fetched(groups) == -1
+        assert log.keys() == [OffsetKey("g", "t", 0)] * 2
+
+
+async def test_a_client_that_goes_away_leaves_its_group_as_it_is(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as groups:
+        joined = await groups.join(a_join())
+        log.hold()
+        with trio.move_on_after(0):
+            await groups.sync(a_sync(joined))
+        log.move_on()
+        await clock.settle()
+        assert groups.count_by_state() == {("Classic", "Stable"): 1}
+
+
+async def test_a_bug_in_one_partition_hits_that_partition_alone(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = MemoryLog(2)
+    here = next(each for each in "abcdefgh" if _partition(each) == 1)
+    there = next(each for each in "abcdefgh" if _partition(each) == 0)
+    async with running(clock, log) as groups, trio.open_nursery() as nursery:
+        joined = await groups.join(a_join(group=here))
+        await groups.sync(a_sync(joined, here))
+        waiting = Asked(nursery, lambda: groups.join(a_join(group=here, fresh_id="2")))
+        await clock.settle()
+        groups._led[1].shard.groups[here].roster.leader_id = "nobody"  # which can't be
+        with pytest.raises(KafkaError, match="unknown_server_error"):
+            await groups.join(a_join(joined.member_id, here))
+        await clock.settle()
+        assert getattr(waiting.answer, "error", None) is ErrorCode.not_coordinator
+        assert "broke an invariant" in caplog.text
+        with pytest.raises(NotCoordinator):
+            await groups.join(a_join(group=here))
+        assert (await groups.join(a_join(group=there))).error is ErrorCode.none

@@ -1,0 +1,373 @@
+"""Group state on its way into `__consumer_offsets` and back."""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek.broker.groups import records
+from odradek.broker.groups.actions import (
+    CommittedOffset,
+    GroupKey,
+    OffsetKey,
+    Record,
+    StoredGroup,
+    StoredMember,
+)
+from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.shard import Shard
+from odradek.broker.groups.store import (
+    Loader,
+    RecordsTooLarge,
+    build_batches,
+    java_string_hash,
+    partition_for,
+)
+from odradek.broker.groups.subscription import subscribed_topics
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.records import records as log_records
+from odradek.protocol.records.batch import read_header
+from tests.broker.groups.stage import metadata
+
+TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
+MEMBER = StoredMember("m-1", "i", "c", "/127.0.0.1", 300_000, 45_000, b"sub", b"ass")
+GROUP = StoredGroup("consumer", 7, "range", "m-1", 1234, (MEMBER,))
+
+# Which partition, and which hash
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("group", 98629247),
+        ("test-group", 627841412),
+        ("console-consumer-12345", 158455506),
+        ("été", 227742),
+        ("\U0001f600", 1772899),  # outside the BMP: two code units
+        ("polygenelubricants", -(2**31)),
+    ],
+)
+def test_java_string_hash(text: str, expected: int) -> None:
+    """Values from Java's String.hashCode."""
+    assert java_string_hash(text) == expected
+
+
+def test_partition_for() -> None:
+    """Utils.abs: of the smallest int there is no absolute value, and it stands for 0."""
+    assert partition_for("polygenelubricants", 50) == 0
+    assert partition_for("group", 50) == 98629247 % 50
+    assert partition_for("test-group", 50) == 627841412 % 50
+
+
+# Bytes, written out by hand from Kafka's schemas
+
+
+def test_a_commit_is_written_in_version_4() -> None:
+    key = OffsetKey("g", "t", 3)
+    value = CommittedOffset(42, 5, "m", 1000, None, TOPIC_ID)
+    assert records.encode(Record(key, value)) == (
+        bytes.fromhex("0001" "000167" "000174" "00000003"),
+        bytes.fromhex(
+            "0004" "000000000000002a" "00000005" "026d" "00000000000003e8"
+            "01" "00" "10" "00112233445566778899aabbccddeeff"
+        ),
+    )  # fmt: skip
+
+
+def test_a_commit_without_a_topic_id_has_no_tag() -> None:
+    _, value = records.encode(Record(OffsetKey("g", "t", 3), CommittedOffset(42, -1, "", 1000)))
+    assert value == bytes.fromhex(
+        "0004" "000000000000002a" "ffffffff" "01" "00000000000003e8" "00"
+    )  # fmt: skip
+
+
+def test_a_commit_with_an_expiry_of_its_own_is_written_in_version_1() -> None:
+    value = CommittedOffset(42, 5, "m", 1000, 2000, TOPIC_ID)
+    _, encoded = records.encode(Record(OffsetKey("g", "t", 3), value))
+    assert encoded == bytes.fromhex(
+        "0001" "000000000000002a" "00016d" "00000000000003e8" "00000000000007d0"
+    )  # fmt: skip
+
+
+def test_a_group_is_written_in_version_3() -> None:
+    assert records.encode(Record(GroupKey("g"), GROUP)) == (
+        bytes.fromhex("0002" "000167"),
+        bytes.fromhex("0003" "0008") + b"consumer" + bytes.fromhex("00000007" "0005") + b"range"
+        + bytes.fromhex("0003") + b"m-1" + bytes.fromhex("00000000000004d2" "00000001")
+        + bytes.fromhex("0003") + b"m-1" + bytes.fromhex("0001") + b"i" + bytes.fromhex("0001") + b"c"
+        + bytes.fromhex("000a") + b"/127.0.0.1" + bytes.fromhex("000493e0" "0000afc8")
+        + bytes.fromhex("00000003") + b"sub" + bytes.fromhex("00000003") + b"ass",
+    )  # fmt: skip
+
+
+def test_an_empty_group_has_no_protocol_and_no_leader() -> None:
+    _, value = records.encode(Record(GroupKey("g"), StoredGroup("", 0, None, None, 1234)))
+    assert value == bytes.fromhex(
+        "0003" "0000" "00000000" "ffff" "ffff" "00000000000004d2" "00000000"
+    )  # fmt: skip
+
+
+def test_tombstones_have_no_value() -> None:
+    assert records.encode(Record(GroupKey("g"), None))[1] is None
+    assert records.encode(Record(OffsetKey("g", "t", 0), None))[1] is None
+
+
+texts = st.text(max_size=8)
+ids = st.one_of(st.none(), st.uuids().filter(lambda each: each.int != 0))
+times = st.integers(0, 2**50)
+offsets = st.one_of(
+    st.builds(
+        CommittedOffset, st.integers(0, 2**62), st.integers(-1, 9), texts, times, st.none(), ids
+    ),
+    st.builds(CommittedOffset, st.integers(0, 2**62), st.just(-1), texts, times, times),
+)
+members = st.builds(
+    StoredMember,
+    texts,
+    st.one_of(st.none(), texts),
+    texts,
+    texts,
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 2**31 - 1),
+    st.binary(max_size=8),
+    st.binary(max_size=8),
+)
+groups = st.builds(
+    StoredGroup,
+    texts,
+    st.integers(0, 2**31 - 1),
+    st.one_of(st.none(), texts),
+    st.one_of(st.none(), texts),
+    times,
+    st.lists(members, max_size=3).map(tuple),
+)
+some_records = st.one_of(
+    st.builds(
+        Record, st.builds(OffsetKey, texts, texts, st.integers(0, 9)), st.one_of(st.none(), offsets)
+    ),
+    st.builds(Record, st.builds(GroupKey, texts), st.one_of(st.none(), groups)),
+)
+
+
+@given(some_records)
+def test_what_is_written_is_read(record: Record) -> None:
+    raw_key, raw_value = records.encode(record)
+    key = records.decode_key(raw_key)
+    value = None if raw_value is None else records.decode_value(key, raw_value)
+    assert Record(key, value) == record
+
+
+# Batches
+
+
+def commits(count: int, metadata_bytes: int = 10) -> list[Record]:
+    return [
+        Record(OffsetKey("g", "t", index), CommittedOffset(index, -1, "m" * metadata_bytes, 1))
+        for index in range(count)
+    ]
+
+
+def test_records_are_split_into_batches_that_fit() -> None:
+    wanted = commits(1000)
+    found = list(build_batches(wanted, now_ms=5, compression=0, batch_bytes_max=4096, atomic=False))
+    assert len(found) > 5
+    assert [record for _, part in found for record in part] == wanted
+    for batch, part in found:
+        header = read_header(memoryview(batch))
+        assert len(batch) <= 4096
+        assert header.record_count == len(part)
+        assert header.max_timestamp == 5
+        header.check()
+
+
+def test_a_record_that_fits_into_no_batch_goes_alone_and_is_refused_by_the_log() -> None:
+    found = list(
+        build_batches(commits(3, 5000), now_ms=5, compression=0, batch_bytes_max=4096, atomic=False)
+    )
+    assert [len(part) for _, part in found] == [1, 1, 1]
+
+
+def test_atomic_records_are_in_one_batch_or_in_none() -> None:
+    with pytest.raises(RecordsTooLarge):
+        list(
+            build_batches(commits(1000), now_ms=5, compression=0, batch_bytes_max=4096, atomic=True)
+        )
+    (one,) = build_batches(commits(3), now_ms=5, compression=0, batch_bytes_max=4096, atomic=True)
+    assert len(one[1]) == 3
+
+
+# Loading
+
+
+class Log:
+    """Batches with their offsets, as they would be read."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.next_offset = 0
+
+    def append(
+        self,
+        plain: list[tuple[bytes | None, bytes | None]],
+        producer_id: int = -1,
+        control: bool = False,
+    ) -> None:
+        base = self.next_offset
+        self.data += log_records.build_batch(
+            [
+                log_records.Record(base + index, 1, key, value)
+                for index, (key, value) in enumerate(plain)
+            ],
+            base_offset=base,
+            producer_id=producer_id,
+            producer_epoch=0 if producer_id >= 0 else -1,
+            transactional=producer_id >= 0,
+            control=control,
+        )
+        self.next_offset += len(plain)
+
+    def marker(self, producer_id: int, kind: int) -> None:
+        key = (0).to_bytes(2, "big") + kind.to_bytes(2, "big")
+        self.append([(key, bytes(6))], producer_id, control=True)
+
+
+def load(data: bytes | bytearray) -> Shard:
+    shard = Shard(GroupConfig())
+    loader = Loader(shard)
+    for _ in loader.feed(data):
+        pass
+    for _ in loader.finish():
+        pass
+    return shard
+
+
+def test_loading_follows_transactions() -> None:
+    log = Log()
+    first = records.encode(Record(OffsetKey("g", "t", 0), CommittedOffset(1)))
+    second = records.encode(Record(OffsetKey("g", "t", 0), CommittedOffset(2)))
+    third = records.encode(Record(OffsetKey("g", "t", 1), CommittedOffset(3)))
+    log.append([first])
+    log.append([second], producer_id=5)
+    log.append([third], producer_id=6)
+    log.marker(5, 1)
+    log.marker(6, 0)
+    shard = load(log.data)
+    assert [each.offset.offset for each in shard.offsets.fetch("g", "t", None, [0, 1], require_stable=True).partitions] == [2, -1]  # fmt: skip
+    log.append([third], producer_id=7)
+    assert load(log.data).offsets.is_unstable("g", "t", 1)
+
+
+def test_loading_skips_kinds_it_does_not_know(caplog: pytest.LogCaptureFixture) -> None:
+    log = Log()
+    log.append([(b"\x00\x63what", b"ever"), (None, b"?")])
+    log.append([(b"\x00\x03\x00\x01g", b"\x00\x00")])  # a consumer group's epoch
+    log.append([records.encode(Record(GroupKey("g"), GROUP))])
+    with caplog.at_level(logging.WARNING, "odradek.groups"):
+        shard = load(log.data)
+    assert list(shard.groups) == ["g"]
+    assert len(caplog.records) == 3
+
+
+def test_loading_does_not_guess_what_it_cannot_read() -> None:
+    log = Log()
+    log.append([(b"\x00\x01\x00\x01g", b"\x00\x04")])
+    with pytest.raises(KafkaError):
+        load(log.data)
+    with pytest.raises(KafkaError):
+        load(log.data[:-3])
+
+
+def test_loading_gives_others_a_turn() -> None:
+    log = Log()
+    log.append([records.encode(each) for each in commits(1000)])
+    loader = Loader(Shard(GroupConfig()))
+    steps = sum(1 for _ in loader.feed(log.data)) + sum(1 for _ in loader.finish())
+    assert steps > 10
+    assert loader.next_offset == loader.record_count == 1000
+
+
+few = st.sampled_from("gh")
+few_records = st.one_of(
+    st.builds(
+        Record,
+        st.builds(OffsetKey, few, few, st.integers(0, 1)),
+        st.one_of(st.none(), st.builds(CommittedOffset, st.integers(0, 9))),
+    ),
+    st.builds(
+        Record,
+        st.builds(GroupKey, few),
+        st.one_of(
+            st.none(),
+            st.builds(StoredGroup, st.just("consumer"), st.integers(0, 9), st.none(), st.none()),
+            st.just(GROUP),
+        ),
+    ),
+)
+log_steps = st.one_of(
+    st.tuples(st.just("plain"), st.lists(few_records, min_size=1, max_size=3)),
+    st.tuples(st.just("transaction"), st.builds(Record, st.builds(OffsetKey, few, few, st.just(0)), st.builds(CommittedOffset, st.integers(0, 9)))),
+    st.tuples(st.just("marker"), st.booleans()),
+)  # fmt: skip
+
+
+@given(st.lists(log_steps, max_size=12))
+@settings(deadline=None)
+def test_loading_the_last_of_each_key_is_loading_all(history: list[tuple[str, object]]) -> None:
+    log, plain = Log(), Shard(GroupConfig())
+    for what, extra in history:
+        offset = log.next_offset
+        if what == "plain":
+            assert isinstance(extra, list)
+            log.append([records.encode(each) for each in extra])
+            for position, each in enumerate(extra):
+                plain.replay(_copy(each), offset + position)
+        elif what == "transaction":
+            assert isinstance(extra, Record)
+            log.append([records.encode(extra)], producer_id=5)
+            plain.replay(_copy(extra), offset, 5)
+        else:
+            log.marker(5, 1 if extra else 0)
+            plain.end_transaction(5, committed=bool(extra))
+    shard = load(log.data)
+    assert shard.offsets._groups == plain.offsets._groups
+    assert shard.offsets._unstable == plain.offsets._unstable
+    assert shard.groups.keys() == plain.groups.keys()
+    for group_id, group in shard.groups.items():
+        assert group.stored({}) == plain.groups[group_id].stored({})
+
+
+def _copy(record: Record) -> Record:
+    """Replaying keeps the value and notes its place in it."""
+    key, value = record
+    return Record(
+        key, None if value is None else records.decode_value(key, records._encode_value(value))
+    )
+
+
+# What consumers subscribe to
+
+
+def test_subscribed_topics() -> None:
+    assert subscribed_topics([metadata("t", "u"), metadata("v")]) == {"t", "u", "v"}
+    assert subscribed_topics([metadata()]) == frozenset()
+    newer = b"\x00\x03" + metadata("t")[2:] + b"and more in later versions"
+    assert subscribed_topics([newer]) == {"t"}
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"", b"\x00", b"\xff\xff\x00\x00\x00\x00", metadata("t")[:-1], b"\x00\x00\x7f\xff\xff\xff"],
+)
+def test_subscriptions_that_are_not_understood(garbage: bytes) -> None:
+    assert subscribed_topics([metadata("t"), garbage]) is None
+
+
+@given(st.binary(max_size=64))
+def test_no_metadata_breaks_it(data: bytes) -> None:
+    subscribed_topics([data])

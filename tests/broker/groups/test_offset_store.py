@@ -1,0 +1,224 @@
+"""Committed offsets: replayed, pending in transactions, fetched, expired, forgotten."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.broker.groups.actions import CommittedOffset, OffsetKey
+from odradek.broker.groups.expiry import ExpiryRule, is_expired
+from odradek.broker.groups.offsets import OffsetStore
+from odradek.protocol.errors import ErrorCode
+
+KEY = OffsetKey("g", "t", 0)
+OLD, NEW = UUID(int=1), UUID(int=2)
+HOUR_MS = 3_600_000
+
+
+def at(record_offset: int, offset: int, **more: object) -> CommittedOffset:
+    return CommittedOffset(offset, record_offset=record_offset, **more)  # type: ignore[arg-type]
+
+
+def offset_of(store: OffsetStore, key: OffsetKey = KEY) -> int | None:
+    held = store.get(key)
+    return None if held is None else held.offset
+
+
+def test_the_last_commit_holds() -> None:
+    store = OffsetStore()
+    store.put(KEY, at(0, 5))
+    store.put(KEY, at(1, 7))
+    assert offset_of(store) == 7
+    assert store.count == 1
+
+
+def test_a_tombstone_removes_and_leaves_nothing_behind() -> None:
+    store = OffsetStore()
+    store.put(KEY, at(0, 5))
+    store.remove(KEY)
+    store.remove(KEY)
+    assert offset_of(store) is None
+    assert store.count == 0
+    assert list(store.groups()) == []
+    assert store._groups == {}
+
+
+def test_a_transactions_offsets_hold_from_its_commit_marker_on() -> None:
+    store = OffsetStore()
+    store.put(KEY, at(0, 5))
+    store.put(KEY, at(1, 9), producer_id=77)
+    assert offset_of(store) == 5
+    assert store.is_unstable(*KEY)
+    store.end_transaction(77, committed=True)
+    assert offset_of(store) == 9
+    assert not store.is_unstable(*KEY)
+    assert not store.has_open_transactions("g")
+
+
+def test_an_aborted_transactions_offsets_never_hold() -> None:
+    store = OffsetStore()
+    store.put(KEY, at(0, 9), producer_id=77)
+    assert list(store.groups()) == ["g"]
+    store.end_transaction(77, committed=False)
+    assert offset_of(store) is None
+    assert list(store.groups()) == []
+
+
+def test_a_marker_of_nobody_is_nothing() -> None:
+    OffsetStore().end_transaction(1, committed=True)
+
+
+def test_of_a_plain_and_a_transactional_commit_the_later_record_holds() -> None:
+    store = OffsetStore()
+    store.put(KEY, at(1, 9), producer_id=77)
+    store.put(KEY, at(2, 20))
+    store.end_transaction(77, committed=True)
+    assert offset_of(store) == 20
+
+
+def test_a_tombstone_removes_what_is_pending_too() -> None:
+    store = OffsetStore()
+    other = OffsetKey("g", "t", 1)
+    store.put(KEY, at(0, 9), producer_id=77)
+    store.put(KEY, at(1, 10), producer_id=78)
+    store.put(other, at(2, 11), producer_id=77)
+    store.remove(KEY)
+    assert not store.is_unstable(*KEY)
+    store.end_transaction(77, committed=True)
+    store.end_transaction(78, committed=True)
+    assert offset_of(store) is None
+    assert offset_of(store, other) == 11
+
+
+def test_fetch_of_what_was_never_committed_is_minus_one() -> None:
+    (found,) = OffsetStore().fetch("g", "t", None, [3], require_stable=True).partitions
+    assert (found.offset.offset, found.offset.leader_epoch, found.offset.metadata) == (-1, -1, "")
+    assert found.error is ErrorCode.none
+
+
+def test_who_wants_stable_offsets_is_sent_away_from_pending_ones() -> None:
+    store = OffsetStore()
+    store.put(KEY, at(0, 5))
+    store.put(KEY, at(1, 9), producer_id=77)
+    (stable,) = store.fetch("g", "t", None, [0], require_stable=True).partitions
+    assert stable.error is ErrorCode.unstable_offset_commit
+    assert stable.offset.offset == -1
+    (any_,) = store.fetch("g", "t", None, [0], require_stable=False).partitions
+    assert any_.offset.offset == 5
+
+
+@pytest.mark.parametrize(
+    ("committed_for", "asked_for", "expected"),
+    [(OLD, OLD, 5), (OLD, NEW, -1), (OLD, None, 5), (None, NEW, 5), (None, None, 5)],
+)
+def test_an_offset_of_a_topic_that_was_made_anew_is_not_its(
+    committed_for: UUID | None, asked_for: UUID | None, expected: int
+) -> None:
+    store = OffsetStore()
+    store.put(KEY, at(0, 5, topic_id=committed_for))
+    (found,) = store.fetch("g", "t", asked_for, [0], require_stable=False).partitions
+    assert found.offset.offset == expected
+
+
+def test_fetch_all_and_keys_know_every_partition() -> None:
+    store = OffsetStore()
+    for topic, partition in (("t", 0), ("t", 1), ("u", 0)):
+        store.put(OffsetKey("g", topic, partition), at(0, partition))
+    store.put(OffsetKey("g", "v", 0), at(1, 1), producer_id=5)
+    store.put(OffsetKey("other", "t", 0), at(2, 1))
+    topics = store.fetch_all("g", require_stable=False)
+    assert [(each.topic, len(each.partitions)) for each in topics] == [("t", 2), ("u", 1)]
+    assert sorted(store.keys("g")) == [
+        ("g", "t", 0),
+        ("g", "t", 1),
+        ("g", "u", 0),
+        ("g", "v", 0),
+    ]
+
+
+def test_a_deleted_topics_offsets_are_found_but_not_its_namesakes() -> None:
+    store = OffsetStore()
+    store.put(OffsetKey("a", "t", 0), at(0, 1, topic_id=OLD))
+    store.put(OffsetKey("b", "t", 0), at(1, 1, topic_id=NEW))
+    store.put(OffsetKey("c", "t", 0), at(2, 1))
+    store.put(OffsetKey("d", "t", 0), at(3, 1, topic_id=OLD), producer_id=9)
+    store.put(OffsetKey("a", "u", 0), at(4, 1, topic_id=OLD))
+    assert [key.group_id for key in store.of_topic("t", OLD)] == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "committed_ms", "expires_ms", "now_ms", "expired"),
+    [
+        (None, 0, None, 10 * HOUR_MS, False),  # a group in a rebalance keeps everything
+        (ExpiryRule(None), 0, None, HOUR_MS - 1, False),
+        (ExpiryRule(None), 0, None, HOUR_MS, True),
+        (ExpiryRule(since_ms=HOUR_MS), 0, None, 2 * HOUR_MS - 1, False),  # empty since then
+        (ExpiryRule(since_ms=HOUR_MS), 0, None, 2 * HOUR_MS, True),
+        (ExpiryRule(since_ms=HOUR_MS), 0, 100, 100, True),  # an old client said so itself
+        (ExpiryRule(None), 0, 20 * HOUR_MS, 19 * HOUR_MS, False),
+    ],
+)
+def test_expiry(
+    rule: ExpiryRule | None, committed_ms: int, expires_ms: int | None, now_ms: int, expired: bool
+) -> None:
+    offset = CommittedOffset(1, commit_timestamp_ms=committed_ms, expire_timestamp_ms=expires_ms)
+    assert is_expired(offset, rule, now_ms=now_ms, retention_ms=HOUR_MS) is expired
+
+
+def test_what_a_transaction_may_replace_does_not_expire() -> None:
+    store = OffsetStore()
+    store.put(KEY, at(0, 5, commit_timestamp_ms=0))
+    everything = {"now_ms": 2 * HOUR_MS, "retention_ms": HOUR_MS}
+    assert store.expired("g", ExpiryRule(None), **everything) == [KEY]
+    store.put(KEY, at(1, 9), producer_id=77)
+    assert store.expired("g", ExpiryRule(None), **everything) == []
+
+
+keys = st.builds(OffsetKey, st.sampled_from("gh"), st.sampled_from("tu"), st.integers(0, 1))
+steps = st.one_of(
+    st.tuples(st.just("put"), keys, st.sampled_from([-1, 7, 8])),
+    st.tuples(st.just("remove"), keys, st.just(-1)),
+    st.tuples(st.just("end"), st.sampled_from([7, 8]), st.booleans()),
+)
+
+
+@given(st.lists(steps, max_size=40))
+def test_it_is_what_a_simpler_store_is(history: list[tuple[str, object, object]]) -> None:
+    """Against one flat dict for what holds, and one list for what is pending."""
+    store = OffsetStore()
+    held: dict[OffsetKey, CommittedOffset] = {}
+    pending: list[tuple[int, OffsetKey, CommittedOffset]] = []
+    for record_offset, (what, key, extra) in enumerate(history):
+        if what == "put":
+            assert isinstance(key, OffsetKey)
+            committed = at(record_offset, record_offset)
+            assert isinstance(extra, int)
+            store.put(key, committed, extra)
+            if extra == -1:
+                held[key] = committed
+            else:
+                pending.append((extra, key, committed))
+        elif what == "remove":
+            assert isinstance(key, OffsetKey)
+            store.remove(key)
+            held.pop(key, None)
+            pending = [each for each in pending if each[1] != key]
+        else:
+            assert isinstance(key, int)
+            store.end_transaction(key, committed=bool(extra))
+            mine = {each[1]: each[2] for each in pending if each[0] == key}
+            pending = [each for each in pending if each[0] != key]
+            for each, committed in mine.items() if extra else ():
+                if each not in held or held[each].record_offset < committed.record_offset:
+                    held[each] = committed
+        assert store.count == len(held)
+        for each in {*held, *(key for _, key, _ in pending)}:
+            assert store.get(each) == held.get(each)
+            assert store.has(each)
+            assert store.is_unstable(*each) == any(key == each for _, key, _ in pending)
+        assert set(store.groups()) == {
+            each.group_id for each in (*held, *(key for _, key, _ in pending))
+        }
