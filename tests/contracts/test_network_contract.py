@@ -16,6 +16,7 @@ from odradek.testing.virtual_files import VirtualFiles
 from tests.contracts.conftest import TwoHosts
 
 MIB = 1 << 20
+THREE_MIB = b"".join(b"%07d\n" % n for n in range(3 * MIB // 8))
 
 
 async def receive(connection: Connection, size: int) -> bytes:
@@ -47,12 +48,12 @@ async def send_and_receive(
 
 @pytest.fixture(params=["real file", "virtual file"])
 def file(request: pytest.FixtureRequest, tmp_path: OsPath) -> File:
-    """Three MiB of bytes that repeat nowhere near."""
+    """Three MiB, no two lines alike."""
     files = RealFiles(max_open=8) if request.param == "real file" else VirtualFiles(VirtualDisk())
     path = Path(tmp_path) / "f"
     files.make_directory(path.parent)
     made = files.open(path, create=True)
-    made.append_v([b"".join(b"%07d\n" % n for n in range(3 * MIB // 8))])
+    made.append_v([THREE_MIB])
     return made
 
 

@@ -1,0 +1,98 @@
+"""The six seams of any number of simulated nodes, all from one seed.
+
+    world = VirtualWorld(seed=7)
+    node = world.node("broker-1")
+    world.run(main)                       # trio on the world's clock, scheduled by the seed
+    node = world.restart(node, seed=3)    # power cut; the disk as that crash left it
+
+The same seed and the same code make the same run: time moves only when told, nothing is threaded,
+trio's own order of tasks is drawn from the seed. (Across processes, fix PYTHONHASHSEED as well.)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import trio
+
+from odradek.seams import Seams
+from odradek.seams.entropy import SeededEntropy
+from odradek.testing.power import Power
+from odradek.testing.virtual_clock import VirtualClock
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_files import VirtualFiles
+from odradek.testing.virtual_network import VirtualNetwork, VirtualWires
+from odradek.testing.virtual_objects import VirtualBucket, VirtualObjects
+from odradek.testing.virtual_offload import VirtualOffload
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class VirtualNode:
+    """A node's doors, all on one switch."""
+
+    name: str
+    power: Power
+    disk: VirtualDisk
+    files: VirtualFiles
+    network: VirtualNetwork
+    offload: VirtualOffload
+    objects: VirtualObjects
+    seams: Seams
+
+
+class VirtualWorld:
+    def __init__(self, seed: int = 0, *, fragment: bool = False) -> None:
+        self.seed = seed
+        self.clock = VirtualClock()
+        self.wires = VirtualWires(self._entropy("wires"), fragment=fragment)
+        self.bucket = VirtualBucket()
+        self._starts = 0
+
+    def node(self, name: str, disk: VirtualDisk | None = None) -> VirtualNode:
+        """A node that starts on `disk`, or on an empty one."""
+        self._starts += 1
+        power = Power()
+        entropy = self._entropy(f"{name} {self._starts}")
+        files = VirtualFiles(disk or VirtualDisk(), power)
+        network = self.wires.host(name, power)
+        offload = VirtualOffload(power, entropy)
+        return VirtualNode(
+            name=name,
+            power=power,
+            disk=files.disk,
+            files=files,
+            network=network,
+            offload=offload,
+            objects=VirtualObjects(self.bucket, power),
+            seams=Seams(
+                clock=self.clock, entropy=entropy, network=network, files=files, offload=offload
+            ),
+        )
+
+    def restart(self, node: VirtualNode, seed: int) -> VirtualNode:
+        """Cut a node's power if it has any, and start it again on what that left of its disk.
+
+        The tasks of the old node are their owner's to cancel, after this.
+        """
+        node.power.cut()
+        return self.node(node.name, node.disk.crash(seed))
+
+    def run(self, main: Callable[[], Awaitable[T]]) -> T:
+        """`trio.run` on this clock, tasks taken in an order that the seed decides."""
+        runner: Any = trio._core._run  # no public door; hypothesis goes through the same one
+        before = runner._ALLOW_DETERMINISTIC_SCHEDULING, runner._r.getstate()
+        runner._ALLOW_DETERMINISTIC_SCHEDULING = True
+        runner._r.seed(self.seed)
+        try:
+            return trio.run(main, clock=self.clock)
+        finally:
+            runner._ALLOW_DETERMINISTIC_SCHEDULING = before[0]
+            runner._r.setstate(before[1])
+
+    def _entropy(self, name: str) -> SeededEntropy:
+        return SeededEntropy(random.Random(f"{self.seed} {name}"))

@@ -1,0 +1,82 @@
+"""Virtual time moves when told, for trio and for the seam at once."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from odradek.testing.virtual_clock import VirtualClock
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    """pytest-trio runs the test on it."""
+    return VirtualClock(epoch_ms=1_000_000)
+
+
+async def test_nothing_moves_by_itself(clock: VirtualClock) -> None:
+    woken = []
+
+    async def sleeper() -> None:
+        await clock.sleep(1)
+        woken.append(clock.monotonic())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sleeper)
+        for _ in range(100):
+            await trio.testing.wait_all_tasks_blocked()
+        assert woken == []
+        assert (clock.monotonic(), trio.current_time(), clock.wall_ms()) == (0.0, 0.0, 1_000_000)
+        clock.advance(1.5)
+        await clock.settle()
+        assert woken == [1.5]
+    assert clock.wall_ms() == 1_001_500
+
+
+async def test_run_for_stops_at_every_deadline(clock: VirtualClock) -> None:
+    seen: list[tuple[str, float]] = []
+
+    async def tick() -> None:
+        for _ in range(3):
+            await trio.sleep(0.1)
+            seen.append(("tick", round(clock.monotonic(), 3)))
+
+    async def give_up() -> None:
+        with trio.move_on_after(0.25):
+            await trio.sleep_forever()
+        seen.append(("gave up", clock.monotonic()))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tick)
+        nursery.start_soon(give_up)
+        await clock.run_for(0.2)
+        assert seen == [("tick", 0.1), ("tick", 0.2)]
+        await clock.run_for(10)
+    assert seen == [("tick", 0.1), ("tick", 0.2), ("gave up", 0.25), ("tick", 0.3)]
+    assert clock.monotonic() == 10.2
+
+
+async def test_awkward_numbers_do_not_hold_it_up(clock: VirtualClock) -> None:
+    clock.advance(1e7 + 0.1)
+    woken = []
+
+    async def sleeper(seconds: float) -> None:
+        await trio.sleep(seconds)
+        woken.append(seconds)
+
+    async with trio.open_nursery() as nursery:
+        for seconds in (1e-9, 0.1 + 0.2, 1 / 3, 0.7):
+            nursery.start_soon(sleeper, seconds)
+        await clock.run_for(1)
+    assert woken == [1e-9, 0.1 + 0.2, 1 / 3, 0.7]
+
+
+async def test_the_wall_clock_can_be_corrected(clock: VirtualClock) -> None:
+    clock.advance(2)
+    clock.set_wall_ms(500)
+    assert (clock.wall_ms(), clock.monotonic()) == (500, 2.0)
+    clock.advance(0.25)
+    assert (clock.wall_ms(), clock.monotonic()) == (750, 2.25)
+    with pytest.raises(ValueError):
+        clock.advance(-1)

@@ -1,0 +1,198 @@
+"""Delays, partitions, cuts and crashes on the virtual wires, in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from odradek.seams.network import Connection, ConnectionLost
+from odradek.testing.power import NodeCrashed
+from odradek.testing.virtual_clock import VirtualClock
+from odradek.testing.virtual_network import WINDOW_BYTES
+from odradek.testing.virtual_world import VirtualNode, VirtualWorld
+
+
+@pytest.fixture
+def world() -> VirtualWorld:
+    return VirtualWorld(seed=1)
+
+
+@pytest.fixture
+def clock(world: VirtualWorld) -> VirtualClock:
+    return world.clock
+
+
+async def connected(world: VirtualWorld) -> tuple[VirtualNode, Connection, VirtualNode, Connection]:
+    a, b = world.node("a"), world.node("b")
+    [listener] = await b.network.listen("b", 9092)
+    client = await a.network.connect("b", 9092)
+    return a, client, b, await listener.accept()
+
+
+class Receiver:
+    """Notes what comes, and when."""
+
+    def __init__(self, world: VirtualWorld, connection: Connection) -> None:
+        self.clock = world.clock
+        self.connection = connection
+        self.came: list[tuple[bytes, float]] = []
+        self.end: str | None = None
+
+    async def run(self) -> None:
+        room = memoryview(bytearray(1 << 20))
+        try:
+            while got := await self.connection.receive_into(room):
+                self.came.append((bytes(room[:got]), self.clock.monotonic()))
+            self.end = "end"
+        except ConnectionLost:
+            self.end = "lost"
+
+
+async def test_bytes_take_their_time_and_keep_their_order(
+    world: VirtualWorld, clock: VirtualClock
+) -> None:
+    _, client, _, server = await connected(world)
+    world.wires.set_delay(0.5, 2.0)
+    receiver = Receiver(world, server)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receiver.run)
+        for n in range(20):
+            await client.send([b"%d" % (n % 10)])
+        await clock.run_for(0.4)
+        assert receiver.came == []
+        await clock.run_for(2)
+        nursery.cancel_scope.cancel()
+    assert b"".join(data for data, _ in receiver.came) == b"01234567890123456789"
+    assert all(0.5 <= at <= 2.0 for _, at in receiver.came)
+
+
+async def test_a_partition_holds_back_and_loses_nothing(
+    world: VirtualWorld, clock: VirtualClock
+) -> None:
+    _, client, _, server = await connected(world)
+    receiver = Receiver(world, server)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receiver.run)
+        await client.send([b"before"])
+        await clock.run_for(1)
+        world.wires.partition("a", "b")
+        await client.send([b"during"])
+        await client.aclose()
+        await clock.run_for(100)
+        assert receiver.came == [(b"before", 0.0)]
+        assert receiver.end is None
+        world.wires.heal()
+        await clock.run_for(1)
+    assert receiver.came == [(b"before", 0.0), (b"during", 101.0)]
+    assert receiver.end == "end"
+
+
+async def test_connecting_across_a_partition_waits(
+    world: VirtualWorld, clock: VirtualClock
+) -> None:
+    a, b = world.node("a"), world.node("b")
+    [listener] = await b.network.listen("", 9092)
+    world.wires.partition("a", "b")
+    with trio.move_on_after(30) as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(clock.run_for, 40)
+            await a.network.connect("b", 9092)
+    assert scope.cancelled_caught
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(a.network.connect, "b", 9092)
+        await clock.run_for(5)
+        world.wires.heal()
+        connection = await listener.accept()
+    assert connection.peer.host == "a"
+
+
+async def test_a_sender_waits_for_a_slow_reader(world: VirtualWorld, clock: VirtualClock) -> None:
+    _, client, _, server = await connected(world)
+    sent = trio.Event()
+
+    async def send() -> None:
+        await client.send([bytes(2 * WINDOW_BYTES)])
+        sent.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        await clock.run_for(1)
+        assert not sent.is_set()
+        nursery.start_soon(Receiver(world, server).run)
+        await clock.run_for(1)
+        assert sent.is_set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_cut_loses_connections_and_no_more(
+    world: VirtualWorld, clock: VirtualClock
+) -> None:
+    a, client, b, server = await connected(world)
+    receiver = Receiver(world, server)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receiver.run)
+        await clock.run_for(1)
+        world.wires.cut("a", "b")
+        with pytest.raises(ConnectionLost):
+            await client.send([b"x"])
+        with pytest.raises(ConnectionLost):
+            await client.receive_into(memoryview(bytearray(1)))
+    assert receiver.end == "lost"
+    [listener] = await b.network.listen("b", 9093)
+    await a.network.connect("b", 9093)
+    await listener.accept()
+
+
+async def test_a_crashed_host_resets_its_peers_and_can_do_nothing(
+    world: VirtualWorld, clock: VirtualClock
+) -> None:
+    a, client, b, server = await connected(world)
+    receiver = Receiver(world, client)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receiver.run)
+        await clock.run_for(1)
+        b.power.cut()
+        await clock.run_for(1)
+    assert receiver.end == "lost"
+    with pytest.raises(ConnectionLost):
+        await a.network.connect("b", 9092)
+    for use in (
+        lambda: server.send([b"x"]),
+        lambda: server.receive_into(memoryview(bytearray(1))),
+        server.aclose,
+        lambda: b.network.listen("", 0),
+        lambda: b.network.connect("a", 1),
+    ):
+        with pytest.raises(NodeCrashed):
+            await use()
+    with pytest.raises(NodeCrashed):
+        server.abort()
+
+
+async def test_nothing_is_sent_by_a_task_that_is_cancelled_after_the_crash(
+    world: VirtualWorld, clock: VirtualClock
+) -> None:
+    """The order of a simulated crash: the power, then the nursery."""
+    _, client, b, server = await connected(world)
+    receiver = Receiver(world, client)
+    said: list[str] = []
+
+    async def serve() -> None:
+        try:
+            await server.receive_into(memoryview(bytearray(1)))
+        finally:
+            with pytest.raises(NodeCrashed):
+                server.abort()
+            said.append("could not even abort")
+
+    async with trio.open_nursery() as outer:
+        outer.start_soon(receiver.run)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            await clock.run_for(1)
+            b.power.cut()
+            nursery.cancel_scope.cancel()
+        await clock.run_for(1)
+    assert said == ["could not even abort"]
+    assert receiver.came == []

@@ -1,0 +1,70 @@
+"""One seed, one run."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from odradek.seams.files import Path
+from odradek.testing.power import NodeCrashed
+from odradek.testing.virtual_world import VirtualWorld
+
+
+def history(seed: int) -> list[str]:
+    """What happened, in order, in a small world where everything is left to chance."""
+    world = VirtualWorld(seed, fragment=True)
+    happened: list[str] = []
+
+    async def serve(name: str) -> None:
+        node = world.node(name)
+        [listener] = await node.network.listen("", 1)
+        connection = await listener.accept()
+        room = memoryview(bytearray(100))
+        while got := await connection.receive_into(room):
+            happened.append(f"{name} got {got} at {world.clock.monotonic():.3f}")
+            await node.offload.run(happened.append, f"{name} wrote", lane="/d1")
+
+    async def talk(name: str, to: str) -> None:
+        node = world.node(name)
+        connection = await node.network.connect(to, 1)
+        for _ in range(5):
+            await connection.send([node.seams.entropy.bytes(50)])
+            await node.seams.clock.sleep(node.seams.entropy.uniform(0, 1))
+        happened.append(f"{name} is {node.seams.entropy.uuid()}")
+        await connection.aclose()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            world.wires.set_delay(0.0, 0.5)
+            for n in range(4):
+                nursery.start_soon(serve, f"s{n}")
+            await world.clock.settle()
+            for n in range(4):
+                nursery.start_soon(talk, f"c{n}", f"s{n}")
+            await world.clock.run_for(60)
+
+    world.run(main)
+    return happened
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    for seed in range(5):
+        assert history(seed) == history(seed)
+
+
+def test_another_seed_is_another_run() -> None:
+    assert len({tuple(history(seed)) for seed in range(5)}) == 5
+
+
+def test_a_node_restarts_on_what_its_crash_left() -> None:
+    world = VirtualWorld()
+    node = world.node("b")
+    node.files.write_new(Path("/synced"), b"x")
+    node.files.open(Path("/unsynced"), create=True)
+    found = set()
+    for seed in range(20):
+        again = world.restart(node, seed)
+        found.add(tuple(again.files.list(Path("/"))))
+    assert found == {("synced",), ("synced", "unsynced")}
+    with pytest.raises(NodeCrashed):
+        node.files.list(Path("/"))
