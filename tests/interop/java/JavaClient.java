@@ -1,6 +1,335 @@
-/** Placeholder body is filled in below. */
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.SerializationFeature;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.LogDirDescription;
+import org.apache.kafka.clients.admin.NewPartitions;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.admin.TopicDescription;
+import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+/**
+ * Kafka's Java client as the interop tests use it: `JavaClient SCENARIO BOOTSTRAP TOPIC [ARG]…` does
+ * something and prints what it saw as JSON. What must hold is decided by the test that ran it.
+ */
 public final class JavaClient {
+    private static final Duration PATIENCE = Duration.ofSeconds(30);
+
     public static void main(String[] args) throws Exception {
-        throw new IllegalArgumentException("no such scenario");
+        String bootstrap = args[1];
+        String topic = args[2];
+        List<String> rest = Arrays.asList(args).subList(3, args.length);
+        Object seen;
+        switch (args[0]) {
+            case "produce":
+                seen = produce(bootstrap, topic, rest.get(0), Integer.parseInt(rest.get(1)));
+                break;
+            case "consume":
+                seen = consume(bootstrap, topic, rest.get(0), Integer.parseInt(rest.get(1)));
+                break;
+            case "rebalance":
+                seen = rebalance(bootstrap, topic, rest.get(0), rest.get(1));
+                break;
+            case "offsets":
+                seen = offsets(bootstrap, topic);
+                break;
+            case "admin":
+                seen = admin(bootstrap, topic);
+                break;
+            default:
+                throw new IllegalArgumentException("no such scenario: " + args[0]);
+        }
+        System.out.println(new ObjectMapper()
+            .configure(SerializationFeature.ORDER_MAP_ENTRIES_BY_KEYS, true)
+            .writeValueAsString(seen));
+    }
+
+    /** An idempotent producer: `count` records with keys and a header; their places. */
+    private static Object produce(String bootstrap, String topic, String codec, int count)
+            throws Exception {
+        Map<String, Object> config = new HashMap<>();
+        config.put("bootstrap.servers", bootstrap);
+        config.put("enable.idempotence", true);
+        config.put("acks", "all");
+        config.put("compression.type", codec);
+        config.put("linger.ms", 5);
+        List<Map<String, Object>> places = new ArrayList<>();
+        try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(
+                config, new ByteArraySerializer(), new ByteArraySerializer())) {
+            List<Future<RecordMetadata>> pending = new ArrayList<>();
+            for (int i = 0; i < count; i++) {
+                ProducerRecord<byte[], byte[]> record = new ProducerRecord<>(
+                    topic, bytes("key-" + i), i % 10 == 9 ? null : bytes(codec + "-value-" + i));
+                record.headers().add("codec", bytes(codec)).add("empty", null);
+                pending.add(producer.send(record));
+            }
+            for (Future<RecordMetadata> future : pending) {
+                RecordMetadata place = future.get(PATIENCE.toSeconds(), TimeUnit.SECONDS);
+                places.add(Map.of("partition", place.partition(), "offset", place.offset()));
+            }
+        }
+        return places;
+    }
+
+    /** A group reads until it has `count` records, commits and leaves; the records. */
+    private static Object consume(String bootstrap, String topic, String group, int count) {
+        List<Map<String, Object>> records = new ArrayList<>();
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(bootstrap, Map.of(
+                "group.id", group, "auto.offset.reset", "earliest"))) {
+            consumer.subscribe(List.of(topic));
+            long end = System.nanoTime() + PATIENCE.toNanos();
+            while (records.size() < count && System.nanoTime() < end) {
+                for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(200))) {
+                    records.add(describe(record));
+                }
+            }
+            consumer.commitSync();
+        }
+        return records;
+    }
+
+    private static Map<String, Object> describe(ConsumerRecord<byte[], byte[]> record) {
+        Map<String, Object> row = new HashMap<>();
+        row.put("partition", record.partition());
+        row.put("offset", record.offset());
+        row.put("timestamp", record.timestamp());
+        row.put("key", text(record.key()));
+        row.put("value", text(record.value()));
+        List<List<String>> headers = new ArrayList<>();
+        record.headers().forEach(h -> headers.add(Arrays.asList(h.key(), text(h.value()))));
+        row.put("headers", headers);
+        return row;
+    }
+
+    /**
+     * Two members of one group, one after the other, then the first one leaves: who had what each
+     * time. `strategy` is the assignor's class.
+     */
+    private static Object rebalance(String bootstrap, String topic, String group, String strategy)
+            throws Exception {
+        Map<String, Object> config = Map.of("group.id", group,
+            "auto.offset.reset", "earliest",
+            "partition.assignment.strategy", strategy,
+            "heartbeat.interval.ms", 100);
+        List<List<Set<Integer>>> steps = new ArrayList<>();
+        Set<Integer> revokedFromFirst = new HashSet<>();
+        KafkaConsumer<byte[], byte[]> first = consumer(bootstrap, config);
+        KafkaConsumer<byte[], byte[]> second = consumer(bootstrap, config);
+        try {
+            int partitions = first.partitionsFor(topic).size();
+            first.subscribe(List.of(topic), new ConsumerRebalanceListener() {
+                @Override
+                public void onPartitionsRevoked(Collection<TopicPartition> revoked) {
+                    revoked.forEach(p -> revokedFromFirst.add(p.partition()));
+                }
+
+                @Override
+                public void onPartitionsAssigned(Collection<TopicPartition> assigned) {
+                }
+            });
+            settle(partitions, first);
+            steps.add(List.of(numbers(first)));
+            second.subscribe(List.of(topic));
+            settle(partitions, first, second);
+            steps.add(List.of(numbers(first), numbers(second)));
+            Map<String, Object> seen = new HashMap<>();
+            seen.put("revoked_from_first", new HashSet<>(revokedFromFirst));
+            first.close();
+            settle(partitions, second);
+            steps.add(List.of(numbers(second)));
+            seen.put("steps", steps);
+            return seen;
+        } finally {
+            first.close();
+            second.close();
+        }
+    }
+
+    /** Poll until every member has something and all partitions have an owner, and that twice. */
+    @SafeVarargs
+    private static void settle(int partitions, KafkaConsumer<byte[], byte[]>... members) {
+        long end = System.nanoTime() + PATIENCE.toNanos();
+        int calm = 0;
+        while (calm < 3) {
+            if (System.nanoTime() > end) {
+                throw new IllegalStateException("the group does not settle");
+            }
+            Set<Integer> owned = new HashSet<>();
+            boolean idle = false;
+            int sum = 0;
+            for (KafkaConsumer<byte[], byte[]> member : members) {
+                member.poll(Duration.ofMillis(50));
+                idle |= member.assignment().isEmpty();
+                sum += member.assignment().size();
+                owned.addAll(numbers(member));
+            }
+            boolean settled = !idle && sum == partitions && owned.size() == partitions;
+            calm = settled ? calm + 1 : 0;
+        }
+    }
+
+    private static Set<Integer> numbers(KafkaConsumer<byte[], byte[]> member) {
+        Set<Integer> numbers = new HashSet<>();
+        member.assignment().forEach(p -> numbers.add(p.partition()));
+        return numbers;
+    }
+
+    /** Every kind of offset of partition 0. */
+    private static Object offsets(String bootstrap, String topic) throws Exception {
+        TopicPartition where = new TopicPartition(topic, 0);
+        Map<String, Object> seen = new TreeMap<>();
+        try (Admin admin = admin(bootstrap)) {
+            Map<String, OffsetSpec> specs = Map.of(
+                "earliest", OffsetSpec.earliest(),
+                "latest", OffsetSpec.latest(),
+                "max_timestamp", OffsetSpec.maxTimestamp(),
+                "earliest_local", OffsetSpec.earliestLocal(),
+                "timestamp_2000", OffsetSpec.forTimestamp(2000),
+                "timestamp_9999", OffsetSpec.forTimestamp(9999));
+            for (Map.Entry<String, OffsetSpec> spec : specs.entrySet()) {
+                var found = admin.listOffsets(Map.of(where, spec.getValue()))
+                    .partitionResult(where).get();
+                seen.put(spec.getKey(), List.of(found.offset(), found.timestamp()));
+            }
+        }
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(bootstrap, Map.of())) {
+            Map<TopicPartition, OffsetAndTimestamp> found =
+                consumer.offsetsForTimes(Map.of(where, 1500L));
+            seen.put("consumer_1500",
+                List.of(found.get(where).offset(), found.get(where).timestamp()));
+        }
+        return seen;
+    }
+
+    /** What an administrator does, start to end, with a topic of its own. */
+    private static Object admin(String bootstrap, String topic) throws Exception {
+        Map<String, Object> seen = new TreeMap<>();
+        ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
+        try (Admin admin = admin(bootstrap)) {
+            admin.createTopics(List.of(new NewTopic(topic, 2, (short) 1)
+                .configs(Map.of("retention.ms", "86400000")))).all().get();
+            admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all().get();
+            TopicDescription described = admin.describeTopics(List.of(topic))
+                .allTopicNames().get().get(topic);
+            seen.put("partitions", described.partitions().size());
+            seen.put("topic_id", described.topicId().toString());
+            seen.put("replicas", described.partitions().get(0).replicas().size());
+            seen.put("by_id", admin.describeTopics(
+                    org.apache.kafka.common.TopicCollection.ofTopicIds(List.of(described.topicId())))
+                .allTopicIds().get().get(described.topicId()).name());
+            admin.incrementalAlterConfigs(Map.of(resource, List.of(
+                new AlterConfigOp(new ConfigEntry("max.message.bytes", "12345"),
+                    AlterConfigOp.OpType.SET),
+                new AlterConfigOp(new ConfigEntry("cleanup.policy", "compact"),
+                    AlterConfigOp.OpType.APPEND),
+                new AlterConfigOp(new ConfigEntry("retention.ms", null),
+                    AlterConfigOp.OpType.DELETE)))).all().get();
+            Map<String, Object> configs = new TreeMap<>();
+            for (ConfigEntry entry : admin.describeConfigs(List.of(resource))
+                    .all().get().get(resource).entries()) {
+                if (entry.source() == ConfigEntry.ConfigSource.DYNAMIC_TOPIC_CONFIG) {
+                    configs.put(entry.name(), entry.value());
+                }
+            }
+            seen.put("configs", configs);
+            int node = described.partitions().get(0).leader().id();
+            seen.put("cluster_id", admin.describeCluster().clusterId().get());
+            seen.put("nodes", admin.describeCluster().nodes().get().size());
+            ConfigResource broker = new ConfigResource(ConfigResource.Type.BROKER, "" + node);
+            seen.put("node_id", admin.describeConfigs(List.of(broker)).all().get()
+                .get(broker).get("node.id").value());
+            produce(bootstrap, topic, "none", 30);
+            seen.put("log_dirs", logDirs(admin, node, topic));
+            TopicPartition where = new TopicPartition(topic, 0);
+            long end = admin.listOffsets(Map.of(where, OffsetSpec.latest()))
+                .partitionResult(where).get().offset();
+            seen.put("end", end);
+            seen.put("low_watermark", admin.deleteRecords(
+                    Map.of(where, RecordsToDelete.beforeOffset(end - 1)))
+                .lowWatermarks().get(where).get().lowWatermark());
+            groups(admin, topic, seen);
+            admin.deleteTopics(List.of(topic)).all().get();
+            seen.put("gone", !admin.listTopics().names().get().contains(topic));
+        }
+        return seen;
+    }
+
+    private static Object logDirs(Admin admin, int node, String topic) throws Exception {
+        Map<String, Object> sizes = new TreeMap<>();
+        Map<String, LogDirDescription> found =
+            admin.describeLogDirs(List.of(node)).allDescriptions().get().get(node);
+        for (Map.Entry<String, LogDirDescription> directory : found.entrySet()) {
+            directory.getValue().replicaInfos().forEach((where, replica) -> {
+                if (where.topic().equals(topic)) {
+                    sizes.put(directory.getKey() + "/" + where, replica.size());
+                }
+            });
+        }
+        return Map.of("directories", found.size(), "sizes", sizes);
+    }
+
+    private static void groups(Admin admin, String topic, Map<String, Object> seen)
+            throws Exception {
+        String group = topic + "-group";
+        TopicPartition where = new TopicPartition(topic, 1);
+        admin.alterConsumerGroupOffsets(group, Map.of(where, new OffsetAndMetadata(7, "seven")))
+            .all().get();
+        OffsetAndMetadata committed = admin.listConsumerGroupOffsets(group)
+            .partitionsToOffsetAndMetadata(group).get().get(where);
+        seen.put("committed", List.of(committed.offset(), committed.metadata()));
+        seen.put("listed", admin.listGroups().all().get().stream()
+            .anyMatch(listing -> listing.groupId().equals(group)));
+        admin.deleteConsumerGroupOffsets(group, Set.of(where)).all().get();
+        admin.deleteConsumerGroups(List.of(group)).all().get();
+        seen.put("group_gone", admin.listGroups().all().get().stream()
+            .noneMatch(listing -> listing.groupId().equals(group)));
+    }
+
+    private static Admin admin(String bootstrap) {
+        return Admin.create(Map.of("bootstrap.servers", bootstrap));
+    }
+
+    private static KafkaConsumer<byte[], byte[]> consumer(
+            String bootstrap, Map<String, Object> more) {
+        Map<String, Object> config = new HashMap<>(more);
+        config.put("bootstrap.servers", bootstrap);
+        config.put("enable.auto.commit", false);
+        return new KafkaConsumer<>(
+            config, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+    }
+
+    private static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    private static String text(byte[] bytes) {
+        return bytes == null ? null : new String(bytes, StandardCharsets.UTF_8);
     }
 }
