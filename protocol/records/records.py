@@ -8,7 +8,7 @@ accounted for; and where Java's is not: offsets rise, and lie within the batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -249,13 +249,3 @@ def _append_varint(out: bytearray, value: int) -> None:
         out.append(raw & 0x7F | 0x80)
         raw >>= 7
     out.append(raw)
-
-
-def sizes_upper_bound(records: Iterable[Record]) -> int:
-    """Bytes that a batch of these records takes at most, uncompressed."""
-    total = HEADER_SIZE
-    for record in records:
-        total += 31 + len(record.key or b"") + len(record.value or b"")
-        for key, value in record.headers:
-            total += 10 + 3 * len(key) + len(value or b"")
-    return total
