@@ -31,8 +31,20 @@ import trio
 
 from odradek.protocol.records.control import ControlType
 from odradek.protocol.schemas.serde import encode_metadata_record
-from odradek.replication.controller.features import KRAFT_VERSION, record_version
-from odradek.replication.controller.image import MetadataDelta, MetadataImage
+from odradek.replication.controller.brokers import register_controller
+from odradek.replication.controller.features import (
+    CONTROLLER_REGISTRATION,
+    KRAFT_VERSION,
+    SUPPORTED_FEATURES,
+    metadata_version,
+    record_version,
+)
+from odradek.replication.controller.image import (
+    ControllerImage,
+    Endpoint,
+    MetadataDelta,
+    MetadataImage,
+)
 from odradek.replication.controller.operations import MAX_RECORDS, Plan
 from odradek.replication.raft.bootstrap import (
     activation_records,
@@ -94,11 +106,11 @@ class Metadata:
         node_id: int,
         cluster_id: str,
         directory_id: UUID,
-        controller_listeners: Sequence[tuple[str, str, int]] = (),
+        controller_listeners: Sequence[Endpoint] = (),
         settings: MetadataLogSettings | None = None,
         min_insync_replicas: int = 1,
     ) -> None:
-        """`controller_listeners`: (name, host, port) at which other voters will reach this one.
+        """`controller_listeners` are where other voters reach this one.
 
         `min_insync_replicas` is the static config, which a new cluster makes its own (KIP-966).
         """
@@ -112,10 +124,11 @@ class Metadata:
         self._directory_id = directory_id
         self._settings = settings or MetadataLogSettings()
         self._min_insync_replicas = min_insync_replicas
+        self._controller_listeners = tuple(controller_listeners)
         self._me = Voter(
             node_id,
             directory_id,
-            tuple(VoterEndpoint(*each) for each in controller_listeners),
+            tuple(VoterEndpoint(each.name, each.host, each.port) for each in controller_listeners),
         )
         self._log = MetadataLog(seams.files, directory, seams.clock, self._settings)
         self._quorum: Quorum | None = None
@@ -270,8 +283,18 @@ class Metadata:
         )
         if records:
             self._append_batch(records, in_transaction=in_transaction)
+        if metadata_version(self._newest.features) >= CONTROLLER_REGISTRATION:
+            self._append(register_controller(self._newest, self._controller()).records)
         await self._commit_up_to(self._log.end_offset)
         self.image = self._newest
+
+    def _controller(self) -> ControllerImage:
+        return ControllerImage(
+            id=self.node_id,
+            incarnation_id=self._seams.entropy.uuid(),
+            endpoints=self._controller_listeners,
+            features=SUPPORTED_FEATURES,
+        )
 
     # Deciding and committing
 
@@ -443,7 +466,7 @@ class Metadata:
 
 
 def _moved(image: MetadataImage, offset: int, epoch: int) -> MetadataImage:
-    """The same state, after a batch that did not change it."""
+    """The same state, after a batch of control records."""
     return replace(image, offset=offset, epoch=epoch)
 
 
