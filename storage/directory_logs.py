@@ -11,6 +11,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
+import trio
+
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
@@ -34,6 +36,8 @@ class DirectoryLogs:
         """Logs under way into this directory: placement counts them."""
         self.loaded = False
         """Whether every log in it was opened: without that there is no clean shutdown."""
+        self.maintenance = trio.Lock()
+        """Held by whoever flushes, deletes from or renames a log here: one at a time."""
         self._written: dict[Checkpoint, dict[TopicPartition, int]] = {}
         self._writing = threading.Lock()
 
@@ -52,6 +56,14 @@ class DirectoryLogs:
         for kind in kinds:
             with self._writing:
                 self._write(kind)
+
+    def remove_checkpoints(self) -> None:
+        """Durable when it returns: the next write makes them anew. Raises OSError."""
+        with self._writing:
+            self._written.clear()
+            for kind in VALUES:
+                self.directory.remove_checkpoint(kind)
+            self.directory.files.sync_directory(self.directory.path)
 
     def _write(self, kind: Checkpoint) -> None:
         value = VALUES[kind]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
 
@@ -38,8 +38,9 @@ class Flushing:
         queue.due[which] = max(up_to, queue.due.get(which, 0))
         queue.filled.set()
 
-    async def run(self, directory: LogDirectory) -> None:
+    async def run(self, home: DirectoryLogs) -> None:
         """Sync what is due in one directory, until cancelled or it is offline."""
+        directory = home.directory
         queue = self._queues[directory.path]
         while not directory.failed:
             await queue.filled.wait()
@@ -47,8 +48,9 @@ class Flushing:
             while queue.due:
                 which = next(iter(queue.due))
                 up_to = queue.due.pop(which)
-                if which.failure is None:
-                    await self._manager.offload.run(flush, which, up_to, lane=directory.lane)
+                async with home.maintenance:
+                    if which.failure is None:
+                        await self._manager.offload.run(flush, which, up_to, lane=directory.lane)
 
     async def round(self) -> None:
         """flush.ms: logs that have held unsynced records for that long are due."""

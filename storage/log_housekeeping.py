@@ -8,7 +8,7 @@ offload; what changes a log (retention, roll) runs on the loop, its one owner.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,7 +76,7 @@ async def run(
                 nursery.start_soon(_repeat, manager, delay_ms, interval_ms, one_round)
         nursery.start_soon(manager.removals.run)
         for home in manager.homes():
-            nursery.start_soon(manager.flushing.run, home.directory)
+            nursery.start_soon(manager.flushing.run, home)
         task_status.started()
 
 
@@ -94,10 +94,13 @@ async def _repeat(
 
 
 async def _each(manager: LogManager, act: Callable[[PartitionLog], object]) -> None:
-    for which in manager.logs():
-        if which.failure is None:
-            attempt(which, act)
-        await trio.lowlevel.checkpoint()
+    """On the loop, log by log; not beside a flush or a removal of the same log."""
+    for home in manager.homes():
+        for which in tuple(home.logs.values()):
+            async with home.maintenance:
+                if which.failure is None:
+                    attempt(which, act)
+            await trio.lowlevel.checkpoint()
 
 
 def attempt(which: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
@@ -107,7 +110,7 @@ def attempt(which: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
     except StorageError as error:
         log.warning("%s: %s", which.directory, error)
     except Exception as error:
-        log.error("%s is offline, its own error", which.directory, exc_info=error)
+        log.error("%s is offline, by an error of its own", which.directory, exc_info=error)
         which.fail(error)
 
 
@@ -117,14 +120,23 @@ async def retention(manager: LogManager) -> None:
     await _each(manager, lambda which: which.delete_expired(now_ms))
 
 
-async def remove_deleted(manager: LogManager) -> None:
-    """What is `.deleted` long enough is unlinked."""
-    now_ms = manager.clock.wall_ms()
-    await _each(manager, lambda which: which.remove_deleted(now_ms))
-
-
 async def expire_producers(manager: LogManager) -> None:
     """Idempotent producers that were silent for producer.id.expiration.ms are forgotten."""
     now_ms = manager.clock.wall_ms()
-    expiration_ms = manager.intervals.producer_id_expiration_ms
-    await _each(manager, lambda which: which.expire_producers(now_ms, expiration_ms))
+    await _each(manager, lambda which: which.expire_producers(now_ms))
+
+
+async def remove_deleted(manager: LogManager) -> None:
+    """What is `.deleted` long enough is unlinked, in a thread: a large file takes its time."""
+    now_ms = manager.clock.wall_ms()
+    for home in manager.homes():
+        async with home.maintenance:
+            await manager.offload.run(
+                _remove_deleted, tuple(home.logs.values()), now_ms, lane=home.directory.lane
+            )
+
+
+def _remove_deleted(logs: Sequence[PartitionLog], now_ms: int) -> None:
+    for which in logs:
+        if which.failure is None:
+            attempt(which, lambda each: each.remove_deleted(now_ms))

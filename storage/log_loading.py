@@ -16,6 +16,7 @@ start scans past the recovery points, which no load ever raises before it has sy
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanMark
 from odradek.storage.directories.names import NotAPartition, State, TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
-from odradek.storage.errors import DiskFull, NoDescriptors
+from odradek.storage.errors import NoDescriptors
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
 
@@ -162,7 +163,10 @@ class Opener:
     def create(
         self, home: DirectoryLogs, name: TopicPartition, topic_id: UUID, config: LogConfig
     ) -> PartitionLog:
-        """Make a log, durable under its name when this returns; on a full disk it is taken back."""
+        """Make a log, durable under its name when this returns. What fails is taken back.
+
+        Raises OSError, and what PartitionLog.open does.
+        """
         path = home.directory.path_of(*name)
         fresh = not self.files.exists(path)
         try:
@@ -181,9 +185,10 @@ class Opener:
                 on_flush_due=self.on_flush_due,
                 producer_id_expiration_ms=self.producer_id_expiration_ms,
             )
-        except DiskFull:
+        except OSError:
             if fresh:
-                self.files.remove_tree(path)
+                with contextlib.suppress(OSError):
+                    self.files.remove_tree(path)
             raise
 
 
@@ -200,6 +205,8 @@ class Loading:
     ) -> None:
         self.found = Found()
         self.mark: CleanMark | None = None
+        self.exhausted: Exception | None = None
+        """The process ran out of descriptors: not the directory's fault, and no way to start."""
         self._home = home
         self._opener = opener
         self._offload = offload
@@ -209,23 +216,22 @@ class Loading:
     async def run(
         self, adopt: Callable[[DirectoryLogs, TopicPartition, PartitionLog], None]
     ) -> None:
-        """Survey, then open; `adopt` gets each log on the loop. A failure takes the directory offline.
-
-        Raises OutOfDescriptors: that is not the directory's fault.
-        """
+        """Survey, then open; `adopt` gets each log on the loop. A failure takes the directory
+        offline."""
         directory = self._home.directory
         try:
             found = await self._offload.run(
                 survey, self._opener.files, self._home, lane=directory.lane
             )
-        except OutOfDescriptors:
-            raise
+        except OutOfDescriptors as error:
+            self.exhausted = error
+            return
         except OSError as error:
             directory.report(error)
             return
         self.found, self.mark = found.found, found.mark
         await self._open_all(found, adopt)
-        if directory.failed:
+        if directory.failed or self.exhausted is not None:
             return
         self._home.loaded = True
         try:  # entries of logs that are gone must not meet a new log of that name
@@ -245,7 +251,7 @@ class Loading:
 
         async def work() -> None:
             for chunk in chunks:
-                if self._home.directory.failed:
+                if self._home.directory.failed or self.exhausted is not None:
                     return
                 wanted = [(name, self._config_for(name.topic)) for name in chunk]
                 opened = await self._offload.run(
@@ -267,13 +273,13 @@ class Loading:
         for name, config in wanted:
             try:
                 opened.append((name, self._opener.load(self._home, found, name, config)))
-            except (OutOfDescriptors, NoDescriptors):
-                raise
+            except (OutOfDescriptors, NoDescriptors) as error:
+                self.exhausted = error
             except OSError as error:
                 directory.report(error)
             except Exception as error:
                 log.error("%s could not be opened", directory.path_of(*name), exc_info=error)
                 directory.fail(error)
-            if directory.failed:
+            if directory.failed or self.exhausted is not None:
                 break
         return opened

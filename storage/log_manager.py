@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import TypeVarTuple
 from uuid import UUID
 
@@ -34,28 +33,38 @@ import trio
 
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
-from odradek.seams.files import Files, OutOfDescriptors
+from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.offload import Offload
 from odradek.storage import log_closing, log_housekeeping, log_loading
 from odradek.storage.directories import names, placement
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanMark
 from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.errors import NoDirectory
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.opening import Directories
 from odradek.storage.directory_logs import DirectoryLogs
-from odradek.storage.errors import InconsistentTopicId, LogFailed
+from odradek.storage.errors import (
+    DiskFull,
+    InconsistentTopicId,
+    LogFailed,
+    NoDescriptors,
+    StorageError,
+)
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.partition_metadata import CorruptMetadata
 from odradek.storage.log_flushing import Flushing
 from odradek.storage.log_housekeeping import Intervals
-from odradek.storage.log_removal import Removals
+from odradek.storage.log_removal import Leaving, Removals, rename_away
 
 __all__ = ["Intervals", "LogManager"]
 
 log = logging.getLogger(__name__)
 
 Ts = TypeVarTuple("Ts")
+
+DESCRIPTORS_RETRY_SECONDS = 0.1
 
 
 class LogManager:
@@ -84,7 +93,7 @@ class LogManager:
         self.files = files
         self.clock = clock
         self.offload = offload
-        self.removals = Removals(clock, offload)
+        self.removals = Removals(files, clock, offload)
         self._entropy = entropy
         self._config_for = config_for
         self._on_failure = on_failure
@@ -99,10 +108,12 @@ class LogManager:
             producer_id_expiration_ms=self.intervals.producer_id_expiration_ms,
         )
         self._marks: list[CleanMark | None] = []
+        self._exhausted: Exception | None = None
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._offline: dict[TopicPartition, str] = {}
         self._homes = {each.path: DirectoryLogs(each) for each in directories.all}
-        self._being_made: dict[TopicPartition, trio.Event] = {}
+        self._busy: dict[TopicPartition, trio.Event] = {}
+        """Names that are being created or taken away."""
         self._token: trio.lowlevel.TrioToken | None = None
         for directory in directories.every:
             directory.on_failure = self._directory_failed
@@ -153,13 +164,16 @@ class LogManager:
     async def load(self) -> None:
         """Open all logs there are; recovers what was not closed cleanly. Once, before all else.
 
-        A log that cannot be opened takes its directory offline. Raises OutOfDescriptors.
+        A log that cannot be opened takes its directory offline. Raises NoDirectory where there are
+        too few file descriptors.
         """
         self._token = trio.lowlevel.current_trio_token()
         started = self.clock.monotonic()
         async with trio.open_nursery() as nursery:
             for home in self.homes():
                 nursery.start_soon(self._load, home)
+        if self._exhausted is not None:
+            raise NoDirectory(f"too few file descriptors ({self._exhausted}): raise ulimit -n")
         log.info("loaded %d logs in %.2f s", len(self._logs), self.clock.monotonic() - started)
         if not self.homes():
             self.all_failed.set()
@@ -174,6 +188,7 @@ class LogManager:
         )
         await loading.run(self._adopt)
         self._marks.append(loading.mark)
+        self._exhausted = self._exhausted or loading.exhausted
         if home.directory.failed:
             for name in loading.found.live:
                 if name not in self._logs:
@@ -183,10 +198,7 @@ class LogManager:
             path = home.directory.path / directory_name
             topic = names.parse(directory_name).topic_partition.topic
             self.removals.schedule(
-                home.directory,
-                path,
-                partial(self.files.remove_tree, path),
-                self._config_for(topic).file_delete_delay_ms,
+                home.directory, path, self._config_for(topic).file_delete_delay_ms
             )
 
     def _adopt(self, home: DirectoryLogs, name: TopicPartition, opened: PartitionLog) -> None:
@@ -230,11 +242,11 @@ class LogManager:
         """Open a new log, in `directory_id` or the directory with the fewest; or get the one there is.
 
         `is_new=False` (the replica existed before) is refused while a directory is offline: the log
-        may be in there. Raises LogFailed, DiskFull; InconsistentTopicId if the one there is belongs to
-        another topic.
+        may be in there. Raises LogFailed, DiskFull, NoDescriptors; InconsistentTopicId if the one
+        there is belongs to another topic.
         """
         name = TopicPartition(topic, partition)
-        while (other := self._being_made.get(name)) is not None:
+        while (other := self._busy.get(name)) is not None:
             await other.wait()
         existing = self.get(topic, partition)
         if existing is not None:
@@ -245,11 +257,11 @@ class LogManager:
             return existing
         if not is_new and len(self.homes()) < len(self._homes):
             raise LogFailed(f"{name} may be in a log directory that is offline")
-        self._being_made[name] = made = trio.Event()
+        self._busy[name] = made = trio.Event()
         try:
             return await self._create(name, topic_id, config, directory_id)
         finally:
-            del self._being_made[name]
+            del self._busy[name]
             made.set()
 
     async def _create(
@@ -259,14 +271,19 @@ class LogManager:
         config: LogConfig | None,
         directory_id: UUID | None,
     ) -> PartitionLog:
+        """In the best place where it succeeds. Raises the last place's error if none is left."""
         config = config if config is not None else self._config_for(name.topic)
+        failed: StorageError = LogFailed(f"no log directory is online for {name}")
         for home in self._places(directory_id):
-            opened = await self._create_in(home, name, topic_id, config)
-            if opened is not None:
-                self._offline.pop(name, None)
-                home.logs[name] = self._logs[name] = opened
-                return opened
-        raise LogFailed(f"no log directory is online for {name}")
+            try:
+                opened = await self._create_in(home, name, topic_id, config)
+            except (LogFailed, DiskFull) as error:
+                failed = error
+                continue
+            self._offline.pop(name, None)
+            home.logs[name] = self._logs[name] = opened
+            return opened
+        raise failed
 
     def _places(self, directory_id: UUID | None) -> list[DirectoryLogs]:
         wanted = None if directory_id is None else self.directory_by_id(directory_id)
@@ -276,28 +293,26 @@ class LogManager:
 
     async def _create_in(
         self, home: DirectoryLogs, name: TopicPartition, topic_id: UUID, config: LogConfig
-    ) -> PartitionLog | None:
-        """None if the directory failed over it: try the next."""
+    ) -> PartitionLog:
+        """Raises LogFailed and DiskFull, where the next directory may do better, NoDescriptors."""
+        directory = home.directory
         home.being_made += 1
         try:
             opened = await self.offload.run(
-                self._opener.create, home, name, topic_id, config, lane=home.directory.lane
+                self._opener.create, home, name, topic_id, config, lane=directory.lane
             )
-        except OutOfDescriptors:
-            raise
+        except OutOfDescriptors as error:
+            raise NoDescriptors(f"{name} could not be created: {error}") from error
         except OSError as error:
-            if home.directory.report(error):
-                return None
-            raise LogFailed(f"{name} could not be created: {error}") from error
-        except LogFailed:
-            if home.directory.failed:
-                return None
-            raise
+            kind = LogFailed if directory.report(error, undone=True) else DiskFull
+            raise kind(f"{name} could not be created: {error}") from error
+        except CorruptMetadata as error:
+            raise LogFailed(f"{directory.path_of(*name)}: {error}") from error
         finally:
             home.being_made -= 1
-        if home.directory.failed:
-            opened.fail(LogFailed(_offline_reason(home.directory)))
-            return None
+        if directory.failed:
+            opened.fail(LogFailed(_offline_reason(directory)))
+            raise LogFailed(_offline_reason(directory))
         return opened
 
     # Taking away
@@ -308,11 +323,8 @@ class LogManager:
         Those that are not here are skipped. After this returns the names can be used again. Raises
         LogFailed, after all others are done, if one is in a directory that is offline.
         """
-        removed = await self._take_away(partitions, names.deleted_name)
-        for home, which in removed:
-            self.removals.schedule(
-                home.directory, which.directory, which.delete, which.config.file_delete_delay_ms
-            )
+        for home, each in await self._take_away(partitions, names.deleted_name, keep=False):
+            self.removals.schedule(home.directory, each.path, each.log.config.file_delete_delay_ms)
         lost = [name for name in partitions if name in self._offline]
         if lost:
             raise LogFailed(self._offline[lost[0]])
@@ -326,51 +338,72 @@ class LogManager:
         looks the same as one that somebody put here by mistake.
         """
         strays = [name for name, each in self._logs.items() if is_stray(each)]
-        for home, which in await self._take_away(strays, names.stray_name):
-            log.warning("%s is not this node's by the cluster's state: kept as a stray", which)
-            try:
-                await self.offload.run(which.close, True, lane=home.directory.lane)
-            except LogFailed:
-                continue  # its directory is offline by now, and says so
+        for _, each in await self._take_away(strays, names.stray_name, keep=True):
+            log.warning("%s is a stray by the cluster's state: kept as %s", each.log, each.path)
         return strays
 
     async def _take_away(
-        self, partitions: Iterable[TopicPartition], new_name: Callable[[str, int, UUID], str]
-    ) -> list[tuple[DirectoryLogs, PartitionLog]]:
+        self,
+        partitions: Iterable[TopicPartition],
+        new_name: Callable[[str, int, UUID], str],
+        *,
+        keep: bool,
+    ) -> list[tuple[DirectoryLogs, Leaving]]:
         """Rename and forget; durable, and out of the checkpoints, when this returns."""
-        taken: list[tuple[DirectoryLogs, PartitionLog]] = []
+        leaving: dict[Path, list[Leaving]] = {}
+        taken: list[TopicPartition] = []
         for name in partitions:
-            while (making := self._being_made.get(name)) is not None:
-                await making.wait()
+            while (other := self._busy.get(name)) is not None:
+                await other.wait()
             which = self._logs.pop(name, None)
             if which is None:
                 continue
             home = self._homes[which.directory.parent]
             del home.logs[name]
-            try:
-                which.rename_directory(home.directory.path / new_name(*name, self._entropy.uuid()))
-            except OSError as error:
-                self._fence(name, which, f"{name} could not be renamed: {error}")
-                home.directory.report(error)
-            except LogFailed as error:
-                self._fence(name, which, str(error))
-            else:
-                taken.append((home, which))
-        touched = {home.directory.path: home for home, _ in taken}
-        async with trio.open_nursery() as nursery:
-            for home in touched.values():
-                nursery.start_soon(self._forget_durably, home)
-        return taken
-
-    async def _forget_durably(self, home: DirectoryLogs) -> None:
-        def forget() -> None:
-            self.files.sync_directory(home.directory.path)
-            home.write_checkpoints()
-
+            if not keep:
+                which.fail(LogFailed(f"{name} is deleted"))
+            path = home.directory.path / new_name(*name, self._entropy.uuid())
+            leaving.setdefault(home.directory.path, []).append(Leaving(which, path, keep))
+            self._busy[name] = trio.Event()
+            taken.append(name)
+        gone: list[tuple[DirectoryLogs, Leaving]] = []
         try:
-            await self.offload.run(forget, lane=home.directory.lane)
-        except OSError as error:
-            home.directory.report(error)
+            async with trio.open_nursery() as nursery:
+                for path, group in leaving.items():
+                    nursery.start_soon(self._rename_away, self._homes[path], group, gone)
+        finally:
+            for name in taken:
+                self._busy.pop(name).set()
+        return gone
+
+    async def _rename_away(
+        self,
+        home: DirectoryLogs,
+        group: list[Leaving],
+        gone: list[tuple[DirectoryLogs, Leaving]],
+    ) -> None:
+        """Cancellation waits for it: half of it would be the worst of both."""
+        with trio.CancelScope(shield=True):
+            async with home.maintenance:
+                try:
+                    await self._until_descriptors(rename_away, self.files, home, group, home=home)
+                except OSError as error:
+                    home.directory.fail(error)
+                    for each in group:
+                        name = TopicPartition(each.log.topic, each.log.partition)
+                        self._fence(name, each.log, _offline_reason(home.directory))
+                else:
+                    gone += [(home, each) for each in group]
+
+    async def _until_descriptors(
+        self, act: Callable[[*Ts], None], *args: *Ts, home: DirectoryLogs
+    ) -> None:
+        """For what must not be given up half done because the process is at its limit."""
+        while True:
+            try:
+                return await self.offload.run(act, *args, lane=home.directory.lane)
+            except OutOfDescriptors:
+                await self.clock.sleep(DESCRIPTORS_RETRY_SECONDS)
 
     # Configs
 

@@ -91,6 +91,10 @@ class LogDirectory:
         """Durable when it returns; a crash before leaves the old one."""
         self.files.write_new(self.path / kind.value, checkpoints.format(offsets))
 
+    def remove_checkpoint(self, kind: Checkpoint) -> None:
+        """As if it had never been written; durable once the directory is synced."""
+        self.files.remove(self.path / kind.value, missing_ok=True)
+
     def take_clean_mark(self) -> CleanMark | None:
         """Read and remove the mark of a clean shutdown; None if there is none.
 

@@ -1,0 +1,119 @@
+"""A node's storage on a virtual disk: what the tests of the log manager start, crash and reopen."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+import trio
+
+from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.entropy import SeededEntropy
+from odradek.seams.files import Path
+from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.opening import open_directories
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.partition_log import Appended, PartitionLog
+from odradek.storage.log_manager import Intervals, LogManager
+from odradek.testing.virtual_clock import VirtualClock
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_files import VirtualFiles
+from odradek.testing.virtual_offload import VirtualOffload
+
+A, B = Path("/a"), Path("/b")
+T0 = 1_767_225_600_000
+ONE, TWO, THREE = UUID(int=1), UUID(int=2), UUID(int=3)
+SMALL = LogConfig(internal_segment_bytes=300, index_interval_bytes=100, file_delete_delay_ms=60_000)
+
+
+@dataclass
+class World:
+    """One life of the node after the other, on one disk."""
+
+    disk: VirtualDisk = field(default_factory=VirtualDisk)
+    paths: Sequence[Path] = (A, B)
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    intervals: Intervals = field(default_factory=Intervals)
+    configs: dict[str, LogConfig] = field(default_factory=dict)
+    seed: int = 1
+    failures: list[tuple[LogDirectory, list[PartitionLog]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.files = VirtualFiles(self.disk)
+
+    def config(self, topic: str) -> LogConfig:
+        return self.configs.get(topic, SMALL)
+
+    def manager(self) -> LogManager:
+        """Opens the directories; whoever calls this closes them."""
+        self.seed += 1
+        entropy = SeededEntropy(random.Random(self.seed))
+        directories = open_directories(self.files, entropy, self.paths, node_id=1)
+        return LogManager(
+            self.files,
+            self.clock,
+            entropy,
+            VirtualOffload(self.files.power),
+            directories,
+            config_for=self.config,
+            intervals=self.intervals,
+            on_failure=lambda directory, logs: self.failures.append((directory, list(logs))),
+        )
+
+    @asynccontextmanager
+    async def running(self, *, housekeeping: bool = False) -> AsyncIterator[LogManager]:
+        """Started, and closed at the end."""
+        manager = self.manager()
+        await manager.load()
+        async with trio.open_nursery() as nursery:
+            if housekeeping:
+                await nursery.start(manager.run)
+            yield manager
+            nursery.cancel_scope.cancel()
+        await manager.close(broker_epoch=7)
+        manager.directories.close()
+
+    def crashed(self, seed: int) -> World:
+        """The world after a power cut now."""
+        return replace(self, disk=self.disk.crash(seed), failures=[])
+
+    def read(self, path: Path | str) -> str:
+        return VirtualFiles(self.disk).read(Path(path)).decode()
+
+    def names(self, path: Path) -> list[str]:
+        return VirtualFiles(self.disk).list(path)
+
+
+def append(log: PartitionLog, *values: str, now_ms: int = T0, epoch: int = 0) -> Appended:
+    """A batch of these values; the high watermark follows, as with one replica."""
+    records = [Record(-1, now_ms, None, value.encode()) for value in values]
+    appended = log.append_as_leader(
+        memoryview(build_batch(records)), leader_epoch=epoch, now_ms=now_ms
+    )
+    log.advance_high_watermark(log.end_offset)
+    return appended
+
+
+def contents(log: PartitionLog) -> list[str]:
+    """Every value in the log, in order."""
+    from odradek.protocol.records.batch import batches
+    from odradek.protocol.records.records import decode
+
+    found: list[str] = []
+    offset = log.log_start_offset
+    while offset < log.end_offset:
+        read = log.read(offset, 1 << 20, limit=log.end_offset)
+        assert read.slice is not None
+        data = read.slice.read()
+        read.slice.file.unpin()
+        for batch in batches(memoryview(data)):
+            found += [
+                (record.value or b"").decode()
+                for record in decode(batch)
+                if record.offset >= offset
+            ]
+            offset = batch.last_offset + 1
+    return found

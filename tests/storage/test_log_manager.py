@@ -1,0 +1,567 @@
+"""The log manager: logs found, created, deleted, looked after and closed, on virtual files."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+import trio
+
+from odradek.seams.files import OutOfDescriptors, Path
+from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.directories.errors import NoDirectory
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.errors import DiskFull, InconsistentTopicId, LogFailed, NoDescriptors
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log_manager import Intervals
+from odradek.testing.virtual_clock import VirtualClock
+from odradek.testing.virtual_files import VirtualFiles
+from tests.storage.log_manager_world import ONE, SMALL, THREE, TWO, A, B, World, append, contents
+
+RECOVERY, STARTS, WATERMARKS = (
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "replication-offset-checkpoint",
+)
+MARK = ".kafka_cleanshutdown"
+RECOVERY_POINTS = [Checkpoint.RECOVERY_POINT]
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    """A test that asks for it by name runs under it (pytest-trio)."""
+    return VirtualClock()
+
+
+@pytest.fixture
+def world(clock: VirtualClock) -> World:
+    return World(clock=clock)
+
+
+# Creating
+
+
+async def test_new_partitions_go_where_there_are_fewest(world: World) -> None:
+    async with world.running() as manager:
+        logs = [await manager.create("t", number, ONE) for number in range(5)]
+        assert [log.directory.parent for log in logs] == [A, B, A, B, A]
+        assert manager.get("t", 3) is logs[3]
+        assert manager.get("t", 9) is None
+        assert manager.directory_of(logs[1]).path == B
+        assert len(manager.logs()) == 5
+
+
+async def test_a_directory_can_be_asked_for_by_its_id(world: World) -> None:
+    async with world.running() as manager:
+        wanted = manager.directories.all[1]
+        assert wanted.id is not None
+        for number in range(2):
+            log = await manager.create("t", number, ONE, directory_id=wanted.id)
+            assert manager.directory_of(log) is wanted
+
+
+async def test_what_is_there_is_given_back_unless_it_is_another_topics(world: World) -> None:
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        assert await manager.create("t", 0, ONE) is log
+        with pytest.raises(InconsistentTopicId):
+            await manager.create("t", 0, TWO)
+
+
+async def test_two_who_create_the_same_at_once_get_one_log(world: World) -> None:
+    async with world.running() as manager:
+        found = []
+
+        async def create() -> None:
+            found.append(await manager.create("t", 0, ONE))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(create)
+            nursery.start_soon(create)
+        assert found[0] is found[1]
+
+
+# Closing and loading
+
+
+async def test_a_clean_shutdown_keeps_everything(world: World) -> None:
+    async with world.running() as manager:
+        assert manager.previous_broker_epoch == -1
+        for number in range(3):
+            log = await manager.create("t", number, ONE)
+            for at in range(20):
+                append(log, f"{number}:{at}")
+        log = await manager.create("t", 0, ONE)
+        log.advance_log_start(5, "asked to")
+    assert world.read(A / MARK) == '{"version":0,"brokerEpoch":7}'
+    assert world.read(A / RECOVERY) == "0\n2\nt 0 20\nt 2 20\n"
+    assert world.read(A / WATERMARKS) == "0\n2\nt 0 20\nt 2 20\n"
+    assert world.read(A / STARTS) == "0\n1\nt 0 5\n"
+
+    async with world.running() as manager:
+        assert manager.previous_broker_epoch == 7
+        assert MARK not in world.names(A)
+        for number in range(3):
+            log = manager.get("t", number)
+            assert log is not None
+            assert log.topic_id == ONE
+            assert log.high_watermark == log.end_offset == log.recovery_point == 20
+            assert log.log_start_offset == (5 if number == 0 else 0)
+            assert contents(log) == [f"{number}:{at}" for at in range(log.log_start_offset, 20)]
+
+
+async def test_after_a_crash_what_was_synced_is_there(world: World) -> None:
+    manager = world.manager()
+    await manager.load()
+    log = await manager.create("t", 0, ONE)
+    for at in range(20):
+        append(log, str(at))
+    log.flush()
+    await manager.checkpoint(RECOVERY_POINTS)
+    append(log, "perhaps")
+    for seed in range(10):
+        again = world.crashed(seed)
+        async with again.running() as second:
+            assert second.previous_broker_epoch == -1
+            found = second.get("t", 0)
+            assert found is not None
+            assert contents(found)[:20] == [str(at) for at in range(20)]
+
+
+async def test_a_high_watermark_comes_back_from_its_checkpoint(world: World) -> None:
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        append(log, "a", "b", "c")
+    text = world.read(A / WATERMARKS).replace("t 0 3", "t 0 2")
+    world.files.write_new(A / Checkpoint.HIGH_WATERMARK.value, text.encode())
+    async with world.running() as manager:
+        again = manager.get("t", 0)
+        assert again is not None
+        assert (again.high_watermark, again.end_offset) == (2, 3)
+
+
+async def test_other_directories_are_left_alone(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world.running() as manager:
+        append(await manager.create("t", 0, ONE), "a")
+    others = [
+        "__cluster_metadata-0",
+        "lost+found",
+        "remote-log-index-cache",
+        ".hidden",
+        "no partition",
+        "t-1.0123456789abcdef0123456789abcdef-future",
+        "t-2.0123456789abcdef0123456789abcdef-stray",
+        "t-3.move",
+    ]
+    for name in others:
+        world.files.make_directory(A / name)
+    async with world.running() as manager:
+        assert [str(log.directory) for log in manager.logs()] == ["/a/t-0"]
+    assert set(others) <= set(world.names(A))
+    assert "1 directories are no partitions; left alone: no partition" in caplog.text
+
+
+async def test_without_a_finished_load_there_is_no_clean_mark(world: World) -> None:
+    async with world.running() as manager:
+        append(await manager.create("t", 0, ONE), "a")
+    manager = world.manager()
+    await manager.close()
+    manager.directories.close()
+    assert MARK in world.names(A)  # it was never taken: nothing was opened
+    manager = world.manager()
+    world.disk.fail("/a/t-0*", operations={"list"})
+    await manager.load()
+    await manager.close()
+    manager.directories.close()
+    assert MARK not in world.names(A)
+    assert MARK in world.names(B)
+
+
+async def test_a_log_that_broke_costs_the_mark_of_its_directory_alone(world: World) -> None:
+    async with world.running() as manager:
+        broken = await manager.create("t", 0, ONE)
+        await manager.create("t", 1, ONE)
+        append(broken, "a")
+        world.disk.fail("/a/t-0/*.log", operations={"sync"})
+    assert MARK not in world.names(A)
+    assert MARK in world.names(B)
+
+
+async def test_a_partition_in_two_directories_is_served_from_neither(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world.running() as manager:
+        append(await manager.create("t", 0, ONE), "in a")
+        append(await manager.create("t", 1, ONE), "in b")
+    world.files.rename(B / "t-1", B / "t-0")
+    world.files.remove(B / "t-0" / "partition.metadata")
+    async with world.running() as manager:
+        with pytest.raises(LogFailed, match=r"t-0 is in /./t-0 and in /./t-0"):
+            manager.get("t", 0)
+        with pytest.raises(LogFailed):
+            await manager.create("t", 0, ONE)
+        append(await manager.create("t", 2, ONE), "others are")
+    assert MARK in world.names(A)
+    world.files.remove_tree(B / "t-0")
+    async with world.running() as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert contents(log) == ["in a"]
+
+
+# Deleting
+
+
+async def test_a_deleted_log_makes_room_for_its_name_and_is_removed_later(
+    world: World, clock: VirtualClock
+) -> None:
+    async with world.running(housekeeping=True) as manager:
+        log = await manager.create("t", 0, ONE)
+        append(log, "old")
+        await manager.checkpoint(RECOVERY_POINTS)
+        assert "t 0" in world.read(A / RECOVERY)
+        await manager.delete(TopicPartition("t", 0), TopicPartition("unknown", 0))
+        assert manager.get("t", 0) is None
+        assert "t 0" not in world.read(A / RECOVERY)
+        (deleted,) = [name for name in world.names(A) if name.endswith("-delete")]
+        with pytest.raises(LogFailed):
+            append(log, "too late")
+        fresh = await manager.create("t", 0, TWO)
+        append(fresh, "new")
+        await clock.run_for(59)
+        assert deleted in world.names(A)
+        await clock.run_for(2)
+        assert deleted not in world.names(A)
+        assert contents(fresh) == ["new"]
+
+
+async def test_a_reader_in_the_middle_of_a_deleted_log_finishes(world: World) -> None:
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        append(log, "still here")
+        read = log.read(0, 1000, limit=1)
+        assert read.slice is not None
+        await manager.delete(TopicPartition("t", 0))
+        assert b"still here" in read.slice.read()
+        read.slice.file.unpin()
+
+
+async def test_what_was_deleted_before_a_restart_is_removed_after_it(
+    world: World, clock: VirtualClock
+) -> None:
+    async with world.running() as manager:
+        await manager.create("t", 0, ONE)
+        await manager.delete(TopicPartition("t", 0))
+    assert any(name.endswith("-delete") for name in world.names(A))
+    world.files.make_directory(A / "moved-1.delete")
+    async with world.running(housekeeping=True) as manager:
+        assert manager.logs() == ()
+        await clock.run_for(61)
+        assert not any("delete" in name for name in world.names(A))
+
+
+async def test_stale_checkpoint_entries_never_meet_a_new_log(world: World) -> None:
+    async with world.running() as manager:
+        append(await manager.create("t", 0, ONE), "a")
+    world.files.remove_tree(A / "t-0")  # somebody tidied up by hand
+    manager = world.manager()
+    await manager.load()
+    assert world.read(A / RECOVERY) == "0\n0\n"
+    manager.directories.close()
+
+
+async def test_strays_are_closed_and_kept(world: World) -> None:
+    async with world.running() as manager:
+        append(await manager.create("t", 0, ONE), "mine")
+        append(await manager.create("u", 0, TWO), "whose?")
+        assert await manager.set_aside_strays(lambda log: log.topic_id == TWO) == [("u", 0)]
+        assert manager.get("u", 0) is None
+        await manager.create("u", 0, THREE)
+    assert any(name.startswith("u-0.") and name.endswith("-stray") for name in world.names(B))
+
+
+async def test_deleting_on_a_full_disk_works(world: World) -> None:
+    mount = world.disk.mount(A)
+    async with world.running() as manager:
+        append(await manager.create("t", 0, ONE), "x" * 100)
+        await manager.create("t", 2, ONE)
+        await manager.checkpoint(RECOVERY_POINTS)
+        mount.capacity_bytes = mount.used_bytes
+        await manager.delete(TopicPartition("t", 0))
+        assert not manager.directories.all[0].failed
+        assert RECOVERY not in world.names(A)
+        mount.capacity_bytes = 1 << 30
+    assert MARK in world.names(A)
+
+
+# Failing
+
+
+async def test_an_error_takes_the_directory_and_only_it_offline(world: World) -> None:
+    async with world.running() as manager:
+        logs = [await manager.create("t", number, ONE) for number in range(4)]
+        world.disk.fail("/a/t-0/*")
+        with pytest.raises(LogFailed):
+            append(logs[0], "lost")
+        assert [directory.failed for directory in manager.directories.all] == [True, False]
+        with pytest.raises(LogFailed, match="log directory /a is offline"):
+            manager.get("t", 2)
+        with pytest.raises(LogFailed):
+            append(logs[2], "its neighbour")
+        append(logs[1], "another directory")
+        ((failed, lost),) = world.failures
+        assert failed.path == A
+        assert {log.partition for log in lost} == {0, 2}
+        assert sorted(manager.offline) == [("t", 0), ("t", 2)]
+
+        assert (await manager.create("new", 0, TWO)).directory.parent == B
+        with pytest.raises(LogFailed, match="may be in a log directory that is offline"):
+            await manager.create("old", 0, TWO, is_new=False)
+        with pytest.raises(LogFailed):
+            await manager.delete(TopicPartition("t", 0))
+        assert manager.all_failed.is_set()  # /a holds the metadata as well
+        world.disk.heal()
+    assert MARK not in world.names(A)
+    assert MARK in world.names(B)
+
+
+async def test_the_last_directory_ends_the_node(world: World) -> None:
+    world.paths = (A,)
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        world.disk.fail("/a/*", operations={"write"})
+        assert not manager.all_failed.is_set()
+        with pytest.raises(LogFailed):
+            append(log, "x")
+        assert manager.all_failed.is_set()
+        with pytest.raises(LogFailed, match="no log directory is online"):
+            await manager.create("u", 0, TWO)
+
+
+async def test_creating_goes_on_in_the_next_directory(world: World) -> None:
+    async with world.running() as manager:
+        world.disk.fail("/a/t-0*", operations={"create"})
+        log = await manager.create("t", 0, ONE)
+        assert log.directory.parent == B
+        assert manager.directories.all[0].failed
+
+
+async def test_creating_on_a_full_disk_is_taken_back(world: World) -> None:
+    world.paths = (A,)
+    mount = world.disk.mount(A)
+    async with world.running() as manager:
+        mount.capacity_bytes = mount.used_bytes
+        with pytest.raises(DiskFull):
+            await manager.create("t", 0, ONE)
+        assert "t-0" not in world.names(A)
+        assert not manager.directories.all[0].failed
+        mount.capacity_bytes = 1 << 30
+        append(await manager.create("t", 0, ONE), "now")
+
+
+async def test_a_full_disk_at_a_checkpoint_changes_nothing(world: World) -> None:
+    mount = world.disk.mount(A)
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        append(log, "a")
+        await manager.checkpoint(RECOVERY_POINTS)
+        before = world.read(A / RECOVERY)
+        log.flush()
+        mount.capacity_bytes = 0
+        await manager.checkpoint(RECOVERY_POINTS)
+        assert not manager.directories.all[0].failed
+        assert world.read(A / RECOVERY) == before
+        mount.capacity_bytes = 1 << 30
+        await manager.checkpoint(RECOVERY_POINTS)
+        assert "t 0 1" in world.read(A / RECOVERY)
+
+
+async def test_a_log_that_cannot_be_opened_takes_its_directory_offline(world: World) -> None:
+    async with world.running() as manager:
+        for number in range(4):
+            append(await manager.create("t", number, ONE), str(number))
+    world.files.write_new(B / "t-1" / "partition.metadata", b"garbage")
+    async with world.running() as manager:
+        assert [directory.failed for directory in manager.directories.all] == [False, True]
+        assert [log.partition for log in manager.logs()] == [0, 2]
+        for number in (1, 3):
+            with pytest.raises(LogFailed):
+                manager.get("t", number)
+
+
+async def test_a_directory_that_cannot_be_read_at_start_is_offline(world: World) -> None:
+    async with world.running() as manager:
+        await manager.create("t", 0, ONE)
+    world.disk.fail("/b", operations={"list"})
+    async with world.running() as manager:
+        assert manager.directories.all[1].failed
+        assert manager.get("t", 0) is not None
+    world.disk.heal()
+    world.disk.fail("/a", operations={"list"})
+    async with world.running() as manager:
+        assert manager.all_failed.is_set()
+    world.disk.heal()
+    world.disk.fail("/a/.lock")
+    with pytest.raises(NoDirectory):
+        world.manager()
+
+
+class NoneLeft(VirtualFiles):
+    """Runs out of descriptors when told to."""
+
+    exhausted = ""
+
+    def open(self, path: Path, *, create: bool = False, write: bool = False):  # type: ignore[no-untyped-def]
+        if self.exhausted and self.exhausted in str(path):
+            raise OutOfDescriptors(errno.EMFILE, "too many")
+        return super().open(path, create=create, write=write)
+
+
+async def test_running_out_of_descriptors_fails_no_directory(world: World) -> None:
+    files = world.files = NoneLeft(world.disk)
+    async with world.running() as manager:
+        files.exhausted = "t-0"
+        with pytest.raises(NoDescriptors):
+            await manager.create("t", 0, ONE)
+        files.exhausted = ""
+        assert not any(directory.failed for directory in manager.directories.all)
+        append(await manager.create("t", 0, ONE), "a")
+    manager = world.manager()
+    files.exhausted = "t-0"
+    with pytest.raises(NoDirectory, match="ulimit"):
+        await manager.load()
+    manager.directories.close()
+
+
+# Housekeeping
+
+
+async def test_checkpoints_are_written_in_time_and_only_when_something_changed(
+    world: World, clock: VirtualClock
+) -> None:
+    async with world.running(housekeeping=True) as manager:
+        run_for = clock.run_for
+        log = await manager.create("t", 0, ONE)
+        append(log, "a")
+        await run_for(5.5)
+        assert "t 0 1" in world.read(A / WATERMARKS)
+        assert RECOVERY not in world.names(A)
+        log.flush()
+        log.advance_log_start(1, "asked to")
+        await run_for(60)
+        assert "t 0 1" in world.read(A / RECOVERY)
+        assert "t 0 1" in world.read(A / STARTS)
+        syncs = world.files.syncs
+        await run_for(600)
+        assert world.files.syncs == syncs
+
+
+async def test_old_segments_are_deleted_and_unlinked(world: World, clock: VirtualClock) -> None:
+    world.configs["t"] = LogConfig(
+        internal_segment_bytes=300, retention_ms=1_000_000, file_delete_delay_ms=20_000
+    )
+    async with world.running(housekeeping=True) as manager:
+        run_for = clock.run_for
+        log = await manager.create("t", 0, ONE)
+        for _ in range(20):
+            append(log, "x" * 60, now_ms=clock.wall_ms())
+        assert len(log.segments) > 3
+        files = len(world.names(A / "t-0"))
+        await run_for(900)
+        assert log.log_start_offset == 0
+        await run_for(420)
+        assert log.log_start_offset == 20
+        await run_for(60)
+        names = world.names(A / "t-0")
+        assert len(names) < files
+        assert not any(name.endswith(".deleted") for name in names)
+
+
+async def test_a_rolled_segment_is_flushed_soon(world: World, clock: VirtualClock) -> None:
+    async with world.running(housekeeping=True) as manager:
+        log = await manager.create("t", 0, ONE)
+        while len(log.segments) == 1:
+            append(log, "x" * 60)
+        assert log.recovery_point == 0
+        await clock.settle()
+        assert log.recovery_point == log.segments[1].base_offset
+
+
+async def test_flush_ms_is_kept_where_the_scheduler_is_on(
+    world: World, clock: VirtualClock
+) -> None:
+    world.intervals = Intervals(flush_check_ms=1_000)
+    world.configs["t"] = LogConfig(flush_ms=10_000)
+    async with world.running(housekeeping=True) as manager:
+        run_for = clock.run_for
+        log = await manager.create("t", 0, ONE)
+        other = await manager.create("u", 0, TWO)
+        append(log, "a")
+        append(other, "a")
+        await run_for(8)
+        assert log.recovery_point == 0
+        await run_for(8)
+        assert log.recovery_point == 1
+        assert other.recovery_point == 0
+
+
+async def test_idle_producers_are_forgotten(world: World, clock: VirtualClock) -> None:
+    world.intervals = Intervals(producer_id_check_ms=10_000, producer_id_expiration_ms=90_000)
+    from odradek.protocol.records.records import Record, build_batch
+
+    async with world.running(housekeeping=True) as manager:
+        log = await manager.create("t", 0, ONE)
+        batch = build_batch(
+            [Record(-1, clock.wall_ms(), None, b"v")],
+            producer_id=5,
+            producer_epoch=0,
+            base_sequence=0,
+        )
+        log.append_as_leader(memoryview(batch), leader_epoch=0, now_ms=clock.wall_ms())
+        assert 5 in log.producers.active
+        await clock.run_for(60)
+        assert 5 in log.producers.active
+        await clock.run_for(60)
+        assert 5 not in log.producers.active
+
+
+async def test_a_log_broken_by_itself_is_fenced_and_the_round_goes_on(
+    world: World, clock: VirtualClock
+) -> None:
+    async with world.running(housekeeping=True) as manager:
+        broken = await manager.create("t", 0, ONE)
+        good = await manager.create("t", 1, ONE)
+
+        def bug(now_ms: int) -> int:
+            raise ZeroDivisionError
+
+        broken.delete_expired = bug  # type: ignore[method-assign]
+        await clock.run_for(400)
+        assert isinstance(broken.failure, ZeroDivisionError)
+        assert good.failure is None
+        assert not any(directory.failed for directory in manager.directories.all)
+
+
+async def test_configs_reach_the_logs(world: World) -> None:
+    async with world.running() as manager:
+        one, two = await manager.create("t", 0, ONE), await manager.create("u", 0, TWO)
+        assert one.config == SMALL
+        world.configs["t"] = world.configs["u"] = LogConfig(retention_ms=5)
+        manager.update_configs(["t"])
+        assert (one.config.retention_ms, two.config) == (5, SMALL)
+        manager.update_configs()
+        assert two.config.retention_ms == 5
+
+
+async def test_a_truncation_makes_its_recovery_point_durable_first(world: World) -> None:
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        for at in range(10):
+            append(log, str(at))
+        log.flush()
+        await manager.checkpoint(RECOVERY_POINTS)
+        assert "t 0 10" in world.read(A / RECOVERY)
+        log.truncate_to(4)
+        assert "t 0 4" in world.read(A / RECOVERY)
