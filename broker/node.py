@@ -24,11 +24,7 @@ from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.server import Endpoint, Server, open_listeners
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller import image as images
-from odradek.replication.controller.brokers import (
-    BrokerRegistration,
-    register_broker,
-    unfence_broker,
-)
+from odradek.replication.controller.brokers import BrokerRegistration, start_broker
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.controller.operations import Plan
 from odradek.replication.controller.producer_ids import ProducerIdBlock, allocate_producer_ids
@@ -40,6 +36,7 @@ from odradek.replication.controller.topics import (
 )
 from odradek.replication.partition.partition import Partition
 from odradek.replication.raft.metadata import Metadata
+from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.seams import Seams
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.opening import Directories, open_directories
@@ -143,6 +140,8 @@ class Broker:
             node_id=self.node_id,
             cluster_id=self.cluster_id,
             directory_id=metadata_directory.id,
+            settings=self._metadata_settings(),
+            min_insync_replicas=self.config.get_int("min.insync.replicas"),
         )
         await self.metadata.start()
         self.metadata_changed_configs(self.metadata.image)
@@ -171,6 +170,7 @@ class Broker:
             raise CannotStart(_cannot_listen(self.config, error)) from None
         self.endpoints = [endpoint for endpoint, _ in opened]
         async with trio.open_nursery() as house:
+            await house.start(self.metadata.run)
             await house.start(self.partitions.run)
             await house.start(self.logs.run)
             await house.start(self.groups.run)
@@ -179,34 +179,34 @@ class Broker:
             await self.partitions.open_all()
             async with trio.open_nursery() as serving:
                 await serving.start(self.server.serve, opened)
-                serving.start_soon(self._stop_when_storage_is_lost)
+                serving.start_soon(self._stop_when, self.logs.all_failed)
+                serving.start_soon(self._stop_when, self.metadata.failed)
                 task_status.started()
                 await self.stopped.wait()
                 serving.cancel_scope.cancel()
             house.cancel_scope.cancel()
 
+    async def _stop_when(self, lost: trio.Event) -> None:
+        await lost.wait()
+        log.critical("%s", self._why_lost())
+        self.stop()
+
     async def _close(self) -> None:
-        if self._storage_lost():
+        if self.logs.all_failed.is_set() or self.metadata.failed.is_set():
             raise StorageLost(self._why_lost())
         with trio.move_on_after(CLOSE_SECONDS, shield=True):
             await self.metadata.close()
             await self.logs.close(broker_epoch=self.broker_epoch)
 
-    def _storage_lost(self) -> bool:
-        return self.logs.all_failed.is_set()
-
     def _why_lost(self) -> str:
         failures = [
             f"{directory.path}: {directory.failure}"
-            for directory in {*self.directories.all, self.directories.metadata}
+            for directory in (*self.directories.all, self.directories.metadata)
             if directory.failed
         ]
-        return "no log directory is left to serve from: " + "; ".join(sorted(failures))
-
-    async def _stop_when_storage_is_lost(self) -> None:
-        await self.logs.all_failed.wait()
-        log.critical("%s", self._why_lost())
-        self.stop()
+        if self.metadata.failure is not None:
+            failures.append(f"the metadata log: {self.metadata.failure}")
+        return "the storage to serve from is lost: " + "; ".join(dict.fromkeys(failures))
 
     # Rooms
 
@@ -231,6 +231,18 @@ class Broker:
                 recovery_threads_per_directory=config.get_int("num.recovery.threads.per.data.dir"),
             ),
             on_failure=self._directory_failed,
+        )
+
+    def _metadata_settings(self) -> MetadataLogSettings:
+        config = self.config
+        return MetadataLogSettings(
+            segment_bytes=config.optional_int("internal.metadata.log.segment.bytes")
+            or config.get_int("metadata.log.segment.bytes"),
+            segment_ms=config.get_int("metadata.log.segment.ms"),
+            snapshot_bytes=config.get_int("metadata.log.max.record.bytes.between.snapshots"),
+            snapshot_interval_ms=config.get_int("metadata.log.max.snapshot.interval.ms"),
+            retention_bytes=config.get_int("metadata.max.retention.bytes"),
+            retention_ms=config.get_int("metadata.max.retention.ms"),
         )
 
     def _new_group_coordinator(self) -> GroupCoordinator:
@@ -315,12 +327,10 @@ class Broker:
             directories=[each.id for each in self.directories.live if each.id is not None],
             features=images.SUPPORTED_FEATURES,
             rack=self.config.optional_str("broker.rack"),
+            previous_epoch=self.logs.previous_broker_epoch,
         )
         self.broker_epoch = await self.metadata.perform(
-            lambda image: register_broker(image, registration, next_offset=image.offset + 1)
-        )
-        await self.metadata.perform(
-            lambda image: unfence_broker(image, self.node_id, self.broker_epoch)
+            lambda image: start_broker(image, registration, next_offset=image.offset + 1)
         )
 
     async def _set_aside_strays(self) -> None:
