@@ -4,6 +4,8 @@ No file descriptor leaves this floor. A `File` is a logical handle: the real one
 descriptor when first needed and gives it back under pressure (a bounded LRU), so a holder of 40,000
 `File`s holds no descriptors. All calls are synchronous; who must not block the loop hands them to
 `Offload`. Every failure is an `OSError` with its errno (ENOSPC, EIO, EROFS, …); nothing is retried.
+Misuse (a closed handle, a map past the end) is a ValueError, a map dropped under a view a BufferError:
+bugs of the caller's. A handle belongs to one writer; reading and `sync` may run beside it in threads.
 """
 
 from __future__ import annotations
@@ -39,14 +41,18 @@ class File(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes, as this handle knows them: kept by its own writes, no system call."""
+        """Bytes, as this handle knows them: kept by its own writes, no system call.
+
+        What is preallocated counts, so appends go after it: such a file is written by `write_at`.
+        """
         ...
 
     def append_v(self, parts: Sequence[Buffer]) -> int:
-        """Write all parts at the end, in order; returns the position of the first byte.
+        """Write all parts (buffers of bytes) at the end; returns the position of the first byte.
 
         A write cut short is carried on; on an error the file may hold a part of the bytes past the
-        old `size`, which stays what it was: the caller truncates or goes offline.
+        old `size`, which stays what it was: the next append writes over them, and who will not
+        append truncates or goes offline.
         """
         ...
 
@@ -55,35 +61,56 @@ class File(Protocol):
         ...
 
     def read_at(self, position: int, size: int, *, nowait: bool = False) -> bytes:
-        """At most `size` bytes; fewer only at the end of the file. `nowait` raises WouldBlock."""
+        """At most `size` bytes; fewer only at the end of the file.
+
+        `nowait` raises WouldBlock unless all of them are in memory; where the file system cannot
+        tell (tmpfs), they are taken to be.
+        """
         ...
 
     def map_read(self, size: int) -> memoryview:
         """A read-only map of the first `size` bytes, which must lie within `size` of the file.
 
-        The map is kept in a bounded LRU and shared: hold the view for one synchronous call only.
-        Reading past bytes that were written is forbidden (a hole on a full disk is SIGBUS).
+        The map is kept in a bounded LRU and shared: hold the view for one synchronous call only
+        (while it is held the map cannot go). What `write_at` and `append_v` write later shows in
+        it. Reading past bytes that were written is forbidden (a hole on a full disk is SIGBUS).
         """
         ...
 
     def unmap(self) -> None:
-        """Drop the map; called before a truncate, a trim or a delete."""
+        """Drop the map; called before a trim or a delete. BufferError while a view is held."""
         ...
 
-    def sync(self) -> None: ...
+    def sync(self) -> None:
+        """Make the content durable, whichever handle wrote it; not the name. Never retried: what a
+        failed sync was to save is lost though the next one succeeds."""
+        ...
 
-    def truncate(self, size: int) -> None: ...
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes; never grows it. Drops the map first, as `unmap` does."""
+        ...
 
     def preallocate(self, size: int) -> None:
-        """Grow the file to `size` bytes of zeros where it is smaller; really allocated, or ENOSPC."""
+        """Grow the file to `size` bytes with zeros where it is smaller.
+
+        Really allocated: later writes within it find no full disk. ENOSPC leaves it as it was.
+        """
         ...
 
     def moved(self, path: Path) -> None:
-        """The file's directory was renamed: from now on it is at `path`."""
+        """The file or a directory above it was renamed: from now on it is at `path`.
+
+        Told by whoever renamed, for every open handle; pinned ones, closed or not, follow by
+        themselves.
+        """
         ...
 
     def pin(self) -> None:
-        """Keep the descriptor and the bytes reachable until `unpin`, through close and removal."""
+        """Keep the bytes reachable until `unpin`: through eviction, close, rename and removal.
+
+        Costs no descriptor until the file is read or removed. Taken while the file is there: who
+        removes it in a thread makes sure that nobody pins it meanwhile.
+        """
         ...
 
     def unpin(self) -> None: ...
@@ -92,7 +119,7 @@ class File(Protocol):
     def pins(self) -> int: ...
 
     def close(self) -> None:
-        """Give up the descriptor and the map (once unpinned). Idempotent."""
+        """Give up the descriptor and the map (once unpinned and idle). Idempotent."""
         ...
 
 
@@ -120,7 +147,8 @@ class Files(Protocol):
     def open(self, path: Path, *, create: bool = False, write: bool = False) -> File:
         """Open a file. `create` makes a new, empty one and fails if there is one (implies write).
 
-        A missing file is a FileNotFoundError here, even where the descriptor comes later.
+        A missing file is a FileNotFoundError here, even where the descriptor comes later; whether
+        it may be written is found out by the first write.
         """
         ...
 
@@ -132,9 +160,14 @@ class Files(Protocol):
         """Replace a small file at once: `path` + `.tmp`, sync, rename, sync of the directory."""
         ...
 
-    def exists(self, path: Path) -> bool: ...
+    def exists(self, path: Path) -> bool:
+        """False where nothing is there. A disk that does not answer raises: a file where a
+        directory should be (ENOTDIR), no permission and a failing medium are not absence."""
+        ...
 
-    def is_directory(self, path: Path) -> bool: ...
+    def is_directory(self, path: Path) -> bool:
+        """As `exists`."""
+        ...
 
     def file_size(self, path: Path) -> int: ...
 
@@ -147,7 +180,10 @@ class Files(Protocol):
         ...
 
     def rename(self, old: Path, new: Path) -> None:
-        """A file or a directory; a file that is at `new` is replaced at once."""
+        """A file or a directory; a file that is at `new` is replaced at once.
+
+        EXDEV from one file system to another, as log directories usually are.
+        """
         ...
 
     def remove(self, path: Path, *, missing_ok: bool = False) -> None: ...
@@ -159,7 +195,8 @@ class Files(Protocol):
         ...
 
     def lock(self, path: Path) -> Lock:
-        """Take the lock file for this process; BlockingIOError if another holds it."""
+        """Take the lock file, made if missing; BlockingIOError if it is held, by another process
+        (a JVM's Kafka too) or within this one."""
         ...
 
     def disk_usage(self, path: Path) -> DiskUsage: ...

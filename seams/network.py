@@ -30,23 +30,32 @@ class Connection(Protocol):
     def peer(self) -> Address: ...
 
     async def receive_into(self, view: memoryview) -> int:
-        """Wait for bytes and put them into `view`; how many, 0 at the end. ConnectionLost on error."""
+        """Wait for bytes and put them into `view`; how many, 0 at the end. ConnectionLost on error.
+
+        Cancelled, it has taken none. Yields at least every MiB and every 64 calls. After the end
+        (the peer may have closed its sending half only) sending still works.
+        """
         ...
 
     async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
         """Send all parts in order. One sender at a time.
 
-        TCP sends a slice by sendfile and yields at least every MiB. Whatever fails or is cancelled
-        after the first byte aborts the connection: half a frame is never followed by another. The
-        caller keeps the slices' files pinned until this returns or raises.
+        TCP sends a large slice by sendfile and yields at least every MiB. Whatever fails or is
+        cancelled after the first byte aborts the connection: half a frame is never followed by
+        another. The caller keeps the slices' files pinned until this returns or raises.
+
+        ConnectionLost also when a file ends inside its slice (it was truncated); OSError when the
+        disk fails, or no descriptor is to be had; trio.BusyResourceError for a second sender.
         """
         ...
 
     def abort(self) -> None:
-        """Close at once; pending calls raise ConnectionLost."""
+        """Close at once, by a reset; pending calls raise ConnectionLost. Idempotent."""
         ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Close; what was sent is still delivered. Pending calls raise ConnectionLost. Idempotent."""
+        ...
 
 
 class Listener(Protocol):
@@ -55,14 +64,26 @@ class Listener(Protocol):
         """Where it listens, the port that was picked for port 0 included."""
         ...
 
-    async def accept(self) -> Connection: ...
+    async def accept(self) -> Connection:
+        """The next connection; ConnectionLost once the listener is closed.
 
-    async def aclose(self) -> None: ...
+        Nothing that a peer does is an error here, nor is running out of descriptors: that is
+        logged and waited for.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Stop listening. Idempotent."""
+        ...
 
 
 class Network(Protocol):
     async def listen(self, host: str, port: int) -> list[Listener]:
-        """Listen on every address of `host` ('' is all, IPv4 and IPv6); one port for all of them."""
+        """Listen on every address of `host` ('' is all, IPv4 and IPv6); one port for all of them.
+
+        OSError as bind(2) has it (EADDRINUSE, EADDRNOTAVAIL, EACCES) or as the resolver has it. An
+        address of a family that this machine lacks is left out if another is there.
+        """
         ...
 
     async def connect(self, host: str, port: int) -> Connection:

@@ -44,5 +44,5 @@ class Objects(Protocol):
         ...
 
     def list(self, prefix: str) -> list[ObjectInfo]:
-        """All below `prefix`, sorted by key."""
+        """All below `prefix`, sorted by key; "a/b" has "a/b/c" below it, not "a/bc"."""
         ...

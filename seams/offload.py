@@ -1,7 +1,8 @@
 """Work that would block the loop: interface. The real one is `threads.py`.
 
 Only calls that release the GIL go here (reads of cold pages, fsync, object stores, compression);
-Python loops go to a worker process. A call is never abandoned: cancellation waits for it to end.
+Python loops go to a worker process. A call is never abandoned: cancellation keeps it from starting,
+and once it has started waits for it to end.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ import gc
 import os
 import random
 import resource
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -242,3 +244,34 @@ def test_nowait_where_the_file_system_cannot_tell() -> None:
     finally:
         files.remove(path)
         file.close()
+
+
+HOLD_AS_A_JVM_DOES = """
+import fcntl, sys
+held = open(sys.argv[1], "r+b")
+try:
+    fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    print("refused", flush=True)
+else:
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_lock_excludes_a_jvm_and_is_excluded_by_one(tmp_path: OsPath) -> None:
+    """Java's FileChannel.tryLock, which Kafka's `.lock` is, takes a POSIX lock on the bytes."""
+    files = RealFiles(max_open=8)
+    path = Path(tmp_path) / ".lock"
+    command = [sys.executable, "-c", HOLD_AS_A_JVM_DOES, str(path)]
+    lock = files.lock(path)
+    refused = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    assert refused.stdout == b"refused\n"
+    lock.release()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(BlockingIOError):
+            files.lock(path)
+        holder.communicate()
+    files.lock(path).release()

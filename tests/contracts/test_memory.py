@@ -1,0 +1,23 @@
+"""Memory that was freed stays with the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def test_the_c_library_can_be_told() -> None:
+    code = (
+        "from odradek.seams.memory import keep_freed_memory\n"
+        "print(keep_freed_memory())\n"
+        "kept = [bytearray(1 << 20) for _ in range(64)]\n"
+        "del kept\n"
+        "print(len(bytearray(1 << 20)))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told, size = run.stdout.split()
+    assert size == "1048576"
+    if told != "True":
+        pytest.skip("not glibc")
