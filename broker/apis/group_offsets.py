@@ -12,8 +12,8 @@ from typing import Any
 from uuid import UUID
 
 from odradek.broker.context import RequestContext
-from odradek.broker.groups.actions import NO_ERROR, PartitionErrors
-from odradek.broker.groups.offsets import FetchedTopic
+from odradek.broker.groups.actions import NO_ERROR, CommittedOffset, PartitionErrors
+from odradek.broker.groups.offsets import NO_OFFSET, FetchedTopic
 from odradek.broker.groups.shard import Commit, OffsetToCommit
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -27,7 +27,6 @@ MISSING_GROUP_SINCE = 9
 BATCHED_FETCH_SINCE = 8
 FETCH_ERROR_SINCE = 2
 """OffsetFetch: an error of the whole group's, not only of partitions."""
-NO_OFFSET = -1
 MILLISECOND = timedelta(milliseconds=1)
 NO_RETENTION = timedelta(milliseconds=-1)
 
@@ -136,7 +135,7 @@ async def _fetch(
         for topic in topics:
             name, topic_id = _asked_topic(topic, ctx)
             if name is None:
-                unknown.append(_unknown_topic(topic, ErrorCode.unknown_topic_id))
+                unknown.append(_unknown_topic(topic, ErrorCode.unknown_topic_id, ctx))
             else:
                 asked.append((name, topic_id, topic.partition_indexes))
     try:
@@ -167,37 +166,31 @@ def _fetched_topic(topic: FetchedTopic, ctx: RequestContext) -> Values | None:
         if image is None:
             return None
         topic_id = image.id
+    partitions = [_fetched(each.partition, each.offset, each.error) for each in topic.partitions]
+    return _named(topic.topic, topic_id, partitions, ctx)
+
+
+def _fetched(index: int, offset: CommittedOffset, error: ErrorCode) -> Values:
     return {
-        "name": topic.topic,
-        "topic_id": topic_id,
-        "partitions": [
-            {
-                "partition_index": each.partition,
-                "committed_offset": each.offset.offset,
-                "committed_leader_epoch": each.offset.leader_epoch,
-                "metadata": each.offset.metadata,
-                "error_code": each.error,
-            }
-            for each in topic.partitions
-        ],
+        "partition_index": index,
+        "committed_offset": offset.offset,
+        "committed_leader_epoch": offset.leader_epoch,
+        "metadata": offset.metadata,
+        "error_code": error,
     }
 
 
-def _unknown_topic(topic: Any, error: ErrorCode) -> Values:
-    return {
-        "name": field(topic, "name", ""),
-        "topic_id": field(topic, "topic_id"),
-        "partitions": [
-            {
-                "partition_index": index,
-                "committed_offset": NO_OFFSET,
-                "committed_leader_epoch": -1,
-                "metadata": "",
-                "error_code": error,
-            }
-            for index in topic.partition_indexes
-        ],
-    }
+def _unknown_topic(topic: Any, error: ErrorCode, ctx: RequestContext) -> Values:
+    partitions = [_fetched(index, NO_OFFSET, error) for index in topic.partition_indexes]
+    return _named(field(topic, "name", ""), field(topic, "topic_id"), partitions, ctx)
+
+
+def _named(
+    name: str, topic_id: UUID | None, partitions: list[Values], ctx: RequestContext
+) -> Values:
+    if ctx.api_version < BATCHED_FETCH_SINCE:  # another kind of topic, which never has an id
+        return {"name": name, "partitions": partitions}
+    return {"name": name, "topic_id": topic_id, "partitions": partitions}
 
 
 def _failed_fetch(
@@ -205,7 +198,7 @@ def _failed_fetch(
 ) -> Values:
     if ctx.api_version >= FETCH_ERROR_SINCE:
         return {"group_id": group_id, "error_code": error, "topics": []}
-    failed = [_unknown_topic(each, error) for each in topics or ()]
+    failed = [_unknown_topic(each, error, ctx) for each in topics or ()]
     return {"group_id": group_id, "error_code": NO_ERROR, "topics": failed}
 
 

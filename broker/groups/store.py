@@ -4,7 +4,7 @@ A group lives in one partition, found from its id's hash, and in the memory of t
 leader. Records are written in Kafka's formats, so that its tools and brokers read them. Loading
 replays a partition from its start to its end. Of plain commits and generations only the last record
 of each key is decoded and replayed, in the order of the log, which gives the same state as replaying
-all and bounds what a partition with millions of commits costs. Transactional commits and markers
+all (as replaying the compacted log does) and bounds what millions of commits cost. Transactional commits and markers
 depend on what is around them and are replayed one by one.
 """
 
@@ -144,8 +144,9 @@ class Loader:
 
     def __init__(self, replayer: Replayer) -> None:
         self._replayer = replayer
-        self._latest: dict[bytes, tuple[int, bytes | None]] = {}
-        """Key to the last plain record with it, in the order of the log."""
+        self._latest: dict[bytes, tuple[int, bytes | None, bool]] = {}
+        """Key to offset and value of the last plain record with it, in the order of the log, and
+        whether there was a tombstone before: that ends pending commits, too."""
         self._unknown: dict[str, int] = {}
         self.next_offset = 0
         self.record_count = 0
@@ -179,12 +180,14 @@ class Loader:
         if record.key is None:
             self._skip("no key")
             return
-        self._latest.pop(record.key, None)
-        self._latest[record.key] = (record.offset, record.value)
+        _, before, ended = self._latest.pop(record.key, (-1, b"", False))
+        self._latest[record.key] = (record.offset, record.value, ended or before is None)
 
     def _flush(self) -> Iterator[None]:
         latest, self._latest = self._latest, {}
-        for count, (key, (offset, value)) in enumerate(latest.items()):
+        for count, (key, (offset, value, ended)) in enumerate(latest.items()):
+            if ended:
+                self._replay(key, None, offset, NO_PRODUCER)
             self._replay(key, value, offset, NO_PRODUCER)
             if count % REPLAYS_PER_STEP == REPLAYS_PER_STEP - 1:
                 yield

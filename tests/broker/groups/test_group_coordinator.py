@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 import trio
 
-from odradek.broker.groups import records
 from odradek.broker.groups.actions import (
     Heartbeat,
     Join,
@@ -27,90 +26,11 @@ from odradek.broker.groups.coordinator import GroupCoordinator, LoadInProgress, 
 from odradek.broker.groups.shard import Commit, OffsetToCommit
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import records as log_records
-from odradek.protocol.records.batch import batches
 from odradek.seams.entropy import SeededEntropy
 from odradek.testing.virtual_clock import VirtualClock
+from tests.broker.groups.memory_log import MemoryLog, NotLeader
 
 TOPIC_ID = UUID(int=9)
-
-
-class NotLeader(KafkaError):
-    code = ErrorCode.not_leader_or_follower
-
-
-class MemoryLog:
-    """`CoordinatorLog` in memory, with a high watermark that a test can hold back."""
-
-    def __init__(self, partitions: int = 1) -> None:
-        self.data: dict[int, bytearray] = {index: bytearray() for index in range(partitions)}
-        self.ends = dict.fromkeys(range(partitions), 0)
-        self.high_watermarks: dict[int, int] | None = None
-        """Where they are held; None lets them follow the ends."""
-        self.changed = trio.Event()
-        self.fail_with: KafkaError | None = None
-        self.reads = 0
-        self.reading_may_go_on = trio.Event()
-        self.reading_may_go_on.set()
-        self.limit = 1 << 20
-
-    def partition_count(self) -> int:
-        return len(self.data)
-
-    def batch_bytes_max(self, partition: int) -> int:
-        return self.limit
-
-    def append(self, partition: int, batch: bytearray, now_ms: int) -> int:
-        if self.fail_with is not None:
-            raise self.fail_with
-        (header,) = batches(memoryview(batch), check=True)
-        first = self.ends[partition]
-        header.stamp(first, 0)
-        self.data[partition] += batch
-        self.ends[partition] = first + header.record_count
-        return first
-
-    def is_committed(self, partition: int, offset: int) -> bool:
-        marks = self.ends if self.high_watermarks is None else self.high_watermarks
-        return marks[partition] > offset
-
-    async def wait_committed(self, partition: int, offset: int) -> None:
-        while not self.is_committed(partition, offset):
-            await self.changed.wait()
-        await trio.lowlevel.checkpoint()
-
-    def hold(self) -> None:
-        self.high_watermarks = dict(self.ends)
-
-    def move_on(self) -> None:
-        self.high_watermarks = None
-        self.changed.set()
-        self.changed = trio.Event()
-
-    def start_offset(self, partition: int) -> int:
-        return 0
-
-    def end_offset(self, partition: int) -> int:
-        return self.ends[partition]
-
-    async def read(self, partition: int, offset: int, max_bytes: int) -> bytes:
-        self.reads += 1
-        await self.reading_may_go_on.wait()
-        found = bytearray()
-        for batch in batches(memoryview(self.data[partition])):
-            if batch.last_offset < offset:
-                continue
-            if found and len(found) + batch.size > max_bytes:
-                break
-            found += batch.view
-        return bytes(found)
-
-    def keys(self, partition: int = 0) -> list[object]:
-        return [
-            records.decode_key(each.key)
-            for batch in batches(memoryview(self.data[partition]))
-            for each in log_records.decode(batch)
-            if each.key is not None
-        ]
 
 
 @pytest.fixture

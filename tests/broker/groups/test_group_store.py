@@ -18,6 +18,7 @@ from odradek.broker.groups.actions import (
     StoredGroup,
     StoredMember,
 )
+from odradek.broker.groups.classic import ClassicGroup
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.shard import Shard
 from odradek.broker.groups.store import (
@@ -337,9 +338,18 @@ def test_loading_the_last_of_each_key_is_loading_all(history: list[tuple[str, ob
     shard = load(log.data)
     assert shard.offsets._groups == plain.offsets._groups
     assert shard.offsets._unstable == plain.offsets._unstable
-    assert shard.groups.keys() == plain.groups.keys()
-    for group_id, group in shard.groups.items():
-        assert group.stored({}) == plain.groups[group_id].stored({})
+    assert {each: group.stored({}) for each, group in _lasting(shard).items()} == {
+        each: group.stored({}) for each, group in _lasting(plain).items()
+    }
+
+
+def _lasting(shard: Shard) -> dict[str, ClassicGroup]:
+    """Without simple groups that hold nothing any more: compaction would forget them too."""
+    return {
+        group_id: group
+        for group_id, group in shard.groups.items()
+        if not group.is_simple or shard.offsets.keys(group_id)
+    }
 
 
 def _copy(record: Record) -> Record:
