@@ -110,16 +110,24 @@ class Broker:
     # async with
 
     async def __aenter__(self) -> Broker:
+        node = Node(self._seams or real_seams(), self._config())
+        failure: Exception | None = None
         async with AsyncExitStack() as stack:
-            nursery = await stack.enter_async_context(trio.open_nursery())
             stack.callback(self._remove_data)
-            node = Node(self._seams or real_seams(), self._config())
-            await nursery.start(node.run)
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            try:
+                await nursery.start(node.run)
+                self._node = node
+                for name, partitions in self._topics.items():
+                    await node.ensure_topic(name, partitions)
+            except Exception as error:  # as it is, not as the nursery's group of one
+                failure = error
+                nursery.cancel_scope.cancel()
             stack.callback(node.stop)
-            self._node = node
-            for name, partitions in self._topics.items():
-                await node.ensure_topic(name, partitions)
             self._stack = stack.pop_all()
+        if failure is not None:
+            await self.__aexit__(None, None, None)
+            raise failure
         return self
 
     async def __aexit__(

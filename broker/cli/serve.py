@@ -7,7 +7,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
@@ -152,24 +152,37 @@ def _topic(text: str) -> tuple[str, int]:
 
 
 async def _serve(broker: Broker, topics: list[tuple[str, int]], port_file: str | None) -> None:
+    """Run the broker to its end. Raises CommandFailed for what kept it from starting or stopped it."""
     import trio
 
-    from odradek.broker.node import CannotStart
+    from odradek.broker.node import CannotStart, StorageLost
+    from odradek.protocol.errors import KafkaError
 
-    async with trio.open_nursery() as nursery:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            nursery.start_soon(_stop_on_signal, signals, broker)
-            try:
+    reasons: list[str] = []
+    try:
+        async with trio.open_nursery() as nursery:
+            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                nursery.start_soon(_stop_on_signal, signals, broker)
                 await nursery.start(broker.run)
                 for name, partitions in topics:
                     await broker.ensure_topic(name, partitions)
-            except CannotStart as error:
-                raise CommandFailed(str(error)) from None
-            _announce(broker, port_file)
-            gc.collect()
-            gc.freeze()  # what lives now lives to the end: not worth looking at again
-            await broker.stopped.wait()
-            nursery.cancel_scope.cancel()
+                _announce(broker, port_file)
+                gc.collect()
+                gc.freeze()  # what lives now lives to the end: not worth looking at again
+                await broker.stopped.wait()
+                nursery.cancel_scope.cancel()
+    except* (CannotStart, StorageLost, KafkaError, OSError) as group:
+        reasons = [str(error) for error in _leaves(group)]
+    if reasons:
+        raise CommandFailed("; ".join(reasons))
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 async def _stop_on_signal(signals: object, broker: Broker) -> None:

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 HEAVY = {
-    "obstore", "pyarrow", "numpy", "sqlite3", "ssl", "asyncio", "lz4", "snappy", "cramjam", "zstandard",
-    "gzip", "concurrent.futures.process", "multiprocessing", "importlib.metadata", "pytest",
+    "obstore", "pyarrow", "numpy", "sqlite3", "asyncio", "lz4", "snappy", "cramjam", "zstandard",
+    "gzip", "concurrent.futures.process", "multiprocessing", "pytest",
 }  # fmt: skip
 
 SCRIPT = """
