@@ -70,7 +70,7 @@ def _described(resource: Any, with_synonyms: bool, with_docs: bool, ctx: Request
         return _not_described(resource, error)
     return {
         "error_code": ErrorCode.none,
-        "error_message": None,
+        "error_message": "",
         "resource_type": resource.resource_type,
         "resource_name": resource.resource_name,
         "configs": [_entry(each, with_synonyms, with_docs) for each in entries],
@@ -80,7 +80,7 @@ def _described(resource: Any, with_synonyms: bool, with_docs: bool, ctx: Request
 def _not_described(resource: Any, error: KafkaError) -> Values:
     return {
         "error_code": error.code,
-        "error_message": error.message or None,
+        "error_message": error.message,
         "resource_type": resource.resource_type,
         "resource_name": resource.resource_name,
         "configs": [],

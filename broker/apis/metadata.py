@@ -44,10 +44,8 @@ _LISTENER_NOT_FOUND_SINCE = 6
 async def metadata(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     asked = request.topics
     everything = asked is None or (ctx.api_version == 0 and not asked)
-    if not everything and ctx.api_version < _IDS_SINCE:
-        for topic in asked:
-            if topic.name is None or field(topic, "topic_id") is not None:
-                return _refused(asked, ctx)
+    if not everything and any(_is_refused(topic, ctx.api_version) for topic in asked):
+        return _refused(asked)
     topics = _all_topics(ctx) if everything else await _asked_topics(request, ctx)
     if field(request, "include_topic_authorized_operations", False):
         for values in topics:
@@ -77,8 +75,16 @@ def _cluster(request: Any, ctx: RequestContext) -> Values:
     }
 
 
-def _refused(asked: Iterable[Any], ctx: RequestContext) -> Values:
-    """Names cannot be null, nor topics be asked by id, before version 12."""
+def _is_refused(topic: Any, version: int) -> bool:
+    """Names cannot be null, nor topics be asked by id, before version 12; since then, one of both
+    must be there."""
+    topic_id = field(topic, "topic_id")
+    if version < _IDS_SINCE:
+        return topic.name is None or topic_id is not None
+    return topic.name is None and topic_id is None
+
+
+def _refused(asked: Iterable[Any]) -> Values:
     return {
         "brokers": [],
         "topics": [
@@ -105,7 +111,7 @@ async def _asked_topics(request: Any, ctx: RequestContext) -> list[Values]:
     ]
     if ids:
         return _topics_by_id(dict.fromkeys(ids), ctx)
-    names = list(dict.fromkeys(topic.name for topic in request.topics if topic.name is not None))
+    names = list(dict.fromkeys(topic.name for topic in request.topics))
     missing = [name for name in names if name not in ctx.broker.metadata.image.topics_by_name]
     if (
         missing

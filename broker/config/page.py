@@ -131,7 +131,7 @@ def _facts(row: ConfigKey) -> Iterator[str]:
         yield "required by Kafka"
     elif row.name not in DYNAMIC_ONLY:
         yield f"default {_default(row)}"
-    if row.validator is not None:
+    if row.validator is not None and row.validator.text != "any":
         yield row.validator.text
     yield f"importance {row.importance.value}"
     if row.scope.value == "broker":

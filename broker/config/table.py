@@ -38,10 +38,14 @@ class UpdateMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Validator:
-    """`check` raises ConfigError; `text` says what is valid, for the docs."""
+    """`check` raises ConfigError; `text` says what is valid, for the docs.
+
+    `distinct` is for lists: what is named twice counts once.
+    """
 
     text: str
     check: Callable[[str, ConfigValue], None]
+    distinct: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,8 @@ class ConfigKey:
         """The value of `text`, checked. Raises ConfigError."""
         value = parse(self.name, text, self.type)
         if self.validator is not None:
+            if self.validator.distinct and isinstance(value, tuple):
+                value = tuple(dict.fromkeys(value))
             self.validator.check(self.name, value)
         return value
 

@@ -58,7 +58,10 @@ def validate_resource_configs(
 
 
 def list_configs() -> dict[int, dict[str, str]]:
-    """Of each resource type, the configs of type LIST with their defaults."""
+    """Of topics and brokers, the configs of type LIST with their defaults.
+
+    Those of client metrics are lists too, to which Kafka does not append.
+    """
     return {
         int(resource_type): {
             name: row.default or "" for name, row in table.items() if row.type is ConfigType.LIST
@@ -66,8 +69,6 @@ def list_configs() -> dict[int, dict[str, str]]:
         for resource_type, table in (
             (ResourceType.TOPIC, TOPIC),
             (ResourceType.BROKER, BROKER),
-            (ResourceType.GROUP, GROUP),
-            (ResourceType.CLIENT_METRICS, CLIENT_METRICS),
         )
     }
 

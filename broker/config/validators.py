@@ -56,7 +56,7 @@ def one_of_any_case(*names: str) -> Validator:
 
 
 def distinct(*names: str, empty: bool = True, null: bool = False) -> Validator:
-    """A list whose items differ, and are among `names` where some are given."""
+    """A list that counts an item once, of `names` where some are given."""
 
     def check(name: str, value: ConfigValue) -> None:
         if value is None:
@@ -67,16 +67,14 @@ def distinct(*names: str, empty: bool = True, null: bool = False) -> Validator:
         shown = to_text(value)
         if not items and not empty:
             raise ConfigError.of(name, shown, "must not be empty")
-        if len(set(items)) != len(items):
-            raise ConfigError.of(name, shown, "must not name anything twice")
         for item in items:
             if not item:
                 raise ConfigError.of(name, shown, "must not have an empty item")
             if names and item not in names:
                 raise ConfigError.of(name, shown, f"items must be among {', '.join(names)}")
 
-    text = f"items among {', '.join(names)}" if names else "items that differ"
-    return Validator(text if empty else f"{text}, at least one", check)
+    text = f"of {', '.join(names)}" if names else "any"
+    return Validator(text if empty else f"{text}; at least one", check, distinct=True)
 
 
 def _not_empty(name: str, value: ConfigValue) -> None:

@@ -152,7 +152,7 @@ def test_lists_and_their_defaults() -> None:
         "leader.replication.throttled.replicas": "",
         "follower.replication.throttled.replicas": "",
     }
-    assert list_configs()[ResourceType.CLIENT_METRICS] == {"metrics": "", "match": ""}
+    assert list_configs()[ResourceType.BROKER]["log.cleanup.policy"] == "delete"
 
 
 # Log levels
