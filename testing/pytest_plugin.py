@@ -40,10 +40,10 @@ def kafka_broker_session(
 
 
 @pytest.fixture
-def kafka_broker(kafka_broker_session: Broker) -> Iterator[Broker]:
+def kafka_broker(kafka_broker_session: Broker) -> Broker:
     """The session's broker, emptied of what earlier tests left."""
     kafka_broker_session.reset()
-    yield kafka_broker_session
+    return kafka_broker_session
 
 
 @pytest.fixture

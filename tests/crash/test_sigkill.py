@@ -178,7 +178,6 @@ def set_segment_size(bootstrap: str) -> None:
 
     entry = ConfigEntry("segment.bytes", "1048576", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
-    for future in (
-        AdminClient({"bootstrap.servers": bootstrap}).incremental_alter_configs([resource]).values()
-    ):
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.incremental_alter_configs([resource]).values():
         future.result(10)
