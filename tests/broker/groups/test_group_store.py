@@ -304,14 +304,22 @@ few_records = st.one_of(
         Record,
         st.builds(GroupKey, few),
         st.one_of(
-            st.none(),
             st.builds(StoredGroup, st.just("consumer"), st.integers(0, 9), st.none(), st.none()),
             st.just(GROUP),
         ),
     ),
+).map(lambda record: [record])
+deletions = few.map(  # a group goes with all its offsets
+    lambda group: [
+        *(Record(OffsetKey(group, topic, p), None) for topic in "gh" for p in (0, 1)),
+        Record(GroupKey(group), None),
+    ]
+)
+plain_records = st.lists(st.one_of(few_records, deletions), min_size=1, max_size=3).map(
+    lambda parts: [record for part in parts for record in part]
 )
 log_steps = st.one_of(
-    st.tuples(st.just("plain"), st.lists(few_records, min_size=1, max_size=3)),
+    st.tuples(st.just("plain"), plain_records),
     st.tuples(st.just("transaction"), st.builds(Record, st.builds(OffsetKey, few, few, st.just(0)), st.builds(CommittedOffset, st.integers(0, 9)))),
     st.tuples(st.just("marker"), st.booleans()),
 )  # fmt: skip
@@ -348,7 +356,7 @@ def _lasting(shard: Shard) -> dict[str, ClassicGroup]:
     return {
         group_id: group
         for group_id, group in shard.groups.items()
-        if not group.is_simple or shard.offsets.keys(group_id)
+        if not group.is_simple or shard.offsets.fetch_all(group_id, require_stable=False)
     }
 
 
