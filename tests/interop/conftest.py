@@ -6,6 +6,7 @@ test themselves: what holds there and fails here is ours to mend.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -47,6 +48,7 @@ def broker(
     directory = tmp_path_factory.mktemp(f"broker-{request.param}")
     with STARTERS[request.param](directory, config=config, log_dir_count=2) as running:
         yield running
+        gc.collect()  # librdkafka's handles complain while they outlive the broker
 
 
 @pytest.fixture(scope="session")

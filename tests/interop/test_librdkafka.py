@@ -1,0 +1,342 @@
+"""librdkafka (confluent-kafka) against a broker process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from tests.interop.broker_process import BrokerProcess, deadline
+from tests.interop.clients import PATIENCE_S, create_topic, poll_until, produce, read_all
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_produce_and_consume_with_a_codec(bootstrap: str, name: str, codec: str) -> None:
+    create_topic(bootstrap, name)
+    values = [b"%d-" % number + b"x" * 500 for number in range(300)]
+    config = {"compression.type": codec, "enable.idempotence": True, "linger.ms": 20}
+    reports = produce(bootstrap, name, values, keys=values, config=config)
+    assert [report.offset() for report in reports] == list(range(300))
+    found = read_all(bootstrap, name, 300, config={"check.crcs": True})
+    assert [(m.offset(), m.key(), m.value()) for m in found] == [
+        (number, value, value) for number, value in enumerate(values)
+    ]
+
+
+def test_headers_nulls_and_timestamps_come_back(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    headers = [("a", b"1"), ("a", b"2"), ("none", None)]
+    producer.produce(name, None, b"tombstone", timestamp=1_234_567, headers=headers)
+    assert producer.flush(PATIENCE_S) == 0
+    (message,) = read_all(bootstrap, name, 1)
+    assert (message.key(), message.value()) == (b"tombstone", None)
+    assert message.headers() == headers
+    assert message.timestamp()[1] == 1_234_567
+
+
+def test_log_append_time_is_the_brokers(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name, config={"message.timestamp.type": "LogAppendTime"})
+    before = int(time.time() * 1000)
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "lz4"})
+    producer.produce(name, b"now", timestamp=1)
+    assert producer.flush(PATIENCE_S) == 0
+    (message,) = read_all(bootstrap, name, 1)
+    kind, timestamp = message.timestamp()
+    assert kind == 2  # TIMESTAMP_LOG_APPEND_TIME
+    assert before - 5 <= timestamp <= time.time() * 1000 + 5
+
+
+def test_a_record_that_is_too_large_is_refused(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name, config={"max.message.bytes": "2000"})
+    errors: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(name, b"x" * 3000, on_delivery=lambda error, _: errors.append(error))
+    producer.produce(name, b"small", on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(PATIENCE_S) == 0
+    assert sorted(str(error and error.code()) for error in errors) in (
+        ["10", "None"],  # MSG_SIZE_TOO_LARGE for the large one
+        ["10", "10"],  # for both, where they went in one batch
+    )
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_acks(bootstrap: str, name: str, acks: int) -> None:
+    create_topic(bootstrap, name)
+    produce(bootstrap, name, [b"one", b"two"], config={"acks": acks})
+    assert [m.value() for m in read_all(bootstrap, name, 2)] == [b"one", b"two"]
+
+
+def test_a_topic_is_created_by_the_first_record(bootstrap: str, name: str) -> None:
+    produce(bootstrap, name, [b"first"], config={"allow.auto.create.topics": True})
+    assert [m.value() for m in read_all(bootstrap, name, 1)] == [b"first"]
+
+
+def test_a_large_fetch_in_small_bites(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name, config={"max.message.bytes": "1000000"})
+    values = [bytes([number]) * 200_000 for number in range(20)]
+    produce(bootstrap, name, values, config={"linger.ms": 0, "batch.num.messages": 1})
+    config = {
+        "fetch.message.max.bytes": 10_000,
+        "fetch.max.bytes": 100_000,
+        "message.max.bytes": 100_000,
+        "receive.message.max.bytes": 10_000_000,
+    }
+    found = read_all(bootstrap, name, 20, config=config)
+    assert [m.value() for m in found] == values
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_end_of_partition_is_seen(bootstrap: str, name: str, isolation: str) -> None:
+    create_topic(bootstrap, name)
+    produce(bootstrap, name, [b"only"])
+    config = {
+        "bootstrap.servers": bootstrap,
+        "group.id": name,
+        "enable.partition.eof": True,
+        "isolation.level": isolation,
+    }
+    consumer = Consumer(config)
+    consumer.assign([TopicPartition(name, 0, 0)])
+    seen = [consumer.poll(PATIENCE_S), consumer.poll(PATIENCE_S)]
+    assert seen[0] is not None
+    assert seen[0].value() == b"only"
+    assert seen[1] is not None
+    assert seen[1].error().code() == KafkaError._PARTITION_EOF
+    assert seen[1].offset() == 1
+    assert consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=PATIENCE_S) == (0, 1)
+    consumer.close()
+
+
+def test_an_offset_out_of_range_is_reset(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name)
+    produce(bootstrap, name, [b"a", b"b"])
+    config = {"bootstrap.servers": bootstrap, "group.id": name, "auto.offset.reset": "earliest"}
+    consumer = Consumer(config)
+    consumer.assign([TopicPartition(name, 0, 1000)])
+    assert [m.value() for m in poll_until(consumer, 2)] == [b"a", b"b"]
+    consumer.close()
+
+
+class Group:
+    """Makes members of the test's group, and closes them at its end."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self._bootstrap = bootstrap
+        self._name = name
+        self._open: list[Consumer] = []
+        self.rebalances: list[Consumer] = []
+        """Who was told of a new assignment, in order."""
+
+    def join(self, **config: object) -> Consumer:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": self._name,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "heartbeat.interval.ms": 200,
+                **{key.replace("_", "."): value for key, value in config.items()},
+            }
+        )
+        self._open.append(consumer)
+        consumer.subscribe([self._name], on_assign=lambda who, _: self.rebalances.append(who))
+        return consumer
+
+    def leave(self, consumer: Consumer) -> None:
+        self._open.remove(consumer)
+        consumer.close()
+
+    def close(self) -> None:
+        for consumer in self._open:
+            consumer.close()
+
+
+@pytest.fixture
+def group(bootstrap: str, name: str) -> Iterator[Group]:
+    members = Group(bootstrap, name)
+    yield members
+    members.close()
+
+
+def settle(partitions: int, *members: Consumer) -> list[set[int]]:
+    """Poll until each member has something and all partitions have one owner; who has what."""
+    with deadline(PATIENCE_S, "the group to settle") as check:
+        while True:
+            owned = []
+            for consumer in members:
+                message = consumer.poll(0.05)
+                assert message is None or message.error() is None, message
+                owned.append({part.partition for part in consumer.assignment()})
+            everything = [partition for own in owned for partition in own]
+            if all(owned) and sorted(everything) == list(range(partitions)):
+                return owned
+            check(0)
+
+
+@pytest.mark.parametrize(
+    "strategy", ["range", "roundrobin", "cooperative-sticky"], ids=lambda strategy: strategy
+)
+def test_members_come_and_go(bootstrap: str, name: str, group: Group, strategy: str) -> None:
+    create_topic(bootstrap, name, partitions=4)
+    first = group.join(partition_assignment_strategy=strategy)
+    assert settle(4, first) == [{0, 1, 2, 3}]
+    second = group.join(partition_assignment_strategy=strategy)
+    owned = settle(4, first, second)
+    assert sorted(map(len, owned)) == [2, 2]
+    group.leave(second)
+    assert settle(4, first) == [{0, 1, 2, 3}]
+
+
+def test_a_static_member_returns_without_a_rebalance(
+    bootstrap: str, name: str, group: Group
+) -> None:
+    create_topic(bootstrap, name, partitions=4)
+    first = group.join(group_instance_id="one")
+    second = group.join(group_instance_id="two")
+    before = settle(4, first, second)
+    group.leave(second)  # which a static member does not say to the coordinator
+    group.rebalances.clear()
+    again = group.join(group_instance_id="two")
+    assert settle(4, first, again) == before
+    assert group.rebalances == [again]
+
+
+def test_two_with_one_static_id_fence_each_other(bootstrap: str, name: str, group: Group) -> None:
+    create_topic(bootstrap, name)
+    first = group.join(group_instance_id="same")
+    settle(1, first)
+    second = group.join(group_instance_id="same")
+    settle(1, second)
+    with deadline(PATIENCE_S, "the first one to be fenced") as check:
+        while True:
+            try:
+                message = first.poll(0.2)
+            except KafkaException as fenced:
+                error = fenced.args[0]
+                break
+            if message is not None and message.error() is not None:
+                error = message.error()
+                break
+            check(0)
+    assert error.code() in (KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID)
+
+
+def test_offsets_are_committed_and_go_on(bootstrap: str, name: str, group: Group) -> None:
+    create_topic(bootstrap, name)
+    produce(bootstrap, name, [b"%d" % number for number in range(10)])
+    first = group.join()
+    found = poll_until(first, 4)
+    (answer,) = first.commit(message=found[-1], asynchronous=False)
+    assert (answer.offset, answer.error) == (4, None)
+    group.leave(first)
+    second = group.join()
+    assert [m.value() for m in poll_until(second, 6)] == [b"%d" % n for n in range(4, 10)]
+    (committed,) = second.committed([TopicPartition(name, 0)], timeout=PATIENCE_S)
+    assert committed.offset == 4
+
+
+def test_topics_are_administrated(bootstrap: str, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def done(futures: dict[object, object]) -> list[object]:
+        return [future.result(PATIENCE_S) for future in futures.values()]  # type: ignore[attr-defined]
+
+    done(admin.create_topics([NewTopic(name, 2, 1, config={"retention.ms": "1000000"})]))
+    with pytest.raises(KafkaException) as already:
+        done(admin.create_topics([NewTopic(name, 2, 1)]))
+    assert already.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+    done(admin.create_partitions([NewPartitions(name, 5)]))
+    with deadline(PATIENCE_S, "five partitions") as check:
+        while len(admin.list_topics(name, timeout=PATIENCE_S).topics[name].partitions) != 5:
+            check()
+    entry = ConfigEntry("retention.ms", "5000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+    done(admin.incremental_alter_configs([resource]))
+    (configs,) = done(admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]))
+    assert isinstance(configs, dict)
+    assert configs["retention.ms"].value == "5000"
+    assert configs["retention.ms"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    assert configs["cleanup.policy"].is_default
+    done(admin.delete_topics([name]))
+    with deadline(PATIENCE_S, "the topic to be gone") as check:
+        while name in admin.list_topics(timeout=PATIENCE_S).topics:
+            check()
+
+
+def test_offsets_are_administrated(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name)
+    produce(bootstrap, name, [b"%d" % number for number in range(10)])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    where = TopicPartition(name, 0)
+
+    def offset(spec: OffsetSpec) -> int:
+        answer = admin.list_offsets({where: spec}, isolation_level=IsolationLevel.READ_COMMITTED)
+        return int(answer[where].result(PATIENCE_S).offset)
+
+    assert (offset(OffsetSpec.earliest()), offset(OffsetSpec.latest())) == (0, 10)
+    deleted = admin.delete_records([TopicPartition(name, 0, 3)])
+    assert deleted[where].result(PATIENCE_S).low_watermark == 3
+    assert offset(OffsetSpec.earliest()) == 3
+    with pytest.raises(KafkaException) as beyond:
+        admin.delete_records([TopicPartition(name, 0, 11)])[where].result(PATIENCE_S)
+    assert beyond.value.args[0].code() == KafkaError.OFFSET_OUT_OF_RANGE
+
+
+def test_groups_are_administrated(bootstrap: str, name: str, group: Group) -> None:
+    create_topic(bootstrap, name, partitions=2)
+    produce(bootstrap, name, [b"a", b"b"], partition=0)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    consumer = group.join(client_id="a-client")
+    poll_until(consumer, 2)
+    consumer.commit(asynchronous=False)
+    described = admin.describe_consumer_groups([name])[name].result(PATIENCE_S)
+    assert described.state.name == "STABLE"
+    assert described.partition_assignor == "range"
+    assert [m.client_id for m in described.members] == ["a-client"]
+    assigned = {part.partition for part in described.members[0].assignment.topic_partitions}
+    assert assigned == {0, 1}
+    listed = admin.list_consumer_groups().result(PATIENCE_S)
+    assert name in {group.group_id for group in listed.valid}
+    with pytest.raises(KafkaException) as busy:
+        admin.delete_consumer_groups([name])[name].result(PATIENCE_S)
+    assert busy.value.args[0].code() == KafkaError.NON_EMPTY_GROUP
+    group.leave(consumer)
+    asked = ConsumerGroupTopicPartitions(name)
+    (offsets,) = admin.list_consumer_group_offsets([asked]).values()
+    committed = {p.partition: p.offset for p in offsets.result(PATIENCE_S).topic_partitions}
+    assert committed[0] == 2
+    admin.delete_consumer_groups([name])[name].result(PATIENCE_S)
+    listed = admin.list_consumer_groups().result(PATIENCE_S)
+    assert name not in {group.group_id for group in listed.valid}
+
+
+def test_the_cluster_describes_itself(broker: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    found = admin.describe_cluster().result(PATIENCE_S)
+    assert [f"{node.host}:{node.port}" for node in found.nodes] == [broker.bootstrap]
+    assert found.controller.id == found.nodes[0].id == 1
+    assert len(found.cluster_id) == 22
