@@ -7,7 +7,7 @@ version it answers in.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -93,7 +93,7 @@ class FakeBroker:
 
 
 class Client:
-    def __init__(self, broker: FakeBroker, listener: str = "PLAINTEXT") -> None:
+    def __init__(self, broker: Any, listener: str = "PLAINTEXT") -> None:
         self.broker = broker
         self._endpoint = Endpoint(
             listener, "PLAINTEXT", Address("127.0.0.1", 9092), Address("localhost", 9092)
@@ -103,7 +103,7 @@ class Client:
         """The response as kio's entity."""
         frame = memoryview(messages.write_request(api.key, version, values))
         ctx = RequestContext(
-            self.broker,  # type: ignore[arg-type]
+            self.broker,
             api,
             version,
             1,
@@ -159,3 +159,9 @@ def broker(configs: dict[str, str]) -> FakeBroker:
 @pytest.fixture
 def client(broker: FakeBroker) -> Client:
     return Client(broker)
+
+
+@pytest.fixture
+def client_of() -> Callable[[Any], Client]:
+    """A client of a running node: its handlers are called without a socket."""
+    return Client
