@@ -99,8 +99,10 @@ def run(args: argparse.Namespace) -> int:
     from odradek.broker.config.server_config import ServerConfig
     from odradek.broker.config.types import ConfigError
     from odradek.seams.files import Path
+    from odradek.seams.memory import keep_freed_memory
     from odradek.seams.real import real_seams
 
+    keep_freed_memory()
     seams = real_seams()
     topics = [_topic(text) for text in args.topic]
     path = None if args.config is None else Path(args.config)
