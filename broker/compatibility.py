@@ -1,0 +1,51 @@
+"""docs/compatibility.md, written from the table: `python -m odradek.broker.compatibility > …`.
+
+A test compares the page with this; who gives an API a handler writes the page again.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from odradek.broker.dispatch import routes
+from odradek.protocol.apis import APIS, compatibility_rows
+
+HEAD = """\
+# Compatibility
+
+The Kafka to be like is 4.3. This page is written from the table of APIs (`protocol/apis.py`) and from
+what has a handler (`broker/apis/`); ApiVersions answers the same.
+
+| API | key | Kafka 4.3 | Odradek |
+|---|---|---|---|
+"""
+TAIL = """
+Produce is shown to clients from version 0, as Kafka does, because librdkafka before 2.11 takes a
+higher minimum for a broker that it can't talk to (KAFKA-18659); versions 0 to 2 are not served.
+
+## Where this broker differs on purpose
+
+- ListOffsets: the timestamp -4 (earliest local offset) is answered from version 7 on, as KIP-405 has
+  it; Kafka answers it from version 8 on.
+- A request with a string that is not UTF-8 closes the connection; Kafka reads it with replacement
+  characters.
+- InitProducerId with a transactional id is refused with INVALID_REQUEST: there is no transaction
+  coordinator yet.
+- Configs that have no effect yet are accepted, stored and reported; [configuration.md](configuration.md)
+  marks them.
+- An unexpected error in a handler closes the connection, where Kafka answers UNKNOWN_SERVER_ERROR.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    served = [APIS[key] for key in routes()]
+    rows = "".join(
+        f"| {name} | {key} | {theirs} | {ours or '–'} |\n"
+        for name, key, theirs, ours in compatibility_rows(served)
+    )
+    return HEAD + rows + TAIL
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,12 @@
+"""The page says what the broker serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from odradek.broker.compatibility import page
+
+
+def test_the_page_is_current() -> None:
+    written = Path(__file__).parents[2] / "docs" / "compatibility.md"
+    assert written.read_text() == page(), "run python -m odradek.broker.compatibility > the page"
