@@ -13,6 +13,7 @@ import trio
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Path
+from odradek.seams.threads import ThreadOffload
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
@@ -39,10 +40,15 @@ class World:
     intervals: Intervals = field(default_factory=Intervals)
     configs: dict[str, LogConfig] = field(default_factory=dict)
     seed: int = 1
+    threads: bool = False
+    """Offload to real threads: for what must come back to the loop from one."""
     failures: list[tuple[LogDirectory, list[PartitionLog]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.files = VirtualFiles(self.disk)
+
+    def on_failure(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
+        self.failures.append((directory, list(logs)))
 
     def config(self, topic: str) -> LogConfig:
         return self.configs.get(topic, SMALL)
@@ -56,11 +62,11 @@ class World:
             self.files,
             self.clock,
             entropy,
-            VirtualOffload(self.files.power),
+            ThreadOffload() if self.threads else VirtualOffload(self.files.power),
             directories,
             config_for=self.config,
             intervals=self.intervals,
-            on_failure=lambda directory, logs: self.failures.append((directory, list(logs))),
+            on_failure=self.on_failure,
         )
 
     @asynccontextmanager

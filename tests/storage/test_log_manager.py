@@ -6,6 +6,7 @@ import errno
 
 import pytest
 import trio
+import trio.testing
 
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.storage.directories.checkpoints import Checkpoint
@@ -406,6 +407,23 @@ async def test_a_directory_that_cannot_be_read_at_start_is_offline(world: World)
     world.disk.fail("/a/.lock")
     with pytest.raises(NoDirectory):
         world.manager()
+
+
+async def test_a_failure_in_a_thread_is_heard_of_on_the_loop(world: World) -> None:
+    world.threads = True
+    where = []
+    world.on_failure = lambda directory, logs: where.append(trio.lowlevel.in_trio_run())
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        append(log, "a")
+        world.disk.fail("/a/t-0/*.log", operations={"sync"})
+        with pytest.raises(LogFailed):
+            await manager.offload.run(log.flush, lane="/a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert where == [True]
+        assert manager.directories.all[0].failed
+        with pytest.raises(LogFailed):
+            manager.get("t", 0)
 
 
 class NoneLeft(VirtualFiles):

@@ -1,0 +1,116 @@
+"""The entry point and the health check as the container runs them, but for the container."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from odradek.broker.cli.main import main as odradek
+
+DOCKER = Path(__file__).resolve().parents[2] / "docker"
+END_SECONDS = 30
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def environment(directory: Path, **variables: str) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "CLUSTER_ID": "4L6g3nShT-eMCtK--X86sw",
+        "KAFKA_LOG_DIRS": str(directory / "data"),
+        "KAFKA_LISTENERS": f"PLAINTEXT://127.0.0.1:{free_port()}",
+        "ODRADEK_PORT_FILE": str(directory / "port"),
+        "ODRADEK_LOG_LEVEL": "warn",
+        **variables,
+    }
+
+
+@contextmanager
+def container(environment: Mapping[str, str], *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The entry point, ready; stopped as `docker stop` does."""
+    process = subprocess.Popen(
+        [sys.executable, str(DOCKER / "entrypoint.py"), *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        assert ready.startswith("odradek: node 1 listens on"), _why(process)
+        yield process
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=END_SECONDS)
+        assert (process.returncode, errors) == (0, "")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _why(process: subprocess.Popen[str]) -> str:
+    return process.communicate(timeout=END_SECONDS)[1]
+
+
+def healthy(environment: Mapping[str, str]) -> bool:
+    checked = subprocess.run(
+        [sys.executable, str(DOCKER / "healthcheck.py")],
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    return checked.returncode == 0
+
+
+def test_it_serves_is_healthy_and_ends_cleanly(tmp_path: Path) -> None:
+    variables = environment(tmp_path, ODRADEK_TOPICS="orders:3", KAFKA_NUM_PARTITIONS="2")
+    assert not healthy(variables)
+    with container(variables, "--topic", "audit"):
+        assert healthy(variables)
+        bootstrap = (tmp_path / "port").read_text().strip()
+        assert bootstrap == variables["KAFKA_LISTENERS"].removeprefix("PLAINTEXT://")
+    data = tmp_path / "data"
+    assert (data / ".kafka_cleanshutdown").exists()
+    assert "cluster.id=4L6g3nShT-eMCtK--X86sw\n" in (data / "meta.properties").read_text()
+    partitions = {path.name for path in data.iterdir() if path.is_dir()}
+    assert {"orders-0", "orders-1", "orders-2", "audit-0", "audit-1"} <= partitions
+    assert "audit-2" not in partitions
+    assert odradek(["dump", "--verify", str(data)]) == 0
+    with container(variables):  # the same volume again
+        assert healthy(variables)
+
+
+def test_a_bad_config_ends_with_exit_code_2(tmp_path: Path) -> None:
+    variables = environment(tmp_path, KAFKA_NUM_PARTITIONS="many")
+    ran = subprocess.run(
+        [sys.executable, str(DOCKER / "entrypoint.py")],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert "num.partitions" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+def test_another_command_runs_instead(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, str(DOCKER / "entrypoint.py"), "dump", str(tmp_path / "nothing")],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert "there is no" in ran.stderr
