@@ -20,7 +20,7 @@ what has a handler (`broker/apis/`); ApiVersions answers the same.
 |---|---|---|---|
 """
 TAIL = """
-Produce is shown to clients from version 0, as Kafka does, because librdkafka before 2.11 takes a
+Produce is shown to clients from version 0, as Kafka does, because older librdkafka takes a
 higher minimum for a broker that it can't talk to (KAFKA-18659); versions 0 to 2 are not served.
 
 ## Where this broker differs on purpose
@@ -41,7 +41,7 @@ def page() -> str:
     """The whole page."""
     served = [APIS[key] for key in routes()]
     rows = "".join(
-        f"| {name} | {key} | {theirs} | {ours or '–'} |\n"
+        f"| {name} | {key} | {theirs} | {ours or 'no'} |\n"
         for name, key, theirs, ours in compatibility_rows(served)
     )
     return HEAD + rows + TAIL
