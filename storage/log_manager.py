@@ -88,6 +88,8 @@ class LogManager:
         in it.
         """
         self.directories = directories
+        self.cordoned: frozenset[Path] = frozenset()
+        """cordoned.log.dirs: they get no new partitions (KIP-1066)."""
         self.all_failed = trio.Event()
         self.intervals = intervals or Intervals()
         self.files = files
@@ -280,6 +282,8 @@ class LogManager:
             except (LogFailed, DiskFull) as error:
                 failed = error
                 continue
+            if asked:  # it may have changed while the disk was busy
+                opened.update_config(self._config_for(name.topic))
             self._offline.pop(name, None)
             home.logs[name] = self._logs[name] = opened
             return opened
@@ -289,7 +293,10 @@ class LogManager:
         wanted = None if directory_id is None else self.directory_by_id(directory_id)
         if wanted is not None:
             return [home for home in self.homes() if home.directory is wanted]
-        return placement.best_first(placement.Candidate(home, home.count) for home in self.homes())
+        return placement.best_first(
+            placement.Candidate(home, home.count, home.directory.path in self.cordoned)
+            for home in self.homes()
+        )
 
     async def _create_in(
         self, home: DirectoryLogs, name: TopicPartition, topic_id: UUID, config: LogConfig

@@ -2,7 +2,8 @@
 
 The one with the fewest partitions, as Kafka has it; of equals the first in the order of `log.dirs`
 (Kafka leaves that to a hash map). All are returned, best first: when the best one fails while the
-partition is being made there, the next one is tried.
+partition is being made there, the next one is tried. Cordoned directories (KIP-1066) get nothing
+new; where all are cordoned by now, the first of them takes what was assigned before.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ class Candidate(Generic[D]):
     directory: D
     partitions: int
     """Logs in it, and those that are being made there right now."""
+    cordoned: bool = False
 
 
 def best_first(candidates: Iterable[Candidate[D]]) -> list[D]:
     """The directories in the order in which to try them; `candidates` are in that of `log.dirs`."""
-    ranked = sorted(candidates, key=lambda candidate: candidate.partitions)
-    return [candidate.directory for candidate in ranked]
+    known = list(candidates)
+    ranked = sorted(
+        (each for each in known if not each.cordoned), key=lambda candidate: candidate.partitions
+    )
+    return [candidate.directory for candidate in ranked or known[:1]]

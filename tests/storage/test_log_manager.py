@@ -82,6 +82,25 @@ async def test_two_who_create_the_same_at_once_get_one_log(world: World) -> None
         assert found[0] is found[1]
 
 
+async def test_a_cordoned_directory_gets_no_new_partitions(world: World) -> None:
+    async with world.running() as manager:
+        manager.cordoned = frozenset({A})
+        logs = [await manager.create("t", number, ONE) for number in range(3)]
+        assert {log.directory.parent for log in logs} == {B}
+
+
+async def test_a_config_that_changes_while_a_log_is_made_reaches_it(world: World) -> None:
+    async with world.running() as manager:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(manager.create, "t", 0, ONE)
+            await trio.lowlevel.checkpoint()
+            world.configs["t"] = LogConfig(retention_ms=5)
+            manager.update_configs(["t"])
+        log = manager.get("t", 0)
+        assert log is not None
+        assert log.config.retention_ms == 5
+
+
 # Closing and loading
 
 

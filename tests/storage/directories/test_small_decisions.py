@@ -46,6 +46,13 @@ def test_partitions_spread_evenly() -> None:
     assert counts == {"a": 4, "b": 3, "c": 3}
 
 
+def test_cordoned_directories_get_nothing_new_unless_all_are() -> None:
+    candidates = [Candidate("a", 0, cordoned=True), Candidate("b", 9), Candidate("c", 3)]
+    assert best_first(candidates) == ["c", "b"]
+    assert best_first([Candidate("a", 5, True), Candidate("b", 0, True)]) == ["a"]
+    assert best_first([]) == []
+
+
 @pytest.mark.parametrize(
     ("error", "undone", "offline"),
     [
