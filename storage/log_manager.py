@@ -274,7 +274,8 @@ class LogManager:
         directory_id: UUID | None,
     ) -> PartitionLog:
         """In the best place where it succeeds. Raises the last place's error if none is left."""
-        config = config if config is not None else self._config_for(name.topic)
+        asked = config is None
+        config = self._config_for(name.topic) if config is None else config
         failed: StorageError = LogFailed(f"no log directory is online for {name}")
         for home in self._places(directory_id):
             try:
