@@ -465,7 +465,7 @@ class LogManager:
         if self._on_failure is not None:
             self._on_failure(directory, lost)
         if not self.homes() or directory is self.directories.metadata:
-            log.critical("no node without %s: it has to end", directory.path)
+            log.critical("%s was the last or the metadata directory: the node must end", directory.path)
             self.all_failed.set()
 
     # Housekeeping and the end
