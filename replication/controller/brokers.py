@@ -184,8 +184,13 @@ def register_controller(image: MetadataImage, controller: ControllerImage) -> Pl
 def unfence_broker(
     image: MetadataImage, broker_id: int, broker_epoch: int, *, unclean_election: bool = False
 ) -> Plan[None]:
-    """Let it serve, and lead what has no leader and may have it."""
-    check_broker_epoch(image, broker_id, broker_epoch)
+    """Let it serve, and lead what has no leader and may have it.
+
+    A broker that is shutting down comes back by registering again.
+    """
+    broker = check_broker_epoch(image, broker_id, broker_epoch)
+    if not broker.fenced or broker.in_controlled_shutdown:
+        return Plan([], None)
     updates = leader_and_isr_updates(
         image,
         partitions_without_leader(image),
@@ -199,7 +204,8 @@ def fence_broker(
     image: MetadataImage, broker_id: int, broker_epoch: int, *, unclean_election: bool = False
 ) -> Plan[None]:
     """Its session is over, or it asked for it: others lead from now on."""
-    check_broker_epoch(image, broker_id, broker_epoch)
+    if check_broker_epoch(image, broker_id, broker_epoch).fenced:
+        return Plan([], None)
     updates = leader_and_isr_updates(
         image,
         partitions_in_sync_on(image, broker_id),
@@ -214,6 +220,8 @@ def begin_controlled_shutdown(
 ) -> Plan[None]:
     """It is going to stop: its partitions go to others while it still answers (KIP-841)."""
     broker = check_broker_epoch(image, broker_id, broker_epoch)
+    if broker.fenced:
+        return Plan([], None)
     records: list[Any] = []
     if not broker.in_controlled_shutdown:
         records.append(_change(broker_id, broker_epoch, in_controlled_shutdown=1))

@@ -1,0 +1,355 @@
+"""Brokers come and go: registration, fencing, shutdown, restart (KIP-631, KIP-841, KIP-966).
+
+The transcripts of a single broker are those that Apache Kafka 4.3.0 wrote to its own log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.brokers import (
+    begin_controlled_shutdown,
+    directories_cordoned,
+    directories_offline,
+    fence_broker,
+    register_broker,
+    start_broker,
+    unfence_broker,
+    unregister_broker,
+)
+from odradek.replication.controller.features import (
+    DEFAULT_FEATURES,
+    ELIGIBLE_LEADER_REPLICAS,
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+)
+from odradek.replication.controller.image import LOST, UNASSIGNED, MetadataImage
+from odradek.replication.controller.topics import NewTopic
+from tests.replication.controller.clusters import (
+    cluster,
+    committed,
+    create,
+    directory,
+    formatted,
+    partition,
+    perform,
+    registration,
+)
+
+WITHOUT_ELR = {**DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS: 0}
+
+
+def told(records: Sequence[Any]) -> list[str]:
+    """Records as lines: what is unchanged is left out."""
+    lines = []
+    for record in records:
+        defaults = type(record)()
+        fields = {
+            name: getattr(record, name)
+            for name in record.__dataclass_fields__
+            if getattr(record, name) != getattr(defaults, name)
+            and name not in ("topic_id", "broker_epoch", "incarnation_id", "end_points")
+            and name not in ("features", "log_dirs", "broker_id", "partition_id")
+        }
+        lines.append(f"{type(record).__name__} {fields}")
+    return lines
+
+
+def one_topic() -> MetadataImage:
+    return create(cluster(1), NewTopic("alpha", 1, 1))[0]
+
+
+def epoch_of(image: MetadataImage, broker: int = 1) -> int:
+    return image.brokers[broker].epoch
+
+
+def registered_again(
+    image: MetadataImage, broker: int = 1, **changes: Any
+) -> tuple[MetadataImage, Sequence[Any]]:
+    plan = register_broker(
+        image, registration(broker, incarnation=1, **changes), next_offset=image.offset + 1
+    )
+    return committed(image, plan.records), plan.records
+
+
+# The transcripts
+
+
+def test_a_clean_stop_and_start_reads_as_with_kafka() -> None:
+    image = one_topic()
+    epoch = epoch_of(image)
+    stopping = begin_controlled_shutdown(image, 1, epoch).records
+    assert told(stopping) == [
+        "BrokerRegistrationChangeRecord {'in_controlled_shutdown': 1}",
+        "PartitionChangeRecord {'isr': (), 'leader': -1, 'eligible_leader_replicas': (1,), "
+        "'last_known_elr': (1,)}",
+    ]
+    image = committed(image, stopping)
+    fencing = fence_broker(image, 1, epoch).records
+    assert told(fencing) == ["BrokerRegistrationChangeRecord {'fenced': 1}"]
+    image = committed(image, fencing)
+
+    image, registering = registered_again(image, previous_epoch=epoch)
+    assert [type(record).__name__ for record in registering] == ["RegisterBrokerRecord"]
+    unfencing = unfence_broker(image, 1, epoch_of(image)).records
+    assert told(unfencing) == [
+        "BrokerRegistrationChangeRecord {'fenced': -1}",
+        "PartitionChangeRecord {'isr': (1,), 'leader': 1, 'eligible_leader_replicas': (), "
+        "'last_known_elr': ()}",
+    ]
+    after = partition(committed(image, unfencing), "alpha")
+    assert (after.leader, after.leader_epoch, after.partition_epoch) == (1, 2, 2)
+    assert after.leader_recovery_state == 0
+
+
+def test_a_kill_and_restart_reads_as_with_kafka() -> None:
+    image = one_topic()
+    expiring = fence_broker(image, 1, epoch_of(image)).records
+    assert told(expiring) == [
+        "PartitionChangeRecord {'isr': (), 'leader': -1, 'eligible_leader_replicas': (1,), "
+        "'last_known_elr': (1,)}",
+        "BrokerRegistrationChangeRecord {'fenced': 1}",
+    ]
+    image, registering = registered_again(committed(image, expiring))
+    assert told(registering[:1]) == ["PartitionChangeRecord {'eligible_leader_replicas': ()}"]
+    unfencing = unfence_broker(image, 1, epoch_of(image)).records
+    assert told(unfencing) == [
+        "BrokerRegistrationChangeRecord {'fenced': -1}",
+        "PartitionChangeRecord {'isr': (1,), 'leader': 1, 'leader_recovery_state': 1, "
+        "'last_known_elr': ()}",
+    ]
+
+
+# A broker in the controller's own process
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_start_broker_is_both_steps_at_once(clean: bool) -> None:
+    image = one_topic()
+    who = registration(1, incarnation=1, previous_epoch=epoch_of(image) if clean else -1)
+    plan = start_broker(image, who, next_offset=image.offset + 1)
+    after = committed(image, plan.records)
+    assert plan.result == epoch_of(after) == image.offset + 1
+    assert after.brokers[1].active
+    assert after.brokers[1].cordoned_directories == ()
+    found = partition(after, "alpha")
+    assert (found.leader, found.isr, found.elr, found.last_known_elr) == (1, (1,), (), ())
+    assert found.leader_epoch == 2, "nobody mistakes the new leader for the old one"
+    assert found.leader_recovery_state == (0 if clean else 1)
+
+
+def test_the_first_start_of_all() -> None:
+    image = formatted()
+    plan = start_broker(image, registration(1), next_offset=image.offset + 1)
+    assert [type(record).__name__ for record in plan.records] == [
+        "RegisterBrokerRecord",
+        "BrokerRegistrationChangeRecord",
+        "BrokerRegistrationChangeRecord",
+    ]
+
+
+# Registration
+
+
+def test_a_broker_registers_fenced_with_the_offset_as_its_epoch() -> None:
+    image = formatted()
+    plan = register_broker(image, registration(1), next_offset=41)
+    broker = committed(image, plan.records).brokers[1]
+    assert (plan.result, broker.epoch) == (41, 41)
+    assert broker.fenced
+    assert not broker.active
+    assert broker.directories == (directory(1),)
+    assert broker.endpoint("PLAINTEXT") is not None
+    assert broker.endpoint("OTHER") is None
+
+
+def test_the_same_incarnation_amends_its_registration() -> None:
+    image = cluster(1)
+    plan = register_broker(
+        image, registration(1, rack="r"), next_offset=image.offset + 1, has_session=True
+    )
+    after = committed(image, plan.records)
+    assert after.brokers[1].epoch == epoch_of(image)
+    assert after.brokers[1].rack == "r"
+    assert after.brokers[1].active
+
+
+def test_another_incarnation_waits_for_the_session_to_end() -> None:
+    image = cluster(1)
+    with pytest.raises(KafkaError) as refused:
+        register_broker(image, registration(1, incarnation=1), next_offset=9, has_session=True)
+    assert refused.value.code is ErrorCode.duplicate_broker_registration
+
+
+def test_directories_are_checked() -> None:
+    image = cluster(2)
+    for directories in ([], [UUID(int=7)], [directory(3), directory(3)], [directory(2)]):
+        who = registration(1)
+        bad = type(who)(
+            who.id, who.incarnation_id, who.endpoints, directories, who.features, who.rack
+        )
+        with pytest.raises(KafkaError) as refused:
+            register_broker(image, bad, next_offset=99)
+        assert refused.value.code is ErrorCode.invalid_registration
+
+
+def test_a_broker_must_support_the_levels_there_are() -> None:
+    image = formatted()
+    old = {**SUPPORTED_FEATURES, METADATA_VERSION: (7, 29)}
+    with pytest.raises(KafkaError, match=r"finalized version 30 of metadata\.version") as refused:
+        register_broker(image, registration(1, features=old), next_offset=1)
+    assert refused.value.code is ErrorCode.unsupported_version
+    unaware = {METADATA_VERSION: (7, 30)}
+    with pytest.raises(KafkaError, match="finalized version 1"):
+        register_broker(image, registration(1, features=unaware), next_offset=1)
+    with pytest.raises(KafkaError, match="do not contain"):
+        register_broker(image, registration(1, features={}), next_offset=1)
+
+
+def test_who_has_an_old_epoch_is_told_so() -> None:
+    image = cluster(1)
+    for operation in (fence_broker, unfence_broker, begin_controlled_shutdown):
+        with pytest.raises(KafkaError) as refused:
+            operation(image, 1, epoch_of(image) + 1)
+        assert refused.value.code is ErrorCode.stale_broker_epoch
+        with pytest.raises(KafkaError, match="No broker registration found for broker id 9"):
+            operation(image, 9, 0)
+
+
+# Leaders and in-sync sets
+
+
+def three_replicas(**features: Any) -> MetadataImage:
+    image, _ = create(cluster(3, **features), NewTopic("t", assignments={0: (1, 2, 3)}))
+    return image
+
+
+def test_the_next_replica_leads_when_the_leader_is_fenced() -> None:
+    image = three_replicas()
+    image = committed(image, fence_broker(image, 1, epoch_of(image)).records)
+    found = partition(image, "t")
+    assert (found.leader, found.isr, found.leader_epoch) == (2, (2, 3), 1)
+    assert found.elr == (), "min.insync.replicas is 1: two in sync are more than enough"
+
+
+def test_a_follower_that_is_fenced_does_not_move_the_leader() -> None:
+    image = three_replicas()
+    image = committed(image, fence_broker(image, 3, epoch_of(image, 3)).records)
+    found = partition(image, "t")
+    assert (found.leader, found.isr, found.leader_epoch) == (1, (1, 2), 0)
+
+
+def test_without_elr_the_last_in_sync_stays_so() -> None:
+    image = three_replicas(features=WITHOUT_ELR)
+    for broker in (1, 2, 3):
+        image = committed(image, fence_broker(image, broker, epoch_of(image, broker)).records)
+    found = partition(image, "t")
+    assert (found.leader, found.isr, found.elr, found.last_known_elr) == (-1, (3,), (), ())
+    image = committed(image, unfence_broker(image, 1, epoch_of(image, 1)).records)
+    assert partition(image, "t").leader == -1, "1 may have missed what 3 has"
+    image = committed(image, unfence_broker(image, 3, epoch_of(image, 3)).records)
+    assert (partition(image, "t").leader, partition(image, "t").isr) == (3, (3,))
+
+
+def test_without_elr_an_unclean_election_is_a_topics_choice() -> None:
+    image = cluster(2, features=WITHOUT_ELR)
+    unclean = {"unclean.leader.election.enable": "true"}
+    image, _ = create(
+        image,
+        NewTopic("clean", assignments={0: (1, 2)}),
+        NewTopic("unclean", assignments={0: (1, 2)}, configs=unclean),
+    )
+    for broker in (2, 1):
+        image = committed(image, fence_broker(image, broker, epoch_of(image, broker)).records)
+    image = committed(image, unfence_broker(image, 2, epoch_of(image, 2)).records)
+    assert partition(image, "clean").leader == -1
+    found = partition(image, "unclean")
+    assert (found.leader, found.isr, found.leader_recovery_state) == (2, (2,), 1)
+
+
+def test_eligible_replicas_lead_when_nobody_is_in_sync() -> None:
+    image = cluster(3)
+    image, _ = create(
+        image,
+        NewTopic("t", assignments={0: (1, 2, 3)}, configs={"min.insync.replicas": "3"}),
+    )
+    image = committed(image, fence_broker(image, 1, epoch_of(image, 1)).records)
+    assert (partition(image, "t").isr, partition(image, "t").elr) == ((2, 3), (1,))
+    image = committed(image, fence_broker(image, 2, epoch_of(image, 2)).records)
+    image = committed(image, fence_broker(image, 3, epoch_of(image, 3)).records)
+    found = partition(image, "t")
+    assert (found.leader, found.isr, found.elr, found.last_known_elr) == (-1, (), (1, 2, 3), (3,))
+    image = committed(image, unfence_broker(image, 1, epoch_of(image, 1)).records)
+    found = partition(image, "t")
+    assert (found.leader, found.isr, found.elr, found.last_known_elr) == (1, (1,), (2, 3), ())
+    assert found.leader_recovery_state == 0, "1 was in the ISR when the last write was acknowledged"
+
+
+def test_an_unclean_shutdown_ends_eligibility() -> None:
+    image = three_replicas()
+    image, _ = registered_again(image, 2)
+    found = partition(image, "t")
+    assert (found.leader, found.isr, found.elr) == (1, (1, 3), ())
+
+
+def test_unregistering_leaves_every_set() -> None:
+    image = three_replicas()
+    image = committed(image, unregister_broker(image, 1).records)
+    assert 1 not in image.brokers
+    assert (partition(image, "t").leader, partition(image, "t").isr) == (2, (2, 3))
+    with pytest.raises(KafkaError) as refused:
+        unregister_broker(image, 1)
+    assert refused.value.code is ErrorCode.broker_id_not_registered
+
+
+# Directories
+
+
+def test_a_directory_that_fails_takes_only_its_own_replicas_along() -> None:
+    image = cluster(2, directories=2)
+    image, _ = create(
+        image, NewTopic("a", assignments={0: (1, 2)}), NewTopic("b", assignments={0: (1, 2)})
+    )
+    from odradek.replication.controller.partitions import assign_directories
+
+    where = {
+        (image.topics_by_name[name].id, 0): directory(1, number)
+        for number, name in enumerate(("a", "b"))
+    }
+    image = committed(image, assign_directories(image, 1, epoch_of(image), where).records)
+    plan = directories_offline(image, 1, epoch_of(image), [directory(1, 1)])
+    image = committed(image, plan.records)
+    assert image.brokers[1].directories == (directory(1, 0),)
+    assert partition(image, "a").leader == 1
+    assert (partition(image, "b").leader, partition(image, "b").isr) == (2, (2,))
+    assert image.offline_replicas(partition(image, "a")) == ()
+    assert image.offline_replicas(partition(image, "b")) == (1,)
+    assert not directories_offline(image, 1, epoch_of(image), [directory(1, 1)]).records
+
+
+def test_replicas_are_told_apart_by_their_directories() -> None:
+    broker = cluster(1, directories=2).brokers[1]
+    assert broker.has_online(directory(1, 1))
+    assert broker.has_online(UNASSIGNED)
+    assert not broker.has_online(LOST)
+    assert not broker.has_online(directory(2, 0))
+
+
+def test_cordoned_directories_are_written_when_they_change() -> None:
+    image = cluster(1, directories=2)
+    epoch = epoch_of(image)
+    first = directories_cordoned(image, 1, epoch, [])
+    assert told(first.records) == ["BrokerRegistrationChangeRecord {'cordoned_log_dirs': ()}"]
+    image = committed(image, first.records)
+    assert not directories_cordoned(image, 1, epoch, []).records
+    image, _ = perform(image, directories_cordoned(image, 1, epoch, [directory(1, 1)]))
+    assert image.brokers[1].has_uncordoned_directory
+    image, _ = perform(
+        image, directories_cordoned(image, 1, epoch, [directory(1, 1), directory(1, 0)])
+    )
+    assert not image.brokers[1].has_uncordoned_directory

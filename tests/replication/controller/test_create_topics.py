@@ -1,0 +1,362 @@
+"""CreateTopics: what is made, and what is refused in which words (KIP-4, KIP-464, KIP-525)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.brokers import directories_cordoned, fence_broker
+from odradek.replication.controller.image import TOPIC, UNASSIGNED, MetadataImage
+from odradek.replication.controller.operations import MAX_RECORDS
+from odradek.replication.controller.topics import NewTopic, TopicDefaults
+from tests.replication.controller.clusters import (
+    cluster,
+    committed,
+    create,
+    directory,
+    formatted,
+    partition,
+)
+
+
+def refusal(image: MetadataImage, topic: NewTopic) -> tuple[ErrorCode, str | None]:
+    after, (answer,) = create(image, topic)
+    assert after == image, "a refused topic leaves no trace"
+    return answer.error_code, answer.error_message
+
+
+def test_a_topic_has_its_defaults_from_the_controller() -> None:
+    image, (answer,) = create(cluster(), NewTopic("flights"), defaults=TopicDefaults(4, 2))
+    assert (answer.error_code, answer.partitions, answer.replication_factor) == (0, 4, 2)
+    topic = image.topics_by_name["flights"]
+    assert answer.topic_id == topic.id
+    assert list(topic.partitions) == [0, 1, 2, 3]
+    for each in topic.partitions.values():
+        assert len(set(each.replicas)) == 2
+        assert each.isr == each.replicas
+        assert each.leader == each.replicas[0]
+        assert (each.leader_epoch, each.partition_epoch) == (0, 0)
+        assert each.directories == tuple(directory(broker) for broker in each.replicas)
+
+
+def test_records_are_topic_then_configs_then_partitions() -> None:
+    image = cluster(1)
+    _, _ = create(image, NewTopic("flights", 2, 1, configs={"a": "1"}))
+    from odradek.replication.controller.topics import create_topics
+    from tests.replication.controller.clusters import any_config, entropy
+
+    plan = create_topics(
+        image,
+        [NewTopic("flights", 2, 1, configs={"a": "1"}), NewTopic("weather", 1, 1)],
+        entropy=entropy(),
+        defaults=TopicDefaults(),
+        validate_config=any_config,
+    )
+    assert [type(record).__name__ for record in plan.records] == [
+        "TopicRecord",
+        "ConfigRecord",
+        "PartitionRecord",
+        "PartitionRecord",
+        "TopicRecord",
+        "PartitionRecord",
+    ]
+
+
+def test_configs_belong_to_the_topic() -> None:
+    image, (answer,) = create(cluster(1), NewTopic("t", configs={"retention.ms": "1"}))
+    assert answer.configs == {"retention.ms": "1"}
+    assert image.topic_configs("t") == {"retention.ms": "1"}
+
+
+def test_validate_only_answers_and_does_nothing() -> None:
+    before = cluster(1)
+    image, (answer,) = create(before, NewTopic("t", 3), validate_only=True)
+    assert (answer.error_code, answer.partitions) == (ErrorCode.none, 3)
+    assert image == before
+
+
+def test_a_topic_of_several_directories_is_assigned_by_its_broker() -> None:
+    image, _ = create(cluster(1, directories=2), NewTopic("t"))
+    assert partition(image, "t").directories == (UNASSIGNED,)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "Topic name is invalid: the empty string is not allowed"),
+        (".", "Topic name is invalid: '.' is not allowed"),
+        ("..", "Topic name is invalid: '..' is not allowed"),
+        (
+            "a/b",
+            "Topic name is invalid: 'a/b' contains one or more characters other than ASCII "
+            "alphanumerics, '.', '_' and '-'",
+        ),
+        (
+            "y" * 250,
+            f"Topic name is invalid: the length of '{'y' * 250}' is longer than the max allowed "
+            "length 249",
+        ),
+    ],
+)
+def test_names_that_are_none(name: str, message: str) -> None:
+    assert refusal(cluster(1), NewTopic(name)) == (ErrorCode.invalid_topic_exception, message)
+
+
+def test_the_longest_name() -> None:
+    _, (answer,) = create(cluster(1), NewTopic("y" * 249))
+    assert answer.error_code is ErrorCode.none
+
+
+def test_a_name_is_taken() -> None:
+    image, _ = create(cluster(1), NewTopic("t"))
+    assert refusal(image, NewTopic("t")) == (
+        ErrorCode.topic_already_exists,
+        "Topic 't' already exists.",
+    )
+
+
+@pytest.mark.parametrize(("there", "new"), [("a.b", "a_b"), ("a_b", "a.b"), ("a.b_c", "a_b.c")])
+def test_dots_and_underscores_collide(there: str, new: str) -> None:
+    image, _ = create(cluster(1), NewTopic(there))
+    assert refusal(image, NewTopic(new)) == (
+        ErrorCode.invalid_topic_exception,
+        f"Topic '{new}' collides with existing topic: {there}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("topic", "code", "message"),
+    [
+        (
+            NewTopic("t", 0, 1),
+            ErrorCode.invalid_partitions,
+            "Number of partitions was set to an invalid non-positive value.",
+        ),
+        (
+            NewTopic("t", -2, 1),
+            ErrorCode.invalid_partitions,
+            "Number of partitions was set to an invalid non-positive value.",
+        ),
+        (
+            NewTopic("t", 1, 0),
+            ErrorCode.invalid_replication_factor,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        ),
+        (
+            NewTopic("t", 0, -2),
+            ErrorCode.invalid_replication_factor,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        ),
+        (
+            NewTopic("t", 1, 5),
+            ErrorCode.invalid_replication_factor,
+            "Unable to replicate the partition 5 time(s): The target replication factor of 5 "
+            "cannot be reached because only 1 broker(s) are registered or some brokers have all "
+            "their log directories cordoned.",
+        ),
+        (
+            NewTopic("t", configs={"retention.ms": None, "a": "b"}),
+            ErrorCode.invalid_config,
+            "Null value not supported for topic configs: retention.ms",
+        ),
+        (
+            NewTopic("__cluster_metadata"),
+            ErrorCode.invalid_request,
+            "Creation of internal topic __cluster_metadata is prohibited.",
+        ),
+    ],
+)
+def test_what_is_refused(topic: NewTopic, code: ErrorCode, message: str) -> None:
+    assert refusal(cluster(1), topic) == (code, message)
+
+
+def test_configs_are_validated_as_a_whole() -> None:
+    def refuse(kind: int, name: str, wanted: object, existing: object) -> None:
+        assert (kind, name, wanted, existing) == (TOPIC, "t", {"a": "1", "b": "2"}, {})
+        raise KafkaError(ErrorCode.invalid_config, "a and b do not go together")
+
+    before = cluster(1)
+    image, (answer,) = create(
+        before, NewTopic("t", configs={"a": "1", "b": "2"}), validate_config=refuse
+    )
+    assert answer.error_code is ErrorCode.invalid_config
+    assert answer.error_message == "a and b do not go together"
+    assert image == before
+
+
+def test_one_bad_topic_does_not_hold_up_the_others() -> None:
+    image, answers = create(cluster(1), NewTopic("a"), NewTopic("b", 0), NewTopic("c"))
+    assert [answer.error_code for answer in answers] == [0, ErrorCode.invalid_partitions, 0]
+    assert sorted(image.topics_by_name) == ["a", "c"]
+
+
+def test_a_name_given_twice_is_refused_once() -> None:
+    image, answers = create(cluster(1), NewTopic("a"), NewTopic("b"), NewTopic("a"))
+    assert [(answer.name, answer.error_message) for answer in answers] == [
+        ("a", "Duplicate topic name."),
+        ("b", None),
+    ]
+    assert list(image.topics_by_name) == ["b"]
+
+
+def test_too_many_partitions_for_one_request() -> None:
+    before = cluster(1)
+    image, answers = create(before, NewTopic("a", MAX_RECORDS), NewTopic("b", 1))
+    assert {answer.error_code for answer in answers} == {ErrorCode.policy_violation}
+    assert answers[0].error_message == "Excessively large number of partitions per request."
+    assert image == before
+
+
+def test_too_many_records_for_one_request() -> None:
+    before = cluster(1)
+    image, answers = create(before, NewTopic("a", MAX_RECORDS))  # and its TopicRecord
+    assert answers[0].error_code is ErrorCode.policy_violation
+    assert image == before
+
+
+# Manual assignments
+
+
+def test_replicas_assigned_by_hand() -> None:
+    image, (answer,) = create(cluster(), NewTopic("t", assignments={0: (2, 1), 1: (3, 2)}))
+    assert (answer.partitions, answer.replication_factor) == (2, 2)
+    assert partition(image, "t", 0).replicas == (2, 1)
+    assert partition(image, "t", 1).leader == 3
+
+
+@pytest.mark.parametrize(
+    ("topic", "code", "message"),
+    [
+        (
+            NewTopic("t", -1, 1, assignments={0: [1]}),
+            ErrorCode.invalid_request,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        ),
+        (
+            NewTopic("t", 1, -1, assignments={0: [1]}),
+            ErrorCode.invalid_request,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        ),
+        (
+            NewTopic("t", assignments={0: [1, 1]}),
+            ErrorCode.invalid_replica_assignment,
+            "The manual partition assignment includes the broker 1 more than once.",
+        ),
+        (
+            NewTopic("t", assignments={0: [7]}),
+            ErrorCode.invalid_replica_assignment,
+            "The manual partition assignment includes broker 7, but no such broker is registered.",
+        ),
+        (
+            NewTopic("t", assignments={0: []}),
+            ErrorCode.invalid_replica_assignment,
+            "The manual partition assignment includes an empty replica list.",
+        ),
+        (
+            NewTopic("t", assignments={1: [1]}),
+            ErrorCode.invalid_replica_assignment,
+            "partitions should be a consecutive 0-based integer sequence",
+        ),
+        (
+            NewTopic("t", assignments={0: [1], 2: [1]}),
+            ErrorCode.invalid_replica_assignment,
+            "partitions should be a consecutive 0-based integer sequence",
+        ),
+        (
+            NewTopic("t", assignments={-1: [1]}),
+            ErrorCode.invalid_replica_assignment,
+            "partitions should be a consecutive 0-based integer sequence",
+        ),
+        (
+            NewTopic("t", assignments=[(0, [1]), (0, [1])]),
+            ErrorCode.invalid_replica_assignment,
+            "Found multiple manual partition assignments for partition 0",
+        ),
+        (
+            NewTopic("t", assignments={0: [1], 1: [1, 2]}),
+            ErrorCode.invalid_replica_assignment,
+            "The manual partition assignment includes a partition with 2 replica(s), but this is "
+            "not consistent with previous partitions, which have 1 replica(s).",
+        ),
+    ],
+)
+def test_assignments_that_are_refused(topic: NewTopic, code: ErrorCode, message: str) -> None:
+    assert refusal(cluster(2), topic) == (code, message)
+
+
+# Brokers that do not serve
+
+
+def fenced(image: MetadataImage, *brokers: int) -> MetadataImage:
+    for broker in brokers:
+        image = committed(image, fence_broker(image, broker, image.brokers[broker].epoch).records)
+    return image
+
+
+def test_without_brokers_there_are_no_topics() -> None:
+    code, message = refusal(formatted(), NewTopic("t", 1, 1))
+    assert code is ErrorCode.invalid_replication_factor
+    assert message == (
+        "Unable to replicate the partition 1 time(s): All brokers are currently fenced, or have "
+        "all their log directories cordoned."
+    )
+
+
+def test_fenced_brokers_take_replicas_but_do_not_lead() -> None:
+    image, (answer,) = create(fenced(cluster(3), 2), NewTopic("t", 5, 3))
+    assert answer.error_code is ErrorCode.none
+    for each in image.topics_by_name["t"].partitions.values():
+        assert sorted(each.replicas) == [1, 2, 3]
+        assert sorted(each.isr) == [1, 3]
+        assert each.leader == each.replicas[0] != 2
+
+
+def test_an_assignment_to_fenced_brokers_alone_is_refused() -> None:
+    assert refusal(fenced(cluster(3), 2, 3), NewTopic("t", assignments={0: [2, 3]})) == (
+        ErrorCode.invalid_replica_assignment,
+        "All brokers specified in the manual partition assignment for partition 0 are fenced or "
+        "in controlled shutdown.",
+    )
+
+
+def test_cordoned_brokers_take_nothing() -> None:
+    image = cluster(2)
+    cordon = directories_cordoned(image, 1, image.brokers[1].epoch, [directory(1)])
+    image = committed(image, cordon.records)
+    after, (answer,) = create(image, NewTopic("t", 4, 1))
+    assert answer.error_code is ErrorCode.none
+    assert {each.leader for each in after.topics_by_name["t"].partitions.values()} == {2}
+    assert refusal(image, NewTopic("u", 1, 2))[0] is ErrorCode.invalid_replication_factor
+
+
+# Placement
+
+
+@given(
+    brokers=st.integers(1, 6),
+    partitions=st.integers(1, 30),
+    factor=st.integers(1, 6),
+    racks=st.sampled_from([None, ["a"], ["a", "b"], ["a", "b", "c"]]),
+    seed=st.integers(0, 2**32),
+)
+def test_placement_is_even_and_spread_over_racks(
+    brokers: int, partitions: int, factor: int, racks: list[str] | None, seed: int
+) -> None:
+    image, (answer,) = create(
+        cluster(brokers, racks=racks), NewTopic("t", partitions, factor), seed=seed
+    )
+    if factor > brokers:
+        assert answer.error_code is ErrorCode.invalid_replication_factor
+        return
+    where = {number: image.brokers[number].rack for number in image.brokers}
+    racks_there = len(set(where.values()))
+    for each in image.topics_by_name["t"].partitions.values():
+        assert len(set(each.replicas)) == factor
+        if racks is not None:
+            assert len({where[replica] for replica in each.replicas}) == min(factor, racks_there)
+    if racks is None and partitions >= brokers:
+        leaders = [each.leader for each in image.topics_by_name["t"].partitions.values()]
+        for start in range(0, partitions - brokers + 1, brokers):
+            assert sorted(leaders[start : start + brokers]) == list(range(1, brokers + 1))

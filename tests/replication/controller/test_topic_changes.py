@@ -1,0 +1,252 @@
+"""DeleteTopics (KIP-516), CreatePartitions (KIP-195), AssignReplicasToDirs (KIP-858), producer ids
+(KIP-730)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.brokers import directories_offline, fence_broker
+from odradek.replication.controller.image import TOPIC, MetadataImage
+from odradek.replication.controller.operations import MAX_RECORDS
+from odradek.replication.controller.partitions import (
+    MorePartitions,
+    PartitionsResult,
+    assign_directories,
+    create_partitions,
+)
+from odradek.replication.controller.producer_ids import (
+    MAX_PRODUCER_ID,
+    ProducerIdBlock,
+    allocate_producer_ids,
+)
+from odradek.replication.controller.topics import NewTopic, delete_topics
+from tests.replication.controller.clusters import (
+    cluster,
+    committed,
+    create,
+    directory,
+    entropy,
+    partition,
+    perform,
+)
+
+# Deleting
+
+
+def two_topics() -> MetadataImage:
+    return create(cluster(1), NewTopic("a", configs={"x": "1"}), NewTopic("b.c"))[0]
+
+
+def test_a_topic_goes_with_its_partitions_and_configs() -> None:
+    image = two_topics()
+    topic_id = image.topics_by_name["a"].id
+    image, (answer,) = perform(image, delete_topics(image, ["a"]))
+    assert (answer.name, answer.topic_id, answer.error_code) == ("a", topic_id, ErrorCode.none)
+    assert list(image.topics_by_name) == ["b.c"]
+    assert topic_id not in image.topics_by_id
+    assert (TOPIC, "a") not in image.configs
+
+
+def test_a_topic_is_deleted_by_its_id() -> None:
+    image = two_topics()
+    topic_id = image.topics_by_name["b.c"].id
+    image, (answer,) = perform(image, delete_topics(image, ids=[topic_id]))
+    assert (answer.name, answer.topic_id, answer.error_code) == ("b.c", topic_id, ErrorCode.none)
+    _, (answer,) = create(image, NewTopic("b_c"), seed=1)
+    assert answer.error_code is ErrorCode.none, "it collides with nothing any more"
+
+
+def test_topics_that_are_not_there() -> None:
+    image = two_topics()
+    after, answers = perform(image, delete_topics(image, ["nope"], [UUID(int=77)]))
+    assert [(each.name, each.topic_id, each.error_code) for each in answers] == [
+        (None, UUID(int=77), ErrorCode.unknown_topic_id),
+        ("nope", None, ErrorCode.unknown_topic_or_partition),
+    ]
+    assert after == image
+
+
+def test_what_is_named_twice_stays() -> None:
+    image = two_topics()
+    a = image.topics_by_name["a"].id
+    for names, ids in ((["a", "a"], []), ([], [a, a]), (["a"], [a])):
+        after, answers = perform(image, delete_topics(image, names, ids))
+        assert [each.error_code for each in answers] == [ErrorCode.invalid_request]
+        assert after == image
+
+
+# Adding partitions
+
+
+def grow(
+    image: MetadataImage, *wanted: MorePartitions, validate_only: bool = False
+) -> tuple[MetadataImage, list[PartitionsResult]]:
+    plan = create_partitions(image, wanted, entropy=entropy(), validate_only=validate_only)
+    return perform(image, plan)
+
+
+def test_partitions_are_added_at_the_end() -> None:
+    image, _ = create(cluster(3), NewTopic("t", 2, 2))
+    before = dict(image.topics_by_name["t"].partitions)
+    image, answers = grow(image, MorePartitions("t", 5))
+    assert answers == [PartitionsResult("t")]
+    partitions = image.topics_by_name["t"].partitions
+    assert list(partitions) == [0, 1, 2, 3, 4]
+    assert {index: partitions[index] for index in before} == before
+    assert all(len(each.replicas) == 2 for each in partitions.values())
+
+
+def test_partitions_are_assigned_by_hand() -> None:
+    image, _ = create(cluster(3), NewTopic("t", 1, 2))
+    image, answers = grow(image, MorePartitions("t", 3, [(3, 1), (2, 3)]))
+    assert answers == [PartitionsResult("t")]
+    assert partition(image, "t", 1).replicas == (3, 1)
+    assert partition(image, "t", 2).leader == 2
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "message"),
+    [
+        (MorePartitions("nope", 3), ErrorCode.unknown_topic_or_partition, None),
+        (
+            MorePartitions("t", 3),
+            ErrorCode.invalid_partitions,
+            "Topic already has 3 partition(s).",
+        ),
+        (
+            MorePartitions("t", 2),
+            ErrorCode.invalid_partitions,
+            "The topic t currently has 3 partition(s); 2 would not be an increase.",
+        ),
+        (
+            MorePartitions("t", 5, [(1,)]),
+            ErrorCode.invalid_replica_assignment,
+            "Attempted to add 2 additional partition(s), but only 1 assignment(s) were specified.",
+        ),
+        (
+            MorePartitions("t", 4, [(1, 1)]),
+            ErrorCode.invalid_replica_assignment,
+            "The manual partition assignment includes the broker 1 more than once.",
+        ),
+        (
+            MorePartitions("t", 4, [(9,)]),
+            ErrorCode.invalid_replica_assignment,
+            "The manual partition assignment includes broker 9, but no such broker is registered.",
+        ),
+        (
+            MorePartitions("t", 4, [()]),
+            ErrorCode.invalid_replica_assignment,
+            "The manual partition assignment includes an empty replica list.",
+        ),
+        (
+            MorePartitions("t", 4, [(1, 2)]),
+            ErrorCode.invalid_replica_assignment,
+            "The manual partition assignment includes a partition with 2 replica(s), but this is "
+            "not consistent with previous partitions, which have 1 replica(s).",
+        ),
+        (
+            MorePartitions("t", MAX_RECORDS + 4),
+            ErrorCode.policy_violation,
+            "Unable to perform excessively large batch operation.",
+        ),
+    ],
+)
+def test_growth_that_is_refused(
+    wanted: MorePartitions, code: ErrorCode, message: str | None
+) -> None:
+    before, _ = create(cluster(2), NewTopic("t", 3, 1))
+    image, (answer,) = grow(before, wanted)
+    assert (answer.error_code, answer.error_message) == (code, message)
+    assert image == before
+
+
+def test_a_topic_named_twice_does_not_grow() -> None:
+    before, _ = create(cluster(1), NewTopic("t"))
+    image, answers = grow(before, MorePartitions("t", 2), MorePartitions("t", 3))
+    assert answers == [PartitionsResult("t", ErrorCode.invalid_request, "Duplicate topic name.")]
+    assert image == before
+
+
+def test_growth_can_be_tried() -> None:
+    before, _ = create(cluster(1), NewTopic("t"))
+    image, answers = grow(before, MorePartitions("t", 2), validate_only=True)
+    assert answers == [PartitionsResult("t")]
+    assert image == before
+
+
+def test_no_growth_onto_brokers_that_do_not_serve() -> None:
+    image, _ = create(cluster(2), NewTopic("t", assignments={0: [1]}))
+    image = committed(image, fence_broker(image, 2, image.brokers[2].epoch).records)
+    _, (answer,) = grow(image, MorePartitions("t", 2, [(2,)]))
+    assert answer.error_code is ErrorCode.invalid_replica_assignment
+    image = committed(image, fence_broker(image, 1, image.brokers[1].epoch).records)
+    _, (answer,) = grow(image, MorePartitions("t", 2))
+    assert answer.error_code is ErrorCode.invalid_replication_factor
+
+
+# Directories
+
+
+def test_a_broker_tells_where_its_replicas_are() -> None:
+    image, _ = create(cluster(2, directories=2), NewTopic("t", assignments={0: (1,), 1: (2,)}))
+    topic_id = image.topics_by_name["t"].id
+    epoch = image.brokers[1].epoch
+    where = {
+        (topic_id, 0): directory(1, 1),
+        (topic_id, 1): directory(1, 1),
+        (topic_id, 2): directory(1, 1),
+        (UUID(int=5), 0): directory(1, 1),
+    }
+    image, answers = perform(image, assign_directories(image, 1, epoch, where))
+    assert list(answers.values()) == [
+        ErrorCode.none,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+    ]
+    assert partition(image, "t").directory_of(1) == directory(1, 1)
+    assert partition(image, "t").leader_epoch == 0
+    assert not assign_directories(image, 1, epoch, {(topic_id, 0): directory(1, 1)}).records
+    with pytest.raises(KafkaError) as refused:
+        assign_directories(image, 1, epoch + 1, where)
+    assert refused.value.code is ErrorCode.stale_broker_epoch
+
+
+def test_a_replica_found_in_a_failed_directory_gives_up_its_lead() -> None:
+    image, _ = create(cluster(2, directories=2), NewTopic("t", assignments={0: (1, 2)}))
+    epoch = image.brokers[1].epoch
+    image, _ = perform(image, directories_offline(image, 1, epoch, [directory(1, 1)]))
+    assert partition(image, "t").leader == 1, "nobody knew that it was there"
+    where = {(image.topics_by_name["t"].id, 0): directory(1, 1)}
+    image, _ = perform(image, assign_directories(image, 1, epoch, where))
+    found = partition(image, "t")
+    assert (found.leader, found.isr, found.directory_of(1)) == (2, (2,), directory(1, 1))
+
+
+# Producer ids
+
+
+def test_blocks_of_producer_ids_follow_on_each_other() -> None:
+    image = cluster(1)
+    epoch = image.brokers[1].epoch
+    image, first = perform(image, allocate_producer_ids(image, 1, epoch))
+    image, second = perform(image, allocate_producer_ids(image, 1, epoch))
+    assert (first, second) == (ProducerIdBlock(0), ProducerIdBlock(1000))
+    assert image.next_producer_id == 2000
+
+
+def test_producer_ids_are_for_brokers_that_are_registered() -> None:
+    with pytest.raises(KafkaError) as refused:
+        allocate_producer_ids(cluster(1), 1, -5)
+    assert refused.value.code is ErrorCode.stale_broker_epoch
+
+
+def test_producer_ids_end() -> None:
+    from dataclasses import replace
+
+    image = replace(cluster(1), next_producer_id=MAX_PRODUCER_ID - 999)
+    with pytest.raises(KafkaError, match="Exhausted"):
+        allocate_producer_ids(image, 1, image.brokers[1].epoch)
