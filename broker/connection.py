@@ -3,7 +3,7 @@
 Requests are handled one at a time, as Kafka does: while one waits (a long poll, a rebalance) the
 next stays in the socket, which is the back-pressure. What has been received is handled before the
 next wait for bytes, and the answers of `prompt` handlers are sent together; after a budget of
-requests or bytes the loop is given to others.
+requests or bytes the loop is given to others, and large requests take turns (turnstile.py).
 
 A frame that can't be read, an API or a version that is not served, or a handler that breaks costs
 this one connection, and one line in the log.
@@ -21,6 +21,7 @@ from odradek.broker.apis.api_versions import unsupported_version_answer
 from odradek.broker.context import RequestContext
 from odradek.broker.dispatch import Route, routes
 from odradek.broker.receive_buffer import ReceiveBuffer
+from odradek.broker.turnstile import LARGE_BYTES
 from odradek.protocol import apis
 from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import frame, read_request_header, response_header
@@ -82,6 +83,9 @@ class ClientConnection:
                 self.waiting_since = None
                 buffer.received(received)
                 continue
+            if len(frame_view) >= LARGE_BYTES:
+                await self._broker.turnstile.pass_through()
+                requests = size_bytes = 0
             requests += 1
             size_bytes += len(frame_view)
             await self._answer(frame_view)

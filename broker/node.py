@@ -22,6 +22,7 @@ from odradek.broker.groups.coordinator import GroupCoordinator
 from odradek.broker.partitions import PartitionTable
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.server import Endpoint, Server, open_listeners
+from odradek.broker.turnstile import Turnstile
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller import image as images
 from odradek.replication.controller.brokers import BrokerRegistration, start_broker
@@ -82,6 +83,7 @@ class Broker:
         )
         self.producer_ids = ProducerIds(self._reserve_producer_ids)
         self.server = Server(self)
+        self.turnstile = Turnstile()
         self._closing = False
 
     @property

@@ -1,0 +1,46 @@
+"""Between two large requests, everybody else who is ready runs."""
+
+from __future__ import annotations
+
+import itertools
+
+import trio
+
+from odradek.broker.turnstile import Turnstile
+
+
+async def test_large_requests_leave_a_pass_of_the_loop_between_them() -> None:
+    turnstile = Turnstile()
+    story: list[str] = []
+
+    async def large(name: str) -> None:
+        for _ in range(3):
+            await turnstile.pass_through()
+            story.append(name)
+
+    async def small() -> None:
+        while story.count("small") < 100:
+            await trio.lowlevel.checkpoint()
+            story.append("small")
+
+    async with trio.open_nursery() as nursery:
+        for name in "abcd":
+            nursery.start_soon(large, name)
+        nursery.start_soon(small)
+    assert sum(name in "abcd" for name in story) == 12
+    assert [pair for pair in itertools.pairwise(story) if "small" not in pair] == []
+
+
+async def test_turns_are_taken_in_the_order_of_asking() -> None:
+    turnstile = Turnstile()
+    order: list[int] = []
+
+    async def large(number: int) -> None:
+        await turnstile.pass_through()
+        order.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(large, number)
+            await trio.lowlevel.checkpoint()
+    assert order == [0, 1, 2, 3, 4]
