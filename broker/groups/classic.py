@@ -54,7 +54,7 @@ REASON_CHARS_MAX = 255
 class ClassicGroup(Generations):
     """See the module."""
 
-    kind = "Classic"
+    kind = "classic"
 
     # What it is
 

@@ -327,7 +327,7 @@ class Shard:
             ListedGroup(group.group_id, group.protocol_type or "", group.state_name, group.kind)
             for group in self.groups.values()
             if (not states or group.state_name.lower() in states)
-            and (not kinds or group.kind.lower() in kinds)
+            and (not kinds or group.kind in kinds)
         ]
 
     def describe(self, group_id: str) -> DescribedGroup | None:

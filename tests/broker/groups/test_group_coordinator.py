@@ -120,7 +120,7 @@ async def test_the_first_assignment_of_one_member_needs_no_timer(clock: VirtualC
         assert synced == SyncAnswer(ErrorCode.none, "consumer", "range", b"mine")
         assert clock.monotonic() == 0
         assert groups.statistics.completed_rebalances == 1
-        assert groups.count_by_state() == {("Classic", "Stable"): 1}
+        assert groups.count_by_state() == {("classic", "Stable"): 1}
 
 
 async def test_the_first_join_waits_for_others(clock: VirtualClock) -> None:
@@ -144,9 +144,9 @@ async def test_sessions_end_on_time(clock: VirtualClock) -> None:
             await clock.run_for(9)
             assert (await groups.heartbeat(beat)).error is ErrorCode.none
         await clock.run_for(9.999)
-        assert groups.count_by_state() == {("Classic", "Stable"): 1}
+        assert groups.count_by_state() == {("classic", "Stable"): 1}
         await clock.run_for(0.001)
-        assert groups.count_by_state() == {("Classic", "Empty"): 1}
+        assert groups.count_by_state() == {("classic", "Empty"): 1}
         assert (await groups.heartbeat(beat)).error is ErrorCode.unknown_member_id
 
 
@@ -157,7 +157,7 @@ async def test_many_groups_each_on_their_own_time(clock: VirtualClock) -> None:
             joined = await groups.join(a_join(group=group, session_timeout_ms=6000 + 100 * index))
             await groups.sync(a_sync(joined, group))
         await clock.run_for(6.0 + 1.95)
-        assert groups.count_by_state() == {("Classic", "Empty"): 20, ("Classic", "Stable"): 20}
+        assert groups.count_by_state() == {("classic", "Empty"): 20, ("classic", "Stable"): 20}
 
 
 @pytest.mark.parametrize("session_timeout_ms", [5999, 1_800_001])
@@ -482,7 +482,7 @@ async def test_a_client_that_goes_away_leaves_its_group_as_it_is(clock: VirtualC
             await groups.sync(a_sync(joined))
         log.move_on()
         await clock.settle()
-        assert groups.count_by_state() == {("Classic", "Stable"): 1}
+        assert groups.count_by_state() == {("classic", "Stable"): 1}
 
 
 async def test_a_bug_in_one_partition_hits_that_partition_alone(

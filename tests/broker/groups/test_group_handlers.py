@@ -509,8 +509,8 @@ async def test_list_groups(node: Node, version: int) -> None:
     if version >= 5:
         none = await node.call(apis.LIST_GROUPS, version, types_filter=["Consumer"])
         assert none.groups == ()
-        classic = await node.call(apis.LIST_GROUPS, version, types_filter=["classic"])
-        assert {each.group_type for each in classic.groups} == {"Classic"}
+        classic = await node.call(apis.LIST_GROUPS, version, types_filter=["Classic"])
+        assert {each.group_type for each in classic.groups} == {"classic"}
 
 
 @pytest.mark.parametrize("version", apis.DESCRIBE_GROUPS.versions)
