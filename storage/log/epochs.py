@@ -195,9 +195,10 @@ def parse_checkpoint(data: bytes) -> list[EpochStart]:
         version, count, *lines = data.decode().splitlines()
         if int(version) != 0:
             raise CorruptEpochs(f"version {version} of {EPOCHS}")
+        wanted = int(count)
         entries = [EpochStart(*map(int, line.split())) for line in lines if line.strip()]
     except (ValueError, TypeError) as error:
         raise CorruptEpochs(f"{EPOCHS} makes no sense: {error}") from error
-    if len(entries) != int(count):
+    if len(entries) != wanted:
         raise CorruptEpochs(f"{EPOCHS} says {count} entries and has {len(entries)}")
     return entries

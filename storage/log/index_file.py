@@ -50,8 +50,8 @@ class IndexFile:
         self._use(self._files.open(self.path, create=True), 0)
 
     def open(self) -> None:
-        """Open a trimmed file. Raises CorruptIndex unless it holds whole entries."""
-        self.open_raw()
+        """Open a trimmed file. Raises CorruptIndex unless it holds whole entries, FileNotFoundError."""
+        self._use(self._files.open(self.path, write=True), 0)
         count, rest = divmod(self._room_bytes, self.entry_size)
         if rest:
             raise CorruptIndex(f"{self.path} has {self._room_bytes} bytes: {rest} too many")
@@ -106,11 +106,15 @@ class IndexFile:
         self._room_bytes = size_bytes
 
     def take_place(self, entries: Buffer) -> None:
-        """Begin with `entries`, in a new file that takes the place of the one at `path` at once."""
+        """Begin with `entries`, in a new file that takes the place of the one at `path` at once.
+
+        Synced before: recovery believes what is below its point, which the old file held.
+        """
         fresh_path = self.path.with_name(self.path.name + CLEANED)
         self._files.remove(fresh_path, missing_ok=True)
         fresh = self._files.open(fresh_path, create=True)
         fresh.append_v((entries,))
+        fresh.sync()
         self._files.rename(fresh_path, self.path)
         fresh.moved(self.path)
         self._use(fresh, len(entries) // self.entry_size)

@@ -66,6 +66,7 @@ class Loader:
             if end is None:
                 producers = self.new_producers()
                 end = Recovery(
+                    self.files,
                     segments,
                     recovery_point,
                     max(log_start_offset, segments[0].base_offset),

@@ -58,15 +58,17 @@ class OffsetIndex(IndexFile):
         self.add(ENTRY.pack(last_offset - self.base_offset, position))
         self.last = (last_offset, position)
 
-    def lookup(self, offset: int, *, mapped: bool = True) -> int:
-        """The position of the last entry at or below `offset` (0 if none): where to look from."""
-        last_offset, last_position = self.last
-        if offset >= last_offset:
-            return last_position
+    def lookup(self, offset: int, *, mapped: bool = True) -> tuple[int, int]:
+        """The last entry at or below `offset`: where to look from. (base, 0) if there is none."""
+        last = self.last
+        if offset >= last[0]:
+            return last
         view = self.view(self.count, mapped=mapped)
         slot = self._slot(view, offset)
-        position: int = _INT.unpack_from(view, slot * 8 + 4)[0] if slot >= 0 else 0
-        return position
+        if slot < 0:
+            return self.base_offset, 0
+        relative, position = ENTRY.unpack_from(view, slot * 8)
+        return self.base_offset + relative, position
 
     def _slot(self, view: Buffer, offset: int) -> int:
         """The number of the last entry in `view` at or below `offset`; -1 if there is none."""

@@ -12,17 +12,15 @@ again in recovery.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from odradek.protocol.records.batch import MAX_SEQUENCE, Batch
-from odradek.protocol.records.records import decode
+from odradek.protocol.records.control import read_end_marker
 from odradek.storage.errors import (
     CoordinatorFenced,
     InvalidProducerEpoch,
-    InvalidRecord,
     InvalidTransactionState,
     OutOfOrderSequence,
 )
@@ -32,10 +30,6 @@ NO_EPOCH = -1
 NO_OFFSET = -1
 NO_SEQUENCE = -1
 TRANSACTION_VERSION_2 = 2
-
-_MARKER_KEY = struct.Struct(">hh")
-_MARKER_VALUE = struct.Struct(">hi")
-ABORT, COMMIT = 0, 1
 
 
 class KeptBatch(NamedTuple):
@@ -58,7 +52,7 @@ class KeptBatch(NamedTuple):
 class Marker(NamedTuple):
     """The end of a transaction, as its control batch says."""
 
-    kind: int
+    is_commit: bool
     coordinator_epoch: int
     timestamp: int
 
@@ -274,7 +268,7 @@ class ProducerStates:
             entry.end_transaction(batch.producer_epoch, marker)
             if start < 0:
                 return None
-            return CompletedTransaction(producer_id, start, batch.base_offset, marker.kind == ABORT)
+            return CompletedTransaction(producer_id, start, batch.base_offset, not marker.is_commit)
         if entry is None:
             entry = self._entries[producer_id] = ProducerEntry(producer_id)
         entry.add(batch)
@@ -332,19 +326,11 @@ class ProducerStates:
 
 
 def read_marker(batch: Batch) -> Marker | None:
-    """What the one record of a control batch of a transaction says; None if compaction took it.
+    """What the control batch of a producer says; None if compaction took its record.
 
-    Raises InvalidRecord, CorruptBatch for what is no end of a transaction.
+    Raises CorruptBatch for what is no end of a transaction.
     """
-    records = decode(batch)
-    if not records:
+    if not batch.record_count:
         return None
-    record = records[0]
-    try:
-        version, kind = _MARKER_KEY.unpack_from(record.key or b"")
-        _, coordinator_epoch = _MARKER_VALUE.unpack_from(record.value or b"")
-    except struct.error as error:
-        raise InvalidRecord("a control record is too short for the end of a transaction") from error
-    if version < 0 or kind not in (ABORT, COMMIT):
-        raise InvalidRecord(f"control record of type {kind} does not end a transaction")
-    return Marker(kind, coordinator_epoch, record.timestamp)
+    is_commit, coordinator_epoch = read_end_marker(batch)
+    return Marker(is_commit, coordinator_epoch, batch.max_timestamp)

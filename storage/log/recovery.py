@@ -22,8 +22,9 @@ says in which order) and is believed. The decisions:
 
 So the log is a prefix of what was written, and holds all that was synced. A segment's indexes are
 written anew past what was kept; the producers start from the latest snapshot at or below the point
-and follow the headers from there. Nothing is synced here: the recovery point stays (or falls to the
-log's end), and a crash in the middle leaves the same work to do.
+and follow the headers from there. The recovery point stays (or falls to the log's end), and a crash
+in the middle leaves the same work to do. Synced is only what the next recovery must not see again:
+that bytes were cut off, that segments were removed, and index entries below the point made anew.
 
 Read by `read_at`, never through a map; no record is decoded but those of transaction markers.
 """
@@ -43,6 +44,8 @@ from odradek.protocol.records.batch import (
     MAGIC,
     Batch,
 )
+from odradek.seams.files import Files
+from odradek.storage.directories.failure import takes_offline
 from odradek.storage.log.epochs import LeaderEpochCache
 from odradek.storage.log.index_builder import IndexBuilder
 from odradek.storage.log.offset_index import RELATIVE_MAX
@@ -62,6 +65,7 @@ _log = logging.getLogger(__name__)
 class Recovery:
     """One log's recovery. `run` leaves `segments` with those that remain."""
 
+    files: Files
     segments: list[Segment]
     recovery_point: int
     log_start_offset: int
@@ -94,7 +98,11 @@ class Recovery:
             if not is_whole:
                 self._remove_from(number + 1)
                 break
-        self._finish_producers(end_offset)
+        if self.segments_removed:
+            self.files.sync_directory(self.snapshots.directory)
+        self.producers.map_end = end_offset
+        self.snapshots.keep_only(segment.base_offset for segment in self.segments)
+        self._take_snapshot()
         return end_offset
 
     def _load_producers(self, offset: int) -> None:
@@ -104,10 +112,13 @@ class Recovery:
         )
         replay(self.producers, self.segments, self.log_start_offset, offset)
 
-    def _finish_producers(self, end_offset: int) -> None:
-        self.producers.map_end = end_offset
-        self.snapshots.keep_only(segment.base_offset for segment in self.segments)
-        self.snapshots.take(self.producers)
+    def _take_snapshot(self) -> None:
+        """It saves time later, nothing more: a full disk does not keep a log from opening."""
+        try:
+            self.snapshots.take(self.producers)
+        except OSError as error:
+            if takes_offline(error, undone=True):
+                raise
 
     def _first_to_scan(self) -> int:
         number = len(self.segments) - 1
@@ -135,7 +146,7 @@ class Recovery:
         offset = start.offset
         if offset == segment.base_offset:
             self.producers.map_end = offset
-            self.snapshots.take(self.producers)
+            self._take_snapshot()
         self.epochs.truncate_from_end(offset)
         segment.transaction_index.reload(offset)
         end, end_offset = self._scan(segment, start.position, offset, start.builder)
@@ -143,8 +154,11 @@ class Recovery:
         if cut_bytes:
             _log.warning("recovery cuts %d bytes off %s at %d", cut_bytes, segment, end)
             segment.cut_file(end)
+            segment.file.sync()
             self.bytes_cut += cut_bytes
         segment.restore_indexes(start.builder, sealed=not (cut_bytes or is_last))
+        if start.offset == segment.base_offset < self.recovery_point:
+            segment.sync_indexes()
         return not cut_bytes, end_offset
 
     def _scan(

@@ -47,7 +47,7 @@ def trusted_prefix(segment: Segment, recovery_point: int) -> ScanStart:
             is_indexed = builder.kept_offsets and batch.position == builder.last_position
             if is_indexed and batch.last_offset != last_offset:
                 return untrusted(segment)
-            if batch.last_offset >= recovery_point or batch.position + batch.size > segment.size:
+            if batch.last_offset >= recovery_point:
                 break
             if batch.base_offset < offset:
                 return untrusted(segment)

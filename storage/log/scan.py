@@ -24,11 +24,16 @@ class Located(NamedTuple):
     base_offset: int
 
 
-def locate(file: File, offset: int, start: int, end: int, *, nowait: bool) -> Located | None:
+def locate(
+    file: File, offset: int, start: int, end: int, *, nowait: bool, ends_at: int | None = None
+) -> Located | None:
     """The first batch in [start, end) that ends at or past `offset`; `start` is a batch's start.
 
-    Raises WouldBlock (with `nowait`) and CorruptRecords.
+    `ends_at` is the last offset of the batch at `start`, as an index says; CorruptRecords too if
+    that is not so. Raises WouldBlock (with `nowait`) and CorruptRecords.
     """
+    if ends_at is not None and start >= end:
+        raise CorruptRecords(f"{start} is past the end of {file.path}")
     position = start
     while position < end:
         chunk = file.read_at(position, min(_CHUNK_BYTES, end - position), nowait=nowait)
@@ -36,9 +41,13 @@ def locate(file: File, offset: int, start: int, end: int, *, nowait: bool) -> Lo
         at = 0
         while at <= available:
             base_offset, length, magic, delta = _HOP.unpack_from(chunk, at)
-            if magic != MAGIC or length < HEADER_SIZE - LOG_OVERHEAD or delta < 0:
-                raise CorruptRecords(f"no batch at {position + at} of {file.path}")
             size = length + LOG_OVERHEAD
+            if ends_at is not None:
+                if base_offset + delta != ends_at:
+                    raise CorruptRecords(f"no batch at {start} of {file.path} ends at {ends_at}")
+                ends_at = None
+            if magic != MAGIC or size < HEADER_SIZE or delta < 0 or position + at + size > end:
+                raise CorruptRecords(f"no batch at {position + at} of {file.path}")
             if base_offset + delta >= offset:
                 begin = position + at
                 return Located(base_offset + delta, begin, begin + size, base_offset)
@@ -63,6 +72,8 @@ def headers(file: File, start: int, end: int) -> Iterator[Batch]:
             batch = Batch(chunk, at)
             at += batch.size
             batch.position += position
+            if batch.last_offset_delta < 0 or position + at > end:
+                raise CorruptRecords(f"no batch at {batch.position} of {file.path}")
             yield batch
         if at == 0:
             raise CorruptRecords(f"{len(chunk)} bytes at {position} of {file.path} are no batch")

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Sequence
 
@@ -35,6 +36,8 @@ from odradek.storage.log.time_index import TimeIndex
 from odradek.storage.log.transaction_index import TransactionIndex
 
 _TAIL_MAX = 128
+
+_log = logging.getLogger(__name__)
 
 
 class Segment:
@@ -184,12 +187,13 @@ class Segment:
         time_index = TimeIndex(self._files, self.path(TIME_INDEX), self.base_offset)
         try:
             offset_index.load(self.size)
-            time_index.load()
+            time_index.load(self.size)
         except (CorruptIndex, FileNotFoundError):
             offset_index.close()
             time_index.close()
             self.open_raw_indexes()
             self.rebuild_indexes()
+            self.sync_indexes()
         else:
             self._offset_index = offset_index
             self._time_index = time_index
@@ -292,8 +296,15 @@ class Segment:
             slot = bisect_left(tail, (offset,))
             return tail[slot] if slot < len(tail) else None
         size = self.size
-        position = self.offset_index.lookup(offset, mapped=nowait)
-        return locate(self.file, offset, position, size, nowait=nowait)
+        entry_offset, position = self.offset_index.lookup(offset, mapped=nowait)
+        if position:
+            try:
+                return locate(
+                    self.file, offset, position, size, nowait=nowait, ends_at=entry_offset
+                )
+            except CorruptRecords as error:
+                _log.warning("the offset index of %s is of no use: %s", self, error)
+        return locate(self.file, offset, 0, size, nowait=nowait)
 
     def next_offset(self) -> int:
         """The offset after the last batch; the base offset if there is none."""
@@ -358,8 +369,9 @@ class Segment:
             created_ms=self.created_ms if position else now_ms,
             roll_jitter_ms=self.roll_jitter_ms,
         )
-        fresh._offset_index = self.offset_index.truncated(offset)
-        fresh._time_index = self.time_index.truncated(offset)
+        fresh._offset_index = index = self.offset_index.truncated(offset)
+        # What was written when it was sealed goes with it.
+        fresh._time_index = self.time_index.truncated(index.last[0] + 1 if index.count else -1)
         fresh._transaction_index = self.transaction_index.truncated(offset)
         fresh._file = file
         fresh._size = position
@@ -395,6 +407,9 @@ class Segment:
     def sync(self) -> None:
         """Make durable what was written; the data first."""
         self.file.sync()
+        self.sync_indexes()
+
+    def sync_indexes(self) -> None:
         for index in (self._offset_index, self._time_index, self._transaction_index):
             if index is not None:
                 index.sync()

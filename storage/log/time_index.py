@@ -29,17 +29,26 @@ class TimeIndex(IndexFile):
         self.base_offset = base_offset
         self.last = (NO_TIMESTAMP, base_offset)
 
-    def load(self) -> None:
-        """Open a trimmed index and check it. Raises CorruptIndex, FileNotFoundError."""
+    def load(self, segment_bytes: int) -> None:
+        """Open a trimmed index and check it: a sealed segment that is not empty has an entry.
+
+        One of zeros is taken for a file that never was written. Raises CorruptIndex,
+        FileNotFoundError.
+        """
         self.open()
         self._read_last()
         timestamp, offset = self.last
-        if self.count:
-            (first,) = _TIMESTAMP.unpack_from(self.entry(0))
-            if timestamp < first or first < 0 or offset < self.base_offset:
-                raise CorruptIndex(
-                    f"{self.path} goes from timestamp {first} to {timestamp} at offset {offset}"
-                )
+        (first,) = _TIMESTAMP.unpack_from(self.entry(0)) if self.count else (NO_TIMESTAMP,)
+        if self.count > 1:
+            is_sound = 0 <= first < timestamp and offset > self.base_offset
+        elif self.count:
+            is_sound = timestamp >= 0 and self.last != (0, self.base_offset)
+        else:
+            is_sound = not segment_bytes
+        if not is_sound:
+            raise CorruptIndex(
+                f"{self.path} goes from timestamp {first} to {timestamp} at offset {offset}"
+            )
 
     def _read_last(self) -> None:
         self.last = (NO_TIMESTAMP, self.base_offset)

@@ -35,7 +35,7 @@ def find_timestamp(
 
 def _find_in(segment: Segment, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
     hint = max(segment.time_index.lookup(timestamp, mapped=False), start_offset)
-    position = segment.offset_index.lookup(hint, mapped=False)
+    _, position = segment.offset_index.lookup(hint, mapped=False)
     for header in headers(segment.file, position, segment.size):
         if header.max_timestamp < timestamp or header.last_offset < start_offset:
             continue
@@ -51,7 +51,7 @@ def find_max_timestamp(segments: Sequence[Segment]) -> TimestampAndOffset | None
     timestamp = latest.max_timestamp
     if timestamp == NO_TIMESTAMP:
         return None
-    position = latest.offset_index.lookup(latest.offset_of_max_timestamp, mapped=False)
+    _, position = latest.offset_index.lookup(latest.offset_of_max_timestamp, mapped=False)
     for header in headers(latest.file, position, latest.size):
         if header.max_timestamp == timestamp:
             for record in decode(read_batch(latest.file, header.position, header.size)):

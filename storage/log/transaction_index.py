@@ -99,6 +99,7 @@ class TransactionIndex:
             self._files.remove(fresh_path, missing_ok=True)
             fresh = self._files.open(fresh_path, create=True)
             fresh.append_v([_pack(each) for each in entries])
+            fresh.sync()
             self._files.rename(fresh_path, self.path)
             fresh.moved(self.path)
             self._file = fresh

@@ -1,0 +1,217 @@
+"""A partition log on a virtual disk, and the batches to fill it with."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from odradek.protocol.records.batch import Batch, batches
+from odradek.protocol.records.control import end_marker
+from odradek.protocol.records.records import Record, build_batch, decode
+from odradek.seams.files import Path
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.partition_log import Appended, Origin, PartitionLog
+from odradek.storage.log.segment import Segment
+from odradek.testing.virtual_clock import VirtualClock
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_files import VirtualFiles
+
+TOPIC_ID = UUID("00112233-4455-4677-8899-aabbccddeeff")
+ROOT = Path("/logs")
+DIRECTORY = ROOT / "t-0"
+NOW_MS = 1_767_225_600_000
+
+FOREVER = LogConfig(retention_ms=-1)
+
+
+def batch(
+    count: int = 1,
+    *,
+    size: int = 20,
+    timestamps: Sequence[int] | int = NOW_MS,
+    keys: bool = True,
+    **more: int | bool,
+) -> memoryview:
+    """`count` records with values of `size` bytes, as a producer sends them."""
+    times = [timestamps] * count if isinstance(timestamps, int) else timestamps
+    records = [
+        Record(-1, time, b"k%d" % n if keys else None, bytes([n % 251]) * size)
+        for n, time in enumerate(times)
+    ]
+    return memoryview(build_batch(records, **more))  # type: ignore[arg-type]
+
+
+def idempotent(producer: int, sequence: int, count: int = 1, **more: int | bool) -> memoryview:
+    more = {"producer_epoch": 0, **more}
+    return batch(count, producer_id=producer, base_sequence=sequence, **more)  # type: ignore[arg-type]
+
+
+def marker(producer: int, epoch: int = 0, *, commit: bool, coordinator: int = 0) -> memoryview:
+    return memoryview(
+        end_marker(
+            commit=commit,
+            producer_id=producer,
+            producer_epoch=epoch,
+            coordinator_epoch=coordinator,
+            timestamp_ms=NOW_MS,
+        )
+    )
+
+
+@dataclass
+class World:
+    """One log; `reopen` is a restart, `crash` a power cut and a restart on what is left."""
+
+    config: LogConfig = FOREVER
+    disk: VirtualDisk = field(default_factory=VirtualDisk)
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    recovery_point: int = 0
+    """What the log directory's checkpoint says."""
+    log_start_offset: int = 0
+    flush_due: list[int] = field(default_factory=list)
+    failures: list[OSError] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.files = VirtualFiles(self.disk)
+        self.files.make_directory(ROOT)
+        self.files.sync_directory(Path("/"))
+        self.log = self.open(clean=False)
+
+    def open(self, *, clean: bool, config: LogConfig | None = None) -> PartitionLog:
+        return PartitionLog.open(
+            self.files,
+            DIRECTORY,
+            topic="t",
+            partition=0,
+            topic_id=TOPIC_ID,
+            config=config or self.config,
+            clock=self.clock,
+            recovery_point=self.recovery_point,
+            log_start_offset=self.log_start_offset,
+            clean=clean,
+            on_failure=lambda log, error: self.failures.append(error),
+            on_recovery_point_lowered=self._lowered,
+            on_flush_due=lambda log, offset: self.flush_due.append(offset),
+        )
+
+    def _lowered(self, log: PartitionLog) -> None:
+        self.recovery_point = log.recovery_point
+
+    def append(self, data: memoryview | None = None, *, epoch: int = 0, **more: object) -> Appended:
+        return self.log.append_as_leader(
+            batch() if data is None else data,
+            leader_epoch=epoch,
+            now_ms=self.clock.wall_ms(),
+            **more,  # type: ignore[arg-type]
+        )
+
+    def coordinate(self, data: memoryview, **more: object) -> Appended:
+        return self.append(data, origin=Origin.COORDINATOR, **more)
+
+    def flush(self) -> None:
+        self.log.flush()
+        self.recovery_point = self.log.recovery_point
+
+    def reopen(self, *, clean: bool = True) -> PartitionLog:
+        self.log.close(clean)
+        self.recovery_point = self.log.recovery_point if clean else self.recovery_point
+        self.log_start_offset = self.log.log_start_offset
+        self.log = self.open(clean=clean)
+        return self.log
+
+    def kill(self) -> PartitionLog:
+        """SIGKILL and a restart: the page cache outlives the process."""
+        self.files = VirtualFiles(self.disk)
+        self.log = self.open(clean=False)
+        return self.log
+
+    def names(self) -> list[str]:
+        return self.files.list(DIRECTORY)
+
+
+def offsets_in(log: PartitionLog, start: int = 0, *, limit: int | None = None) -> list[int]:
+    """Every record's offset from `start` on, read slice after slice."""
+    return [record.offset for record in records_in(log, start, limit=limit)]
+
+
+def records_in(log: PartitionLog, start: int = 0, *, limit: int | None = None) -> list[Record]:
+    end = log.end_offset if limit is None else limit
+    found: list[Record] = []
+    for each in read_batches(log, start, end):
+        found += [record for record in decode(each) if record.offset >= start]
+    return found
+
+
+def read_batches(log: PartitionLog, start: int, limit: int, max_bytes: int = 300) -> list[Batch]:
+    found: list[Batch] = []
+    offset = start
+    while offset < limit:
+        read = log.read(offset, max_bytes, limit=limit)
+        if read.slice is None:
+            break
+        data = memoryview(read.slice.read())
+        read.slice.file.unpin()
+        for each in batches(data, check=True, allow_partial=True):
+            found.append(each)
+            offset = each.last_offset + 1
+    return found
+
+
+HEADER = struct.Struct(">qiibIhiqq")
+
+
+def expected_indexes(data: bytes, base: int, interval: int, *, sealed: bool) -> tuple[bytes, bytes]:
+    """The offset and the time index that a segment's bytes call for, made by other means."""
+    offsets, times = b"", b""
+    position = last_entry = 0
+    largest, of_largest, last_time = -1, base, -1
+    while position < len(data):
+        first, length, _, _, _, _, delta, _, timestamp = HEADER.unpack_from(data, position)
+        if timestamp > largest:
+            largest, of_largest = timestamp, first + delta
+        if position - last_entry > interval:
+            offsets += struct.pack(">ii", first + delta - base, position)
+            last_entry = position
+            if largest > last_time:
+                times += struct.pack(">qi", largest, of_largest - base)
+                last_time = largest
+        position += 12 + length
+    if sealed and largest > last_time:
+        times += struct.pack(">qi", largest, of_largest - base)
+    return offsets, times
+
+
+def check_indexes(world: World) -> None:
+    """Every index of the open log equals the one made from scratch."""
+    for segment in world.log.segments:
+        sealed = segment is not world.log.segments[-1]
+        want = expected_indexes(
+            data_of(world, segment),
+            segment.base_offset,
+            segment.index_interval_bytes,
+            sealed=sealed,
+        )
+        assert entries_of(world, segment) == want, segment
+
+
+def data_of(world: World, segment: Segment) -> bytes:
+    return world.files.read(segment.path(".log"))[: segment.size]
+
+
+def entries_of(world: World, segment: Segment) -> tuple[bytes, bytes]:
+    """The entries that count (past them lies room that was taken)."""
+    offsets = world.files.read(segment.path(".index"))[: 8 * segment.offset_index.count]
+    times = world.files.read(segment.path(".timeindex"))[: 12 * segment.time_index.count]
+    return offsets, times
+
+
+def raises_offline(call: Callable[[], object]) -> bool:
+    from odradek.storage.errors import LogFailed
+
+    try:
+        call()
+    except LogFailed:
+        return True
+    return False

@@ -1,0 +1,178 @@
+"""When a segment is rolled, which may go, and how configs are read: values in, values out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.retention import count_expired
+from odradek.storage.log.roll import should_roll
+
+CONFIG = LogConfig(segment_bytes=1000, segment_ms=100, segment_index_bytes=80)
+
+
+@dataclass
+class Active:
+    base_offset: int = 50
+    size: int = 500
+    created_ms: int = 1000
+    roll_jitter_ms: int = 0
+    offset_entries: int = 0
+    time_entries: int = 0
+    first_timestamp: int = 5000
+
+    def first_batch_timestamp(self) -> int:
+        return self.first_timestamp
+
+
+def rolls(active: Active, config: LogConfig = CONFIG, **changes: int) -> bool:
+    what = {"append_bytes": 100, "last_offset": 60, "max_timestamp": 5000, "now_ms": 1000}
+    return should_roll(active, config, **{**what, **changes})
+
+
+@pytest.mark.parametrize(
+    ("active", "changes", "wanted"),
+    [
+        (Active(), {}, False),
+        (Active(), {"append_bytes": 500}, False),
+        (Active(), {"append_bytes": 501}, True),
+        (Active(), {"max_timestamp": 5100}, False),
+        (Active(), {"max_timestamp": 5101}, True),
+        (Active(roll_jitter_ms=30), {"max_timestamp": 5071}, True),
+        (Active(), {"now_ms": 9999}, False),  # timestamps count, not the clock
+        (Active(first_timestamp=-1), {"now_ms": 1100}, False),
+        (Active(first_timestamp=-1), {"now_ms": 1101}, True),
+        (Active(size=0), {"max_timestamp": 9999}, False),
+        (Active(offset_entries=9), {}, False),
+        (Active(offset_entries=10), {}, True),
+        (Active(time_entries=4), {}, False),
+        (Active(time_entries=5), {}, True),  # one entry is kept for the roll
+        (Active(), {"last_offset": 50 + 2**31 - 1}, False),
+        (Active(), {"last_offset": 50 + 2**31}, True),
+    ],
+)
+def test_roll(active: Active, changes: dict[str, int], wanted: bool) -> None:
+    assert rolls(active, **changes) == wanted
+
+
+def test_a_compacted_topics_segment_is_active_no_longer_than_its_lag() -> None:
+    compacted = replace(CONFIG, cleanup_policy=("compact",), max_compaction_lag_ms=10)
+    assert rolls(Active(), compacted, max_timestamp=5011)
+    assert not rolls(Active(), compacted, max_timestamp=5010)
+
+
+def test_internal_segment_bytes_is_the_tests_door() -> None:
+    assert rolls(Active(), replace(CONFIG, internal_segment_bytes=599))
+
+
+@dataclass
+class Old:
+    base_offset: int
+    size: int = 100
+    max_timestamp: int = 0
+    created_ms: int = 0
+
+
+SEGMENTS = [Old(0, max_timestamp=10), Old(10, max_timestamp=20), Old(20, max_timestamp=30)]
+NOTHING = LogConfig(retention_ms=-1)
+
+
+def expired(
+    config: LogConfig,
+    segments: list[Old] | None = None,
+    *,
+    start: int = 0,
+    high_watermark: int = 30,
+    now_ms: int = 100,
+) -> int:
+    return count_expired(
+        SEGMENTS if segments is None else segments,
+        config,
+        log_start_offset=start,
+        high_watermark=high_watermark,
+        end_offset=30,
+        now_ms=now_ms,
+    )
+
+
+def by_ms(retention_ms: int) -> LogConfig:
+    return LogConfig(retention_ms=retention_ms)
+
+
+def by_bytes(retention_bytes: int) -> LogConfig:
+    return LogConfig(retention_ms=-1, retention_bytes=retention_bytes)
+
+
+def test_without_limits_nothing_goes() -> None:
+    assert expired(NOTHING) == 0
+
+
+@pytest.mark.parametrize(("ms", "count"), [(90, 0), (89, 1), (80, 1), (79, 2), (69, 3), (0, 3)])
+def test_by_time(ms: int, count: int) -> None:
+    assert expired(by_ms(ms)) == count
+
+
+@pytest.mark.parametrize(
+    ("size", "count"), [(300, 0), (201, 0), (200, 1), (101, 1), (100, 2), (0, 3)]
+)
+def test_by_size(size: int, count: int) -> None:
+    assert expired(by_bytes(size)) == count
+
+
+def test_never_past_the_high_watermark() -> None:
+    assert expired(by_ms(0), high_watermark=20) == 2
+    assert expired(by_ms(0), high_watermark=19) == 1
+    assert expired(by_bytes(0), high_watermark=9) == 0
+
+
+def test_an_empty_last_segment_stays() -> None:
+    assert expired(by_ms(0), [*SEGMENTS[:2], Old(20, size=0, max_timestamp=-1)]) == 2
+
+
+def test_a_younger_segment_shields_the_older_behind_it() -> None:
+    assert expired(by_ms(50), [Old(0, max_timestamp=99), Old(10, max_timestamp=1), Old(20)]) == 0
+
+
+def test_without_timestamps_age_counts_from_when_it_was_found() -> None:
+    nameless = [Old(0, max_timestamp=-1, created_ms=40), Old(10, max_timestamp=-1, created_ms=60)]
+    assert expired(by_ms(50), nameless) == 1
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 0), (9, 0), (10, 1), (20, 2), (30, 2)])
+def test_below_the_logs_start(start: int, count: int) -> None:
+    compacted = LogConfig(cleanup_policy=("compact",), retention_ms=0)
+    assert expired(compacted, start=start) == count
+    assert expired(NOTHING, start=start) == count
+
+
+def test_the_reasons_add_up() -> None:
+    both = LogConfig(retention_ms=79, retention_bytes=200)
+    assert expired(both) == 2
+    assert expired(both, start=10) == 2
+
+
+def test_configs_are_read_from_kafkas_texts() -> None:
+    config = LogConfig.from_topic_configs(
+        {
+            "cleanup.policy": "compact, delete",
+            "segment.bytes": "1048576",
+            "internal.segment.bytes": "100",
+            "min.cleanable.dirty.ratio": "0.25",
+            "preallocate": "TRUE",
+            "compression.type": "zstd",
+            "confluent.something": "else",
+        }
+    )
+    assert config.cleanup_policy == ("compact", "delete")
+    assert config.compact
+    assert config.delete
+    assert (config.segment_bytes, config.max_segment_bytes) == (1048576, 100)
+    assert config.min_cleanable_dirty_ratio == 0.25
+    assert config.preallocate
+    assert config.compression_type == "zstd"
+    assert config.retention_ms == 604_800_000
+    again = LogConfig.from_topic_configs({"retention.ms": "-1"}, base=config)
+    assert (again.retention_ms, again.compression_type) == (-1, "zstd")
+    assert not LogConfig.from_topic_configs({"cleanup.policy": ""}).delete

@@ -1,0 +1,249 @@
+"""Offset, time and transaction index: their bytes, and their lookups against a plain search."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.seams.files import Path
+from odradek.storage.errors import CorruptRecords
+from odradek.storage.log.index_file import STEP_BYTES, CorruptIndex
+from odradek.storage.log.offset_index import OffsetIndex
+from odradek.storage.log.time_index import TimeIndex
+from odradek.storage.log.transaction_index import AbortedTransaction, TransactionIndex
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_files import VirtualFiles
+
+PATH = Path("/x.index")
+
+
+def files() -> VirtualFiles:
+    return VirtualFiles(VirtualDisk())
+
+
+def offset_index(base: int, entries: list[tuple[int, int]]) -> OffsetIndex:
+    index = OffsetIndex(files(), PATH, base)
+    index.create()
+    index.reserve(len(entries))
+    for offset, position in entries:
+        index.append(offset, position)
+    return index
+
+
+def time_index(base: int, entries: list[tuple[int, int]]) -> TimeIndex:
+    index = TimeIndex(files(), PATH, base)
+    index.create()
+    index.reserve(len(entries))
+    for timestamp, offset in entries:
+        index.maybe_append(timestamp, offset)
+    return index
+
+
+rising = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 5000)), max_size=40).map(
+    lambda steps: _accumulate(steps)
+)
+
+
+def _accumulate(steps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    entries, first, second = [], 0, 0
+    for one, other in steps:
+        first, second = first + one, second + other
+        entries.append((first, second))
+    return entries
+
+
+def test_an_offset_entry_is_relative_offset_and_position() -> None:
+    index = offset_index(1000, [(1009, 4200), (1022, 8410)])
+    index.trim()
+    assert index.file.read_at(0, 100) == struct.pack(">iiii", 9, 4200, 22, 8410)
+    assert index.last == (1022, 8410)
+
+
+def test_room_is_taken_in_steps_and_given_back() -> None:
+    index = offset_index(0, [(5, 100)])
+    assert index.file.size == STEP_BYTES
+    index.reserve(STEP_BYTES // 8 - 1)
+    assert index.file.size == STEP_BYTES
+    index.reserve(STEP_BYTES // 8)
+    assert index.file.size == 2 * STEP_BYTES
+    index.trim()
+    assert index.file.size == 8
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+@given(entries=rising, target=st.integers(-5, 2100), base=st.sampled_from([0, 1 << 40]))
+def test_offset_lookup_is_the_last_entry_at_or_below(
+    entries: list[tuple[int, int]], target: int, base: int, mapped: bool
+) -> None:
+    index = offset_index(base, [(base + offset, position) for offset, position in entries])
+    offset, position = max((entry for entry in entries if entry[0] <= target), default=(0, 0))
+    assert index.lookup(base + target, mapped=mapped) == (base + offset, position)
+
+
+@given(entries=rising, position=st.integers(0, 210_000))
+def test_upper_bound_is_the_first_entry_at_or_past_a_position(
+    entries: list[tuple[int, int]], position: int
+) -> None:
+    want = min((offset for offset, at in entries if at >= position), default=None)
+    assert offset_index(0, entries).upper_bound(position) == want
+
+
+@given(entries=rising, cut=st.integers(0, 2100))
+def test_a_truncated_offset_index_keeps_what_ends_below(
+    entries: list[tuple[int, int]], cut: int
+) -> None:
+    old = offset_index(0, entries)
+    fresh = old.truncated(cut)
+    kept = [entry for entry in entries if entry[0] < cut]
+    assert fresh.file.read_at(0, 10_000) == b"".join(struct.pack(">ii", *entry) for entry in kept)
+    assert fresh.last == (kept[-1] if kept else (0, 0))
+    # Whoever still looks into the old one finds it whole.
+    assert old.count == len(entries)
+
+
+def test_a_trimmed_offset_index_is_loaded_with_its_last_entry() -> None:
+    index = offset_index(100, [(105, 60), (190, 4500)])
+    index.trim()
+    again = OffsetIndex(index._files, PATH, 100)
+    again.load(5000)
+    assert (again.count, again.last) == (2, (190, 4500))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"1234567", id="no whole entry"),
+        pytest.param(bytes(16), id="zeros: it was never trimmed"),
+        pytest.param(struct.pack(">ii", 5, 5000), id="a position past the segment"),
+        pytest.param(struct.pack(">ii", -5, 50), id="an offset below the base"),
+    ],
+)
+def test_a_corrupt_offset_index_is_refused(data: bytes) -> None:
+    disk = files()
+    disk.open(PATH, create=True).append_v([data])
+    with pytest.raises(CorruptIndex):
+        OffsetIndex(disk, PATH, 100).load(5000)
+
+
+def test_a_time_entry_is_timestamp_and_relative_offset_and_only_grows() -> None:
+    index = time_index(1000, [(77, 1005), (77, 1008), (70, 1009), (99, 1010)])
+    index.trim()
+    assert index.file.read_at(0, 100) == struct.pack(">qiqi", 77, 5, 99, 10)
+    assert index.last == (99, 1010)
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+@given(entries=rising, target=st.integers(-5, 2100))
+def test_time_lookup_is_the_last_entry_at_or_before(
+    entries: list[tuple[int, int]], target: int, mapped: bool
+) -> None:
+    index = time_index(0, entries)
+    want = max((offset for timestamp, offset in entries if timestamp <= target), default=0)
+    assert index.lookup(target, mapped=mapped) == want
+
+
+@given(entries=rising, cut=st.integers(0, 210_000))
+def test_a_truncated_time_index_keeps_what_is_below(
+    entries: list[tuple[int, int]], cut: int
+) -> None:
+    fresh = time_index(0, entries).truncated(cut)
+    kept = [entry for entry in entries if entry[1] < cut]
+    assert fresh.count == len(kept)
+    assert fresh.last == (kept[-1] if kept else (-1, 0))
+
+
+def test_reopening_a_time_index_forgets_the_entry_of_closing() -> None:
+    index = time_index(0, [(10, 5), (20, 9), (30, 14)])
+    index.reopen(9)
+    assert index.last == (20, 9)
+    index.maybe_append(40, 20)
+    index.trim()
+    assert index.file.read_at(0, 100) == struct.pack(">qiqiqi", 10, 5, 20, 9, 40, 20)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"1234567890123", id="no whole entries"),
+        pytest.param(struct.pack(">qiqi", 50, 5, 0, 0), id="zeros at the end"),
+        pytest.param(bytes(24), id="zeros"),
+        pytest.param(bytes(12), id="zeros for one entry"),
+        pytest.param(b"", id="nothing for a segment that is not empty"),
+        pytest.param(struct.pack(">qi", -2, 5), id="a negative timestamp"),
+    ],
+)
+def test_a_corrupt_time_index_is_refused(data: bytes) -> None:
+    disk = files()
+    disk.open(PATH, create=True).append_v([data])
+    with pytest.raises(CorruptIndex):
+        TimeIndex(disk, PATH, 300).load(5000)
+
+
+@pytest.mark.parametrize("entries", [[], [(50, 300)], [(0, 301)], [(1, 300), (2, 301)]])
+def test_a_sound_time_index_is_loaded(entries: list[tuple[int, int]]) -> None:
+    index = time_index(300, entries)
+    index.trim()
+    again = TimeIndex(index._files, PATH, 300)
+    again.load(5000 if entries else 0)
+    assert again.count == len(entries)
+
+
+def aborted(first: int, last: int, stable: int, producer: int = 7) -> AbortedTransaction:
+    return AbortedTransaction(producer, first, last, stable)
+
+
+def transaction_index(*entries: AbortedTransaction) -> TransactionIndex:
+    index = TransactionIndex(files(), PATH, exists=False)
+    for entry in entries:
+        index.append(entry)
+    return index
+
+
+def test_a_transaction_entry_has_34_bytes_and_no_abort_has_no_file() -> None:
+    index = transaction_index()
+    assert index.entries == ()
+    assert not index._files.exists(PATH)
+    index.append(aborted(3, 9, 10, producer=1))
+    assert index._files.read(PATH) == struct.pack(">hqqqq", 0, 1, 3, 9, 10)
+    assert TransactionIndex(index._files, PATH, exists=True).entries == (aborted(3, 9, 10, 1),)
+
+
+def test_collect_takes_what_overlaps_and_says_when_nothing_more_can_come() -> None:
+    one, two, three = aborted(0, 10, 11), aborted(5, 20, 21), aborted(15, 30, 16)
+    index = transaction_index(one, two, three)
+    assert index.collect(0, 12) == ([one, two], True)
+    assert index.collect(11, 100) == ([two, three], False)
+    assert index.collect(40, 100) == ([], False)
+
+
+def test_a_truncated_transaction_index_keeps_markers_below() -> None:
+    index = transaction_index(aborted(0, 10, 11), aborted(5, 20, 21))
+    fresh = index.truncated(20)
+    assert fresh.entries == (aborted(0, 10, 11),)
+    assert len(index._files.read(PATH)) == 34
+    gone = fresh.truncated(10)
+    assert not gone.exists
+    assert not index._files.exists(PATH)
+    gone.append(aborted(1, 2, 3))
+    assert gone.entries == (aborted(1, 2, 3),)
+
+
+def test_reload_after_a_crash_keeps_what_is_whole_and_below() -> None:
+    index = transaction_index(aborted(0, 10, 11), aborted(5, 20, 21))
+    index._files.open(PATH, write=True).append_v([b"torn"])
+    again = TransactionIndex(index._files, PATH, exists=True)
+    again.reload(100)
+    assert len(again.entries) == 2
+    assert len(index._files.read(PATH)) == 68
+    again.reload(20)
+    assert again.entries == (aborted(0, 10, 11),)
+
+
+def test_a_corrupt_transaction_index_is_an_error_to_the_reader() -> None:
+    disk = files()
+    disk.open(PATH, create=True).append_v([struct.pack(">hqqqq", 3, 0, 0, 0, 0)])
+    with pytest.raises(CorruptRecords):
+        _ = TransactionIndex(disk, PATH, exists=True).entries

@@ -1,0 +1,131 @@
+"""Files that an interrupted operation left: each row of leftovers.py's table."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from odradek.seams.files import Path
+from tests.storage.log.log_world import (
+    DIRECTORY,
+    FOREVER,
+    World,
+    batch,
+    check_indexes,
+    idempotent,
+    offsets_in,
+)
+
+CONFIG = dataclasses.replace(FOREVER, internal_segment_bytes=700, index_interval_bytes=100)
+
+
+@pytest.fixture
+def world() -> World:
+    """Cleanly closed, offsets 0 to 29 in segments that begin at 0, 6, 12, 18, 24."""
+    world = World(CONFIG)
+    for n in range(30):
+        world.append(idempotent(7, n, size=40))
+    world.log.close(True)
+    return world
+
+
+def name(offset: int, kind: str) -> str:
+    return f"{offset:020d}.{kind}"
+
+
+def put(world: World, file_name: str, data: bytes = b"x") -> None:
+    world.files.open(DIRECTORY / file_name, create=True).append_v([data])
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_deleted_and_unfinished_files_go(world: World, clean: bool) -> None:
+    for kind in (
+        "log.deleted",
+        "index.deleted",
+        "snapshot.deleted",
+        "log.cleaned",
+        "index.cleaned",
+    ):
+        put(world, name(2, kind))
+    put(world, "00000000000000000007-0000000001.checkpoint.deleted")
+    put(world, "00000000000000000007-0000000001.checkpoint")
+    put(world, "quorum-state")
+    log = world.open(clean=clean)
+    assert offsets_in(log) == list(range(30))
+    names = world.files.list(DIRECTORY)
+    assert not [each for each in names if each.endswith((".cleaned", "log.deleted"))]
+    # The Raft log's own.
+    assert {each for each in names if "checkpoint" in each or "quorum" in each} == {
+        "00000000000000000007-0000000001.checkpoint",
+        "00000000000000000007-0000000001.checkpoint.deleted",
+        "leader-epoch-checkpoint",
+        "quorum-state",
+    }
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_indexes_without_data_go(world: World, clean: bool) -> None:
+    for kind in ("index", "timeindex", "txnindex"):
+        put(world, name(3, kind))
+    world.open(clean=clean)
+    assert not [each for each in world.files.list(DIRECTORY) if each.startswith(name(3, ""))]
+
+
+def compacted(world: World) -> dict[str, bytes]:
+    """The files of one segment of offsets 6 to 17, as a cleaner would make it of two."""
+    other = World(dataclasses.replace(CONFIG, internal_segment_bytes=5000))
+    for n in range(18):
+        other.append(idempotent(7, n, size=40))
+    other.log.truncate_fully_and_start_at(6)
+    for n in range(6, 18):
+        other.append(idempotent(7, n, size=40))
+    other.log.close(True)
+    return {
+        kind: other.files.read(DIRECTORY / name(6, kind)) for kind in ("log", "index", "timeindex")
+    }
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("renamed", [(), ("log",), ("log", "index"), ("log", "index", "timeindex")])
+def test_a_finished_swap_is_completed(world: World, clean: bool, renamed: tuple[str, ...]) -> None:
+    for kind, data in compacted(world).items():
+        if kind in renamed:
+            world.files.remove(DIRECTORY / name(6, kind))
+            put(world, name(6, kind), data)
+        else:
+            put(world, name(6, f"{kind}.swap"), data)
+    if renamed:  # by then the old segments had been set aside
+        for kind in ("log", "index", "timeindex"):
+            world.files.rename(DIRECTORY / name(12, kind), DIRECTORY / name(12, f"{kind}.deleted"))
+    log = world.open(clean=clean)
+    world.log = log
+    assert [segment.base_offset for segment in log.segments] == [0, 6, 18, 24]
+    assert offsets_in(log) == list(range(30))
+    assert not [
+        each for each in world.files.list(DIRECTORY) if each.endswith((".swap", ".deleted"))
+    ]
+    world.append(batch())
+    check_indexes(world)
+
+
+def test_a_swap_that_was_not_finished_is_dropped(world: World) -> None:
+    for kind, data in compacted(world).items():
+        put(world, name(6, f"{kind}.swap"), data)
+    put(world, name(0, "log.cleaned"), b"half")
+    log = world.open(clean=True)
+    assert [segment.base_offset for segment in log.segments] == [0, 6, 12, 18, 24]
+    assert offsets_in(log) == list(range(30))
+
+
+def test_stray_snapshots_go_but_for_the_last(world: World) -> None:
+    for offset in (3, 29):
+        world.files.rename(
+            DIRECTORY / name(offset + 3 if offset == 3 else 30, "snapshot"),
+            DIRECTORY / name(offset, "snapshot"),
+        )
+    log = world.open(clean=True)
+    assert [each for each in world.files.list(DIRECTORY) if each.endswith("snapshot")] == [
+        name(offset, "snapshot") for offset in (12, 18, 24, 29)
+    ]
+    assert Path(log.directory) == DIRECTORY

@@ -1,0 +1,299 @@
+"""Recovery after a kill: each row of recovery.py's tables, and any byte of the files changed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek.seams.files import Path
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.transaction_index import AbortedTransaction
+from tests.storage.log.log_world import (
+    DIRECTORY,
+    FOREVER,
+    NOW_MS,
+    World,
+    batch,
+    check_indexes,
+    idempotent,
+    marker,
+    offsets_in,
+    records_in,
+)
+
+CONFIG = dataclasses.replace(FOREVER, internal_segment_bytes=700, index_interval_bytes=100)
+
+
+def filled(config: LogConfig = CONFIG) -> World:
+    """Offsets 0 to 29, in segments that begin at 0, 6, 12, 18, 24."""
+    world = World(config)
+    for n in range(30):
+        world.append(idempotent(7, n, size=40, timestamps=NOW_MS - n), epoch=n // 10)
+    return world
+
+
+@pytest.fixture
+def world() -> World:
+    return filled()
+
+
+def path(offset: int, kind: str) -> Path:
+    return DIRECTORY / f"{offset:020d}.{kind}"
+
+
+def spoil(world: World, where: Path, at: int) -> None:
+    file = world.files.open(where, write=True)
+    byte = file.read_at(at % file.size, 1)
+    file.write_at(at % file.size, bytes([byte[0] ^ 0x55]))
+
+
+def cut(world: World, where: Path, size: int) -> None:
+    world.files.open(where, write=True).truncate(size)
+
+
+@pytest.mark.parametrize("point", [0, 1, 6, 9, 17, 18, 24, 27, 30])
+def test_after_a_kill_everything_is_there(world: World, point: int) -> None:
+    before = records_in(world.log)
+    world.log.flush(up_to=point)
+    world.recovery_point = world.log.recovery_point
+    log = world.kill()
+    assert log.recovery_point == point
+    assert records_in(log) == before
+    assert log.epochs.entries == tuple(EpochStart(n, n * 10) for n in range(3))
+    check_indexes(world)
+    assert world.append(idempotent(7, 29)).first_offset == 29
+    assert world.append(idempotent(7, 30)).first_offset == 30
+    check_indexes(world)
+
+
+@pytest.mark.parametrize("lost", [1, 50, 60, 61, 114, 115, 116, 300])
+def test_a_torn_tail_is_cut(world: World, lost: int) -> None:
+    size = world.files.file_size(path(24, "log"))
+    each = size // 6
+    cut(world, path(24, "log"), size - lost)
+    log = world.kill()
+    left = 24 + (size - lost) // each
+    assert log.end_offset == left
+    assert offsets_in(log) == list(range(left))
+    check_indexes(world)
+    assert world.append(idempotent(7, left)).first_offset == left
+
+
+def test_a_wrong_crc_cuts_the_segment_and_removes_all_later_ones(world: World) -> None:
+    each = world.files.file_size(path(12, "log")) // 6
+    spoil(world, path(12, "log"), each * 3 - 1)
+    log = world.kill()
+    assert log.end_offset == 14
+    assert offsets_in(log) == list(range(14))
+    assert [segment.base_offset for segment in log.segments] == [0, 6, 12]
+    assert not world.files.exists(path(18, "log"))
+    assert not world.files.exists(path(18, "snapshot"))
+    assert log.epochs.entries == (EpochStart(0, 0), EpochStart(1, 10))
+    check_indexes(world)
+
+
+def test_what_lies_below_the_recovery_point_is_believed(world: World) -> None:
+    world.flush()
+    spoil(world, path(12, "log"), 100)
+    spoil(world, path(24, "log"), 100)
+    assert world.kill().end_offset == 30
+
+
+def test_only_what_lies_past_the_recovery_point_is_read(world: World) -> None:
+    world.log.flush(up_to=18)
+    world.recovery_point = 18
+    read: set[str] = set()
+    check = world.disk.check
+
+    def spy(operation: str, where: Path | str) -> None:
+        if operation == "read":
+            read.add(Path(where).name)
+        check(operation, where)
+
+    world.disk.check = spy  # type: ignore[method-assign]
+    world.kill()
+    assert {name for name in read if name.endswith(".log")} == {
+        path(18, "log").name,
+        path(24, "log").name,
+    }
+
+
+def test_a_lost_end_before_a_later_segment_ends_the_log(world: World) -> None:
+    """The end of one segment never reached the disk, the next one did."""
+    each = world.files.file_size(path(18, "log")) // 6
+    cut(world, path(18, "log"), each * 4)
+    log = world.kill()
+    assert log.end_offset == 22
+    assert offsets_in(log) == list(range(22))
+    check_indexes(world)
+
+
+def test_gaps_are_fine_in_a_compacted_topic_and_below_the_recovery_point(world: World) -> None:
+    world.log.close(False)
+    each = world.files.file_size(path(18, "log")) // 6
+    cut(world, path(18, "log"), each * 4)
+    world.config = dataclasses.replace(CONFIG, cleanup_policy=("compact",))
+    log = world.kill()
+    assert offsets_in(log) == [*range(22), *range(24, 30)]
+    log.close(False)
+    world.config = CONFIG
+    world.recovery_point = 24
+    assert offsets_in(world.kill()) == [*range(22), *range(24, 30)]
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+@pytest.mark.parametrize("offset", [0, 12, 24])
+@pytest.mark.parametrize("damage", ["missing", "empty", "zeros", "garbage"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_indexes_are_made_anew(
+    world: World, kind: str, offset: int, damage: str, clean: bool
+) -> None:
+    world.log.close(True)
+    where = path(offset, kind)
+    if damage == "missing":
+        world.files.remove(where)
+    else:
+        size = world.files.file_size(where)
+        cut(world, where, 0)
+        file = world.files.open(where, write=True)
+        if damage == "zeros":
+            file.append_v([bytes(size)])
+        elif damage == "garbage":
+            file.append_v([b"\xee" * (size + 1)])
+    log = world.open(clean=clean)
+    world.log = log
+    for n in range(30):
+        found = log.find_timestamp(NOW_MS - n)
+        assert found is not None
+        assert found.offset == 0
+    assert offsets_in(log) == list(range(30))
+    if damage != "empty" or not clean:  # an empty index is a valid one that says little
+        sealed = log.segments[-1]
+        sealed.locate(29)
+        world.append(idempotent(7, 30))
+        check_indexes(world)
+
+
+def test_producers_come_from_the_latest_good_snapshot(world: World) -> None:
+    spoil(world, path(24, "snapshot"), 20)
+    world.flush()
+    log = world.kill()
+    entry = log.producers.get(7)
+    assert entry is not None
+    assert [kept.last_offset for kept in entry.batches] == [25, 26, 27, 28, 29]
+
+
+def test_without_snapshots_they_come_from_the_log(world: World) -> None:
+    world.flush()
+    for name in world.names():
+        if name.endswith("snapshot"):
+            world.files.remove(DIRECTORY / name)
+    log = world.kill()
+    assert world.append(idempotent(7, 27)).duplicate
+    assert log.producers.map_end == 30
+
+
+def test_transactions_are_followed_across_the_recovery_point(world: World) -> None:
+    world.append(idempotent(8, 0, transactional=True))
+    world.append(idempotent(9, 0, transactional=True))
+    world.flush()
+    world.coordinate(marker(8, commit=False))
+    world.append()
+    log = world.kill()
+    assert log.aborted_transactions(0, 40) == [AbortedTransaction(8, 30, 32, 31)]
+    log.advance_high_watermark(log.end_offset)
+    assert log.last_stable_offset == 31
+
+
+def test_an_epochs_file_that_makes_no_sense_is_found_again_in_the_batches(world: World) -> None:
+    world.log.close(True)
+    world.files.write_new(DIRECTORY / "leader-epoch-checkpoint", b"0\nnonsense")
+    assert world.open(clean=False).epochs.entries == tuple(EpochStart(n, n * 10) for n in range(3))
+
+
+def test_a_clean_mark_that_lies_is_seen_through(world: World) -> None:
+    world.log.close(True)
+    cut(world, path(24, "log"), world.files.file_size(path(24, "log")) - 1)
+    log = world.open(clean=True)
+    assert log.end_offset == 29
+
+
+def test_a_log_whose_files_are_gone_starts_at_its_checkpointed_start(world: World) -> None:
+    world.log.close(True)
+    for name in world.names():
+        if not name.endswith("metadata"):
+            world.files.remove(DIRECTORY / name)
+    world.log_start_offset = 12
+    log = world.open(clean=True)
+    assert (log.log_start_offset, log.end_offset) == (12, 12)
+
+
+def test_a_log_that_ends_before_its_start_is_dropped(world: World) -> None:
+    world.log.close(True)
+    world.log_start_offset = 77
+    for clean in (True, False):
+        log = world.open(clean=clean)
+        assert (log.log_start_offset, log.end_offset) == (77, 77)
+        assert [segment.base_offset for segment in log.segments] == [77]
+        log.close(clean)
+
+
+def test_recovering_twice_changes_nothing(world: World) -> None:
+    cut(world, path(12, "log"), 300)
+    world.kill()
+    first = {name: world.files.read(DIRECTORY / name) for name in world.names()}
+    world.kill()
+    assert {name: world.files.read(DIRECTORY / name) for name in world.names()} == first
+
+
+def test_a_segment_of_garbage_is_emptied(world: World) -> None:
+    file = world.files.open(path(24, "log"), write=True)
+    size = file.size
+    file.write_at(0, bytes(size))
+    log = world.kill()
+    assert (log.end_offset, log.segments[-1].size) == (24, 0)
+    assert world.append(idempotent(7, 24)).first_offset == 24
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_whatever_happens_to_the_files_the_log_is_a_prefix(data: st.DataObject) -> None:
+    world = filled()
+    before = records_in(world.log)
+    point = data.draw(st.sampled_from([0, 7, 18, 30]))
+    if point:
+        world.log.flush(up_to=point)
+        world.recovery_point = point
+    world.log.close(False)
+    victims = [name for name in world.names() if name[0].isdigit()]
+    if point:  # what is past the point, and all that can be made anew
+        victims = [
+            name
+            for name in victims
+            if name.endswith((".snapshot", ".index", ".timeindex"))
+            or int(name.split(".")[0]) > point
+        ]
+    for _ in range(data.draw(st.integers(1, 4))):
+        where = DIRECTORY / data.draw(st.sampled_from(victims))
+        if not world.files.exists(where):
+            continue
+        size = world.files.file_size(where)
+        how = data.draw(st.sampled_from(["cut", "spoil", "remove", "grow"]))
+        if how == "remove":
+            world.files.remove(where)
+        elif how == "grow":
+            world.files.open(where, write=True).append_v([data.draw(st.binary(max_size=80))])
+        elif size and how == "cut":
+            cut(world, where, data.draw(st.integers(0, size - 1)))
+        elif size:
+            spoil(world, where, data.draw(st.integers(0, size - 1)))
+    log = world.kill()
+    assert log.end_offset >= min(point, 30) or log.segments[0].base_offset > 0
+    if log.segments[0].base_offset == 0:
+        assert records_in(log) == before[: log.end_offset]
+    end = log.end_offset
+    assert world.append(batch(), epoch=9).first_offset == end

@@ -1,0 +1,201 @@
+"""Cutting a log off: what is kept, what readers see, and slices that were handed out before."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from odradek.protocol.records.batch import batches
+from odradek.storage.errors import OffsetOutOfRange
+from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.partition_log import LogRead
+from tests.storage.log.log_world import (
+    DIRECTORY,
+    FOREVER,
+    NOW_MS,
+    World,
+    batch,
+    check_indexes,
+    idempotent,
+    marker,
+    offsets_in,
+    records_in,
+)
+
+CONFIG = dataclasses.replace(FOREVER, internal_segment_bytes=700, index_interval_bytes=100)
+
+
+@pytest.fixture
+def world() -> World:
+    """Offsets 0 to 29, epochs 0 to 2, in six segments."""
+    world = World(CONFIG)
+    for n in range(30):
+        world.append(idempotent(7, n, size=40, timestamps=NOW_MS - n), epoch=n // 10)
+    world.log.advance_high_watermark(25)
+    return world
+
+
+def test_the_world_is_as_the_tests_assume(world: World) -> None:
+    assert [segment.base_offset for segment in world.log.segments] == [0, 6, 12, 18, 24]
+
+
+@pytest.mark.parametrize("offset", [29, 24, 23, 20, 18, 12, 6, 5, 1, 0])
+@pytest.mark.parametrize("closing", [None, True, False])
+def test_what_is_below_stays(world: World, offset: int, closing: bool | None) -> None:
+    before = records_in(world.log)
+    world.flush()
+    assert world.log.truncate_to(offset)
+    assert (world.log.end_offset, world.log.high_watermark) == (offset, min(25, offset))
+    assert world.recovery_point == world.log.recovery_point == offset
+    if closing is not None:
+        world.reopen(clean=closing)
+    assert records_in(world.log) == before[:offset]
+    assert world.log.epochs.entries == tuple(
+        EpochStart(n, n * 10) for n in range(3) if n * 10 < offset
+    )
+    if not closing:
+        check_indexes(world)
+    # The producer is where it was then.
+    for n in range(offset, offset + 4):
+        world.append(idempotent(7, n, timestamps=NOW_MS + n), epoch=5)
+    assert [record.offset for record in records_in(world.log)] == list(range(offset + 4))
+    check_indexes(world)
+    largest = world.log.max_timestamp()
+    assert largest is not None
+    assert largest.timestamp == NOW_MS + offset + 3
+
+
+def test_at_or_past_the_end_there_is_nothing_to_cut(world: World) -> None:
+    world.log.assign_epoch(9, 30)
+    assert not world.log.truncate_to(30)
+    assert world.log.epochs.latest == 2  # nothing was written in 9
+    assert world.log.end_offset == 30
+
+
+def test_below_the_first_segment_everything_goes(world: World) -> None:
+    world.log.update_config(dataclasses.replace(CONFIG, retention_bytes=1400))
+    world.log.delete_expired(NOW_MS)
+    assert world.log.log_start_offset > 3
+    assert world.log.truncate_to(3)
+    assert (world.log.log_start_offset, world.log.end_offset) == (3, 3)
+    assert world.append().first_offset == 3
+
+
+def test_below_the_logs_start_the_start_moves_down(world: World) -> None:
+    world.log.advance_log_start(4, "DeleteRecords")
+    world.log.truncate_to(3)
+    assert (world.log.log_start_offset, world.log.high_watermark) == (3, 3)
+
+
+@pytest.mark.parametrize("closing", [None, True, False])
+def test_starting_anew(world: World, closing: bool | None) -> None:
+    world.log.truncate_fully_and_start_at(500)
+    assert (world.log.log_start_offset, world.log.end_offset) == (500, 500)
+    assert (world.log.high_watermark, world.log.epochs.entries) == (500, ())
+    if closing is not None:
+        world.reopen(clean=closing)
+        assert (world.log.log_start_offset, world.log.end_offset) == (500, 500)
+    assert world.append(idempotent(7, 0)).first_offset == 500
+    assert offsets_in(world.log, 500) == [500]
+    with pytest.raises(OffsetOutOfRange):
+        world.log.read(3, 100, limit=501)
+
+
+def test_starting_anew_where_a_segment_began(world: World) -> None:
+    world.log.truncate_fully_and_start_at(0)
+    world.append()
+    assert offsets_in(world.log) == [0]
+    assert world.log.remove_deleted(NOW_MS + 10**9) == 5
+    assert offsets_in(world.log) == [0]
+
+
+def test_transactions_are_what_they_were(world: World) -> None:
+    world.append(idempotent(8, 0, transactional=True), epoch=2)
+    world.coordinate(marker(8, commit=False), epoch=2)
+    world.log.advance_high_watermark(32)
+    assert (world.log.last_stable_offset, len(world.log.aborted_transactions(0, 32))) == (32, 1)
+    world.log.truncate_to(31)
+    assert (world.log.last_stable_offset, world.log.aborted_transactions(0, 32)) == (30, [])
+    world.coordinate(marker(8, commit=True), epoch=3)
+    world.log.advance_high_watermark(32)
+    assert (world.log.last_stable_offset, world.log.aborted_transactions(0, 32)) == (32, [])
+
+
+def sent(read: LogRead) -> list[int]:
+    """What a connection sends of a slice, later."""
+    assert read.slice is not None
+    data = memoryview(read.slice.read())
+    assert len(data) == read.slice.size
+    return [each.base_offset for each in batches(data, check=True)]
+
+
+@pytest.mark.parametrize("cut", [20, 24, 25, 27])
+def test_a_pinned_slice_stays_what_it_was(world: World, cut: int) -> None:
+    read = world.log.read(24, 100_000, limit=30)
+    before = sent(read)
+    assert before == list(range(24, 30))
+    world.log.truncate_to(cut)
+    for _ in range(10):
+        world.append(batch(size=41), epoch=7)
+    assert sent(read) == before
+    world.log.remove_deleted(NOW_MS + 10**9)
+    assert sent(read) == before
+    assert read.slice is not None
+    read.slice.file.unpin()
+    assert offsets_in(world.log) == list(range(cut + 10))
+    check_indexes(world)
+    world.reopen()
+    assert offsets_in(world.log) == list(range(cut + 10))
+
+
+def test_a_read_that_a_truncation_overtakes_is_done_again(world: World) -> None:
+    """The truncation comes between the lookup and the pin."""
+    log = world.log
+    segment = log.segments[-1]
+    file_type = type(segment.file)
+    pin = file_type.pin
+
+    def pin_late(file: object) -> None:
+        file_type.pin = pin  # type: ignore[method-assign]
+        log.truncate_to(26)
+        pin(file)  # type: ignore[arg-type]
+
+    file_type.pin = pin_late  # type: ignore[method-assign,assignment]
+    try:
+        read = log.read(25, 100_000, limit=30)
+    finally:
+        file_type.pin = pin  # type: ignore[method-assign]
+    assert sent(read) == [25]
+    with pytest.raises(OffsetOutOfRange):
+        log.read(27, 100, limit=30)
+
+
+def test_random_cuts_and_appends() -> None:
+    world = World(CONFIG)
+    rng = random.Random(11)
+    model: list[int] = []
+    pinned: list[tuple[LogRead, list[int]]] = []
+    for step in range(150):
+        for _ in range(rng.randint(0, 5)):
+            world.append(batch(size=rng.randint(0, 80), timestamps=step), epoch=step)
+            model.append(step)
+        if model and rng.random() < 0.3:
+            start = rng.randrange(len(model))
+            read = world.log.read(start, 10_000, limit=len(model))
+            pinned.append((read, sent(read)))
+        if rng.random() < 0.4:
+            cut = rng.randint(max(0, len(model) - 12), len(model))
+            world.log.truncate_to(cut)
+            del model[cut:]
+        if rng.random() < 0.1:
+            world.log.remove_deleted(NOW_MS + 10**9)
+        assert [record.timestamp for record in records_in(world.log)] == model
+    check_indexes(world)
+    for read, want in pinned:
+        assert sent(read) == want
+    assert not [name for name in world.names() if name.endswith(".cleaned")]
+    world.reopen(clean=False)
+    assert [record.timestamp for record in records_in(world.log)] == model
+    assert world.log.directory == DIRECTORY

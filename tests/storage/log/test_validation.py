@@ -1,0 +1,259 @@
+"""What may be appended, after Kafka 4.3's LogValidatorTest and ProduceRequest's checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from contextlib import suppress
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.records.batch import Batch
+from odradek.protocol.records.compression import NAMES
+from odradek.protocol.records.records import decode
+from odradek.storage.errors import (
+    CorruptRecords,
+    InvalidRecord,
+    InvalidTimestamp,
+    RecordListTooLarge,
+    RecordTooLarge,
+    UnexpectedOffset,
+    UnsupportedCompression,
+)
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.validation import check_produced, check_raft, check_replicated
+from tests.storage.log.log_world import NOW_MS, batch, idempotent, marker
+
+CONFIG = LogConfig()
+
+
+def config(**changes: object) -> LogConfig:
+    return dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
+
+
+def produced(data: memoryview, settings: LogConfig = CONFIG, *, client: bool = True) -> Batch:
+    return check_produced(data, settings, NOW_MS, from_client=client)
+
+
+def patched(data: memoryview, at: int, layout: str, value: int, *, crc: bool = True) -> memoryview:
+    """The batch with one field of its header changed, and its CRC made right again."""
+    struct.pack_into(layout, data, at, value)
+    if crc:
+        struct.pack_into(">I", data, 17, crc32c(data[21:]))
+    return data
+
+
+def test_a_good_batch_is_taken_as_it_is() -> None:
+    data = batch(3)
+    before = bytes(data)
+    found = produced(data)
+    assert found.view.obj is data.obj
+    assert bytes(data) == before
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        pytest.param(memoryview(b""), KafkaError, id="nothing"),
+        pytest.param(memoryview(bytes(60)), KafkaError, id="less than a header"),
+        pytest.param(patched(batch(), 16, ">b", 1), InvalidRecord, id="magic 1"),
+        pytest.param(patched(batch(), 16, ">b", 3), InvalidRecord, id="magic 3"),
+        pytest.param(batch()[:-1], InvalidRecord, id="cut off"),
+        pytest.param(memoryview(bytearray(batch()) + batch()), InvalidRecord, id="two batches"),
+        pytest.param(patched(batch(), 61, ">b", 1, crc=False), KafkaError, id="wrong CRC"),
+        pytest.param(patched(batch(), 0, ">q", 1), InvalidRecord, id="base offset not 0"),
+        pytest.param(
+            patched(batch(2), 57, ">i", 1), InvalidRecord, id="fewer records than offsets"
+        ),
+        pytest.param(patched(batch(2), 57, ">i", 0), InvalidRecord, id="no records"),
+        pytest.param(patched(batch(), 23, ">i", -1), InvalidRecord, id="negative delta"),
+        pytest.param(
+            patched(patched(batch(), 23, ">i", 2**31 - 2), 57, ">i", 2**31 - 1),
+            InvalidRecord,
+            id="more records than bytes",
+        ),
+        pytest.param(batch(control=True), InvalidRecord, id="control batch"),
+        pytest.param(idempotent(5, -1), InvalidRecord, id="producer without sequence"),
+        pytest.param(patched(batch(), 21, ">h", 5), UnsupportedCompression, id="codec 5"),
+    ],
+)
+def test_refused(data: memoryview, error: type[KafkaError]) -> None:
+    with pytest.raises(error):
+        produced(data)
+
+
+def test_a_coordinator_may_write_control_batches() -> None:
+    produced(marker(1, commit=True), client=False)
+
+
+def test_sizes() -> None:
+    data = batch(10, size=100)
+    produced(data, config(max_message_bytes=len(data)))
+    with pytest.raises(RecordTooLarge):
+        produced(data, config(max_message_bytes=len(data) - 1))
+    with pytest.raises(RecordListTooLarge):
+        produced(data, config(internal_segment_bytes=len(data) - 1))
+
+
+def test_many_alike_records_compress_to_less_than_a_byte_each() -> None:
+    data = batch(2000, size=0, keys=False, compression=4)
+    assert len(data) - 61 < 2000
+    produced(data)
+    claim = patched(
+        patched(batch(2000, size=0, keys=False, compression=4), 23, ">i", 2000), 57, ">i", 2001
+    )
+    with pytest.raises(KafkaError):
+        produced(claim)
+
+
+def test_a_compacted_topic_wants_keys() -> None:
+    compacted = config(cleanup_policy=("compact",))
+    produced(batch(3), compacted)
+    for codec in (0, 1, 4):
+        with pytest.raises(InvalidRecord) as caught:
+            produced(batch(3, keys=False, compression=codec), compacted)
+        assert [index for index, _ in caught.value.record_errors] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_create_time_within_its_limits(codec: int) -> None:
+    limits = config(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500)
+    fine = [NOW_MS - 1000, NOW_MS + 500, -1]
+    produced(batch(timestamps=fine, count=3, compression=codec), limits)
+    for outside in (NOW_MS - 1001, NOW_MS + 501):
+        with pytest.raises(InvalidTimestamp) as caught:
+            produced(batch(timestamps=[NOW_MS, outside], count=2, compression=codec), limits)
+        assert [index for index, _ in caught.value.record_errors] == [1]
+
+
+def test_the_default_limit_is_an_hour_ahead_and_none_behind() -> None:
+    produced(batch(timestamps=0))
+    produced(batch(timestamps=NOW_MS + 3_600_000))
+    with pytest.raises(InvalidTimestamp):
+        produced(batch(timestamps=NOW_MS + 3_600_001))
+
+
+def test_log_append_time_is_set_in_place() -> None:
+    data = batch(2, timestamps=5)
+    found = produced(data, config(message_timestamp_type="LogAppendTime"))
+    assert (found.timestamp_type, found.max_timestamp) == (1, NOW_MS)
+    Batch(data).check()
+    assert [record.timestamp for record in decode(Batch(data))] == [NOW_MS] * 2
+
+
+def test_producers_do_not_say_log_append_time() -> None:
+    with pytest.raises(InvalidTimestamp):
+        produced(batch(timestamp_type=1), config(message_timestamp_type="LogAppendTime"))
+    with pytest.raises(InvalidTimestamp):
+        produced(batch(timestamp_type=1, timestamps=-1))
+    # With a timestamp it is taken for what the topic says.
+    found = produced(batch(timestamp_type=1))
+    assert found.timestamp_type == 0
+    found.check()
+
+
+@pytest.mark.parametrize("target", [*NAMES[1:], "uncompressed"])
+@pytest.mark.parametrize("source", range(5))
+def test_the_topics_compression(source: int, target: str) -> None:
+    data = idempotent(9, 4, 5, size=50, compression=source, transactional=True, producer_epoch=3)
+    found = produced(data, config(compression_type=target))
+    wanted = 0 if target == "uncompressed" else NAMES.index(target)
+    assert found.compression == wanted
+    assert (found.view.obj is data.obj) == (source == wanted)
+    found.check()
+    assert (found.producer_id, found.producer_epoch, found.base_sequence) == (9, 3, 4)
+    assert found.is_transactional
+    assert decode(found) == decode(Batch(data))
+
+
+def test_recompressing_may_make_it_too_large() -> None:
+    data = batch(20, size=200, compression=4)
+    with pytest.raises(RecordTooLarge, match="uncompressed"):
+        produced(data, config(compression_type="uncompressed", max_message_bytes=len(data) + 100))
+
+
+def test_markers_are_not_recompressed() -> None:
+    found = produced(marker(1, commit=True), config(compression_type="zstd"), client=False)
+    assert found.compression == 0
+
+
+def stamped(offset: int, count: int = 1, epoch: int = 0) -> bytes:
+    found = Batch(batch(count))
+    found.stamp(offset, epoch)
+    return bytes(found.view)
+
+
+def joined(*parts: bytes) -> memoryview:
+    return memoryview(bytearray(b"".join(parts)))
+
+
+def test_replicated_batches_are_taken_up_to_the_last_whole_one() -> None:
+    data = joined(stamped(5, 2), stamped(9), stamped(10)[:-3])
+    found = check_replicated(data, CONFIG, 5, None)
+    assert [each.base_offset for each in found] == [5, 9]
+    assert check_replicated(joined(stamped(5)[:30]), CONFIG, 5, None) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "error"),
+    [
+        pytest.param([stamped(4)], UnexpectedOffset, id="below the end"),
+        pytest.param([stamped(9), stamped(9)], CorruptRecords, id="an offset twice"),
+        pytest.param([stamped(9, 3), stamped(10)], CorruptRecords, id="offsets overlap"),
+        pytest.param([stamped(9)[:-1] + b"\xee", stamped(10)], KafkaError, id="wrong CRC"),
+        pytest.param([stamped(9), bytes(100)], KafkaError, id="garbage"),
+    ],
+)
+def test_replicated_batches_refused(parts: list[bytes], error: type[KafkaError]) -> None:
+    with pytest.raises(error):
+        check_replicated(joined(*parts), CONFIG, 5, None)
+
+
+def test_batches_of_a_later_epoch_are_left_out() -> None:
+    data = joined(stamped(5, epoch=1), stamped(6, epoch=2), stamped(7, epoch=1))
+    found = check_replicated(data, CONFIG, 5, 1)
+    assert [each.base_offset for each in found] == [5]
+
+
+def test_a_raft_leader_has_assigned_offsets_and_epoch() -> None:
+    found = check_raft(joined(stamped(5, epoch=3), stamped(6, epoch=3)), CONFIG, 3, 5)
+    assert [each.base_offset for each in found] == [5, 6]
+    with pytest.raises(InvalidRecord):
+        check_raft(joined(stamped(5, epoch=2)), CONFIG, 3, 5)
+    with pytest.raises(UnexpectedOffset):
+        check_raft(joined(stamped(4, epoch=3)), CONFIG, 3, 5)
+
+
+@given(st.binary(max_size=300), st.booleans())
+def test_garbage_is_an_error_and_nothing_else(data: bytes, client: bool) -> None:
+    with pytest.raises(KafkaError):
+        produced(memoryview(bytearray(data)), client=client)
+
+
+@given(st.data())
+def test_a_batch_with_any_header_is_taken_or_refused(data: st.DataObject) -> None:
+    """Every field arbitrary, the CRC right: as a hostile client would send it."""
+    spoiled = batch(3, compression=data.draw(st.integers(0, 4)))
+    for at, layout, low, high in [
+        (21, ">h", -(2**15), 2**15 - 1),
+        (23, ">i", -(2**31), 2**31 - 1),
+        (27, ">q", -(2**63), 2**63 - 1),
+        (35, ">q", -(2**63), 2**63 - 1),
+        (43, ">q", -(2**63), 2**63 - 1),
+        (51, ">h", -(2**15), 2**15 - 1),
+        (53, ">i", -(2**31), 2**31 - 1),
+        (57, ">i", -(2**31), 2**31 - 1),
+    ]:
+        if data.draw(st.booleans()):
+            patched(spoiled, at, layout, data.draw(st.integers(low, high)))
+    settings = config(
+        compression_type=data.draw(st.sampled_from(["producer", "lz4", "uncompressed"])),
+        cleanup_policy=data.draw(st.sampled_from([("delete",), ("compact",)])),
+        message_timestamp_before_max_ms=data.draw(st.sampled_from([1000, 2**63 - 1])),
+    )
+    with suppress(KafkaError):
+        produced(spoiled, settings, client=data.draw(st.booleans()))
