@@ -9,6 +9,8 @@ from typing import Any
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.interop.broker_process import deadline
+
 PATIENCE_S = 30.0
 
 
@@ -20,6 +22,18 @@ def create_topic(
     topic = NewTopic(name, partitions, 1, config=dict(config or {}))
     for future in admin.create_topics([topic]).values():
         future.result(PATIENCE_S)
+    wait_for_topic(bootstrap, name)
+
+
+def wait_for_topic(bootstrap: str, name: str) -> None:
+    """Wait until the broker shows the topic: Kafka's learn of it a little after the controller."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    with deadline(PATIENCE_S, f"topic {name}") as check:
+        while True:
+            found = admin.list_topics(timeout=PATIENCE_S).topics.get(name)
+            if found and all(part.leader >= 0 for part in found.partitions.values()):
+                return
+            check()
 
 
 def produce(

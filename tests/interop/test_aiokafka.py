@@ -61,14 +61,15 @@ async def produce(
         await producer.stop()
 
 
-async def create(bootstrap: str, topic: str, partitions: int) -> None:
+async def create(bootstrap: str, topic: str, partitions: int, **configs: str) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
-        await admin.create_topics([NewTopic(topic, partitions, 1)])
+        await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=configs)])
         again = await admin.create_topics([NewTopic(topic, partitions, 1)])
         assert [row[:2] for row in again.topic_errors] == [(topic, TopicAlreadyExistsError.errno)]
-        assert topic in await admin.list_topics()
+        while topic not in await admin.list_topics():
+            await asyncio.sleep(0.02)
     finally:
         await admin.close()
 
@@ -150,7 +151,7 @@ def test_a_group_shares_the_partitions_and_commits(bootstrap: str, name: str) ->
 
 def test_offsets_for_times(bootstrap: str, name: str) -> None:
     async def main() -> None:
-        await create(bootstrap, name, 1)
+        await create(bootstrap, name, 1, **{"retention.ms": "-1"})  # the records are of 1970
         producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
         await producer.start()
         try:

@@ -75,7 +75,7 @@ def test_group_rebalances(bootstrap: str, name: str, assignor: str, keeps_its_ow
 
 
 def test_every_kind_of_offset(bootstrap: str, name: str) -> None:
-    create_topic(bootstrap, name)
+    create_topic(bootstrap, name, config={"retention.ms": "-1"})  # they are of 1970
     produce_with_timestamps(bootstrap, name, [1000, 2000, 4000, 3000])
     assert java("offsets", bootstrap, name) == {
         "earliest": [0, -1],

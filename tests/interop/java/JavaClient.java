@@ -236,6 +236,9 @@ public final class JavaClient {
             admin.createTopics(List.of(new NewTopic(topic, 2, (short) 1)
                 .configs(Map.of("retention.ms", "86400000")))).all().get();
             admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all().get();
+            while (!admin.listTopics().names().get().contains(topic)) {
+                Thread.sleep(10);
+            }
             TopicDescription described = admin.describeTopics(List.of(topic))
                 .allTopicNames().get().get(topic);
             seen.put("partitions", described.partitions().size());
