@@ -57,14 +57,8 @@ async def _directory(
         "topics": topics,
         "total_bytes": min(usage.total_bytes, INT64_MAX),
         "usable_bytes": min(usage.free_bytes, INT64_MAX),
-        "is_cordoned": _is_cordoned(directory, ctx),
+        "is_cordoned": directory.path in ctx.broker.logs.cordoned,
     }
-
-
-def _is_cordoned(directory: LogDirectory, ctx: RequestContext) -> bool:
-    """Whether the controller places nothing in it (KIP-1066)."""
-    broker = ctx.broker.metadata.image.brokers.get(ctx.broker.node_id)
-    return broker is not None and directory.id in (broker.cordoned_directories or ())
 
 
 def _topics(logs: Iterable[PartitionLog], wanted: Wanted) -> list[Values]:

@@ -34,7 +34,7 @@ GROUPS: Rows = (
             "load."),
     row("offsets.commit.timeout.ms", INT, "5000", HIGH, at_least(1), effect=True,
         doc="How long the write of committed offsets may wait for replicas, in ms."),
-    row("offsets.load.buffer.size", INT, "5242880", HIGH, at_least(1),
+    row("offsets.load.buffer.size", INT, "5242880", HIGH, at_least(1), effect=True,
         doc="Bytes read at once when a coordinator loads its groups."),
     row("offsets.topic.replication.factor", SHORT, "3", HIGH, at_least(1), effect=True,
         doc="Replicas of `__consumer_offsets`, which is not created while there are fewer brokers."),
@@ -43,7 +43,7 @@ GROUPS: Rows = (
     row("offsets.topic.segment.bytes", INT, "104857600", HIGH, at_least(1), effect=True,
         doc="Segment size of `__consumer_offsets`, in bytes; small, so that compaction and loading "
             "are quick."),
-    row("offsets.topic.compression.codec", INT, "0", HIGH,
+    row("offsets.topic.compression.codec", INT, "0", HIGH, effect=True,
         doc="Codec of the batches in `__consumer_offsets`, by its number: 0 none, 1 gzip, 2 snappy, 3 "
             "lz4, 4 zstd."),
     row("group.coordinator.cached.buffer.max.bytes", INT, "1048588", MEDIUM, at_least(524288), CLUSTER_WIDE,

@@ -25,7 +25,7 @@ REPLICATION: Rows = (
         doc="Socket timeout of requests to the controller, in ms."),
     row("default.replication.factor", INT, "1", MEDIUM, effect=True,
         doc="Replicas of a topic that is created without a number, and of one created automatically."),
-    row("replica.lag.time.max.ms", LONG, "30000", HIGH, effect=True,
+    row("replica.lag.time.max.ms", LONG, "30000", HIGH,
         doc="How long a follower may lag behind the end of the log before it leaves the in-sync set, "
             "in ms."),
     row("replica.socket.timeout.ms", INT, "30000", HIGH,
@@ -64,9 +64,8 @@ REPLICATION: Rows = (
         doc="Let a replica outside the in-sync set lead when there is no other, at the price of "
             "records."),
     row("security.inter.broker.protocol", STRING, "PLAINTEXT", MEDIUM, one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        effect=True,
         doc="Security protocol between brokers, where `inter.broker.listener.name` is not set."),
-    row("inter.broker.listener.name", STRING, None, MEDIUM, effect=True,
+    row("inter.broker.listener.name", STRING, None, MEDIUM,
         doc="Name of the listener other brokers use. Unset: the one named for "
             "`security.inter.broker.protocol`. Only one of the two may be set."),
     row("replica.selector.class", STRING, None, MEDIUM,

@@ -19,15 +19,15 @@ from odradek.broker.config.validators import (
 # A table, to be read as one: the formatter would give every column a line.
 # fmt: off
 TRANSACTIONS: Rows = (
-    row("transaction.state.log.min.isr", INT, "2", HIGH, at_least(1),
+    row("transaction.state.log.min.isr", INT, "2", HIGH, at_least(1), effect=True,
         doc="In-sync replicas that writes to `__transaction_state` need."),
     row("transaction.state.log.load.buffer.size", INT, "5242880", HIGH, at_least(1),
         doc="Bytes read at once when a coordinator loads its transactions."),
-    row("transaction.state.log.replication.factor", SHORT, "3", HIGH, at_least(1),
+    row("transaction.state.log.replication.factor", SHORT, "3", HIGH, at_least(1), effect=True,
         doc="Replicas of `__transaction_state`, which is not created while there are fewer brokers."),
-    row("transaction.state.log.num.partitions", INT, "50", HIGH, at_least(1),
+    row("transaction.state.log.num.partitions", INT, "50", HIGH, at_least(1), effect=True,
         doc="Partitions of `__transaction_state`; not to be changed once it is there."),
-    row("transaction.state.log.segment.bytes", INT, "104857600", HIGH, at_least(1),
+    row("transaction.state.log.segment.bytes", INT, "104857600", HIGH, at_least(1), effect=True,
         doc="Segment size of `__transaction_state`, in bytes."),
     row("transaction.partition.verification.enable", BOOLEAN, "true", LOW, mode=CLUSTER_WIDE,
         doc="Check that a partition was added to the transaction before records of it are written."),

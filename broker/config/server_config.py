@@ -197,6 +197,12 @@ class ServerConfig:
         name = self.optional_str("metadata.log.dir")
         return self.log_dirs[0] if name is None else Path(name)
 
+    @property
+    def cordoned_log_dirs(self) -> frozenset[Path]:
+        """Those of `log_dirs` that get no new partitions (KIP-1066)."""
+        names = self.get_list("cordoned.log.dirs")
+        return frozenset(self.log_dirs if "*" in names else map(Path, names))
+
     @cached_property
     def _protocols(self) -> Mapping[str, str]:
         name = "listener.security.protocol.map"

@@ -79,7 +79,7 @@ TOPIC_ROWS: Rows = (
         doc="What becomes of old segments: `delete` drops them by age and size, `compact` keeps the "
             "last value of every key, both do both, and empty keeps everything."),
     row("unclean.leader.election.enable", BOOLEAN, "false", MEDIUM,
-        scope=Scope.TOPIC, synonyms=("unclean.leader.election.enable",),
+        scope=Scope.TOPIC, synonyms=("unclean.leader.election.enable",), effect=True,
         doc="Let a replica outside the in-sync set lead when there is no other, at the price of "
             "records."),
     row("min.insync.replicas", INT, "1", MEDIUM, at_least(1),

@@ -7,6 +7,7 @@ answers of a running broker (the second scenario holds only what differs from th
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,56 @@ def test_names_select_what_is_described() -> None:
     assert len(describe_broker(config, [])) == len(describe_broker(config))
 
 
+REPOSITORY = HERE.parents[2]
+# Named in code, but only to be set, to be checked, or to be handed to what is not there yet.
+CHECKED_ONLY = {
+    "controller.quorum.voters",
+    "inter.broker.listener.name",
+    "security.inter.broker.protocol",
+    "broker.heartbeat.interval.ms",
+    "broker.session.timeout.ms",
+    "group.coordinator.rebalance.protocols",
+    "config.providers",
+    "authorizer.class.name",
+    "remote.log.storage.system.enable",
+    "remote.log.storage.manager.impl.prefix",
+    "remote.log.metadata.manager.impl.prefix",
+    "cordoned.log.dirs",
+    "share.coordinator.state.topic.replication.factor",
+    "share.coordinator.state.topic.min.isr",
+    "unclean.leader.election.enable",
+}
+
+
+def named_in_code() -> set[str]:
+    """Texts in quotes outside the table, of all that runs in a broker."""
+    table = REPOSITORY / "broker" / "config"
+    found: set[str] = set()
+    for floor in ("broker", "storage", "replication"):
+        for path in (REPOSITORY / floor).rglob("*.py"):
+            if path.parent != table or path.name == "server_config.py":
+                found |= set(re.findall(r'"([a-z.]+)"', path.read_text()))
+    return found
+
+
+def test_no_config_is_said_to_have_an_effect_that_nothing_reads() -> None:
+    """And none to have no effect that is read: the page must not promise, nor hide."""
+    named = named_in_code()
+    through_topics = {name for row in TOPIC.values() for name in row.synonyms}
+    for name, row in BROKER.items():
+        if name not in through_topics:
+            read = name in named and name not in CHECKED_ONLY
+            assert row.effect == read, (
+                f"{name}: change `effect` in its row, and write the page anew"
+            )
+
+
+def test_a_broker_config_has_the_effect_of_the_topic_config_it_is_the_default_of() -> None:
+    for row in TOPIC.values():
+        for name in row.synonyms:
+            assert BROKER[name].effect == row.effect or name in CHECKED_ONLY, name
+
+
 def test_the_page_is_current() -> None:
-    written = HERE.parents[2] / "docs" / "configuration.md"
+    written = REPOSITORY / "docs" / "configuration.md"
     assert written.read_text() == page(), "run python -m odradek.broker.config.page > the page"
