@@ -129,6 +129,13 @@ def _tell(path: Path, found: Found) -> None:
             log.warning("in %s, %d directories %s: %s", path, len(which), what, shown)
 
 
+def agreed_epoch(marks: Sequence[CleanMark | None], directories: int) -> int:
+    """The broker epoch that the marks of all directories name; -1 where one is missing or differs."""
+    found = {mark.broker_epoch if mark is not None else None for mark in marks}
+    epoch = found.pop() if len(found) == 1 and len(marks) == directories else None
+    return -1 if epoch is None else epoch
+
+
 @dataclass(frozen=True, slots=True)
 class Opener:
     """Opens logs with what they all need."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVarTuple
+from typing import NamedTuple, TypeVarTuple
 from uuid import UUID
 
 import trio
@@ -64,7 +64,12 @@ log = logging.getLogger(__name__)
 
 Ts = TypeVarTuple("Ts")
 
-DESCRIPTORS_RETRY_SECONDS = 0.1
+
+class Offline(NamedTuple):
+    """A log that is here and cannot be served; whose it is, as far as is known."""
+
+    reason: str
+    topic_id: UUID | None
 
 
 class LogManager:
@@ -112,7 +117,7 @@ class LogManager:
         self._marks: list[CleanMark | None] = []
         self._exhausted: Exception | None = None
         self._logs: dict[TopicPartition, PartitionLog] = {}
-        self._offline: dict[TopicPartition, str] = {}
+        self._offline: dict[TopicPartition, Offline] = {}
         self._homes = {each.path: DirectoryLogs(each) for each in directories.all}
         self._busy: dict[TopicPartition, trio.Event] = {}
         """Names that are being created or taken away."""
@@ -127,7 +132,7 @@ class LogManager:
         wanted = TopicPartition(topic, partition)
         found = self._logs.get(wanted)
         if found is None and wanted in self._offline:
-            raise LogFailed(self._offline[wanted])
+            raise LogFailed(self._offline[wanted].reason)
         return found
 
     def logs(self) -> Sequence[PartitionLog]:
@@ -155,11 +160,7 @@ class LogManager:
 
         Known after `load`, and only where every directory says so, and the same.
         """
-        found = {mark.broker_epoch if mark is not None else None for mark in self._marks}
-        if len(self._marks) < len(self._homes) or len(found) != 1:
-            return -1
-        epoch = found.pop()
-        return -1 if epoch is None else epoch
+        return log_loading.agreed_epoch(self._marks, len(self._homes))
 
     # Start
 
@@ -194,7 +195,7 @@ class LogManager:
         if home.directory.failed:
             for name in loading.found.live:
                 if name not in self._logs:
-                    self._offline[name] = _offline_reason(home.directory)
+                    self._offline[name] = Offline(_offline_reason(home.directory), None)
             return
         for directory_name in loading.found.deleted:
             path = home.directory.path / directory_name
@@ -219,7 +220,7 @@ class LogManager:
             f"the older one (a move between directories was cut short)"
         )
         log.error("%s", reason)
-        self._offline[name] = reason
+        self._offline[name] = Offline(reason, one.topic_id or other.topic_id)
         del self._homes[one.directory.parent].logs[name]
         for each in (one, other):
             each.close(clean=True)
@@ -227,7 +228,7 @@ class LogManager:
     def _fence(self, name: TopicPartition, which: PartitionLog, reason: str) -> None:
         which.fail(LogFailed(reason))
         self._logs.pop(name, None)
-        self._offline[name] = reason
+        self._offline[name] = Offline(reason, which.topic_id)
 
     # Creating
 
@@ -244,19 +245,23 @@ class LogManager:
         """Open a new log, in `directory_id` or the directory with the fewest; or get the one there is.
 
         `is_new=False` (the replica existed before) is refused while a directory is offline: the log
-        may be in there. Raises LogFailed, DiskFull, NoDescriptors; InconsistentTopicId if the one
+        may be in there. A new topic may have the name of one that is offline: when that comes back
+        it is a stray. Raises LogFailed, DiskFull, NoDescriptors; InconsistentTopicId if the one
         there is belongs to another topic.
         """
         name = TopicPartition(topic, partition)
         while (other := self._busy.get(name)) is not None:
             await other.wait()
-        existing = self.get(topic, partition)
+        existing = self._logs.get(name)
         if existing is not None:
             if existing.topic_id not in (None, topic_id):
                 raise InconsistentTopicId(
                     f"{name} here is of topic {existing.topic_id}, not {topic_id}"
                 )
             return existing
+        lost = self._offline.get(name)
+        if lost is not None and (not is_new or lost.topic_id == topic_id):
+            raise LogFailed(lost.reason)
         if not is_new and len(self.homes()) < len(self._homes):
             raise LogFailed(f"{name} may be in a log directory that is offline")
         self._busy[name] = made = trio.Event()
@@ -335,7 +340,7 @@ class LogManager:
             self.removals.schedule(home.directory, each.path, each.log.config.file_delete_delay_ms)
         lost = [name for name in partitions if name in self._offline]
         if lost:
-            raise LogFailed(self._offline[lost[0]])
+            raise LogFailed(self._offline[lost[0]].reason)
 
     async def set_aside_strays(
         self, is_stray: Callable[[PartitionLog], bool]
@@ -390,28 +395,15 @@ class LogManager:
         group: list[Leaving],
         gone: list[tuple[DirectoryLogs, Leaving]],
     ) -> None:
-        """Cancellation waits for it: half of it would be the worst of both."""
-        with trio.CancelScope(shield=True):
-            async with home.maintenance:
-                try:
-                    await self._until_descriptors(rename_away, self.files, home, group, home=home)
-                except OSError as error:
-                    home.directory.fail(error)
-                    for each in group:
-                        name = TopicPartition(each.log.topic, each.log.partition)
-                        self._fence(name, each.log, _offline_reason(home.directory))
-                else:
-                    gone += [(home, each) for each in group]
-
-    async def _until_descriptors(
-        self, act: Callable[[*Ts], None], *args: *Ts, home: DirectoryLogs
-    ) -> None:
-        """For what must not be given up half done because the process is at its limit."""
-        while True:
-            try:
-                return await self.offload.run(act, *args, lane=home.directory.lane)
-            except OutOfDescriptors:
-                await self.clock.sleep(DESCRIPTORS_RETRY_SECONDS)
+        try:
+            await rename_away(self.files, self.clock, self.offload, home, group)
+        except OSError as error:
+            home.directory.fail(error)
+            for each in group:
+                name = TopicPartition(each.log.topic, each.log.partition)
+                self._fence(name, each.log, _offline_reason(home.directory))
+        else:
+            gone += [(home, each) for each in group]
 
     # Configs
 
@@ -465,7 +457,9 @@ class LogManager:
         if self._on_failure is not None:
             self._on_failure(directory, lost)
         if not self.homes() or directory is self.directories.metadata:
-            log.critical("%s was the last or the metadata directory: the node must end", directory.path)
+            log.critical(
+                "%s was the last or the metadata directory: the node must end", directory.path
+            )
             self.all_failed.set()
 
     # Housekeeping and the end

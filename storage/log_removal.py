@@ -28,6 +28,7 @@ from odradek.storage.log.partition_log import PartitionLog
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 3600.0
+DESCRIPTORS_RETRY_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,31 @@ class Leaving:
     """Whether it is closed whole (a stray), or only let go of."""
 
 
-def rename_away(files: Files, home: DirectoryLogs, leaving: Sequence[Leaving]) -> None:
+async def rename_away(
+    files: Files,
+    clock: Clock,
+    offload: Offload,
+    home: DirectoryLogs,
+    leaving: Sequence[Leaving],
+) -> None:
     """Rename all, make that durable, and write checkpoints without them, in this order.
 
-    In a thread; nobody may write to the logs meanwhile. Raises OSError; it can be called again.
+    Neither cancelled nor given up half done because the process is out of descriptors. Raises
+    OSError.
     """
+    with trio.CancelScope(shield=True):
+        async with home.maintenance:
+            while True:
+                try:
+                    return await offload.run(
+                        _rename_away, files, home, leaving, lane=home.directory.lane
+                    )
+                except OutOfDescriptors:
+                    await clock.sleep(DESCRIPTORS_RETRY_SECONDS)
+
+
+def _rename_away(files: Files, home: DirectoryLogs, leaving: Sequence[Leaving]) -> None:
+    """In a thread; it can be called again."""
     for each in leaving:
         if each.keep:
             _close(each.log, clean=True)
@@ -108,7 +129,7 @@ class Removals:
         try:
             await self._offload.run(self._files.remove_tree, path, lane=directory.lane)
         except OutOfDescriptors:
-            self.schedule(directory, path, 1000)
+            self.schedule(directory, path, int(DESCRIPTORS_RETRY_SECONDS * 1000))
         except OSError as error:
             directory.report(error)
         else:

@@ -335,8 +335,12 @@ async def test_an_error_takes_the_directory_and_only_it_offline(world: World) ->
         assert failed.path == A
         assert {log.partition for log in lost} == {0, 2}
         assert sorted(manager.offline) == [("t", 0), ("t", 2)]
-
         assert (await manager.create("new", 0, TWO)).directory.parent == B
+        with pytest.raises(LogFailed):
+            await manager.create("t", 2, ONE)
+        again = await manager.create("t", 2, THREE)  # the topic was deleted and created anew
+        assert again.directory.parent == B
+        assert manager.get("t", 2) is again
         with pytest.raises(LogFailed, match="may be in a log directory that is offline"):
             await manager.create("old", 0, TWO, is_new=False)
         with pytest.raises(LogFailed):
