@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
+import trio
+
 from odradek.broker.apis.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from odradek.broker.apis.topic_view import (
     NO_LEADER,
@@ -39,6 +41,7 @@ Values = dict[str, Any]
 _IDS_SINCE = 12
 _CLUSTER_OPERATIONS_IN = range(8, 11)
 _LISTENER_NOT_FOUND_SINCE = 6
+_PARTITIONS_BEFORE_YIELD = 500
 
 
 async def metadata(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
@@ -46,7 +49,7 @@ async def metadata(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     everything = asked is None or (ctx.api_version == 0 and not asked)
     if not everything and any(_is_refused(topic, ctx.api_version) for topic in asked):
         return _refused(asked)
-    topics = _all_topics(ctx) if everything else await _asked_topics(request, ctx)
+    topics = await (_all_topics(ctx) if everything else _asked_topics(request, ctx))
     if field(request, "include_topic_authorized_operations", False):
         for values in topics:
             if values["error_code"] is not ErrorCode.unknown_topic_id:
@@ -100,9 +103,18 @@ def _refused(asked: Iterable[Any]) -> Values:
     }
 
 
-def _all_topics(ctx: RequestContext) -> list[Values]:
+async def _all_topics(ctx: RequestContext) -> list[Values]:
+    """Of one image, however long it takes: others have their turn in between."""
     view = TopicView(ctx)
-    return [_topic(view, name, ctx.api_version) for name in view.image.topics_by_name]
+    topics: list[Values] = []
+    partitions = 0
+    for name, topic in view.image.topics_by_name.items():
+        topics.append(_topic(view, name, ctx.api_version))
+        partitions += len(topic.partitions)
+        if partitions >= _PARTITIONS_BEFORE_YIELD:
+            partitions = 0
+            await trio.lowlevel.checkpoint()
+    return topics
 
 
 async def _asked_topics(request: Any, ctx: RequestContext) -> list[Values]:

@@ -67,6 +67,11 @@ class TopicView:
         self._listener = ctx.endpoint.name
         self._node_id = broker.node_id
         self._offline_here: Collection[TopicPartition] = frozenset(broker.logs.offline)
+        self._reachable = {
+            each.id: each
+            for each in self.image.brokers.values()
+            if not each.fenced and each.endpoint(self._listener) is not None
+        }
 
     def brokers(self, *, fenced: bool = False) -> list[tuple[BrokerImage, Endpoint]]:
         """Brokers with the client's listener, by id."""
@@ -85,13 +90,7 @@ class TopicView:
         return min(alive, default=NO_CONTROLLER)
 
     def alive(self, replicas: Sequence[int]) -> list[int]:
-        return [replica for replica in replicas if self._reachable(replica)]
-
-    def _reachable(self, broker_id: int) -> bool:
-        broker = self.image.brokers.get(broker_id)
-        return (
-            broker is not None and not broker.fenced and broker.endpoint(self._listener) is not None
-        )
+        return [replica for replica in replicas if replica in self._reachable]
 
     def partitions(self, topic: str) -> list[PartitionView]:
         """A topic's partitions, by index; none if there is no such topic."""
@@ -107,12 +106,14 @@ class TopicView:
         offline = [
             replica
             for replica, directory in zip(partition.replicas, partition.directories, strict=True)
-            if not self._reachable(replica)
-            or not self.image.is_online(replica, directory)
+            if (broker := self._reachable.get(replica)) is None
+            or not broker.has_online(directory)
             or self._lost_here(topic, index, replica)
         ]
         leader = self.image.brokers.get(partition.leader)
-        in_reach = leader is not None and leader.endpoint(self._listener) is not None
+        in_reach = partition.leader in self._reachable or (
+            leader is not None and leader.endpoint(self._listener) is not None
+        )
         lost = self._lost_here(topic, index, partition.leader)
         return PartitionView(
             index,
@@ -128,4 +129,8 @@ class TopicView:
 
     def _lost_here(self, topic: str, index: int, replica: int) -> bool:
         """This node knows of its own directories before the image does."""
-        return replica == self._node_id and TopicPartition(topic, index) in self._offline_here
+        return (
+            bool(self._offline_here)
+            and replica == self._node_id
+            and TopicPartition(topic, index) in self._offline_here
+        )
