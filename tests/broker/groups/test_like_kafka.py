@@ -622,3 +622,53 @@ def _records_of(broker: BrokerProcess, groups: tuple[str, ...]) -> list[list[str
         kept = [re.sub(r'"topicId":"[^"]*"', '"topicId":"…"', line) for line in kept]
         found.append([re.sub(r'imestamp":\d+', 'imestamp":…', line) for line in kept])
     return found
+
+
+def test_groups_move_from_kafka_to_us_and_back(tmp_path: Path) -> None:
+    """One directory, opened by Kafka, by us, killed, by us again, and by Kafka."""
+    config = {"offsets.topic.num.partitions": "5"}
+
+    def commit(peer: Peer, group: str, **said: Any) -> None:
+        answer = peer.ask("a", apis.OFFSET_COMMIT, 9, **commit_values(peer, 9, group, **said))
+        errors = {each.partition_index: each.error_code for each in answer.topics[0].partitions}
+        assert not errors[0]
+
+    with start_kafka(tmp_path / "kafka", config=config) as kafka:
+        run_tool(
+            "topics", "--bootstrap-server", kafka.bootstrap,
+            "--create", "--topic", TOPIC, "--partitions", "2",
+        ).check()  # fmt: skip
+        peer = Peer(kafka.bootstrap)
+        _wait_for_coordinators(peer)
+        joined = member(peer, lambda answer: answer, "group", "a", session_timeout=300_000)
+        peer.ask("a", apis.SYNC_GROUP, 5, **sync_values("group", joined))
+        named = {"member_id": joined.member_id, "generation_id_or_member_epoch": 1}
+        commit(peer, "group", **named)
+        commit(peer, "simple")
+        peer.close()
+
+    def ours() -> BrokerProcess:
+        return start_odradek(tmp_path / "ours", config=config, log_dirs=kafka.log_dirs)
+
+    def theirs() -> BrokerProcess:
+        directory, dirs = tmp_path / "kafka", kafka.log_dirs
+        return start_kafka(directory, config=config, log_dirs=dirs, formatted=True)
+
+    seen: list[Any] = []
+    for start, end in ((ours, "kill"), (ours, "stop"), (theirs, "stop")):
+        broker = start()
+        try:
+            peer = Peer(broker.bootstrap)
+            _wait_for_coordinators(peer)
+            beat = {"group_id": "group", "generation_id": 1, "member_id": joined.member_id}
+            assert not peer.ask("a", apis.HEARTBEAT, 4, **beat).error_code
+            for group in ("group", "simple"):
+                look(peer, lambda answer, peer=peer: seen.append(plain(answer, peer)), group)
+            commit(peer, "simple")
+            peer.close()
+        except BaseException:
+            broker.kill()
+            raise
+        getattr(broker, end)()
+    third = len(seen) // 3
+    assert seen[:third] == seen[third : 2 * third] == seen[2 * third :]
