@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -77,6 +78,10 @@ def run(args: argparse.Namespace) -> int:
     from odradek.seams.real_files import RealFiles
 
     _check(args)
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # a terminal that cannot show a character shows \\u…
+        sys.stdout.reconfigure(errors="backslashreplace")
     files = RealFiles()
     output: Output
     if args.json:

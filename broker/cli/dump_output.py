@@ -45,6 +45,8 @@ class JsonOutput:
     def __init__(self, out: IO[str]) -> None:
         self._out = out
         self._file = ""
+        encoding = getattr(out, "encoding", None) or "utf-8"
+        self._ascii_only = encoding.lower() not in ("utf-8", "utf8")
 
     def begin(self, found: Found, size_bytes: int) -> None:
         self._file = str(found.path)
@@ -65,7 +67,8 @@ class JsonOutput:
 
     def _line(self, kind: str, fields: Fields) -> None:
         line = {"type": kind, "file": self._file, **fields}
-        self._out.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
+        text = json.dumps(line, ensure_ascii=self._ascii_only, separators=(",", ":"))
+        self._out.write(f"{text}\n")
 
 
 class Column(NamedTuple):
@@ -219,7 +222,9 @@ def record_text(fields: Fields) -> str:
     else:
         parts += [f"{name}: {part_text(fields, name)}" for name in ("key", "value")]
     if fields.get("headers"):
-        shown = (f"{each['key']}={part_text(each, 'value')}" for each in fields["headers"])
+        shown = (
+            f"{part_text(each, 'key')}={part_text(each, 'value')}" for each in fields["headers"]
+        )
         parts.append(f"headers: {' '.join(shown)}")
     return "  ".join(parts) + "\n"
 

@@ -136,6 +136,8 @@ def _record_fields(batch: Batch, record: Record, wanted: Wanted) -> dict[str, An
 
 
 def _header(key: str, value: bytes | None) -> dict[str, Any]:
-    shown: dict[str, Any] = {"key": key}
+    shown: dict[str, Any] = {}
+    # A key that is no UTF-8 was decoded with surrogates, which stand for its bytes.
+    dump_decoders.plain(shown, "key", key.encode("utf-8", "surrogateescape"))
     dump_decoders.plain(shown, "value", value)
     return shown

@@ -168,6 +168,14 @@ def test_records_with_keys_values_and_headers(dump: Dump, tmp_path: Path, codec:
     assert text[-1].endswith(r'key: base64:/wA=  value: "two\nlines"')
 
 
+def test_a_header_key_that_is_no_text(dump: Dump, tmp_path: Path) -> None:
+    record = Record(-1, T0, None, None, (("caf\udce9", b"\xff"),))
+    path = write(tmp_path, f"{BASE}.log", build_batch([record]))
+    (row,) = dump.of("record", "--records", path)
+    assert row["headers"] == [{"keyBase64": "Y2Fm6Q==", "valueBase64": "/w=="}]
+    assert "headers: base64:Y2Fm6Q===base64:/w==" in dump.text("--records", path)
+
+
 def test_deep_shows_sizes_and_no_content(dump: Dump, tmp_path: Path) -> None:
     path = write(tmp_path, f"{BASE}.log", build_batch(records(2), base_sequence=5, producer_id=1))
     rows = dump.of("record", "--deep", path)
