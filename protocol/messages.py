@@ -26,15 +26,16 @@ _writers: dict[tuple[int, int, str], _Write] = {}
 
 
 def read_request(api_key: int, version: int, view: memoryview, offset: int = 0) -> Any:
-    """A request as kio's entity of that version; InvalidFrame for anything malformed or left over.
+    """A request as kio's entity of that version; InvalidFrame for anything malformed.
 
+    Bytes left over are passed over, as in Kafka: librdkafka sends some after Metadata requests.
     Unlike kio's, an entity's `records` are slices of `view`.
     """
     return _reader(api_key, version, "request")(view, offset)
 
 
 def read_response(api_key: int, version: int, view: memoryview, offset: int = 0) -> Any:
-    """A response as kio's entity of that version; InvalidFrame for anything malformed or left over.
+    """A response as kio's entity of that version; InvalidFrame for anything malformed.
 
     An error code that we don't know reads as UNKNOWN_SERVER_ERROR; `records` are slices of `view`.
     """
@@ -84,7 +85,7 @@ def warm(api_key: int, version: int) -> None:
 def _reader(api_key: int, version: int, direction: str) -> _Read:
     read = _readers.get((api_key, version, direction))
     if read is None:
-        read = compile_reader(_structure_of(load(api_key, version, direction)))
+        read = compile_reader(_structure_of(load(api_key, version, direction)), exact=False)
         _readers[api_key, version, direction] = read
     return read
 

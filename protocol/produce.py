@@ -62,23 +62,19 @@ class ProduceRequest:
 def read_produce(body: memoryview, version: int, offset: int = 0) -> ProduceRequest:
     """Read a Produce request that starts at `offset`; its records are views of `body`.
 
-    Raises InvalidFrame for anything malformed, and for bytes left over.
+    Raises InvalidFrame for anything malformed; bytes left over are passed over, as in Kafka.
     """
     try:
         if version >= FLEXIBLE_VERSION:
-            request, position = _read_flexible(body, offset, version >= TOPIC_ID_VERSION)
-        else:
-            request, position = _read_legacy(body, offset)
+            return _read_flexible(body, offset, version >= TOPIC_ID_VERSION)
+        return _read_legacy(body, offset)
     except (struct.error, IndexError):
         raise InvalidFrame("a Produce request is cut short") from None
     except UnicodeDecodeError:
         raise InvalidFrame("a Produce request's string is not UTF-8") from None
-    if position != len(body):
-        raise InvalidFrame(f"{len(body) - position} bytes after a Produce request")
-    return request
 
 
-def _read_legacy(body: memoryview, position: int) -> tuple[ProduceRequest, int]:
+def _read_legacy(body: memoryview, position: int) -> ProduceRequest:
     """Versions 3 to 8: strings behind an int16, arrays and records behind an int32."""
     end = len(body)
     (length,) = _INT16.unpack_from(body, position)
@@ -114,10 +110,10 @@ def _read_legacy(body: memoryview, position: int) -> tuple[ProduceRequest, int]:
             partitions.append((index, body[position:after]))
             position = after
         topics.append(ProduceTopic(name, None, partitions))
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
-def _read_flexible(body: memoryview, position: int, by_id: bool) -> tuple[ProduceRequest, int]:
+def _read_flexible(body: memoryview, position: int, by_id: bool) -> ProduceRequest:
     """Versions 9 to 13: lengths and counts are varints of one more, tagged fields everywhere."""
     end = len(body)
     length, position = read_uvarint(body, position)
@@ -160,8 +156,8 @@ def _read_flexible(body: memoryview, position: int, by_id: bool) -> tuple[Produc
             partitions.append((index, records))
         position = position + 1 if body[position] == 0 else skip_tagged_fields(body, position)
         topics.append(ProduceTopic(name, topic_id, partitions))
-    position = position + 1 if body[position] == 0 else skip_tagged_fields(body, position)
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
+    skip_tagged_fields(body, position)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
 def _string(body: memoryview, position: int, length: int, end: int) -> tuple[str, int]:

@@ -39,10 +39,12 @@ Reader = Callable[[Cursor], Any]
 Convert = Callable[[Any], Any]
 
 
-def compile_reader(structure: Structure) -> Callable[[memoryview, int], Any]:
-    """A function that reads the structure from an offset to the very end of a view.
+def compile_reader(
+    structure: Structure, *, exact: bool = True
+) -> Callable[[memoryview, int], Any]:
+    """A function that reads the structure from an offset of a view.
 
-    It raises InvalidFrame for anything malformed, and for bytes left over.
+    It raises InvalidFrame for anything malformed, and if `exact` for bytes left over.
     """
     read = _entity_reader(structure)
 
@@ -54,7 +56,7 @@ def compile_reader(structure: Structure) -> Callable[[memoryview, int], Any]:
             raise InvalidFrame(f"{structure.entity_type.__name__} is cut short") from None
         except UnicodeDecodeError:
             raise InvalidFrame(f"{structure.entity_type.__name__}: not UTF-8") from None
-        if cursor.position != cursor.end:
+        if exact and cursor.position != cursor.end:
             left = cursor.end - cursor.position
             raise InvalidFrame(f"{left} bytes after {structure.entity_type.__name__}")
         return entity

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct
 
-from crc32c import crc32c
-
 from odradek.protocol.errors import CorruptBatch
+from odradek.protocol.records.crc32c import crc32c
 
 HEADER_SIZE = 61
 """Bytes of a batch before its records."""

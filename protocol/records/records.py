@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import (
     CONTROL_MASK,
@@ -27,6 +25,7 @@ from odradek.protocol.records.batch import (
     Batch,
 )
 from odradek.protocol.records.compression import NONE, compress, decompress
+from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Buffer
 
 Headers = tuple[tuple[str, bytes | None], ...]

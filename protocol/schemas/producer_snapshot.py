@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from odradek.protocol.records.crc32c import crc32c
 from odradek.protocol.schemas.serde import InvalidRecord
 
 _VERSION = 1

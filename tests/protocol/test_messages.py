@@ -81,8 +81,7 @@ def test_garbage_is_an_invalid_frame(api: Api, direction: str) -> None:
     for end in range(0, len(raw), max(1, len(raw) // 30)):
         with pytest.raises(InvalidFrame):
             read(api.key, version, memoryview(raw[:end]))
-    with pytest.raises(InvalidFrame, match="after"):
-        read(api.key, version, memoryview(raw + b"\0"))
+    read(api.key, version, memoryview(raw + b"\0"))  # librdkafka sends bytes left over
     for _ in range(40):
         changed = bytearray(raw)
         for _ in range(source.choice((1, 1, 3))):

@@ -101,8 +101,7 @@ def test_it_accepts_what_the_codec_accepts(version: int) -> None:
     for end in range(len(raw)):
         with pytest.raises(InvalidFrame):
             read_produce(memoryview(raw[:end]), version)
-    with pytest.raises(InvalidFrame, match="after"):
-        read_produce(memoryview(raw + b"\0"), version)
+    read_produce(memoryview(raw + b"\0"), version)  # librdkafka sends bytes left over
     for _ in range(400):
         changed = bytearray(raw)
         changed[source.randrange(len(raw))] = source.choice((0, 1, 2, 0x7F, 0x80, 0xFF))
