@@ -249,6 +249,16 @@ class ServerConfig:
             return self.listeners
         return self._of_brokers(self._advertised)
 
+    def advertised(self, listener: str) -> ListenerEndpoint | None:
+        """What clients are told of one of `listeners`; None if they are not told of it.
+
+        `advertised.listeners` may be a part of `listeners`, and in another order.
+        """
+        for endpoint in self.advertised_listeners:
+            if endpoint.name == listener:
+                return endpoint
+        return None
+
     @property
     def advertised_controller_listeners(self) -> tuple[ListenerEndpoint, ...]:
         """What other nodes are told of this controller (KIP-853); an address that names every

@@ -262,6 +262,8 @@ def test_several_listeners_with_names_of_their_own() -> None:
     assert config.advertised_listeners == (
         ListenerEndpoint("OUTSIDE", "PLAINTEXT", "example.org", 443),
     )
+    assert config.advertised("OUTSIDE") == config.advertised_listeners[0]
+    assert config.advertised("INSIDE") is None  # listened on, and nobody is told
     assert config.inter_broker_listener == "OUTSIDE"
 
 
