@@ -69,7 +69,7 @@ class DirectoryLogs:
         value = VALUES[kind]
         offsets = {
             name: offset
-            for name, log in tuple(self.logs.items())
+            for name, log in self.logs.copy().items()  # changed by the loop meanwhile
             if (offset := value(log)) is not None
         }
         if offsets == self._written.get(kind):

@@ -64,6 +64,9 @@ async def _close_all(home: DirectoryLogs, offload: Offload, workers: int) -> boo
 def _close(logs: list[PartitionLog]) -> bool:
     good = True
     for each in logs:
+        if each.failure is not None:  # it was fenced: what it last wrote may not be whole
+            good = False
+            log.error("%s is not closed cleanly: %s", each.directory, each.failure)
         try:
             each.close(clean=True)
         except Exception as error:

@@ -209,6 +209,15 @@ async def test_a_log_that_broke_costs_the_mark_of_its_directory_alone(world: Wor
     assert MARK in world.names(B)
 
 
+async def test_so_does_one_that_was_fenced_by_an_error_of_its_own(world: World) -> None:
+    async with world.running() as manager:
+        fenced = await manager.create("t", 0, ONE)
+        append(fenced, "a")
+        fenced.fail(ZeroDivisionError())
+    assert MARK not in world.names(A)
+    assert MARK in world.names(B)
+
+
 async def test_a_partition_in_two_directories_is_served_from_neither(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
