@@ -25,8 +25,12 @@ from odradek.replication.controller.features import (
 from odradek.replication.controller.image import BROKER, MetadataImage
 from odradek.replication.controller.leadership import MIN_ISR
 from odradek.replication.raft.metadata_log import DIRECTORY
-from odradek.replication.raft.snapshots import SnapshotContents, SnapshotId, SnapshotStore
-from odradek.replication.raft.snapshots import SnapshotWriter as SnapshotWriter
+from odradek.replication.raft.snapshots import (
+    SnapshotContents,
+    SnapshotId,
+    SnapshotStore,
+    SnapshotWriter,
+)
 from odradek.replication.raft.voters import Voter, voters_record
 from odradek.seams.files import Files, Path
 
@@ -80,7 +84,8 @@ def _write_bootstrap_file(
 ) -> None:
     part = directory / f"{BOOTSTRAP_FILE}.part"
     files.remove(part, missing_ok=True)
-    writer = SnapshotWriter(files.open(part, create=True), 0, now_ms, 0, ())
+    writer = SnapshotWriter(files.open(part, create=True), epoch=0)
+    writer.begin(now_ms, timestamp_ms=0)
     writer.append([encode_metadata_record(record, 0) for record in feature_records(features)])
     writer.end()
     writer.file.sync()

@@ -119,7 +119,13 @@ class SnapshotStore:
         path = self._directory / f"{snapshot.file_name}.part"
         self._files.remove(path, missing_ok=True)
         file = self._files.open(path, create=True)
-        return SnapshotWriter(file, snapshot.epoch, now_ms, timestamp_ms, control)
+        writer = SnapshotWriter(file, snapshot.epoch)
+        try:
+            writer.begin(now_ms, timestamp_ms, control)
+        except OSError:
+            self.give_up(writer)
+            raise
+        return writer
 
     def give_up(self, writer: SnapshotWriter) -> None:
         """Leave nothing of a snapshot that could not be written."""
@@ -141,13 +147,15 @@ ControlRecords = Sequence[tuple[ControlType, Any]]
 class SnapshotWriter:
     """Appends a snapshot's batches to a file; what makes it durable is `SnapshotStore.publish`."""
 
-    def __init__(
-        self, file: File, epoch: int, now_ms: int, timestamp_ms: int, control: ControlRecords
-    ) -> None:
+    def __init__(self, file: File, epoch: int) -> None:
         self.file = file
         self._epoch = epoch
-        self._now_ms = now_ms
+        self._now_ms = 0
         self._next = 0
+
+    def begin(self, now_ms: int, timestamp_ms: int, control: ControlRecords = ()) -> None:
+        """The header; `timestamp_ms` is that of the last record whose effect is in the snapshot."""
+        self._now_ms = now_ms
         self._append_control([(ControlType.SNAPSHOT_HEADER, _header(timestamp_ms)), *control])
 
     def append(self, values: Sequence[bytes]) -> None:

@@ -1,0 +1,104 @@
+"""A metadata node on a virtual disk, and things to commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from odradek.protocol.records.batch import batches
+from odradek.protocol.records.control import ControlType, control_type
+from odradek.protocol.records.records import decode
+from odradek.protocol.schemas.serde import decode_metadata_record
+from odradek.protocol.schemas.topic_records import ConfigRecord, TopicRecord
+from odradek.replication.controller.image import BROKER, MetadataImage
+from odradek.replication.controller.operations import Plan
+from odradek.replication.raft.metadata import Metadata
+from odradek.replication.raft.metadata_log import MetadataLogSettings
+from odradek.seams import Seams
+from odradek.seams.files import Files, Path
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_world import VirtualNode, VirtualWorld
+
+ROOT = Path("/data")
+LOG_DIRECTORY = ROOT / "__cluster_metadata-0"
+FIRST_SEGMENT = LOG_DIRECTORY / "00000000000000000000.log"
+DIRECTORY_ID = UUID(int=(1 << 127) + 7)
+
+
+def new_node(world: VirtualWorld | None = None) -> VirtualNode:
+    """A node with an empty metadata directory that is there to stay."""
+    disk = VirtualDisk()
+    disk.mount(ROOT)
+    return (world or VirtualWorld()).node("node", disk)
+
+
+def metadata_on(
+    seams: Seams,
+    *,
+    node_id: int = 1,
+    directory_id: UUID = DIRECTORY_ID,
+    settings: MetadataLogSettings | None = None,
+) -> Metadata:
+    return Metadata(
+        seams,
+        ROOT,
+        node_id=node_id,
+        cluster_id="cluster",
+        directory_id=directory_id,
+        settings=settings,
+    )
+
+
+async def started(
+    node: VirtualNode, *, settings: MetadataLogSettings | None = None, **changes: Any
+) -> Metadata:
+    metadata = metadata_on(node.seams, settings=settings, **changes)
+    await metadata.start()
+    return metadata
+
+
+def set_config(name: str, value: str | None = "1") -> ConfigRecord:
+    return ConfigRecord(resource_type=BROKER, resource_name="", name=name, value=value)
+
+
+def new_topic(number: int) -> TopicRecord:
+    return TopicRecord(name=f"topic-{number}", topic_id=UUID(int=(1 << 100) + number))
+
+
+def configs(image: MetadataImage) -> dict[str, str]:
+    """What `set_config` has set."""
+    return {
+        name: value
+        for name, value in image.config(BROKER, "").items()
+        if name != "min.insync.replicas"
+    }
+
+
+def planning(*records: Any, result: Any = None) -> Callable[[MetadataImage], Plan[Any]]:
+    return lambda image: Plan(records, result)
+
+
+def described(record: Any) -> str:
+    """A metadata record, or a control record, in a word or two."""
+    kind = type(record).__name__.removesuffix("Record")
+    name = getattr(record, "name", None)
+    return kind if name is None else f"{kind} {name}"
+
+
+def log_of(files: Files, path: Path = FIRST_SEGMENT) -> list[list[str]]:
+    """A segment or a snapshot, batch by batch."""
+    found = []
+    for batch in batches(memoryview(files.read(path)), check=True, allow_partial=True):
+        lines = []
+        for record in decode(batch):
+            if batch.is_control:
+                lines.append(ControlType(control_type(record.key)).name)
+            else:
+                lines.append(described(decode_metadata_record(record.value or b"")))
+        found.append(lines)
+    return found
+
+
+def names(files: Files, suffix: str) -> Sequence[str]:
+    return [name for name in files.list(LOG_DIRECTORY) if name.endswith(suffix)]

@@ -1,0 +1,296 @@
+"""Committing: order, shared flushes, listeners, cancellation."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from odradek.protocol.errors import KafkaError
+from odradek.replication.controller.errors import InvalidMetadata
+from odradek.replication.controller.image import MetadataDelta, MetadataImage
+from odradek.replication.controller.operations import MAX_RECORDS, Plan
+from odradek.replication.raft.errors import BatchTooLarge, NotController
+from odradek.replication.raft.metadata import Metadata
+from odradek.testing.virtual_files import VirtualFiles
+from odradek.testing.virtual_world import VirtualNode
+from tests.replication.raft.nodes import (
+    configs,
+    log_of,
+    metadata_on,
+    new_node,
+    new_topic,
+    planning,
+    set_config,
+    started,
+)
+
+
+async def test_a_new_cluster_begins_as_kafkas_does() -> None:
+    node = new_node()
+    metadata = await started(node)
+    assert log_of(node.files) == [
+        ["LEADER_CHANGE", "KRAFT_VERSION", "KRAFT_VOTERS"],
+        [
+            "BeginTransaction Bootstrap records",
+            "FeatureLevel metadata.version",
+            "FeatureLevel eligible.leader.replicas.version",
+            "FeatureLevel group.version",
+            "FeatureLevel share.version",
+            "FeatureLevel streams.version",
+            "FeatureLevel transaction.version",
+            "Config min.insync.replicas",
+            "EndTransaction",
+        ],
+        ["RegisterController"],
+    ]
+    assert (metadata.leader_id, metadata.leader_epoch) == (1, 1)
+    assert metadata.image.offset == 12
+    assert metadata.finalized_features == {
+        "metadata.version": 30,
+        "eligible.leader.replicas.version": 1,
+        "group.version": 1,
+        "kraft.version": 1,
+        "share.version": 1,
+        "streams.version": 1,
+        "transaction.version": 2,
+    }
+    assert metadata.quorum.high_watermark == 13
+
+
+async def test_a_commit_is_in_the_image_and_on_the_disk_when_it_returns() -> None:
+    node = new_node()
+    metadata = await started(node)
+    syncs = node.files.syncs
+    assert await metadata.commit([set_config("a"), set_config("b")]) == 14
+    assert configs(metadata.image) == {"a": "1", "b": "1"}
+    assert (metadata.image.offset, metadata.image.epoch) == (14, 1)
+    assert log_of(node.files)[-1] == ["Config a", "Config b"]
+    assert node.files.syncs > syncs
+    after_power_cut = VirtualFiles(node.disk.crash(0))
+    assert log_of(after_power_cut) == log_of(node.files)
+
+
+async def test_perform_returns_the_operations_result() -> None:
+    metadata = await started(new_node())
+    assert await metadata.perform(planning(set_config("a"), result="done")) == "done"
+
+
+async def test_an_operation_with_nothing_to_write_writes_nothing() -> None:
+    node = new_node()
+    metadata = await started(node)
+    before, syncs = metadata.image, node.files.syncs
+    assert await metadata.perform(planning(result=5)) == 5
+    assert metadata.image is before
+    assert node.files.syncs == syncs
+
+
+async def test_an_operation_that_raises_leaves_nothing() -> None:
+    metadata = await started(new_node())
+    before = metadata.image
+
+    def refuse(image: MetadataImage) -> Plan[None]:
+        raise KafkaError("no")
+
+    with pytest.raises(KafkaError, match="no"):
+        await metadata.perform(refuse)
+    assert metadata.image is before
+    await metadata.commit([set_config("a")])
+
+
+async def test_records_that_contradict_the_state_are_not_written() -> None:
+    node = new_node()
+    metadata = await started(node)
+    before = log_of(node.files)
+    with pytest.raises(InvalidMetadata):
+        await metadata.commit([new_topic(1), new_topic(1)])
+    assert log_of(node.files) == before
+    await metadata.commit([new_topic(1)])
+    assert "topic-1" in metadata.image.topics_by_name
+
+
+async def test_records_too_large_for_a_batch_are_not_written() -> None:
+    node = new_node()
+    metadata = await started(node)
+    before = log_of(node.files)
+    with pytest.raises(BatchTooLarge):
+        await metadata.commit([set_config(f"c{number}", "x" * 32000) for number in range(300)])
+    assert log_of(node.files) == before
+    assert configs(metadata.image) == {}
+    await metadata.commit([set_config("a")])
+    assert configs(metadata.image) == {"a": "1"}
+
+
+async def test_very_many_records_go_in_several_batches() -> None:
+    node = new_node()
+    metadata = await started(node)
+    seen: list[int] = []
+    metadata.subscribe(lambda delta: seen.append(len(delta.records)))
+    await metadata.commit([new_topic(number) for number in range(MAX_RECORDS + 1)])
+    assert seen == [MAX_RECORDS, 1]
+    assert [len(batch) for batch in log_of(node.files)[-2:]] == [MAX_RECORDS, 1]
+
+
+# Together
+
+
+def slow_node() -> VirtualNode:
+    """A disk that takes up to a second to begin, and another to answer."""
+    node = new_node()
+    node.offload.delay_seconds = 1.0
+    return node
+
+
+async def test_commits_that_arrive_together_share_flushes(autojump_clock: object) -> None:
+    node = slow_node()
+    metadata = await started(node)
+    before = node.files.syncs
+    await metadata.commit([set_config("a")])
+    alone = node.files.syncs
+    async with trio.open_nursery() as nursery:
+        for number in range(100):
+            nursery.start_soon(metadata.commit, [new_topic(number)])
+    assert len(metadata.image.topics_by_name) == 100
+    together = node.files.syncs - alone
+    assert together <= 2 * (alone - before), "one under way, one for all who came meanwhile"
+
+
+async def test_an_operation_sees_what_was_decided_but_not_yet_committed(
+    autojump_clock: object,
+) -> None:
+    metadata = await started(slow_node())
+    decided = []
+
+    def take_next(image: MetadataImage) -> Plan[int]:
+        assert set(configs(metadata.image)) <= set(configs(image))
+        number = len(configs(image))
+        decided.append(number)
+        return Plan([set_config(f"n{number}")], number)
+
+    results = []
+
+    async def one() -> None:
+        results.append(await metadata.perform(take_next))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(one)
+    assert decided == list(range(20))
+    assert sorted(results) == list(range(20))
+
+
+async def test_an_answer_that_rests_on_pending_commits_waits_for_them(
+    autojump_clock: object,
+) -> None:
+    metadata = await started(slow_node())
+
+    def there(image: MetadataImage) -> Plan[bool]:
+        return Plan([], "a" in configs(image))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(metadata.commit, [set_config("a")])
+        await trio.testing.wait_all_tasks_blocked()
+        assert "a" not in configs(metadata.image)
+        assert await metadata.perform(there)
+        assert "a" in configs(metadata.image)
+
+
+async def test_uncommitted_state_is_not_shown(autojump_clock: object) -> None:
+    metadata = await started(slow_node())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(metadata.commit, [set_config("a")])
+        await trio.testing.wait_all_tasks_blocked()
+        assert configs(metadata.image) == {}
+    assert configs(metadata.image) == {"a": "1"}
+
+
+async def test_a_commit_that_is_written_is_not_cancelled(autojump_clock: object) -> None:
+    node = slow_node()
+    metadata = await started(node)
+    with trio.move_on_after(0.1) as scope:
+        await metadata.commit([set_config("a")])
+    assert scope.cancel_called
+    assert configs(metadata.image) == {"a": "1"}
+    await metadata.commit([set_config("b")])
+    assert configs(metadata.image) == {"a": "1", "b": "1"}
+
+
+async def test_who_waits_for_anothers_flush_is_not_cancelled_either(
+    autojump_clock: object,
+) -> None:
+    metadata = await started(slow_node())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(metadata.commit, [set_config("a")])
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(0.1):
+            await metadata.commit([set_config("b")])
+        assert configs(metadata.image) == {"a": "1", "b": "1"}
+
+
+# Listeners
+
+
+async def test_listeners_hear_of_every_commit_in_order(autojump_clock: object) -> None:
+    metadata = await started(slow_node())
+    heard: list[tuple[str, int, int]] = []
+
+    def listen(who: str) -> None:
+        def tell(delta: MetadataDelta) -> None:
+            assert delta.image is metadata.image
+            heard.append((who, delta.before.offset, delta.image.offset))
+
+        metadata.subscribe(tell)
+
+    listen("first")
+    listen("second")
+    start = metadata.image.offset
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(metadata.commit, [new_topic(2 * number), new_topic(2 * number + 1)])
+    offsets = range(start, start + 10, 2)
+    assert heard == [(who, offset, offset + 2) for offset in offsets for who in ("first", "second")]
+
+
+async def test_who_unsubscribed_hears_nothing() -> None:
+    metadata = await started(new_node())
+    heard: list[MetadataDelta] = []
+    unsubscribe = metadata.subscribe(heard.append)
+    await metadata.commit([set_config("a")])
+    unsubscribe()
+    unsubscribe()
+    await metadata.commit([set_config("b")])
+    assert [len(delta.records) for delta in heard] == [1]
+
+
+async def test_listeners_hear_before_the_committer_goes_on() -> None:
+    metadata = await started(new_node())
+    heard: list[MetadataDelta] = []
+    metadata.subscribe(heard.append)
+    await metadata.commit([new_topic(1)])
+    (delta,) = heard
+    assert [topic.name for topic in delta.created_topics.values()] == ["topic-1"]
+
+
+# Before and after
+
+
+async def test_nothing_is_committed_before_the_start_or_after_the_end() -> None:
+    node = new_node()
+    metadata: Metadata = metadata_on(node.seams)
+    with pytest.raises(NotController):
+        await metadata.commit([set_config("a")])
+    await metadata.close()
+    metadata = await started(node)
+    await metadata.close()
+    await metadata.close()
+    with pytest.raises(NotController):
+        await metadata.commit([set_config("a")])
+
+
+async def test_closing_waits_for_what_is_under_way(autojump_clock: object) -> None:
+    node = slow_node()
+    metadata = await started(node)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(metadata.commit, [set_config("a")])
+        await trio.testing.wait_all_tasks_blocked()
+        await metadata.close()
+    assert configs(metadata.image) == {"a": "1"}

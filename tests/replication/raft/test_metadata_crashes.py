@@ -1,0 +1,235 @@
+"""Power lost at every sync, failing and full disks.
+
+What must hold after a cut: every commit that returned is there, whole; of those that were under way
+a prefix is there, each whole or not at all; the node starts, leads a new epoch, and commits again.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+
+import pytest
+import trio
+
+from odradek.protocol.errors import KafkaError
+from odradek.replication.raft.metadata import Metadata
+from odradek.replication.raft.metadata_log import MetadataLogSettings
+from odradek.storage.errors import DiskFull, LogFailed
+from odradek.testing.power import NodeCrashed
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_world import VirtualNode, VirtualWorld
+from tests.replication.raft.nodes import (
+    LOG_DIRECTORY,
+    ROOT,
+    configs,
+    names,
+    new_node,
+    set_config,
+    started,
+)
+
+COMMITS = 6
+SEEDS = range(6)
+
+
+def pair(number: int) -> list[object]:
+    """One commit: two records that come and go together."""
+    return [set_config(f"a{number}"), set_config(f"b{number}")]
+
+
+def whole_pairs(metadata: Metadata) -> int:
+    """How many commits are in the image; each is whole, none is missing before another."""
+    found = configs(metadata.image)
+    count = len(found) // 2
+    assert set(found) == {f"{letter}{number}" for number in range(count) for letter in "ab"}
+    return count
+
+
+async def life(node: VirtualNode, acknowledged: list[int]) -> None:
+    """Start, commit, take snapshots on the way, restart in the middle, end in order."""
+    settings = MetadataLogSettings(retention_bytes=1500)
+    metadata = await started(node, settings=settings)
+    number = whole_pairs(metadata)
+    while number < COMMITS:
+        await metadata.commit(pair(number))
+        number += 1
+        acknowledged.append(number)
+        if number % 2 == 0:
+            await metadata.take_snapshot()
+        if number == COMMITS // 2:
+            await metadata.close()
+            metadata = await started(node, settings=settings)
+            assert whole_pairs(metadata) == number
+    await metadata.close()
+
+
+async def syncs_of_a_life() -> int:
+    node = new_node()
+    await life(node, [])
+    return node.files.syncs
+
+
+async def recover(disk: VirtualDisk, acknowledged: list[int], under_way: int) -> None:
+    node = VirtualWorld(3).node("after", disk)
+    metadata = await started(node)
+    found = whole_pairs(metadata)
+    least = acknowledged[-1] if acknowledged else 0
+    assert least <= found <= under_way
+    epoch = metadata.leader_epoch
+    await metadata.commit(pair(found))
+    await metadata.close()
+    last = await started(VirtualWorld(4).node("last", disk))
+    assert whole_pairs(last) == found + 1
+    assert last.leader_epoch == epoch + 1
+
+
+@pytest.mark.parametrize("at", ["begins", "is done"])
+async def test_power_lost_at_every_sync(at: str) -> None:
+    for sync in range(1, await syncs_of_a_life() + 1):
+        node = new_node()
+        if at == "begins":
+            node.files.cut_power_at(sync)
+        else:
+            node.files.cut_power_after(sync)
+        acknowledged: list[int] = []
+        with suppress(NodeCrashed):
+            await life(node, acknowledged)
+        assert not node.power.on
+        under_way = min((acknowledged[-1] if acknowledged else 0) + 1, COMMITS)
+        for seed in SEEDS:
+            await recover(node.disk.crash(seed), acknowledged, under_way)
+
+
+async def test_power_lost_again_while_recovering() -> None:
+    node = new_node()
+    total = await syncs_of_a_life()
+    node.files.cut_power_at(total // 2)
+    acknowledged: list[int] = []
+    with pytest.raises(NodeCrashed):
+        await life(node, acknowledged)
+    for seed in range(10):
+        disk = node.disk.crash(seed)
+        for sync in range(1, 12):
+            second = VirtualWorld(seed).node("second", disk.crash(seed))
+            second.files.cut_power_at(sync)
+            with pytest.raises(NodeCrashed):
+                await life(second, [])
+            await recover(second.disk.crash(sync), acknowledged, COMMITS)
+
+
+async def test_power_lost_with_many_commits_under_way(autojump_clock: object) -> None:
+    """Shared flushes: whatever was acknowledged is there, of the rest a prefix."""
+    for seed in range(20):
+        node = new_node(VirtualWorld(seed))
+        node.offload.delay_seconds = 1.0
+        metadata = await started(node)
+        acknowledged: list[int] = []
+        async with trio.open_nursery() as nursery:
+            for number in range(40):
+                nursery.start_soon(_commit_later, metadata, number, acknowledged)
+            await trio.sleep(0.5 + seed * 0.1)
+            node.power.cut()
+        await recover(node.disk.crash(seed), sorted(acknowledged), 40)
+
+
+async def _commit_later(metadata: Metadata, number: int, acknowledged: list[int]) -> None:
+    await trio.sleep(number * 0.05)
+    with suppress(NodeCrashed):
+        await metadata.commit(pair(number))
+        acknowledged.append(number + 1)
+
+
+# Disks that fail
+
+
+async def test_a_failed_flush_is_final() -> None:
+    node = new_node()
+    metadata = await started(node)
+    await metadata.commit([set_config("a")])
+    node.disk.fail(f"{LOG_DIRECTORY}/*.log", errno.EIO, {"sync"})
+    with pytest.raises(LogFailed):
+        await metadata.commit([set_config("b")])
+    assert metadata.failed.is_set()
+    node.disk.heal()
+    with pytest.raises(LogFailed):
+        await metadata.commit([set_config("c")])
+    assert configs(metadata.image) == {"a": "1"}
+    await metadata.close()
+
+
+async def test_everyone_who_waits_hears_of_a_failed_flush(autojump_clock: object) -> None:
+    node = new_node()
+    node.offload.delay_seconds = 1.0
+    metadata = await started(node)
+    node.disk.fail(f"{LOG_DIRECTORY}/*.log", errno.EIO, {"sync"})
+    failures = []
+
+    async def one(number: int) -> None:
+        with pytest.raises(LogFailed):
+            await metadata.commit([set_config(f"c{number}")])
+        failures.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(one, number)
+    assert sorted(failures) == [0, 1, 2, 3, 4]
+    assert configs(metadata.image) == {}
+
+
+async def test_a_failed_write_is_final() -> None:
+    node = new_node()
+    metadata = await started(node)
+    node.disk.fail(f"{LOG_DIRECTORY}/*.log", errno.EIO, {"write"})
+    with pytest.raises(LogFailed):
+        await metadata.commit([set_config("a")])
+    assert metadata.failed.is_set()
+    assert configs(metadata.image) == {}
+
+
+async def test_a_full_disk_refuses_and_goes_on_when_there_is_room() -> None:
+    disk = VirtualDisk()
+    mount = disk.mount(ROOT)
+    node = VirtualWorld().node("node", disk)
+    metadata = await started(node)
+    await metadata.commit([set_config("a")])
+    room = mount.capacity_bytes
+    mount.capacity_bytes = mount.used_bytes
+    with pytest.raises(DiskFull):
+        await metadata.commit([set_config("b", "x" * 1000)])
+    assert not metadata.failed.is_set()
+    mount.capacity_bytes = room
+    await metadata.commit([set_config("c")])
+    assert configs(metadata.image) == {"a": "1", "c": "1"}
+    await metadata.close()
+    assert configs((await started(VirtualWorld(1).node("again", disk))).image) == {
+        "a": "1",
+        "c": "1",
+    }
+
+
+async def test_a_snapshot_that_does_not_fit_is_given_up(autojump_clock: object) -> None:
+    disk = VirtualDisk()
+    mount = disk.mount(ROOT)
+    world = VirtualWorld()
+    node = world.node("node", disk)
+    metadata = await started(node)
+    room = mount.capacity_bytes
+    async with trio.open_nursery() as nursery:
+        await nursery.start(metadata.run)
+        mount.capacity_bytes = mount.used_bytes
+        world.clock.advance(3601)
+        await trio.sleep(120)
+        assert len(names(node.files, ".checkpoint")) == 1
+        assert names(node.files, ".part") == []
+        mount.capacity_bytes = room
+        await trio.sleep(120)
+        assert len(names(node.files, ".checkpoint")) == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_directory_that_cannot_be_written_does_not_start() -> None:
+    node = new_node()
+    node.disk.make_read_only(f"{ROOT}*")
+    with pytest.raises((OSError, KafkaError)):
+        await started(node)

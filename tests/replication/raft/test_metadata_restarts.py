@@ -1,0 +1,427 @@
+"""Restarts: the image is what it was, whatever there is to read it from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+import trio
+
+from odradek.protocol.records.control import ControlType
+from odradek.protocol.schemas import control_records
+from odradek.protocol.schemas.cluster_records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+)
+from odradek.protocol.schemas.quorum_state import decode_quorum_state
+from odradek.protocol.schemas.serde import encode_metadata_record
+from odradek.replication.controller.errors import InvalidMetadata
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.raft.bootstrap import quorum_records
+from odradek.replication.raft.errors import InvalidQuorum
+from odradek.replication.raft.metadata import Metadata
+from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
+from odradek.replication.raft.snapshots import SnapshotId, SnapshotStore
+from odradek.replication.raft.voters import Voter
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_world import VirtualNode, VirtualWorld
+from tests.replication.raft.nodes import (
+    DIRECTORY_ID,
+    LOG_DIRECTORY,
+    ROOT,
+    configs,
+    log_of,
+    metadata_on,
+    names,
+    new_node,
+    new_topic,
+    set_config,
+    started,
+)
+
+
+def state(image: MetadataImage) -> MetadataImage:
+    """Without what each epoch changes: its number, the offset, the controller's incarnation."""
+    return replace(image, offset=0, epoch=0, timestamp_ms=0, controllers={})
+
+
+def again(node: VirtualNode) -> VirtualNode:
+    return VirtualWorld(1).node("again", node.disk)
+
+
+def raw_log(disk: VirtualDisk, *, formatted: bool = True) -> MetadataLog:
+    """The log of a node that does not run, to write into."""
+    node = VirtualWorld(2).node("raw", disk)
+    if not formatted:
+        node.files.make_directory(LOG_DIRECTORY)
+    log = MetadataLog(node.files, ROOT, node.seams.clock, MetadataLogSettings())
+    log.open()
+    return log
+
+
+# Orderly restarts
+
+
+async def test_the_image_is_there_again() -> None:
+    node = new_node()
+    metadata = await started(node)
+    for number in range(20):
+        await metadata.commit([new_topic(number), set_config(f"c{number}")])
+    await metadata.close()
+    restarted = await started(again(node))
+    assert state(restarted.image) == state(metadata.image)
+    assert restarted.leader_epoch == 2
+    assert restarted.image.offset == metadata.image.offset + 2
+    assert restarted.quorum.voters == metadata.quorum.voters
+
+
+async def test_each_start_is_an_epoch() -> None:
+    node = new_node()
+    for epoch in range(1, 5):
+        metadata = await started(again(node))
+        assert metadata.leader_epoch == epoch
+        stored = decode_quorum_state(node.files.read(LOG_DIRECTORY / "quorum-state"))
+        assert (stored.leader_id, stored.leader_epoch, stored.voted_id) == (1, epoch, -1)
+        await metadata.close()
+    assert [batch for batch in log_of(node.files) if "LEADER_CHANGE" in batch] == [
+        ["LEADER_CHANGE", "KRAFT_VERSION", "KRAFT_VOTERS"],
+        ["LEADER_CHANGE"],
+        ["LEADER_CHANGE"],
+        ["LEADER_CHANGE"],
+    ]
+
+
+async def test_a_lost_quorum_state_file_does_not_bring_an_epoch_back() -> None:
+    node = new_node()
+    for _ in range(3):
+        await (await started(again(node))).close()
+    node.files.remove(LOG_DIRECTORY / "quorum-state")
+    assert (await started(again(node))).leader_epoch == 4
+
+
+async def test_a_torn_tail_is_cut() -> None:
+    node = new_node()
+    metadata = await started(node)
+    await metadata.commit([set_config("a")])
+    await metadata.close()
+    segment = node.files.open(LOG_DIRECTORY / "00000000000000000000.log", write=True)
+    whole = segment.read_at(0, segment.size)
+    segment.append_v([whole[:100]])
+    segment.close()
+    restarted = await started(again(node))
+    assert configs(restarted.image) == {"a": "1"}
+    await restarted.commit([set_config("b")])
+    assert log_of(node.files)[-1] == ["Config b"]
+
+
+# Snapshots
+
+
+async def test_a_snapshot_holds_the_image() -> None:
+    node = new_node()
+    metadata = await started(node)
+    await metadata.commit([new_topic(1), set_config("a")])
+    snapshot = await metadata.take_snapshot()
+    assert snapshot == SnapshotId(metadata.image.offset + 1, 1)
+    contents = log_of(node.files, LOG_DIRECTORY / snapshot.file_name)
+    assert contents[0] == ["SNAPSHOT_HEADER", "KRAFT_VERSION", "KRAFT_VOTERS"]
+    assert contents[1][0] == "FeatureLevel metadata.version"
+    assert contents[-1] == ["SNAPSHOT_FOOTER"]
+    assert await metadata.take_snapshot() is None, "nothing happened since"
+
+
+async def test_a_restart_reads_the_snapshot_and_the_log_after_it() -> None:
+    node = new_node()
+    metadata = await started(node)
+    await metadata.commit([set_config("before")])
+    snapshot = await metadata.take_snapshot()
+    assert snapshot is not None
+    await metadata.commit([set_config("after")])
+    await metadata.close()
+    _blank_log_below(node, snapshot)
+    restarted = await started(again(node))
+    assert configs(restarted.image) == {"before": "1", "after": "1"}
+    assert state(restarted.image) == state(metadata.image)
+    assert restarted.quorum.voters == metadata.quorum.voters
+    assert restarted.kraft_version == 1
+
+
+def _blank_log_below(node: VirtualNode, snapshot: SnapshotId) -> None:
+    """Make the log begin at a snapshot, as pruning does once a segment is full."""
+    log = raw_log(node.disk)
+    kept = [bytes(batch.view) for found in log.batches(snapshot.end_offset) for batch in found]
+    log.close()
+    for name in node.files.list(LOG_DIRECTORY):
+        if name.endswith((".log", ".index", ".timeindex", ".snapshot")) or name.startswith(
+            "leader"
+        ):
+            node.files.remove(LOG_DIRECTORY / name)
+    segment = node.files.open(LOG_DIRECTORY / f"{snapshot.end_offset:020d}.log", create=True)
+    segment.append_v(kept)
+    segment.close()
+
+
+async def test_a_log_without_its_beginning_needs_a_snapshot() -> None:
+    node = new_node()
+    metadata = await started(node)
+    await metadata.commit([set_config("before")])
+    snapshot = await metadata.take_snapshot()
+    assert snapshot is not None
+    await metadata.commit([set_config("after")])
+    await metadata.close()
+    _blank_log_below(node, snapshot)
+    node.files.remove(LOG_DIRECTORY / snapshot.file_name)
+    with pytest.raises(InvalidMetadata, match="no snapshot holds what was before"):
+        await started(again(node))
+
+
+async def test_a_log_that_ends_before_the_snapshot_starts_anew_after_it() -> None:
+    node = new_node()
+    metadata = await started(node)
+    await metadata.commit([set_config("a")])
+    snapshot = await metadata.take_snapshot()
+    assert snapshot is not None
+    await metadata.close()
+    for name in names(node.files, ".log"):
+        node.files.open(LOG_DIRECTORY / name, write=True).truncate(0)
+    restarted = await started(again(node))
+    assert configs(restarted.image) == {"a": "1"}
+    assert restarted.image.offset > snapshot.end_offset
+    await restarted.commit([set_config("b")])
+    await restarted.close()
+    assert configs((await started(again(node))).image) == {"a": "1", "b": "1"}
+
+
+async def test_a_damaged_snapshot_is_not_believed() -> None:
+    node = new_node()
+    metadata = await started(node)
+    await metadata.commit([set_config("a")])
+    snapshot = await metadata.take_snapshot()
+    assert snapshot is not None
+    await metadata.close()
+    path = LOG_DIRECTORY / snapshot.file_name
+    whole = node.files.read(path)
+    for damaged in (whole[:-75], whole[75:], whole + whole[-75:], b"", whole[:200] + whole[201:]):
+        node.files.write_new(path, damaged)
+        with pytest.raises(InvalidMetadata, match=snapshot.file_name):
+            await started(again(node))
+    node.files.write_new(path, whole)
+    assert configs((await started(again(node))).image) == {"a": "1"}
+
+
+async def test_what_a_crash_left_of_a_snapshot_is_removed() -> None:
+    node = new_node()
+    await (await started(node)).close()
+    for name in (
+        "00000000000000000099-0000000001.checkpoint.part",
+        "00000000000000000098-0000000001-123.checkpoint.part",
+        "00000000000000000097-0000000001.checkpoint.deleted",
+    ):
+        node.files.write_new(LOG_DIRECTORY / name, b"half")
+    await started(again(node))
+    assert names(node.files, ".part") == []
+    assert names(node.files, ".deleted") == []
+
+
+# Metadata transactions (KIP-868)
+
+
+async def test_a_transaction_that_was_left_open_is_aborted() -> None:
+    node = new_node()
+    await (await started(node)).close()
+    log = raw_log(node.disk)
+    begin = BeginTransactionRecord(name="left open")
+    log.append([encode_metadata_record(each) for each in (set_config("a"), begin)], 1)
+    log.append([encode_metadata_record(set_config("b"))], 1)
+    log.close()
+    restarted = await started(again(node))
+    assert configs(restarted.image) == {"a": "1"}
+    assert ["AbortTransaction"] in log_of(node.files)
+    await restarted.commit([set_config("c")])
+    await restarted.close()
+    assert configs((await started(again(node))).image) == {"a": "1", "c": "1"}
+
+
+async def test_a_bootstrap_that_was_cut_off_is_done_again() -> None:
+    node = new_node()
+    await (await started(node)).close()
+    for name in node.files.list(LOG_DIRECTORY):
+        if not name.endswith(".checkpoint"):
+            node.files.remove(LOG_DIRECTORY / name)
+    log = raw_log(node.disk)
+    log.append_control([(ControlType.LEADER_CHANGE, _leader_change(1))], 1)
+    half = [
+        BeginTransactionRecord(name="Bootstrap records"),
+        FeatureLevelRecord(name="metadata.version", feature_level=30),
+    ]
+    log.append([encode_metadata_record(each) for each in half], 1)
+    log.close()
+    restarted = await started(again(node))
+    assert log_of(node.files)[3][:2] == ["AbortTransaction", "BeginTransaction Bootstrap records"]
+    assert restarted.image.features["group.version"] == 1
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a_transaction_over_several_batches(commit: bool) -> None:
+    node = new_node()
+    await (await started(node)).close()
+    log = raw_log(node.disk)
+    end = EndTransactionRecord() if commit else AbortTransactionRecord()
+    for record in (BeginTransactionRecord(), set_config("a"), set_config("b"), end):
+        log.append([encode_metadata_record(record)], 1)
+    log.close()
+    restarted = await started(again(node))
+    assert configs(restarted.image) == ({"a": "1", "b": "1"} if commit else {})
+
+
+# Other quorums
+
+
+def _leader_change(*voters: int) -> control_records.LeaderChangeMessage:
+    who = tuple(control_records.Voter(voter_id=voter) for voter in voters)
+    return control_records.LeaderChangeMessage(leader_id=voters[0], voters=who, granting_voters=who)
+
+
+async def test_the_directory_of_another_node_is_refused() -> None:
+    node = new_node()
+    await (await started(node)).close()
+    with pytest.raises(InvalidQuorum, match=r"quorum of the nodes \[1\]; this node, 2"):
+        await started(again(node), node_id=2)
+
+
+async def test_a_directory_with_another_id_is_refused() -> None:
+    node = new_node()
+    await (await started(node)).close()
+    with pytest.raises(InvalidQuorum, match=r"meta\.properties"):
+        await started(again(node), directory_id=UUID(int=(1 << 127) + 99))
+
+
+async def test_one_of_several_voters_is_refused() -> None:
+    node = new_node()
+    log = raw_log(node.disk, formatted=False)
+    others = [Voter(1, DIRECTORY_ID), Voter(2, UUID(int=(1 << 127) + 8))]
+    log.append_control(
+        [(ControlType.LEADER_CHANGE, _leader_change(1, 2)), *quorum_records(1, others)], 1
+    )
+    log.close()
+    with pytest.raises(InvalidQuorum, match=r"\[1, 2\]"):
+        await started(again(node))
+
+
+async def test_a_static_quorum_of_this_node_alone_is_taken_over() -> None:
+    """A directory that was formatted with controller.quorum.voters has no voters in the log."""
+    node = new_node()
+    log = raw_log(node.disk, formatted=False)
+    log.append_control([(ControlType.LEADER_CHANGE, _leader_change(1))], 1)
+    levels = [FeatureLevelRecord(name="metadata.version", feature_level=20)]
+    log.append([encode_metadata_record(each) for each in levels], 1)
+    log.close()
+    metadata = await started(again(node))
+    assert (metadata.kraft_version, metadata.leader_epoch) == (0, 2)
+    assert "kraft.version" not in metadata.finalized_features
+    assert metadata.image.features == {"metadata.version": 20}
+    await metadata.commit([set_config("a")])
+    snapshot = await metadata.take_snapshot()
+    assert snapshot is not None
+    assert log_of(node.files, LOG_DIRECTORY / snapshot.file_name)[0] == ["SNAPSHOT_HEADER"]
+    await metadata.close()
+    assert configs((await started(again(node))).image) == {"a": "1"}
+
+
+async def test_a_static_quorum_of_several_is_refused() -> None:
+    node = new_node()
+    log = raw_log(node.disk, formatted=False)
+    log.append_control([(ControlType.LEADER_CHANGE, _leader_change(1, 2, 3))], 1)
+    log.close()
+    with pytest.raises(InvalidQuorum, match=r"\[1, 2, 3\]"):
+        await started(again(node))
+
+
+# In the background
+
+
+async def test_snapshots_are_taken_by_bytes_and_old_ones_pruned(autojump_clock: object) -> None:
+    settings = MetadataLogSettings(
+        segment_bytes=16_384, snapshot_bytes=20_000, retention_bytes=60_000
+    )
+    node = new_node()
+    metadata = await started(node, settings=settings)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(metadata.run)
+        for number in range(2000):
+            await metadata.commit([set_config(f"c{number % 50}", f"value {number}" * 5)])
+            if number % 50 == 0:
+                await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    kept = names(node.files, ".checkpoint")
+    assert 1 <= len(kept) <= 30
+    assert "00000000000000000000-0000000000.checkpoint" not in kept
+    segments = names(node.files, ".log")
+    assert "00000000000000000000.log" not in segments
+    assert sum(node.files.file_size(LOG_DIRECTORY / name) for name in [*kept, *segments]) < 130_000
+    await metadata.close()
+    restarted = await started(again(node), settings=settings)
+    assert state(restarted.image) == state(metadata.image)
+
+
+async def test_a_snapshot_is_due_after_its_time_if_anything_happened(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    world = VirtualWorld()
+    node = new_node(world)
+    metadata = await started(node)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(metadata.run)
+        await trio.sleep(120)
+        assert len(names(node.files, ".checkpoint")) == 1
+        world.clock.advance(3601)
+        await trio.sleep(120)
+        assert len(names(node.files, ".checkpoint")) == 2
+        world.clock.advance(3601)
+        await trio.sleep(120)
+        assert len(names(node.files, ".checkpoint")) == 2, "nothing happened since"
+        nursery.cancel_scope.cancel()
+
+
+async def test_snapshots_older_than_retention_go(autojump_clock: object) -> None:
+    world = VirtualWorld()
+    node = new_node(world)
+    metadata = await started(node, settings=MetadataLogSettings(retention_ms=60_000))
+    await metadata.commit([set_config("a")])
+    first = await metadata.take_snapshot()
+    world.clock.advance(30)
+    await metadata.commit([set_config("b")])
+    second = await metadata.take_snapshot()
+    assert first is not None
+    assert second is not None
+    assert len(names(node.files, ".checkpoint")) == 3
+    world.clock.advance(45)
+    await metadata.commit([set_config("c")])
+    third = await metadata.take_snapshot()
+    assert third is not None
+    assert names(node.files, ".checkpoint") == [second.file_name, third.file_name]
+
+
+# The store of snapshots
+
+
+def test_files_that_are_no_snapshots_are_left_alone() -> None:
+    node = new_node()
+    node.files.make_directory(LOG_DIRECTORY)
+    for name in ("leader-epoch-checkpoint", "partition.metadata", "00000000000000000099.snapshot"):
+        node.files.write_new(LOG_DIRECTORY / name, b"")
+    before = node.files.list(LOG_DIRECTORY)
+    store = SnapshotStore(node.files, LOG_DIRECTORY)
+    store.load()
+    assert store.newest is None
+    assert node.files.list(LOG_DIRECTORY) == before
+
+
+def test_metadata_is_made_of_its_seams_alone() -> None:
+    node = new_node()
+    metadata: Metadata = metadata_on(node.seams)
+    assert metadata.leader_id == -1
+    assert metadata.quorum.voters == ()
