@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -18,7 +19,6 @@ from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.coordinator_log import PartitionCoordinatorLog
 from odradek.broker.fetch_sessions import FetchSessions
 from odradek.broker.groups.config import OFFSETS_TOPIC, GroupConfig, InternalTopic
-from odradek.broker.groups.coordinator import GroupCoordinator
 from odradek.broker.partitions import PartitionTable
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.server import Endpoint, Server, open_listeners
@@ -45,6 +45,9 @@ from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import Intervals, LogManager
 
+if TYPE_CHECKING:
+    from odradek.broker.groups.coordinator import GroupCoordinator
+
 log = logging.getLogger("odradek.node")
 
 TRANSACTION_TOPIC = "__transaction_state"
@@ -69,7 +72,6 @@ class Broker:
     logs: LogManager
     metadata: Metadata
     partitions: PartitionTable
-    groups: GroupCoordinator
     endpoints: Sequence[Endpoint]
     broker_epoch: int
 
@@ -84,11 +86,21 @@ class Broker:
         self.producer_ids = ProducerIds(self._reserve_producer_ids)
         self.server = Server(self)
         self.turnstile = Turnstile()
-        self._closing = False
+        self._groups: GroupCoordinator | None = None
+        self._house: trio.Nursery | None = None
 
     @property
     def cluster_id(self) -> str:
         return self.directories.cluster_id
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        """The coordinator of groups; made when first asked for, many a broker never has a group."""
+        if self._groups is None:
+            assert self._house is not None
+            self._groups = self._new_group_coordinator()
+            self._house.start_soon(self._groups.run)
+        return self._groups
 
     @staticmethod
     def is_internal(topic: str) -> bool:
@@ -156,7 +168,6 @@ class Broker:
             on_role=self._role_changed,
             on_gone=self._partition_gone,
         )
-        self.groups = self._new_group_coordinator()
         self.metadata.subscribe(self._metadata_changed)
         try:
             await self._serve(task_status)
@@ -172,10 +183,10 @@ class Broker:
             raise CannotStart(_cannot_listen(self.config, error)) from None
         self.endpoints = [endpoint for endpoint, _ in opened]
         async with trio.open_nursery() as house:
+            self._house = house
             await house.start(self.metadata.run)
             await house.start(self.partitions.run)
             await house.start(self.logs.run)
-            await house.start(self.groups.run)
             await self._register()
             await self._set_aside_strays()
             await self.partitions.open_all()
@@ -248,6 +259,8 @@ class Broker:
         )
 
     def _new_group_coordinator(self) -> GroupCoordinator:
+        from odradek.broker.groups.coordinator import GroupCoordinator
+
         offsets_log = PartitionCoordinatorLog(
             OFFSETS_TOPIC,
             self.partitions.opened,
@@ -277,8 +290,8 @@ class Broker:
         if topics:
             self.logs.update_configs(topics)
         self.partitions.metadata_changed(delta)
-        if delta.deleted_topics:
-            self.groups.topics_deleted(
+        if delta.deleted_topics and self._groups is not None:
+            self._groups.topics_deleted(
                 [(topic.name, topic_id) for topic_id, topic in delta.deleted_topics.items()]
             )
 
@@ -297,8 +310,8 @@ class Broker:
             self.groups.resigned(partition.index)
 
     def _partition_gone(self, topic: str, index: int) -> None:
-        if topic == OFFSETS_TOPIC:
-            self.groups.resigned(index)
+        if topic == OFFSETS_TOPIC and self._groups is not None:
+            self._groups.resigned(index)
 
     def _directory_failed(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
         log.error(

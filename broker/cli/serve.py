@@ -89,6 +89,14 @@ def add_parser(
 def run(args: argparse.Namespace) -> int:
     """Serve; raises WrongUsage for a bad flag or config, CommandFailed for what keeps it from
     starting."""
+    gc.disable()  # until it is up: what a start makes stays, there is nothing to collect
+    try:
+        return _run(args)
+    finally:
+        gc.enable()
+
+
+def _run(args: argparse.Namespace) -> int:
     logging.basicConfig(
         stream=sys.stderr,
         level=args.log_level.upper(),
@@ -169,8 +177,7 @@ async def _serve(broker: Broker, topics: list[tuple[str, int]], port_file: str |
                 for name, partitions in topics:
                     await broker.ensure_topic(name, partitions)
                 _announce(broker, port_file)
-                gc.collect()
-                gc.freeze()  # what lives now lives to the end: not worth looking at again
+                nursery.start_soon(_settle, broker)
                 await broker.stopped.wait()
                 nursery.cancel_scope.cancel()
     except* (CannotStart, StorageLost, KafkaError, OSError) as group:
@@ -185,6 +192,15 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield from _leaves(error)
         else:
             yield error
+
+
+async def _settle(broker: Broker) -> None:
+    """Load what the first clients will need; from then on, collect garbage."""
+    from odradek.broker.warm_up import warm_up
+
+    await warm_up(broker.seams.clock)
+    gc.freeze()  # what lives now lives to the end: not worth looking at again
+    gc.enable()
 
 
 async def _stop_on_signal(signals: object, broker: Broker) -> None:

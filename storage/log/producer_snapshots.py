@@ -16,8 +16,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from struct import Struct
 
-from crc32c import crc32c
-
+from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import File, Files, Path
 from odradek.storage.log.names import DELETED, SNAPSHOT, file_name
 from odradek.storage.log.producers import KeptBatch, ProducerEntry, ProducerStates

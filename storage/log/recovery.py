@@ -34,8 +34,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from crc32c import crc32c
-
 from odradek.protocol.records.batch import (
     CRC_START,
     HEADER,
@@ -44,6 +42,7 @@ from odradek.protocol.records.batch import (
     MAGIC,
     Batch,
 )
+from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Files
 from odradek.storage.directories.failure import takes_offline
 from odradek.storage.log.epochs import LeaderEpochCache

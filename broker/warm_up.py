@@ -1,0 +1,62 @@
+"""After readiness: load what the first clients will ask for, while nobody waits for it.
+
+A start loads no more than its first answer needs. The rest, such as kio's schemas of the requests
+that every client sends and the coordinator of groups, would be loaded by the first client's first
+requests, a few milliseconds each. Here it is loaded one module at a time, with a pause after each in
+which whoever is ready runs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from odradek.protocol import apis, messages
+from odradek.seams.clock import Clock
+
+PAUSE_SECONDS = 0.002
+
+SCHEMAS = (
+    # what librdkafka asks in the order in which it asks, then what Java's client does
+    (apis.API_VERSIONS, 3),
+    (apis.METADATA, 12),
+    (apis.INIT_PRODUCER_ID, 4),
+    (apis.PRODUCE, 10),
+    (apis.FIND_COORDINATOR, 2),
+    (apis.JOIN_GROUP, 5),
+    (apis.SYNC_GROUP, 3),
+    (apis.OFFSET_FETCH, 7),
+    (apis.LIST_OFFSETS, 7),
+    (apis.FETCH, 16),
+    (apis.HEARTBEAT, 3),
+    (apis.OFFSET_COMMIT, 9),
+    (apis.CREATE_TOPICS, 4),
+    (apis.API_VERSIONS, 4),
+    (apis.METADATA, 13),
+    (apis.PRODUCE, 13),
+    (apis.FETCH, 18),
+)
+"""An API and the version that current clients pick."""
+
+MODULES = (
+    "odradek.protocol.schemas.topic_records",
+    "odradek.broker.groups.actions",
+    "odradek.broker.groups.offsets",
+    "odradek.broker.groups.classic",
+    "odradek.broker.groups.shard",
+    "odradek.protocol.schemas.group_records",
+    "odradek.broker.groups.coordinator",
+)
+"""In order of dependence, so that none brings more than itself."""
+
+
+async def warm_up(clock: Clock) -> None:
+    """Load all of these, a step at a time."""
+    for name in MODULES:
+        import_module(name)
+        await clock.sleep(PAUSE_SECONDS)
+    for api, version in SCHEMAS:
+        messages.warm(api.key, version)
+        await clock.sleep(PAUSE_SECONDS)
+
+
+__all__ = ["warm_up"]
