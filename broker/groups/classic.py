@@ -432,7 +432,8 @@ class ClassicGroup(Generations):
     def _leave(self, leaver: Leaver, actions: Actions) -> Left:
         member_id = leaver.member_id
         if member_id == NO_MEMBER_ID:
-            holder = self.roster.static.get(leaver.instance_id or "")
+            name = leaver.instance_id
+            holder = None if name is None else self.roster.static.get(name)
             error = NO_ERROR if holder is not None else ErrorCode.unknown_member_id
             member_id = holder or NO_MEMBER_ID
         elif member_id in self.roster.pending:
