@@ -29,9 +29,11 @@ def check_broker(config: ServerConfig) -> None:
     _check_replication(config)
     _check_quorum(config)
     _check_listeners(config)
+    _check_early_start(config)
     _check_network(config)
     _check_groups(config)
-    _check_remote(config)
+    if config.get_bool("remote.log.storage.system.enable"):
+        check_local_retention(config)
 
 
 def _check_logs(config: ServerConfig) -> None:
@@ -48,6 +50,9 @@ def _check_logs(config: ServerConfig) -> None:
         threads > 0 and config.get_int("log.cleaner.dedupe.buffer.size") // threads > 1024 * 1024,
         "log.cleaner.dedupe.buffer.size must be more than 1 MiB for each of log.cleaner.threads",
     )
+
+
+def _check_cordoned(config: ServerConfig) -> None:
     cordoned = config.get_list("cordoned.log.dirs")
     if "*" in cordoned:
         _require(len(cordoned) == 1, "cordoned.log.dirs is * alone, or a list of directories")
@@ -94,6 +99,12 @@ def _check_quorum(config: ServerConfig) -> None:
             not config.get_bool("controller.quorum.auto.join.enable"),
             "controller.quorum.auto.join.enable needs the controller role",
         )
+        unmapped = [name for name in names if name.upper() not in config.listener_protocols]
+        _require(
+            not unmapped,
+            "listener.security.protocol.map has no security protocol for"
+            f" {', '.join(unmapped)} of controller.listener.names",
+        )
         return
     _require(
         not voters or config.node_id in voters,
@@ -108,6 +119,11 @@ def _check_quorum(config: ServerConfig) -> None:
         _require(
             len(config.controller_listeners) == len(config.all_listeners),
             "a node without the broker role may listen on controller.listener.names only",
+        )
+        _require(
+            config["inter.broker.listener.name"] is None
+            or config.inter_broker_listener not in names,
+            "inter.broker.listener.name must be none of controller.listener.names",
         )
 
 
@@ -132,6 +148,11 @@ def _check_listeners(config: ServerConfig) -> None:
         f"advertised.listeners names {', '.join(sorted(advertised - listening))},"
         f" which listeners lacks; it has {', '.join(sorted(listening))}",
     )
+    _check_cordoned(config)
+
+
+def _check_early_start(config: ServerConfig) -> None:
+    listening = {endpoint.name for endpoint in config.all_listeners}
     if config.is_set("early.start.listeners"):
         controllers = {name.upper() for name in config.get_list("controller.listener.names")}
         for name in config.get_list("early.start.listeners"):
@@ -196,8 +217,11 @@ def _check_groups(config: ServerConfig) -> None:
     _check_order(config, "group.share.max.size", "group.share.max.share.sessions")
 
 
-def _check_remote(config: ServerConfig) -> None:
-    """Local retention lies within the whole one, where that is limited."""
+def check_local_retention(config: ServerConfig) -> None:
+    """Local retention lies within the whole one, where that is limited.
+
+    At start this matters with tiered storage alone; Kafka's dynamic changes keep to it always.
+    """
     log = config.log_config()
     for unit, total, local in (
         ("ms", log.retention_ms, log.local_retention_ms),

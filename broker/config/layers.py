@@ -103,10 +103,14 @@ def _clamp(values: dict[str, str], dynamic: Collection[str]) -> None:
 
 def parse_all(texts: Mapping[str, str]) -> dict[str, ConfigValue]:
     """The value of every broker config, and of listeners' own. Raises ConfigError."""
+    for name, row in BROKER.items():
+        if row.required and name not in texts:
+            raise ConfigError(f"{name} is not set, and has no default")
     values = {name: row.parse(texts.get(name, row.default)) for name, row in BROKER.items()}
-    for name in texts:
-        if name not in BROKER and (row := broker_row(name)) is not None:
-            values[name] = row.parse(texts[name])
+    for name in texts.keys() - BROKER.keys():
+        of_listener = broker_row(name)
+        if of_listener is not None:
+            values[name] = of_listener.parse(texts[name])
     return values
 
 

@@ -4,7 +4,7 @@ Precedence (KIP-226): dynamic for this broker > dynamic cluster default > static
 topic's configs lie above all of them (`log_config`).
 
 What Kafka insists on and a file may leave out here: a node without `process.roles` is a broker and
-the one controller of its own quorum (STANDALONE). Without any file, TEST_NODE lies below what the
+the one controller of its own quorum (STANDALONE), node 1 unless it says otherwise. Without any file, TEST_NODE lies below what the
 command line sets: the defaults of one node in a test, where Kafka's ask for three brokers.
 """
 
@@ -91,9 +91,10 @@ class ServerConfig:
         standalone = "process.roles" not in static
         if standalone:
             static = {**STANDALONE, **static}
-        number = static.get("node.id", static.get("broker.id", _NODE_ID))
-        static.setdefault("node.id", number)
-        static.setdefault("broker.id", number)
+        number = static.get("node.id", static.get("broker.id", _NODE_ID if standalone else None))
+        if number is not None:
+            static.setdefault("node.id", number)
+            static.setdefault("broker.id", number)
         dynamic_only = sorted(DYNAMIC_ONLY & static.keys())
         config = cls(
             Layers({name: text for name, text in static.items() if name not in DYNAMIC_ONLY}),
@@ -212,6 +213,11 @@ class ServerConfig:
             controller_names=self.get_list("controller.listener.names"),
             listeners=self.get_list("listeners"),
         )
+
+    @property
+    def listener_protocols(self) -> Mapping[str, str]:
+        """Listener name to security protocol, of all listeners that may be named."""
+        return self._protocols
 
     @cached_property
     def all_listeners(self) -> tuple[ListenerEndpoint, ...]:
@@ -338,6 +344,8 @@ class ServerConfig:
         """
         kept_cluster = _without_refused(cluster, of_broker=False)
         kept_broker = _without_refused(broker, of_broker=True)
+        if (kept_cluster, kept_broker) == (self.layers.cluster, self.layers.broker):
+            return
         try:
             self.with_dynamic(kept_cluster, kept_broker)
         except ConfigError as error:

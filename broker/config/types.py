@@ -135,6 +135,8 @@ def to_text(value: ConfigValue) -> str | None:
 
 def java_double(value: float) -> str:
     """A double as Java prints it: `0.5`, `1.0`, `1.7976931348623157E308`."""
+    if 1e-3 <= abs(value) < 1e7:  # nearly always; there Python prints it as Java does
+        return repr(value)
     from decimal import Decimal  # for this alone
 
     if value != value:

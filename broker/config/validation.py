@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import cast
 
+from odradek.broker.config.checks import check_local_retention
 from odradek.broker.config.layers import refused_dynamic
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.config.tables import BROKER, CLIENT_METRICS, GROUP, TOPIC
@@ -121,6 +122,8 @@ def _check_steps(old: ServerConfig, new: ServerConfig) -> None:
     """
     if new.all_listeners != old.all_listeners:
         raise ConfigError("listeners cannot be changed while this broker runs: restart it")
+    if new.log_config() != old.log_config():
+        check_local_retention(new)
     for name in _THREADS:
         before, after = old.get_int(name), new.get_int(name)
         if before != after and not max(1, before // 2) <= after <= before * 2:

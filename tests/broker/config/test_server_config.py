@@ -187,9 +187,16 @@ def test_what_is_warned_of() -> None:
         ({"group.streams.num.standby.replicas": "3"}, "group.streams.max.standby.replicas"),
         ({"group.share.assignors": "a,b"}, "exactly one"),
         ({"group.share.max.size": "300", "group.share.max.share.sessions": "299"}, "sessions"),
-        ({"log.local.retention.ms": "-1"}, "log.local.retention.ms"),
         (
-            {"log.local.retention.bytes": "11", "log.retention.bytes": "10"},
+            {"remote.log.storage.system.enable": "true", "log.local.retention.ms": "-1"},
+            "log.local.retention.ms",
+        ),
+        (
+            {
+                "remote.log.storage.system.enable": "true",
+                "log.local.retention.bytes": "11",
+                "log.retention.bytes": "10",
+            },
             "log.local.retention.bytes",
         ),
     ],
@@ -241,12 +248,35 @@ QUORUM = {
         ),
         ({"early.start.listeners": "OTHER"}, "early.start.listeners"),
         ({"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT"}, "CONTROLLER"),
+        (
+            {
+                "process.roles": "broker",
+                "controller.quorum.voters": "2@h:1",
+                "listeners": "PLAINTEXT://:9092",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT",
+            },
+            "CONTROLLER of controller.listener.names",
+        ),
+        (
+            {
+                "process.roles": "controller",
+                "listeners": "CONTROLLER://:9093",
+                "inter.broker.listener.name": "CONTROLLER",
+            },
+            "inter.broker.listener.name",
+        ),
     ],
 )
 def test_quorums_and_listeners_that_cannot_be(changes: dict[str, str], reason: str) -> None:
     ServerConfig.from_properties(QUORUM)
     with pytest.raises(ConfigError, match=reason):
         ServerConfig.from_properties({**QUORUM, **changes})
+
+
+@pytest.mark.parametrize("name", ["node.id", "controller.listener.names"])
+def test_what_a_quorum_needs_is_not_made_up(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is not set"):
+        ServerConfig.from_properties({key: QUORUM[key] for key in QUORUM if key != name})
 
 
 def test_several_listeners_with_names_of_their_own() -> None:
@@ -417,9 +447,10 @@ def test_layers_that_do_not_fit_together_change_nothing(
 ) -> None:
     config = of()
     config.apply_dynamic({"message.max.bytes": "7"}, {})
-    config.apply_dynamic({"message.max.bytes": "8", "log.local.retention.ms": "-1"}, {})
+    lags = {"log.cleaner.min.compaction.lag.ms": "2", "log.cleaner.max.compaction.lag.ms": "1"}
+    config.apply_dynamic({"message.max.bytes": "8", **lags}, {})
     assert config.get_int("message.max.bytes") == 7
-    assert "log.local.retention.ms" in caplog.text
+    assert "compaction.lag" in caplog.text
 
 
 def test_an_interval_between_assignments_is_kept_within_its_bounds() -> None:
