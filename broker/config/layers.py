@@ -107,7 +107,7 @@ def parse_all(texts: Mapping[str, str]) -> dict[str, ConfigValue]:
         if row.required and name not in texts:
             raise ConfigError(f"{name} is not set, and has no default")
     values = {name: row.parse(texts.get(name, row.default)) for name, row in BROKER.items()}
-    for name in texts.keys() - BROKER.keys():
+    for name in [name for name in texts if name not in BROKER]:
         of_listener = broker_row(name)
         if of_listener is not None:
             values[name] = of_listener.parse(texts[name])

@@ -83,6 +83,13 @@ units, the finer unit wins: `log.retention.ms` before `log.retention.minutes` be
 The file is Java's: `key=value`, `key: value` or `key value`, `#` and `!` for comments, a backslash
 at the end of a line to go on in the next, `\\u00e9` for characters. It may also be UTF-8.
 
+## Where this is not Kafka
+
+- Listeners are PLAINTEXT for now; a file that asks for SSL or SASL is refused.
+- `listeners` cannot be changed while the broker runs; the change is refused.
+- `${provider:path:key}` in a value is not looked up, and the file's author is warned.
+- What `metric.reporters` and other classes name is not loaded.
+
 ## One node
 """
 
