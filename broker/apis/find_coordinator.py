@@ -74,11 +74,23 @@ async def _find(key_type: int, key: str, ctx: RequestContext) -> tuple[int, Endp
         raise CoordinatorNotAvailable(f"{topic.name} can't be created: {error.message}") from None
     image = ctx.broker.metadata.image
     partitions = image.topics_by_name[topic.name].partitions
-    leader = image.brokers.get(partitions[partition_for(key, len(partitions))].leader)
+    index = partition_for(key, len(partitions))
+    leader = image.brokers.get(partitions[index].leader)
     endpoint = None if leader is None or leader.fenced else leader.endpoint(ctx.endpoint.name)
     if leader is None or endpoint is None:
         raise CoordinatorNotAvailable("its partition has no leader that this listener reaches")
+    if leader.id == ctx.broker.node_id:
+        await _open(topic.name, index, ctx)
     return leader.id, endpoint
+
+
+async def _open(topic: str, index: int, ctx: RequestContext) -> None:
+    """Have the partition open, and so served by its coordinator, when the client comes with its next
+    request; of a topic that was just made the others may still be opening."""
+    try:
+        await ctx.broker.partitions.get(topic, None, index)
+    except KafkaError as error:
+        raise CoordinatorNotAvailable(f"{topic}-{index} is not open: {error.message}") from None
 
 
 HANDLERS = {apis.FIND_COORDINATOR: find_coordinator}

@@ -71,11 +71,10 @@ class InternalTopics(Protocol):
     async def ensure_internal_topic(self, topic: InternalTopic) -> None:
         """Create the topic where it is missing; at once if it is there.
 
-        Returns when the metadata image has it with leaders, and those of its partitions that this
-        node leads are open and announced to their coordinator (`GroupCoordinator.elected`), so that
-        the next request to it is served. Raises KafkaError where it can't be created now (too few
-        brokers for its replication factor, no controller): the client is told
-        COORDINATOR_NOT_AVAILABLE and asks again.
+        Returns when the metadata image has it, with leaders. Raises KafkaError where it can't be
+        created now (too few brokers for its replication factor, no controller): the client is told
+        COORDINATOR_NOT_AVAILABLE and asks again. Its partitions need not be open: whoever needs one
+        opens that one, and the others follow in their own time.
         """
         ...
 

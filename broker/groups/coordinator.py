@@ -329,6 +329,16 @@ class GroupCoordinator:
                 results.append((group_id, error.code))
         return results
 
+    async def delete_all(self) -> None:
+        """Forget every group of the partitions led here, with members or without, and their offsets.
+
+        Not for clients: between two tests that share a broker. Members learn that they are unknown.
+        """
+        for led in list(self._led.values()):
+            if self._serving(led.partition) is led:
+                self._drive(led, None, led.shard.delete_all)
+                await self._committed(led)
+
     def list_groups(self, states: Collection[str], kinds: Collection[str]) -> list[ListedGroup]:
         """Groups of the partitions led here; see `Shard.list_groups`.
 

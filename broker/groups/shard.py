@@ -321,6 +321,19 @@ class Shard:
         records.append(Record(GroupKey(group_id), None))
         return _write(records, waiter, answer)
 
+    def delete_all(self, now: Now) -> Actions:
+        """Forget every group, members or not, and all offsets; who waits is told that it is unknown."""
+        actions = Actions()
+        for group in self.groups.values():
+            actions.replies += group.end(ErrorCode.unknown_member_id, now).replies
+        group_ids = dict.fromkeys((*self.groups, *self.offsets.groups()))
+        records = [Record(key, None) for each in group_ids for key in self.offsets.keys(each)]
+        records += [Record(GroupKey(each), None) for each in group_ids]
+        self.groups.clear()
+        if records:
+            actions.appends.append(Append(tuple(records)))
+        return actions
+
     def list_groups(self, states: Collection[str], kinds: Collection[str]) -> list[ListedGroup]:
         """Groups in one of these states and of one of these kinds, in lower case; empty is any."""
         return [

@@ -408,6 +408,28 @@ async def test_groups_are_deleted_with_their_offsets(clock: VirtualClock) -> Non
         assert [each.group_id for each in groups.list_groups([], [])] == ["g"]
 
 
+async def test_everything_is_forgotten_between_two_tests(clock: VirtualClock) -> None:
+    log = MemoryLog(3)
+    async with running(clock, log) as groups, trio.open_nursery() as nursery:
+        joined = await a_member(groups)
+        await groups.commit(a_commit(1, "simple"))
+        waiting = Asked(nursery, lambda: groups.join(a_join(fresh_id="2")))
+        await clock.settle()
+        await groups.delete_all()
+        assert groups.list_groups([], []) == []
+        assert groups.offset_count == 0
+        await clock.settle()
+        assert getattr(waiting.answer, "error", None) is ErrorCode.unknown_member_id
+        beat = Heartbeat("g", joined.member_id, None, joined.generation)
+        assert (await groups.heartbeat(beat)).error is ErrorCode.unknown_member_id
+        assert (await groups.join(a_join())).generation == 1
+        await groups.delete_all()
+    async with running(clock, log) as groups:
+        await clock.settle()
+        assert groups.list_groups([], []) == []
+        await clock.run_for(60)
+
+
 async def test_offsets_are_deleted_unless_somebody_reads_there(clock: VirtualClock) -> None:
     subscription = b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
     async with running(clock, MemoryLog()) as groups:

@@ -20,6 +20,7 @@ from odradek.broker.groups.config import (
     InternalTopic,
 )
 from odradek.broker.groups.coordinator import GroupCoordinator
+from odradek.broker.groups.store import partition_for
 from odradek.protocol import apis, messages
 from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -85,6 +86,9 @@ class Node:
         )
         for partition in range(4):
             self.groups.elected(partition, 0)
+        self.node_id = 1
+        self.partitions = self
+        self.opened: list[tuple[str, int]] = []
         self.ensured: list[InternalTopic] = []
         self.cannot_create: KafkaError | None = None
         orders = topic("orders", ORDERS_ID, 2)
@@ -98,6 +102,9 @@ class Node:
                 brokers={1: broker},
             )
         )
+
+    async def get(self, name: str, topic_id: None, index: int) -> None:
+        self.opened.append((name, index))
 
     async def ensure_internal_topic(self, wanted: InternalTopic) -> None:
         if self.cannot_create is not None:
@@ -581,6 +588,7 @@ async def test_find_coordinator(node: Node, version: int) -> None:
             assert (each.error_code, each.node_id, each.host, each.port) == (NONE, 1, "here", 9092)
         assert node.ensured[-1].name == name
         assert node.ensured[-1].configs["cleanup.policy"] == "compact"
+        assert node.opened[-2:] == [(name, partition_for(each, 50)) for each in "gh"]
 
 
 @pytest.mark.parametrize("version", apis.FIND_COORDINATOR.versions)
