@@ -387,7 +387,20 @@ def _without_refused(configs: Mapping[str, str], *, of_broker: bool) -> dict[str
 
 
 def _check_served(config: ServerConfig) -> None:
-    """What Kafka takes and this broker cannot do yet is refused, not passed over."""
+    """What Kafka takes and this broker cannot do yet is refused, not passed over: a node that began
+    a cluster of its own where it should join one would do harm."""
+    if config.process_roles != {"broker", "controller"}:
+        raise ConfigError.of(
+            "process.roles",
+            ",".join(config.get_list("process.roles")),
+            "a node that is not both is not supported yet, only broker,controller",
+        )
+    for name in ("controller.quorum.voters", "controller.quorum.bootstrap.servers"):
+        controllers = config.get_list(name)
+        if len(controllers) > 1:
+            raise ConfigError.of(
+                name, ",".join(controllers), "several controllers are not supported yet, only one"
+            )
     for endpoint in (*config.all_listeners, *config.advertised_listeners):
         if endpoint.security_protocol != "PLAINTEXT":
             raise ConfigError.of(

@@ -297,6 +297,24 @@ def test_several_listeners_with_names_of_their_own() -> None:
     assert config.inter_broker_listener == "OUTSIDE"
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {
+            "process.roles": "broker",
+            "controller.quorum.voters": "2@h:1",
+            "listeners": "PLAINTEXT://:9092",
+        },
+        {"process.roles": "controller", "listeners": "CONTROLLER://:9093"},
+        {"controller.quorum.voters": "1@localhost:9093,2@h:1"},
+        {"controller.quorum.voters": "", "controller.quorum.bootstrap.servers": "a:1,b:1"},
+    ],
+)
+def test_clusters_of_several_are_refused(changes: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="not supported yet"):
+        ServerConfig.from_properties({**QUORUM, **changes})
+
+
 def test_protocols_that_are_not_served_are_refused() -> None:
     with pytest.raises(ConfigError, match="SSL is not supported yet"):
         of(listeners="SSL://:9092", security_inter_broker_protocol="SSL")
