@@ -499,10 +499,13 @@ class GroupCoordinator:
         for group_id in list(led.shard.groups):
             if not led.serves or self._led.get(led.partition) is not led:
                 return
-            actions, count = led.shard.expire(group_id, self._now())
-            self.statistics.offset_expirations += count
-            self._perform(led, group_id, actions)
+            self._drive(led, group_id, partial(self._expire_group, led.shard, group_id))
             await turn.pass_on()
+
+    def _expire_group(self, shard: Shard, group_id: str, now: Now) -> Actions:
+        actions, count = shard.expire(group_id, now)
+        self.statistics.offset_expirations += count
+        return actions
 
     # Loading
 
@@ -522,11 +525,12 @@ class GroupCoordinator:
         loader = Loader(led.shard)
         try:
             await self._replay_all(led, loader)
-        except KafkaError as error:
+        except Exception as error:  # whatever stands there, it takes nothing else down
             log.error(
                 "partition %d of the offsets topic can't be loaded, its groups have no coordinator: %s",
                 led.partition,
                 error,
+                exc_info=not isinstance(error, KafkaError),
             )
             led.loading, led.failed = False, True
             self.statistics.failed_loads += 1
@@ -534,8 +538,9 @@ class GroupCoordinator:
         led.loading = False
         led.last_offset = loader.next_offset - 1
         self.statistics.loads += 1
-        for group_id, actions in led.shard.loaded(self._now()):
-            self._perform(led, group_id, actions)
+        for group_id in list(led.shard.groups):
+            if led.serves:
+                self._drive(led, group_id, partial(led.shard.loaded, group_id))
         log.info(
             "partition %d of the offsets topic: %d records gave %d groups and %d offsets in %.0f ms",
             led.partition,

@@ -31,11 +31,17 @@ from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.roster import Member, Roster
 from odradek.broker.groups.states import FOLLOWS, TABLE, Event, State, Step
 from odradek.broker.groups.subscription import CONSUMER_PROTOCOL, subscribed_topics
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 
 NO_ASSIGNMENT = b""
 RETRY_MS_MIN = 100
 """A rebalance that nobody joined is tried again after the rebalance timeout, but not sooner."""
+
+
+class ImpossibleGroup(KafkaError):
+    """A stored group that contradicts itself."""
+
+    code = ErrorCode.corrupt_message
 
 
 class Generations:
@@ -62,11 +68,16 @@ class Generations:
 
     @classmethod
     def from_stored(cls, group_id: str, stored: StoredGroup, config: GroupConfig) -> Self:
-        """The group that a record describes. `began` starts the timers once all is loaded."""
+        """The group that a record describes. `began` starts the timers once all is loaded.
+
+        Raises ImpossibleGroup for one that nobody can have written.
+        """
+        _check(stored)
         group = cls(group_id, config, Now(0, stored.state_timestamp_ms))
         group.generation = stored.generation
         group.protocol = stored.protocol
-        group.roster = Roster(stored.protocol_type or None, stored.leader)
+        is_led = any(each.member_id == stored.leader for each in stored.members)
+        group.roster = Roster(stored.protocol_type or None, stored.leader if is_led else None)
         recorded_ms = stored.state_timestamp_ms
         group.state_timestamp_ms = None if recorded_ms == -1 else recorded_ms
         for each in stored.members:
@@ -403,3 +414,13 @@ class Generations:
 
 def _is_due(deadline_ms: int | None, now: Now) -> bool:
     return deadline_ms is not None and deadline_ms <= now.monotonic_ms
+
+
+def _check(stored: StoredGroup) -> None:
+    """What a roster takes for granted."""
+    ids = {each.member_id for each in stored.members}
+    names = [each.instance_id for each in stored.members if each.instance_id is not None]
+    if len(ids) != len(stored.members) or len(set(names)) != len(names):
+        raise ImpossibleGroup("two members with one id")
+    if stored.members and (stored.protocol is None or not stored.protocol_type):
+        raise ImpossibleGroup("members without a protocol")

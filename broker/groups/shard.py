@@ -7,7 +7,7 @@ records gives, plus what is under way in the groups (rebalances, sessions, waiti
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -133,10 +133,9 @@ class Shard:
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         self.offsets.end_transaction(producer_id, committed=committed)
 
-    def loaded(self, now: Now) -> Iterator[tuple[str, Actions]]:
-        """All is replayed: the groups begin to live."""
-        for group_id, group in list(self.groups.items()):
-            yield group_id, group.began(now)
+    def loaded(self, group_id: str, now: Now) -> Actions:
+        """All is replayed: a group begins to live."""
+        return self.groups[group_id].began(now)
 
     def unloaded(self, code: ErrorCode, now: Now) -> Actions:
         """This node does not coordinate the partition any more: whoever waits is told `code`."""

@@ -292,8 +292,8 @@ class Stage:
         """As if the broker was killed and started again: nobody is answered."""
         self.shard = self.replayed()
         self.held.clear()
-        for _, actions in list(self.shard.loaded(self.now)):
-            self.do(actions)
+        for group_id in list(self.shard.groups):
+            self.do(self.shard.loaded(group_id, self.now))
 
 
 # In words, for transcripts

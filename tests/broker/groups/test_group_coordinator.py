@@ -11,13 +11,18 @@ from uuid import UUID
 import pytest
 import trio
 
+from odradek.broker.groups import records
 from odradek.broker.groups.actions import (
+    GroupKey,
     Heartbeat,
     Join,
     JoinAnswer,
     Leave,
     Leaver,
     OffsetKey,
+    Record,
+    StoredGroup,
+    StoredMember,
     Sync,
     SyncAnswer,
 )
@@ -306,12 +311,25 @@ async def test_while_loading(clock: VirtualClock) -> None:
         assert groups.describe("g") is not None
 
 
+TWINS = StoredGroup(
+    "consumer", 1, "range", "m", 1, (StoredMember("m", None, "c", "/h", 1, 1, b"", b""),) * 2
+)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        (b"\x00\x01garbage", b"?"),
+        (b"\x00\x01\x00\x01\xff\x00\x01t\x00\x00\x00\x00", None),
+        records.encode(Record(GroupKey("g"), TWINS)),
+    ],
+    ids=["no key", "not UTF-8", "an impossible group"],
+)
 async def test_a_partition_that_cannot_be_read_is_fenced_alone(
-    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture, bad: tuple[bytes, bytes]
 ) -> None:
     log = MemoryLog(2)
-    bad = log_records.build_batch([log_records.Record(0, 1, b"\x00\x01garbage", b"?")])
-    log.append(1, bad, 0)
+    log.append(1, log_records.build_batch([log_records.Record(0, 1, *bad)]), 0)
     in_bad = next(each for each in "abcdefgh" if _partition(each) == 1)
     in_good = next(each for each in "abcdefgh" if _partition(each) == 0)
     async with running(clock, log) as groups:

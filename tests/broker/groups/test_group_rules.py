@@ -11,7 +11,7 @@ from odradek.broker.groups.classic import ClassicGroup
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.expiry import ExpiryRule
 from odradek.broker.groups.states import State
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.broker.groups.stage import START_MS, WALL_MS, Stage, metadata
 from tests.broker.groups.test_state_table import SCENES, group
 
@@ -156,6 +156,24 @@ def test_a_loaded_group_is_stable_and_its_sessions_begin() -> None:
     assert found.stored(found._assignments()) == replace(
         STORED, members=tuple(replace(each, rebalance_timeout_ms=7000) for each in STORED.members)
     ), "what was written before there were rebalance timeouts gets its session's"
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        replace(STORED, members=(STORED.members[0], STORED.members[0])),
+        replace(STORED, members=tuple(replace(m, instance_id="i") for m in STORED.members)),
+        replace(STORED, protocol=None),
+        replace(STORED, protocol_type=""),
+    ],
+)
+def test_a_group_that_contradicts_itself_is_not_loaded(impossible: StoredGroup) -> None:
+    with pytest.raises(KafkaError):
+        loaded(impossible)
+
+
+def test_a_group_without_its_leader_is_led_by_the_first() -> None:
+    assert loaded(replace(STORED, leader="gone")).roster.leader_id == "m1"
 
 
 def test_a_group_that_was_loaded_empty() -> None:
