@@ -32,7 +32,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.files import Files, Path
 from odradek.storage.log.config import LogConfig
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("odradek.config")
 
 STANDALONE: Mapping[str, str] = {
     "process.roles": "broker,controller",
