@@ -1,0 +1,78 @@
+"""Whatever somebody did to the files: a start serves what it can, and ends in order."""
+
+from __future__ import annotations
+
+import contextlib
+
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek.seams.files import Path
+from odradek.storage.directories import clean_shutdown
+from odradek.storage.directories.errors import DirectoryError
+from odradek.storage.errors import StorageError
+from odradek.testing.virtual_disk import FileNode
+from tests.storage.log_manager_world import ONE, A, B, World, append, contents
+
+
+async def one_life(world: World) -> None:
+    async with world.running() as manager:
+        for number in range(4):
+            log = await manager.create("t", number, ONE)
+            for at in range(12):
+                append(log, f"{number}:{at}" + "x" * 40)
+            log.advance_log_start(1, "asked to")
+
+
+def damage(world: World, data: st.DataObject) -> set[str]:
+    """Change, cut or remove a few files; the directories that have one of them."""
+    touched = set()
+    files = [(path, node) for path, node in world.disk.walk() if isinstance(node, FileNode)]
+    for _ in range(data.draw(st.integers(1, 4))):
+        path, node = data.draw(st.sampled_from(files))
+        touched.add(path[:2])
+        match data.draw(st.sampled_from(["flip", "cut", "grow", "remove"])):
+            case "flip" if node.content:
+                at = data.draw(st.integers(0, len(node.content) - 1))
+                node.content[at] ^= data.draw(st.integers(1, 255))
+            case "cut":
+                node.resize(data.draw(st.integers(0, len(node.content))))
+            case "grow":
+                node.resize(len(node.content) + data.draw(st.integers(1, 100)))
+            case "remove":
+                world.files.remove(Path(path), missing_ok=True)
+    return touched
+
+
+async def next_life(world: World, touched: set[str]) -> None:
+    try:
+        manager = world.manager()
+    except DirectoryError:
+        return  # whose directory it is cannot be told any more
+    await manager.load()
+    for directory in manager.directories.all:
+        assert not directory.failed or str(directory.path) in touched
+    for log in manager.logs():
+        if str(log.directory.parent) not in touched:
+            wanted = [f"{log.partition}:{at}" + "x" * 40 for at in range(1, 12)]
+            assert contents(log)[: len(wanted)] == wanted
+        # Bits that rotted in what was closed cleanly are served as they are: the client checks.
+        with contextlib.suppress(StorageError):
+            log.read(log.log_start_offset, 1 << 20, limit=log.end_offset)
+            append(log, "life goes on")
+    await manager.close()
+    manager.directories.close()
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_a_damaged_directory_takes_nothing_else_down(data: st.DataObject) -> None:
+    world = World(paths=(A, B))
+    trio.run(one_life, world, clock=world.clock)
+    touched = damage(world, data)
+    if data.draw(st.booleans()):  # an unclean end as well: everything is scanned
+        for directory in (A, B):
+            world.files.remove(directory / clean_shutdown.FILE_NAME, missing_ok=True)
+    for _ in range(2):
+        trio.run(next_life, world, touched, clock=world.clock)
