@@ -80,36 +80,28 @@ def _check_quorum(config: ServerConfig) -> None:
     if config.standalone:
         return  # no quorum was configured: this node is one by itself
     voters = {voter.node_id for voter in config.quorum_voters}
-    names = config.get_list("controller.listener.names")
     _require(
         bool(voters) or bool(config.get_list("controller.quorum.bootstrap.servers")),
         "with process.roles set, controller.quorum.voters or controller.quorum.bootstrap.servers"
         " must name the controllers",
     )
-    if "controller" not in config.process_roles:
+    if "controller" in config.process_roles:
+        _require(
+            not voters or config.node_id in voters,
+            f"node {config.node_id} has the controller role, so controller.quorum.voters must"
+            " name it",
+        )
+        _check_controller(config)
+    else:
         _require(
             config.node_id not in voters,
             f"node {config.node_id} has no controller role, yet controller.quorum.voters names it",
         )
-        _require(
-            not config.controller_listeners,
-            "controller.listener.names must name nothing in listeners without the controller role",
-        )
-        _require(
-            not config.get_bool("controller.quorum.auto.join.enable"),
-            "controller.quorum.auto.join.enable needs the controller role",
-        )
-        unmapped = [name for name in names if name.upper() not in config.listener_protocols]
-        _require(
-            not unmapped,
-            "listener.security.protocol.map has no security protocol for"
-            f" {', '.join(unmapped)} of controller.listener.names",
-        )
-        return
-    _require(
-        not voters or config.node_id in voters,
-        f"node {config.node_id} has the controller role, so controller.quorum.voters must name it",
-    )
+        _check_broker_alone(config)
+
+
+def _check_controller(config: ServerConfig) -> None:
+    names = config.get_list("controller.listener.names")
     listening = {endpoint.name for endpoint in config.all_listeners}
     _require(
         all(name in listening for name in names),
@@ -125,6 +117,24 @@ def _check_quorum(config: ServerConfig) -> None:
             or config.inter_broker_listener not in names,
             "inter.broker.listener.name must be none of controller.listener.names",
         )
+
+
+def _check_broker_alone(config: ServerConfig) -> None:
+    _require(
+        not config.controller_listeners,
+        "controller.listener.names must name nothing in listeners without the controller role",
+    )
+    _require(
+        not config.get_bool("controller.quorum.auto.join.enable"),
+        "controller.quorum.auto.join.enable needs the controller role",
+    )
+    names = config.get_list("controller.listener.names")
+    unmapped = [name for name in names if name.upper() not in config.listener_protocols]
+    _require(
+        not unmapped,
+        "listener.security.protocol.map has no security protocol for"
+        f" {', '.join(unmapped)} of controller.listener.names",
+    )
 
 
 def _check_listeners(config: ServerConfig) -> None:
