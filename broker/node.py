@@ -79,7 +79,9 @@ class Broker:
         self.seams = seams
         self.config = config
         self.node_id = config.node_id
+        self._stop_asked = trio.Event()
         self.stopped = trio.Event()
+        """Set when all is closed, however it ended."""
         self.fetch_sessions = FetchSessions(
             config.get_int("max.incremental.fetch.session.cache.slots"), seams.entropy
         )
@@ -109,7 +111,7 @@ class Broker:
 
     def stop(self) -> None:
         """Ask the node to end; `run` returns when all is closed."""
-        self.stopped.set()
+        self._stop_asked.set()
 
     # The life of a node
 
@@ -171,8 +173,9 @@ class Broker:
         self.metadata.subscribe(self._metadata_changed)
         try:
             await self._serve(task_status)
-        except (trio.Cancelled, KeyboardInterrupt):
-            await self._close()
+        except BaseException as error:
+            if _is_cancellation(error):
+                await self._close()
             raise
         await self._close()
 
@@ -195,7 +198,7 @@ class Broker:
                 serving.start_soon(self._stop_when, self.logs.all_failed)
                 serving.start_soon(self._stop_when, self.metadata.failed)
                 task_status.started()
-                await self.stopped.wait()
+                await self._stop_asked.wait()
                 serving.cancel_scope.cancel()
             house.cancel_scope.cancel()
 
@@ -423,6 +426,13 @@ class Broker:
         from odradek.broker.config.validation import validate_resource_configs
 
         validate_resource_configs(self.config, kind, name, wanted, existing)
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    """Whether nothing went wrong: the node's nurseries were cancelled, or Ctrl-C came."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_cancellation(each) for each in error.exceptions)
+    return isinstance(error, (trio.Cancelled, KeyboardInterrupt))
 
 
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}

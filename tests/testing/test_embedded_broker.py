@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -55,8 +56,17 @@ def test_reset_forgets_topics_and_brings_back_those_declared() -> None:
 def test_a_given_directory_outlives_the_broker(tmp_path: Path) -> None:
     with Broker(topics=["t"], data=tmp_path) as broker:
         produce(broker.bootstrap, "t", b"still here")
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
     with Broker(data=tmp_path) as broker:
         assert consume(broker.bootstrap, "t", 1) == [b"still here"]
+
+
+async def test_a_broker_that_is_cancelled_closes_cleanly(tmp_path: Path) -> None:
+    with trio.CancelScope() as scope:
+        async with Broker(topics={"t": 3}, data=tmp_path):
+            scope.cancel()
+            await trio.sleep_forever()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
 def test_a_temporary_directory_is_removed() -> None:
