@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -421,3 +423,24 @@ def test_a_join_that_everyone_is_at_is_over_when_the_last_absent_one_leaves() ->
         assert group(stage).state is State.PREPARING
         end(stage)
         assert group(stage).state is State.COMPLETING
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "groups.md"
+
+
+def table_as_markdown() -> str:
+    lines = [f"| | {' | '.join(state.value for state in State)} |", "|---|" + "---|" * len(State)]
+    for event, row in TABLE.items():
+        cells = ("" if row[state] is Step.NOTHING else row[state].value for state in State)
+        lines.append(f"| **{event.value}** | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_shows_the_table() -> None:
+    text = PAGE.read_text()
+    before, start, rest = text.partition("ODRADEK_REWRITE=1 -->\n")
+    _, end, after = rest.partition("<!-- the end of the table -->")
+    wanted = f"{before}{start}{table_as_markdown()}{end}{after}"
+    if os.environ.get("ODRADEK_REWRITE"):
+        PAGE.write_text(wanted)
+    assert text == wanted
