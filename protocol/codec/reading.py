@@ -39,9 +39,7 @@ Reader = Callable[[Cursor], Any]
 Convert = Callable[[Any], Any]
 
 
-def compile_reader(
-    structure: Structure, *, exact: bool = True
-) -> Callable[[memoryview, int], Any]:
+def compile_reader(structure: Structure, *, exact: bool = True) -> Callable[[memoryview, int], Any]:
     """A function that reads the structure from an offset of a view.
 
     It raises InvalidFrame for anything malformed, and if `exact` for bytes left over.

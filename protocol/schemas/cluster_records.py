@@ -2,18 +2,16 @@
 
 Version 4 of a registration and 3 of its change add cordoned log directories (4.3-IV0).
 """
-# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import structs, wire
+from odradek.protocol.schemas.definition import record, structs, wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BrokerEndpoint:
     """Where a broker is reached; `security_protocol` is 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
 
@@ -23,7 +21,7 @@ class BrokerEndpoint:
     security_protocol: int = wire("int16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BrokerFeature:
     """The levels of a feature that a broker supports, both ends included."""
 
@@ -32,7 +30,7 @@ class BrokerFeature:
     max_supported_version: int = wire("int16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RegisterBrokerRecord:
     """A broker of this incarnation is part of the cluster; `broker_epoch` is this record's offset.
 
@@ -55,7 +53,7 @@ class RegisterBrokerRecord:
     cordoned_log_dirs: tuple[UUID, ...] | None = wire("[]uuid", None, since=4, tag=1, nullable=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class UnregisterBrokerRecord:
     """A broker is no longer part of the cluster."""
 
@@ -66,7 +64,7 @@ class UnregisterBrokerRecord:
     broker_epoch: int = wire("int64")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BrokerRegistrationChangeRecord:
     """What changed of a registration.
 
@@ -84,7 +82,7 @@ class BrokerRegistrationChangeRecord:
     cordoned_log_dirs: tuple[UUID, ...] | None = wire("[]uuid", None, since=3, tag=3, nullable=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FenceBrokerRecord:
     """A broker may lead nothing (superseded by BrokerRegistrationChangeRecord)."""
 
@@ -95,7 +93,7 @@ class FenceBrokerRecord:
     epoch: int = wire("int64")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class UnfenceBrokerRecord:
     """A broker may lead again (superseded by BrokerRegistrationChangeRecord)."""
 
@@ -106,7 +104,7 @@ class UnfenceBrokerRecord:
     epoch: int = wire("int64")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ControllerEndpoint:
     """Where a controller is reached."""
 
@@ -116,7 +114,7 @@ class ControllerEndpoint:
     security_protocol: int = wire("int16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ControllerFeature:
     """The levels of a feature that a controller supports, both ends included."""
 
@@ -125,7 +123,7 @@ class ControllerFeature:
     max_supported_version: int = wire("int16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RegisterControllerRecord:
     """A controller of this incarnation is part of the cluster."""
 
@@ -139,7 +137,7 @@ class RegisterControllerRecord:
     features: tuple[ControllerFeature, ...] = structs(ControllerFeature)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FeatureLevelRecord:
     """A feature, `metadata.version` among them, is at this level; 0 disables it."""
 
@@ -150,7 +148,7 @@ class FeatureLevelRecord:
     feature_level: int = wire("int16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ProducerIdsRecord:
     """Producer ids below `next_producer_id` are handed out."""
 
@@ -162,7 +160,7 @@ class ProducerIdsRecord:
     next_producer_id: int = wire("int64")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NoOpRecord:
     """Nothing: keeps the log's end moving, so that followers can tell a live leader."""
 
@@ -171,7 +169,7 @@ class NoOpRecord:
     __flexible_from__: ClassVar[int] = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BeginTransactionRecord:
     """The records up to the end (or abort) of this transaction apply together (KIP-868)."""
 
@@ -181,7 +179,7 @@ class BeginTransactionRecord:
     name: str | None = wire("string", None, tag=0, nullable=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EndTransactionRecord:
     """The open metadata transaction applies."""
 
@@ -190,7 +188,7 @@ class EndTransactionRecord:
     __flexible_from__: ClassVar[int] = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AbortTransactionRecord:
     """The open metadata transaction never was."""
 
@@ -200,7 +198,7 @@ class AbortTransactionRecord:
     reason: str | None = wire("string", None, tag=0, nullable=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ZkMigrationStateRecord:
     """How far a migration from ZooKeeper is; 0 is none, and all that Kafka 4 writes."""
 

@@ -1,16 +1,14 @@
 """Records of `__consumer_offsets` that consumer groups (KIP-848) live in."""
-# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import NEVER, struct, structs, wire
+from odradek.protocol.schemas.definition import NEVER, record, struct, structs, wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConsumerGroupMetadataKey:
     """A consumer group (type 3)."""
 
@@ -20,7 +18,7 @@ class ConsumerGroupMetadataKey:
     group_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConsumerGroupMetadataValue:
     """A consumer group's epoch."""
 
@@ -31,7 +29,7 @@ class ConsumerGroupMetadataValue:
     metadata_hash: int = wire("int64", tag=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConsumerGroupPartitionMetadataKey:
     """What a consumer group knew of its topics (type 4); no longer written."""
 
@@ -41,13 +39,13 @@ class ConsumerGroupPartitionMetadataKey:
     group_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PartitionRacks:
     partition: int = wire("int32")
     racks: tuple[str, ...] = wire("[]string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TopicMetadata:
     topic_id: UUID = wire("uuid")
     topic_name: str = wire("string")
@@ -55,7 +53,7 @@ class TopicMetadata:
     partition_metadata: tuple[PartitionRacks, ...] = structs(PartitionRacks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConsumerGroupPartitionMetadataValue:
     """What a consumer group knew of its topics."""
 
@@ -65,7 +63,7 @@ class ConsumerGroupPartitionMetadataValue:
     topics: tuple[TopicMetadata, ...] = structs(TopicMetadata)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConsumerGroupMemberMetadataKey:
     """A member of a consumer group (type 5)."""
 
@@ -76,13 +74,13 @@ class ConsumerGroupMemberMetadataKey:
     member_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ClassicProtocol:
     name: str = wire("string")
     metadata: bytes = wire("bytes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ClassicMemberMetadata:
     """What a member that speaks the classic protocol said of itself."""
 
@@ -90,7 +88,7 @@ class ClassicMemberMetadata:
     supported_protocols: tuple[ClassicProtocol, ...] = structs(ClassicProtocol)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConsumerGroupMemberMetadataValue:
     """What a member of a consumer group said of itself.
 
@@ -113,7 +111,7 @@ class ConsumerGroupMemberMetadataValue:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConsumerGroupTargetAssignmentMetadataKey:
     """A consumer group's target assignment (type 6)."""
 
@@ -123,7 +121,7 @@ class ConsumerGroupTargetAssignmentMetadataKey:
     group_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConsumerGroupTargetAssignmentMetadataValue:
     """The epoch of a target assignment, and when it was made (ms)."""
 
@@ -134,7 +132,7 @@ class ConsumerGroupTargetAssignmentMetadataValue:
     assignment_timestamp: int = wire("int64", tag=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConsumerGroupTargetAssignmentMemberKey:
     """A member's part of the target assignment (type 7)."""
 
@@ -145,13 +143,13 @@ class ConsumerGroupTargetAssignmentMemberKey:
     member_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TargetTopicPartitions:
     topic_id: UUID = wire("uuid")
     partitions: tuple[int, ...] = wire("[]int32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConsumerGroupTargetAssignmentMemberValue:
     """A member's part of the target assignment."""
 
@@ -161,7 +159,7 @@ class ConsumerGroupTargetAssignmentMemberValue:
     topic_partitions: tuple[TargetTopicPartitions, ...] = structs(TargetTopicPartitions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConsumerGroupCurrentMemberAssignmentKey:
     """What a member of a consumer group owns now (type 8)."""
 
@@ -172,14 +170,14 @@ class ConsumerGroupCurrentMemberAssignmentKey:
     member_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CurrentTopicPartitions:
     topic_id: UUID = wire("uuid")
     partitions: tuple[int, ...] = wire("[]int32")
     assignment_epochs: tuple[int, ...] | None = wire("[]int32", tag=0, nullable=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConsumerGroupCurrentMemberAssignmentValue:
     """What a member of a consumer group owns now, and what it has yet to give up."""
 
@@ -195,7 +193,7 @@ class ConsumerGroupCurrentMemberAssignmentValue:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConsumerGroupRegularExpressionKey:
     """A regular expression that members subscribe to (type 16)."""
 
@@ -206,7 +204,7 @@ class ConsumerGroupRegularExpressionKey:
     regular_expression: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConsumerGroupRegularExpressionValue:
     """The topics a regular expression matched, at a version of the metadata image."""
 

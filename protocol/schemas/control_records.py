@@ -2,18 +2,16 @@
 
 In a KRaft value the version is the body's first field; a transaction marker's is a prefix.
 """
-# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import NEVER, struct, structs, wire
+from odradek.protocol.schemas.definition import NEVER, record, struct, structs, wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class EndTxnMarker:
     """The end of a transaction; the record's key says commit or abort."""
 
@@ -22,13 +20,13 @@ class EndTxnMarker:
     coordinator_epoch: int = wire("int32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Voter:
     voter_id: int = wire("int32")
     voter_directory_id: UUID = wire("uuid", since=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LeaderChangeMessage:
     """The first record of a KRaft epoch: who leads it, and who voted. Version 1 has directory ids."""
 
@@ -40,7 +38,7 @@ class LeaderChangeMessage:
     granting_voters: tuple[Voter, ...] = structs(Voter)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SnapshotHeaderRecord:
     """The first record of a snapshot; the timestamp is the last contained record's, in ms."""
 
@@ -50,7 +48,7 @@ class SnapshotHeaderRecord:
     last_contained_log_timestamp: int = wire("int64")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SnapshotFooterRecord:
     """The last record of a snapshot."""
 
@@ -59,7 +57,7 @@ class SnapshotFooterRecord:
     version: int = wire("int16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class KRaftVersionRecord:
     """The version of KRaft: 0 static voters, 1 voters in the log (KIP-853)."""
 
@@ -69,20 +67,20 @@ class KRaftVersionRecord:
     kraft_version: int = wire("int16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class VoterEndpoint:
     name: str = wire("string")
     host: str = wire("string")
     port: int = wire("uint16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class KRaftVersionFeature:
     min_supported_version: int = wire("int16")
     max_supported_version: int = wire("int16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class QuorumVoter:
     voter_id: int = wire("int32")
     voter_directory_id: UUID = wire("uuid")
@@ -90,7 +88,7 @@ class QuorumVoter:
     kraft_version_feature: KRaftVersionFeature = struct(KRaftVersionFeature)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class VotersRecord:
     """The voters of the quorum (KIP-853)."""
 

@@ -2,18 +2,16 @@
 
 A key is its type (int16) and body, a value its version (int16) and body; no value is a tombstone.
 """
-# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import NEVER, structs, wire
+from odradek.protocol.schemas.definition import NEVER, record, structs, wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OffsetCommitKey:
     """Whose offset of which partition (type 1)."""
 
@@ -25,7 +23,7 @@ class OffsetCommitKey:
     partition: int = wire("int32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OffsetCommitValue:
     """A committed offset; timestamps in ms.
 
@@ -43,7 +41,7 @@ class OffsetCommitValue:
     topic_id: UUID = wire("uuid", since=4, tag=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LegacyOffsetCommitKey:
     """Whose offset of which partition, as written before Kafka 0.9 (type 0); read only."""
 
@@ -55,7 +53,7 @@ class LegacyOffsetCommitKey:
     partition: int = wire("int32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LegacyOffsetCommitValue:
     """A committed offset as written before Kafka 0.9; read only."""
 
@@ -67,7 +65,7 @@ class LegacyOffsetCommitValue:
     commit_timestamp: int = wire("int64")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GroupMetadataKey:
     """A classic group (type 2)."""
 
@@ -77,7 +75,7 @@ class GroupMetadataKey:
     group: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MemberMetadata:
     """A member of a classic group; time-outs in ms."""
 
@@ -91,7 +89,7 @@ class MemberMetadata:
     assignment: bytes = wire("bytes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GroupMetadataValue:
     """A classic group at the end of a rebalance; Kafka 4.3 writes version 3."""
 

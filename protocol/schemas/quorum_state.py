@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import ZERO_UUID
+from odradek.protocol.schemas.definition import ZERO_UUID, record
 from odradek.protocol.schemas.serde import InvalidRecord
 from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class QuorumState:
     """What a voter must not forget. Ids and epochs of -1 are none.
 

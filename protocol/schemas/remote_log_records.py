@@ -1,35 +1,33 @@
 """Records of `__remote_log_metadata` (KIP-405), in the layout of Kafka 4.x (REQUIREMENTS C)."""
-# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import struct, structs, wire
+from odradek.protocol.schemas.definition import record, struct, structs, wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TopicIdPartition:
     name: str = wire("string")
     id: UUID = wire("uuid")
     partition: int = wire("int32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RemoteLogSegmentId:
     topic_id_partition: TopicIdPartition = struct(TopicIdPartition)
     id: UUID = wire("uuid")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SegmentLeaderEpoch:
     leader_epoch: int = wire("int32")
     offset: int = wire("int64")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RemoteLogSegmentMetadataRecord:
     """A remote segment, when its copy starts."""
 
@@ -49,7 +47,7 @@ class RemoteLogSegmentMetadataRecord:
     txn_index_empty: bool = wire("bool", tag=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RemoteLogSegmentMetadataUpdateRecord:
     """A new state of a remote segment."""
 
@@ -63,7 +61,7 @@ class RemoteLogSegmentMetadataUpdateRecord:
     remote_log_segment_state: int = wire("int8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RemotePartitionDeleteMetadataRecord:
     """A step in the deletion of a partition from the remote tier."""
 
@@ -76,7 +74,7 @@ class RemotePartitionDeleteMetadataRecord:
     remote_partition_delete_state: int = wire("int8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RemoteLogSegmentMetadataSnapshotRecord:
     """A remote segment, in a snapshot of a partition."""
 

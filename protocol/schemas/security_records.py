@@ -1,16 +1,14 @@
 """Metadata records of ACLs, SCRAM credentials, delegation tokens and quotas."""
-# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import structs, wire
+from odradek.protocol.schemas.definition import record, structs, wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AccessControlEntryRecord:
     """An ACL exists."""
 
@@ -27,7 +25,7 @@ class AccessControlEntryRecord:
     permission_type: int = wire("int8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RemoveAccessControlEntryRecord:
     """An ACL is gone."""
 
@@ -37,7 +35,7 @@ class RemoveAccessControlEntryRecord:
     id: UUID = wire("uuid")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class UserScramCredentialRecord:
     """The SCRAM credentials of a user; mechanism 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""
 
@@ -52,7 +50,7 @@ class UserScramCredentialRecord:
     iterations: int = wire("int32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RemoveUserScramCredentialRecord:
     """The SCRAM credentials of a user are gone."""
 
@@ -63,7 +61,7 @@ class RemoveUserScramCredentialRecord:
     mechanism: int = wire("int8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DelegationTokenRecord:
     """A delegation token; timestamps in ms."""
 
@@ -79,7 +77,7 @@ class DelegationTokenRecord:
     token_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RemoveDelegationTokenRecord:
     """A delegation token is gone."""
 
@@ -89,7 +87,7 @@ class RemoveDelegationTokenRecord:
     token_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ClientQuotaEntity:
     """One part of who a quota is for; a name of None is the default entity."""
 
@@ -97,7 +95,7 @@ class ClientQuotaEntity:
     entity_name: str | None = wire("string", nullable=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ClientQuotaRecord:
     """A quota of an entity, such as `producer_byte_rate` of a user and client id."""
 

@@ -1,16 +1,14 @@
 """Records of `__consumer_offsets` that share groups (KIP-932) live in."""
-# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import NEVER, structs, wire
+from odradek.protocol.schemas.definition import NEVER, record, structs, wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ShareGroupMemberMetadataKey:
     """A member of a share group (type 10)."""
 
@@ -21,7 +19,7 @@ class ShareGroupMemberMetadataKey:
     member_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ShareGroupMemberMetadataValue:
     """What a member of a share group said of itself."""
 
@@ -34,7 +32,7 @@ class ShareGroupMemberMetadataValue:
     subscribed_topic_names: tuple[str, ...] = wire("[]string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ShareGroupMetadataKey:
     """A share group (type 11)."""
 
@@ -44,7 +42,7 @@ class ShareGroupMetadataKey:
     group_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ShareGroupMetadataValue:
     """A share group's epoch."""
 
@@ -55,7 +53,7 @@ class ShareGroupMetadataValue:
     metadata_hash: int = wire("int64")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ShareGroupTargetAssignmentMetadataKey:
     """A share group's target assignment (type 12)."""
 
@@ -65,7 +63,7 @@ class ShareGroupTargetAssignmentMetadataKey:
     group_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ShareGroupTargetAssignmentMetadataValue:
     """The epoch of a target assignment, and when it was made (ms)."""
 
@@ -76,7 +74,7 @@ class ShareGroupTargetAssignmentMetadataValue:
     assignment_timestamp: int = wire("int64", tag=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ShareGroupTargetAssignmentMemberKey:
     """A member's part of the target assignment (type 13)."""
 
@@ -87,13 +85,13 @@ class ShareGroupTargetAssignmentMemberKey:
     member_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TargetTopicPartitions:
     topic_id: UUID = wire("uuid")
     partitions: tuple[int, ...] = wire("[]int32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ShareGroupTargetAssignmentMemberValue:
     """A member's part of the target assignment."""
 
@@ -103,7 +101,7 @@ class ShareGroupTargetAssignmentMemberValue:
     topic_partitions: tuple[TargetTopicPartitions, ...] = structs(TargetTopicPartitions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ShareGroupCurrentMemberAssignmentKey:
     """What a member of a share group has now (type 14)."""
 
@@ -114,13 +112,13 @@ class ShareGroupCurrentMemberAssignmentKey:
     member_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CurrentTopicPartitions:
     topic_id: UUID = wire("uuid")
     partitions: tuple[int, ...] = wire("[]int32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ShareGroupCurrentMemberAssignmentValue:
     """What a member of a share group has now."""
 
@@ -133,7 +131,7 @@ class ShareGroupCurrentMemberAssignmentValue:
     assigned_partitions: tuple[CurrentTopicPartitions, ...] = structs(CurrentTopicPartitions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ShareGroupStatePartitionMetadataKey:
     """The state of a share group's partitions (type 15)."""
 
@@ -143,20 +141,20 @@ class ShareGroupStatePartitionMetadataKey:
     group_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TopicPartitionsInfo:
     topic_id: UUID = wire("uuid")
     topic_name: str = wire("string")
     partitions: tuple[int, ...] = wire("[]int32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TopicInfo:
     topic_id: UUID = wire("uuid")
     topic_name: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ShareGroupStatePartitionMetadataValue:
     """Topics whose share state is being initialized, is initialized, or is being deleted."""
 

@@ -1,15 +1,13 @@
 """Records of `__consumer_offsets` that streams groups (KIP-1071) live in."""
-# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from odradek.protocol.schemas.definition import NEVER, struct, structs, wire
+from odradek.protocol.schemas.definition import NEVER, record, struct, structs, wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StreamsGroupMetadataKey:
     """A streams group (type 17)."""
 
@@ -19,13 +17,13 @@ class StreamsGroupMetadataKey:
     group_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LastAssignmentConfig:
     key: str = wire("string")
     value: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StreamsGroupMetadataValue:
     """A streams group's epoch."""
 
@@ -40,7 +38,7 @@ class StreamsGroupMetadataValue:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StreamsGroupMemberMetadataKey:
     """A member of a streams group (type 19)."""
 
@@ -51,19 +49,19 @@ class StreamsGroupMemberMetadataKey:
     member_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Endpoint:
     host: str = wire("string")
     port: int = wire("uint16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class KeyValue:
     key: str = wire("string")
     value: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StreamsGroupMemberMetadataValue:
     """What a member of a streams group said of itself."""
 
@@ -81,7 +79,7 @@ class StreamsGroupMemberMetadataValue:
     client_tags: tuple[KeyValue, ...] = structs(KeyValue)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StreamsGroupTargetAssignmentMetadataKey:
     """A streams group's target assignment (type 20)."""
 
@@ -91,7 +89,7 @@ class StreamsGroupTargetAssignmentMetadataKey:
     group_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StreamsGroupTargetAssignmentMetadataValue:
     """The epoch of a target assignment, and when it was made (ms)."""
 
@@ -102,7 +100,7 @@ class StreamsGroupTargetAssignmentMetadataValue:
     assignment_timestamp: int = wire("int64", tag=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StreamsGroupTargetAssignmentMemberKey:
     """A member's part of the target assignment (type 21)."""
 
@@ -113,13 +111,13 @@ class StreamsGroupTargetAssignmentMemberKey:
     member_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TargetTasks:
     subtopology_id: str = wire("string")
     partitions: tuple[int, ...] = wire("[]int32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StreamsGroupTargetAssignmentMemberValue:
     """A member's part of the target assignment."""
 
@@ -131,7 +129,7 @@ class StreamsGroupTargetAssignmentMemberValue:
     warmup_tasks: tuple[TargetTasks, ...] = structs(TargetTasks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StreamsGroupCurrentMemberAssignmentKey:
     """What a member of a streams group runs now (type 22)."""
 
@@ -142,14 +140,14 @@ class StreamsGroupCurrentMemberAssignmentKey:
     member_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CurrentTasks:
     subtopology_id: str = wire("string")
     partitions: tuple[int, ...] = wire("[]int32")
     assignment_epochs: tuple[int, ...] | None = wire("[]int32", tag=0, nullable=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StreamsGroupCurrentMemberAssignmentValue:
     """What a member of a streams group runs now, and what it has yet to give up."""
 
@@ -167,7 +165,7 @@ class StreamsGroupCurrentMemberAssignmentValue:
     warmup_tasks_pending_revocation: tuple[CurrentTasks, ...] = structs(CurrentTasks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StreamsGroupTopologyKey:
     """A streams group's topology (type 23)."""
 
@@ -177,13 +175,13 @@ class StreamsGroupTopologyKey:
     group_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TopicConfig:
     key: str = wire("string")
     value: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TopicInfo:
     name: str = wire("string")
     partitions: int = wire("int32")
@@ -191,14 +189,14 @@ class TopicInfo:
     topic_configs: tuple[TopicConfig, ...] = structs(TopicConfig)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CopartitionGroup:
     source_topics: tuple[int, ...] = wire("[]int16")
     source_topic_regex: tuple[int, ...] = wire("[]int16")
     repartition_source_topics: tuple[int, ...] = wire("[]int16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Subtopology:
     subtopology_id: str = wire("string")
     source_topics: tuple[str, ...] = wire("[]string")
@@ -209,7 +207,7 @@ class Subtopology:
     copartition_groups: tuple[CopartitionGroup, ...] = structs(CopartitionGroup)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StreamsGroupTopologyValue:
     """A streams group's topology."""
 

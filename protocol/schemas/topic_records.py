@@ -3,18 +3,16 @@
 Written by the active controller to `__cluster_metadata`; every node applies them to its image.
 Version 1 of a partition's records adds log directories (KIP-858), version 2 ELR (KIP-966).
 """
-# ruff: noqa: RUF009  (`wire` and its like make dataclass fields)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
 
-from odradek.protocol.schemas.definition import wire
+from odradek.protocol.schemas.definition import record, wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TopicRecord:
     """A topic exists, under this name and id."""
 
@@ -25,7 +23,7 @@ class TopicRecord:
     topic_id: UUID = wire("uuid")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RemoveTopicRecord:
     """A topic, its partitions and its configs are gone."""
 
@@ -35,7 +33,7 @@ class RemoveTopicRecord:
     topic_id: UUID = wire("uuid")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PartitionRecord:
     """The whole state of a partition.
 
@@ -62,7 +60,7 @@ class PartitionRecord:
     last_known_elr: tuple[int, ...] | None = wire("[]int32", None, since=2, tag=2, nullable=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PartitionChangeRecord:
     """What changed of a partition; None (and -2 for `leader`, -1 for the recovery state): nothing.
 
@@ -88,7 +86,7 @@ class PartitionChangeRecord:
     last_known_elr: tuple[int, ...] | None = wire("[]int32", None, since=2, tag=7, nullable=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ConfigRecord:
     """A config of a resource (2 topic, 4 broker, 16 client metrics, 32 group); None removes it."""
 
@@ -101,7 +99,7 @@ class ConfigRecord:
     value: str | None = wire("string", nullable=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ClearElrRecord:
     """Forget the eligible leader replicas of a topic, or of every one if the name is empty."""
 

@@ -5,13 +5,12 @@ A value has version 0 under transaction version 0, version 1 (flexible, KIP-890)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from odradek.protocol.schemas.definition import NEVER, structs, wire
+from odradek.protocol.schemas.definition import NEVER, record, structs, wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TransactionLogKey:
     """A transactional id (type 0)."""
 
@@ -21,13 +20,13 @@ class TransactionLogKey:
     transactional_id: str = wire("string")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TransactionPartitions:
     topic: str = wire("string")
     partition_ids: tuple[int, ...] = wire("[]int32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TransactionLogValue:
     """The state of a transactional id; times in ms.
 
