@@ -73,10 +73,6 @@ def stray_name(topic: str, partition: int, unique: UUID) -> str:
     return _cut(topic, f"-{partition}.{unique.hex}{State.STRAY.value}")
 
 
-def future_name(topic: str, partition: int, unique: UUID) -> str:
-    return f"{live_name(topic, partition)}.{unique.hex}{State.FUTURE.value}"
-
-
 def _cut(topic: str, suffix: str) -> str:
     return topic[: NAME_BYTES_MAX - len(suffix)] + suffix
 

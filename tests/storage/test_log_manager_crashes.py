@@ -20,7 +20,7 @@ from odradek.testing.power import NodeCrashed
 from tests.storage.log_manager_world import ONE, TWO, A, B, World, append, contents
 
 MARK = ".kafka_cleanshutdown"
-IMAGES = 4
+IMAGES = 3
 
 
 OLD, NEW = TWO, ONE  # the ids of the two topics that are called "u", one after the other
