@@ -112,7 +112,7 @@ def register_broker(
         rack=registration.rack,
         fenced=True,
         in_controlled_shutdown=False,
-        directories=tuple(registration.directories),
+        directories=tuple(registration.directories) if _has_directories(image) else (),
     )
     records: list[Any] = []
     if existing is not None and same:
@@ -129,8 +129,13 @@ def register_broker(
     return Plan(records, broker.epoch)
 
 
+def _has_directories(image: MetadataImage) -> bool:
+    """Whether the cluster keeps track of directories (KIP-858)."""
+    return metadata_version(image.features) >= DIRECTORY_ASSIGNMENT
+
+
 def _check_directories(image: MetadataImage, registration: BrokerRegistration) -> None:
-    if metadata_version(image.features) < DIRECTORY_ASSIGNMENT:
+    if not _has_directories(image):
         return
     directories = registration.directories
     if not directories:

@@ -18,6 +18,7 @@ from odradek.replication.controller.assignments import (
 )
 from odradek.replication.controller.brokers import check_broker_epoch
 from odradek.replication.controller.draft import apply_records
+from odradek.replication.controller.features import DIRECTORY_ASSIGNMENT, metadata_version
 from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
 from odradek.replication.controller.leadership import (
     Place,
@@ -165,8 +166,13 @@ def assign_directories(
     """In which of its log directories a broker keeps its replicas (AssignReplicasToDirs, KIP-858).
 
     `assignments`: (topic id, partition) to directory id. What is assigned to a directory that is
-    offline loses its leader and its place in the in-sync set. Raises KafkaError for a stale epoch.
+    offline loses its leader and its place in the in-sync set. Raises KafkaError: stale_broker_epoch,
+    or unsupported_version under a metadata.version without directories.
     """
+    if metadata_version(image.features) < DIRECTORY_ASSIGNMENT:
+        raise KafkaError(
+            ErrorCode.unsupported_version, "Directory assignment is not supported yet."
+        )
     broker = check_broker_epoch(image, broker_id, broker_epoch)
     answers: dict[tuple[UUID, int], ErrorCode] = {}
     records: list[Any] = []

@@ -7,9 +7,9 @@ are apart, replicas have directories, epochs do not go back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -20,7 +20,13 @@ from odradek.protocol.schemas.serde import decode_metadata_record, encode_metada
 from odradek.replication.controller import brokers
 from odradek.replication.controller.configs import Alteration, incremental_alter_configs
 from odradek.replication.controller.draft import ImageDraft, apply_records
-from odradek.replication.controller.features import record_version
+from odradek.replication.controller.features import (
+    DEFAULT_FEATURES,
+    ELIGIBLE_LEADER_REPLICAS,
+    METADATA_VERSION,
+    elr_enabled,
+    record_version,
+)
 from odradek.replication.controller.image import BROKER, TOPIC, MetadataDelta, MetadataImage
 from odradek.replication.controller.leadership import MIN_ISR
 from odradek.replication.controller.operations import Plan
@@ -59,9 +65,11 @@ def rebuilt(image: MetadataImage) -> MetadataImage:
 
 
 class ClusterHistory(RuleBasedStateMachine):
+    features: ClassVar[Mapping[str, int]] = DEFAULT_FEATURES
+
     def __init__(self) -> None:
         super().__init__()
-        image = cluster(3, racks=["r", "s"])
+        image = cluster(3, racks=["r", "s"], features=self.features)
         self.image, _ = create(image, NewTopic("a", 2, 3), NewTopic("b", 1, 1), seed=9)
         self.log = list(self.image.records())  # the same as what made it: see the invariant
         self.incarnations = 0
@@ -218,8 +226,10 @@ class ClusterHistory(RuleBasedStateMachine):
                     assert partition.leader in partition.isr
                     assert image.is_active(partition.leader)
                     assert partition.last_known_elr == ()
-                else:
+                elif elr_enabled(image.features):
                     assert partition.isr == ()
+                else:
+                    assert partition.isr, "somebody is known to have everything"
 
 
 def check_delta(delta: MetadataDelta) -> None:
@@ -254,5 +264,18 @@ def check_epochs(before: MetadataImage, after: MetadataImage) -> None:
                 assert new.leader_epoch > old.leader_epoch
 
 
+class WithoutElr(ClusterHistory):
+    features: ClassVar[Mapping[str, int]] = {**DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS: 0}
+
+
+class BeforeDirectories(ClusterHistory):
+    features: ClassVar[Mapping[str, int]] = {METADATA_VERSION: 14}
+
+
+SETTINGS = settings(max_examples=40, stateful_step_count=30, deadline=None)
 TestClusterHistory = ClusterHistory.TestCase
-TestClusterHistory.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestClusterHistory.settings = SETTINGS
+TestWithoutElr = WithoutElr.TestCase
+TestWithoutElr.settings = SETTINGS
+TestBeforeDirectories = BeforeDirectories.TestCase
+TestBeforeDirectories.settings = SETTINGS
