@@ -40,7 +40,8 @@ async def open_listeners(broker: Broker) -> list[tuple[Endpoint, list[Listener]]
     opened: list[tuple[Endpoint, list[Listener]]] = []
     config = broker.config
     try:
-        for wanted, told in zip(config.listeners, config.advertised_listeners, strict=True):
+        for wanted in config.listeners:
+            told = config.advertised(wanted.name) or wanted
             sockets = await broker.seams.network.listen(wanted.host, wanted.port)
             opened.append((_endpoint(wanted, told, sockets[0].address), sockets))
     except BaseException:

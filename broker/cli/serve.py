@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_LOG_DIRS = "odradek-data"
+
+STALL_SECONDS_MAX = 60.0
+"""A loop that stands still for so long waits for a write that hangs: the process ends."""
 
 HELP = "run a broker"
 DESCRIPTION = """\
@@ -106,14 +110,14 @@ def _run(args: argparse.Namespace) -> int:
 
     from odradek.broker.config.server_config import ServerConfig
     from odradek.broker.config.types import ConfigError
-    from odradek.seams.files import Path
+    from odradek.seams import files
     from odradek.seams.memory import keep_freed_memory
     from odradek.seams.real import real_seams
 
     keep_freed_memory()
     seams = real_seams()
     topics = [_topic(text) for text in args.topic]
-    path = None if args.config is None else Path(args.config)
+    path = None if args.config is None else files.Path(args.config)
     try:
         config = ServerConfig.load(seams.files, path, _overrides(args))
     except ConfigError as error:
@@ -133,18 +137,23 @@ def _overrides(args: argparse.Namespace) -> Mapping[str, str]:
     overrides = {}
     if args.config is None:
         overrides["listeners"] = f"PLAINTEXT://{DEFAULT_LISTEN}"
-        overrides["log.dirs"] = DEFAULT_LOG_DIRS
+        overrides["log.dirs"] = _absolute(DEFAULT_LOG_DIRS)
     if args.listen is not None:
         overrides["listeners"] = f"PLAINTEXT://{_address(args.listen)}"
         overrides["advertised.listeners"] = overrides["listeners"]
     if args.log_dirs is not None:
-        overrides["log.dirs"] = args.log_dirs
+        overrides["log.dirs"] = _absolute(args.log_dirs)
     for text in args.set:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise WrongUsage(f"--set takes KEY=VALUE, not {text!r}")
         overrides[key.strip()] = value
     return overrides
+
+
+def _absolute(directories: str) -> str:
+    """As DescribeLogDirs is to show them, whatever directory the asker stands in."""
+    return ",".join(str(Path(each.strip()).absolute()) for each in directories.split(","))
 
 
 def _address(text: str) -> str:
@@ -167,12 +176,14 @@ async def _serve(broker: Broker, topics: list[tuple[str, int]], port_file: str |
 
     from odradek.broker.node import CannotStart, StorageLost
     from odradek.protocol.errors import KafkaError
+    from odradek.seams.watchdog import watch
 
     reasons: list[str] = []
     try:
         async with trio.open_nursery() as nursery:
             with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 nursery.start_soon(_stop_on_signal, signals, broker)
+                nursery.start_soon(watch, STALL_SECONDS_MAX)
                 await nursery.start(broker.run)
                 for name, partitions in topics:
                     await broker.ensure_topic(name, partitions)
@@ -209,10 +220,10 @@ async def _stop_on_signal(signals: object, broker: Broker) -> None:
 
 
 def _announce(broker: Broker, port_file: str | None) -> None:
-    from odradek.seams.files import Path
+    from odradek.seams import files
 
     address = broker.endpoints[0].advertised
     if port_file is not None:
-        broker.seams.files.write_new(Path(port_file), f"{address}\n".encode())
+        broker.seams.files.write_new(files.Path(port_file), f"{address}\n".encode())
     directories = ",".join(str(path) for path in broker.config.log_dirs)
     print(f"odradek: node {broker.node_id} listens on {address}, data in {directories}", flush=True)
