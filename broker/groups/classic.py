@@ -155,7 +155,7 @@ class ClassicGroup(Generations):
                 return
             self._admit(member_id, request, waiter, now, actions)
             return
-        error = self._check_member(member_id, request.instance_id)
+        error = self.roster.check(member_id, request.instance_id)
         if error is not NO_ERROR:
             actions.reply(waiter, JoinAnswer(error, member_id))
             return
@@ -226,18 +226,6 @@ class ClassicGroup(Generations):
             code = ErrorCode.rebalance_in_progress
             actions.reply(member.joining, JoinAnswer(code, member.member_id))
             self.roster.set_joining(member, None)
-
-    def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where a newer member took the static name."""
-        if instance_id is not None:
-            holder = self.roster.static.get(instance_id)
-            if holder is None:
-                return ErrorCode.unknown_member_id
-            if holder != member_id:
-                return ErrorCode.fenced_instance_id
-        if member_id not in self.roster.members:
-            return ErrorCode.unknown_member_id
-        return NO_ERROR
 
     # A static member comes back under a new id
 
@@ -362,7 +350,7 @@ class ClassicGroup(Generations):
     def _check_sync(self, request: Sync) -> ErrorCode:
         if self.state is State.DEAD:
             return ErrorCode.coordinator_not_available
-        error = self._check_member(request.member_id, request.instance_id)
+        error = self.roster.check(request.member_id, request.instance_id)
         if error is not NO_ERROR:
             return error
         if request.generation != self.generation:
@@ -400,7 +388,7 @@ class ClassicGroup(Generations):
     def _heartbeat(self, request: Heartbeat, now: Now) -> ErrorCode:
         if self.state is State.DEAD:
             return ErrorCode.coordinator_not_available
-        error = self._check_member(request.member_id, request.instance_id)
+        error = self.roster.check(request.member_id, request.instance_id)
         if error is not NO_ERROR:
             return error
         if request.generation != self.generation:
@@ -439,7 +427,7 @@ class ClassicGroup(Generations):
         elif member_id in self.roster.pending:
             error = NO_ERROR
         else:
-            error = self._check_member(member_id, leaver.instance_id)
+            error = self.roster.check(member_id, leaver.instance_id)
         if error is NO_ERROR:
             self._remove(member_id, actions)
         return Left(leaver.member_id, leaver.instance_id, error)
@@ -462,7 +450,7 @@ class ClassicGroup(Generations):
             return NO_ERROR
         named = generation >= 0 or member_id != NO_MEMBER_ID or instance_id is not None
         if named:
-            error = self._check_member(member_id, instance_id)
+            error = self.roster.check(member_id, instance_id)
             if error is not NO_ERROR:
                 return error
             if generation != self.generation:

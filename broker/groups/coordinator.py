@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
@@ -45,103 +44,26 @@ from odradek.broker.groups.actions import (
     Waiter,
 )
 from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.led import (
+    AS_COORDINATOR,
+    ClientWaiter,
+    GroupStatistics,
+    LedPartition,
+    LoadInProgress,
+    NotCoordinator,
+    Uncommitted,
+)
 from odradek.broker.groups.offsets import FetchedTopic
 from odradek.broker.groups.shard import Commit, DescribedGroup, ListedGroup, Shard
 from odradek.broker.groups.store import CoordinatorLog, Loader, build_batches, partition_for
-from odradek.broker.groups.timers import Timers, monotonic_ms
+from odradek.broker.groups.timers import Timers, Turn, monotonic_ms
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 
 log = logging.getLogger("odradek.groups")
 
-STEP_SECONDS = 0.005
-"""How long loading and expiry run before others get their turn."""
 A = TypeVar("A", bound=Answer)
-
-AS_COORDINATOR: Mapping[ErrorCode, ErrorCode] = {
-    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
-    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
-    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
-    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
-    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
-    ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
-}
-"""What clients of a group are told of an error of its log."""
-
-
-class NotCoordinator(KafkaError):
-    code = ErrorCode.not_coordinator
-
-
-class LoadInProgress(KafkaError):
-    code = ErrorCode.coordinator_load_in_progress
-
-
-class ClientWaiter:
-    """A client's request that will be answered."""
-
-    __slots__ = ("_answer", "_answered")
-
-    def __init__(self) -> None:
-        self._answer: Answer | None = None
-        self._answered: trio.Event | None = None
-
-    def set(self, answer: Answer) -> None:
-        self._answer = answer
-        if self._answered is not None:
-            self._answered.set()
-
-    async def wait(self) -> Answer:
-        if self._answer is None:
-            self._answered = trio.Event()
-            await self._answered.wait()
-            assert self._answer is not None
-        return self._answer
-
-
-@dataclass(slots=True)
-class _Uncommitted:
-    """Records that are in the log, but not yet on all in-sync replicas."""
-
-    offset: int
-    then: Then
-    deadline_ms: int
-
-
-@dataclass(slots=True)
-class _Led:
-    """A partition that this node leads."""
-
-    partition: int
-    leader_epoch: int
-    shard: Shard
-    loading: bool = True
-    failed: bool = False
-    """Its records can't be read; its groups have no coordinator until it changes hands."""
-    uncommitted: deque[_Uncommitted] = field(default_factory=deque)
-    last_offset: int = -1
-    """Of the last record written here."""
-    running: trio.CancelScope | None = None
-    """Around the task that runs for it: its load, later on the wait for replicas."""
-
-    @property
-    def serves(self) -> bool:
-        return not self.loading and not self.failed
-
-
-@dataclass(slots=True)
-class GroupStatistics:
-    """Counters since start, under the names of Kafka's sensors."""
-
-    offset_commits: int = 0
-    offset_deletions: int = 0
-    offset_expirations: int = 0
-    completed_rebalances: int = 0
-    loads: int = 0
-    failed_loads: int = 0
-    """Partitions whose records could not be read."""
 
 
 class GroupCoordinator:
@@ -154,8 +76,8 @@ class GroupCoordinator:
         self._config = config
         self._clock = clock
         self._entropy = entropy
-        self._led: dict[int, _Led] = {}
-        self._to_load: deque[_Led] = deque()
+        self._led: dict[int, LedPartition] = {}
+        self._to_load: deque[LedPartition] = deque()
         self._load_wanted = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._timers = Timers(clock, self._due)
@@ -185,7 +107,7 @@ class GroupCoordinator:
         if led is not None and not led.failed:
             led.leader_epoch = max(led.leader_epoch, leader_epoch)
             return
-        led = _Led(partition, leader_epoch, Shard(self._config))
+        led = LedPartition(partition, leader_epoch, Shard(self._config))
         self._led[partition] = led
         if self._log.start_offset(partition) == self._log.end_offset(partition):
             led.loading = False
@@ -199,7 +121,7 @@ class GroupCoordinator:
         if led is not None:
             self._unload(led)
 
-    def _unload(self, led: _Led) -> None:
+    def _unload(self, led: LedPartition) -> None:
         if led.running is not None:
             led.running.cancel()
         if not led.serves:
@@ -212,7 +134,7 @@ class GroupCoordinator:
             replies += led.shard.append_failed(then, code, now, written=True).replies
         self._answer(replies)
 
-    def _break(self, led: _Led) -> None:
+    def _break(self, led: LedPartition) -> None:
         """A bug showed itself. The groups of this partition alone lose their coordinator."""
         log.exception("partition %d of the offsets topic broke an invariant", led.partition)
         self._unload(led)
@@ -228,12 +150,12 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.coordinator_not_available, "there is no offsets topic yet")
         return partition_for(group_id, count)
 
-    def _active(self, group_id: str) -> _Led:
+    def _active(self, group_id: str) -> LedPartition:
         if self._log.partition_count() == 0:
             raise NotCoordinator("there is no offsets topic yet")
         return self._serving(self.partition_for(group_id))
 
-    def _serving(self, partition: int) -> _Led:
+    def _serving(self, partition: int) -> LedPartition:
         led = self._led.get(partition)
         if led is not None and led.serves:
             return led
@@ -380,7 +302,7 @@ class GroupCoordinator:
         assert isinstance(answer, answer_type)
         return answer
 
-    async def _committed(self, led: _Led) -> None:
+    async def _committed(self, led: LedPartition) -> None:
         """Wait for the records that are on their way to the replicas, if there are any."""
         if self._log.is_committed(led.partition, led.last_offset):
             return
@@ -394,7 +316,9 @@ class GroupCoordinator:
 
     # Doing what a shard says
 
-    def _drive(self, led: _Led, group_id: str | None, act: Callable[[Now], Actions]) -> bool:
+    def _drive(
+        self, led: LedPartition, group_id: str | None, act: Callable[[Now], Actions]
+    ) -> bool:
         """Let something happen to a shard, and do what it says. False if that showed a bug."""
         try:
             self._perform(led, group_id, act(self._now()))
@@ -403,7 +327,7 @@ class GroupCoordinator:
             return False
         return True
 
-    def _perform(self, led: _Led, group_id: str | None, actions: Actions) -> None:
+    def _perform(self, led: LedPartition, group_id: str | None, actions: Actions) -> None:
         """Append, answer, and go on with what follows from that, until nothing does."""
         todo = deque([actions])
         while todo:
@@ -421,7 +345,7 @@ class GroupCoordinator:
         for waiter, answer in replies:
             waiter.set(answer)
 
-    def _append(self, led: _Led, append: Append) -> Actions:
+    def _append(self, led: LedPartition, append: Append) -> Actions:
         try:
             self._write(led, append)
         except KafkaError as error:
@@ -433,7 +357,7 @@ class GroupCoordinator:
         self._wait_for(led, led.last_offset, append.then)
         return Actions()
 
-    def _write(self, led: _Led, append: Append) -> None:
+    def _write(self, led: LedPartition, append: Append) -> None:
         """Raises KafkaError if not all records could be written; those that were are replayed."""
         now = self._now()
         for batch, records in build_batches(
@@ -449,15 +373,15 @@ class GroupCoordinator:
                 for position, record in enumerate(records):
                     led.shard.replay(record, first_offset + position)
 
-    def _wait_for(self, led: _Led, offset: int, then: Then) -> None:
+    def _wait_for(self, led: LedPartition, offset: int, then: Then) -> None:
         deadline_ms = self._now().monotonic_ms + self._config.commit_timeout_ms
-        led.uncommitted.append(_Uncommitted(offset, then, deadline_ms))
+        led.uncommitted.append(Uncommitted(offset, then, deadline_ms))
         if led.running is None:
             assert self._nursery is not None, "the coordinator does not run"
             led.running = trio.CancelScope()
             self._nursery.start_soon(self._await_replicas, led, led.running)
 
-    async def _await_replicas(self, led: _Led, scope: trio.CancelScope) -> None:
+    async def _await_replicas(self, led: LedPartition, scope: trio.CancelScope) -> None:
         """Go on with what waits for the high watermark, in order, until nothing does."""
         with scope:
             while led.serves and led.uncommitted:
@@ -470,7 +394,7 @@ class GroupCoordinator:
                         led.uncommitted.popleft()
         led.running = None
 
-    async def _await_commit(self, led: _Led, head: _Uncommitted) -> ErrorCode:
+    async def _await_commit(self, led: LedPartition, head: Uncommitted) -> ErrorCode:
         seconds = max(head.deadline_ms - self._now().monotonic_ms, 0) / 1000
         with trio.move_on_after(seconds):
             try:
@@ -494,8 +418,8 @@ class GroupCoordinator:
             for led in list(self._led.values()):
                 await self._expire(led)
 
-    async def _expire(self, led: _Led) -> None:
-        turn = _Turn(self._clock)
+    async def _expire(self, led: LedPartition) -> None:
+        turn = Turn(self._clock)
         for group_id in list(led.shard.groups):
             if not led.serves or self._led.get(led.partition) is not led:
                 return
@@ -520,7 +444,7 @@ class GroupCoordinator:
             self._load_wanted = trio.Event()
             await self._load_wanted.wait()
 
-    async def _load(self, led: _Led) -> None:
+    async def _load(self, led: LedPartition) -> None:
         started = self._clock.monotonic()
         loader = Loader(led.shard)
         try:
@@ -550,8 +474,8 @@ class GroupCoordinator:
             (self._clock.monotonic() - started) * 1000,
         )
 
-    async def _replay_all(self, led: _Led, loader: Loader) -> None:
-        turn = _Turn(self._clock)
+    async def _replay_all(self, led: LedPartition, loader: Loader) -> None:
+        turn = Turn(self._clock)
         offset = self._log.start_offset(led.partition)
         while offset < self._log.end_offset(led.partition):
             size = self._config.offsets_load_buffer_bytes
@@ -577,19 +501,6 @@ class GroupCoordinator:
     @property
     def offset_count(self) -> int:
         return sum(led.shard.offsets.count for led in self._led.values())
-
-
-class _Turn:
-    """Lets others run when one has run for long enough."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._ends = clock.monotonic() + STEP_SECONDS
-
-    async def pass_on(self) -> None:
-        if self._clock.monotonic() >= self._ends:
-            await trio.lowlevel.checkpoint()
-            self._ends = self._clock.monotonic() + STEP_SECONDS
 
 
 def _settled(shard: Shard, then: Then, code: ErrorCode, now: Now) -> Actions:

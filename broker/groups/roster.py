@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from odradek.broker.groups.actions import Protocols, StoredMember, Waiter
+from odradek.broker.groups.actions import NO_ERROR, Protocols, StoredMember, Waiter
+from odradek.protocol.errors import ErrorCode
 
 
 @dataclass(slots=True, eq=False)
@@ -162,6 +163,18 @@ class Roster:
 
     def is_leader(self, member_id: str) -> bool:
         return self.leader_id == member_id
+
+    def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where a newer member took the static name."""
+        if instance_id is not None:
+            holder = self.static.get(instance_id)
+            if holder is None:
+                return ErrorCode.unknown_member_id
+            if holder != member_id:
+                return ErrorCode.fenced_instance_id
+        if member_id not in self.members:
+            return ErrorCode.unknown_member_id
+        return NO_ERROR
 
     def elect_joined_leader(self) -> bool:
         """Keep a leader who has joined, or take the first who has. False if nobody has."""

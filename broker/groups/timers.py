@@ -1,4 +1,4 @@
-"""Deadlines of many, one task: whoever is due is told, soonest first."""
+"""Time in the coordinator: deadlines of many in one task, and turns for long work."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import trio
 from odradek.seams.clock import Clock
 
 Key = tuple[int, str]
+
+STEP_SECONDS = 0.005
+"""How long long work (loading, expiry) runs before others get their turn."""
 
 
 def monotonic_ms(clock: Clock) -> int:
@@ -65,3 +68,16 @@ class Timers:
             if self._armed.get(key) == wake_ms:
                 del self._armed[key]
                 self._on_due(key)
+
+
+class Turn:
+    """Lets others run when one has run for long enough."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ends = clock.monotonic() + STEP_SECONDS
+
+    async def pass_on(self) -> None:
+        if self._clock.monotonic() >= self._ends:
+            await trio.lowlevel.checkpoint()
+            self._ends = self._clock.monotonic() + STEP_SECONDS

@@ -27,7 +27,8 @@ from odradek.broker.groups.actions import (
     SyncAnswer,
 )
 from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.coordinator import GroupCoordinator, LoadInProgress, NotCoordinator
+from odradek.broker.groups.coordinator import GroupCoordinator
+from odradek.broker.groups.led import LoadInProgress, NotCoordinator
 from odradek.broker.groups.shard import Commit, OffsetToCommit
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import records as log_records
