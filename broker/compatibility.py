@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from odradek.broker.dispatch import routes
+from odradek.broker.dispatch import SERVED
 from odradek.protocol.apis import APIS, compatibility_rows
 
 HEAD = """\
@@ -39,7 +39,7 @@ higher minimum for a broker that it can't talk to (KAFKA-18659); versions 0 to 2
 
 def page() -> str:
     """The whole page."""
-    served = [APIS[key] for key in routes()]
+    served = [APIS[key] for key in SERVED]
     rows = "".join(
         f"| {name} | {key} | {theirs} | {ours or 'no'} |\n"
         for name, key, theirs, ours in compatibility_rows(served)

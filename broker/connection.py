@@ -19,7 +19,7 @@ import trio
 
 from odradek.broker.apis.api_versions import unsupported_version_answer
 from odradek.broker.context import RequestContext
-from odradek.broker.dispatch import Route, routes
+from odradek.broker.dispatch import Route, find_route
 from odradek.broker.receive_buffer import ReceiveBuffer
 from odradek.broker.turnstile import LARGE_BYTES
 from odradek.protocol import apis
@@ -49,7 +49,6 @@ class ClientConnection:
         self._buffer = ReceiveBuffer(broker.config.get_int("socket.request.max.bytes"))
         self._unsent: list[Buffer | FileSlice] = []
         self._unsent_bytes = 0
-        self._routes = routes()
         self.waiting_since: float | None = broker.seams.clock.monotonic()
         """Monotonic seconds since when the client owes us bytes; None while it is being served."""
 
@@ -96,7 +95,7 @@ class ClientConnection:
     async def _answer(self, frame_view: memoryview) -> None:
         header = read_request_header(frame_view)
         api = header.api
-        route = self._routes.get(api.key)
+        route = find_route(api.key)
         if route is None:
             raise InvalidFrame(f"{api.title} is not served here")
         if not api.serves(header.api_version):

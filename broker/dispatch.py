@@ -1,8 +1,9 @@
 """From a frame to its handler and back: one row an API.
 
-Each module of `broker/apis` ends in its `HANDLERS`. A row is a handler, `async (request, ctx) ->
-values`, or a `Route` where the API reads or writes its messages by other means than kio's schemas
-(Produce and Fetch, whose records must not be copied). ApiVersions shows the rows there are.
+Each module of `broker/apis` ends in its `HANDLERS`, and is loaded for the first request of one of
+the APIs that `MODULES` says it has. A row is a handler, `async (request, ctx) -> values`, or a `Route`
+where the API reads or writes its messages by other means than kio's schemas (Produce and Fetch, whose
+records must not be copied). ApiVersions shows the APIs that `MODULES` names.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from odradek.broker.context import RequestContext
-from odradek.protocol import messages
+from odradek.protocol import apis, messages
 from odradek.protocol.apis import Api
 from odradek.seams.files import Buffer, FileSlice
 
@@ -37,32 +38,57 @@ class Route:
     prompt: bool = False
 
 
-MODULES = (
-    "api_versions",
-    "cluster",
-    "configs",
-    "fetch",
-    "find_coordinator",
-    "group_offsets",
-    "groups",
-    "log_dirs",
-    "metadata",
-    "offsets",
-    "produce",
-    "producer_ids",
-    "topics",
-)
+MODULES: Mapping[str, Sequence[Api]] = {
+    "api_versions": (apis.API_VERSIONS,),
+    "cluster": (apis.DESCRIBE_CLUSTER,),
+    "configs": (
+        apis.DESCRIBE_CONFIGS,
+        apis.ALTER_CONFIGS,
+        apis.INCREMENTAL_ALTER_CONFIGS,
+        apis.LIST_CONFIG_RESOURCES,
+    ),
+    "fetch": (apis.FETCH,),
+    "find_coordinator": (apis.FIND_COORDINATOR,),
+    "group_offsets": (apis.OFFSET_COMMIT, apis.OFFSET_FETCH, apis.OFFSET_DELETE),
+    "groups": (
+        apis.JOIN_GROUP,
+        apis.SYNC_GROUP,
+        apis.HEARTBEAT,
+        apis.LEAVE_GROUP,
+        apis.LIST_GROUPS,
+        apis.DESCRIBE_GROUPS,
+        apis.DELETE_GROUPS,
+    ),
+    "log_dirs": (apis.DESCRIBE_LOG_DIRS,),
+    "metadata": (apis.METADATA,),
+    "offsets": (apis.LIST_OFFSETS, apis.OFFSET_FOR_LEADER_EPOCH, apis.DELETE_RECORDS),
+    "produce": (apis.PRODUCE,),
+    "producer_ids": (apis.INIT_PRODUCER_ID,),
+    "topics": (
+        apis.CREATE_TOPICS,
+        apis.DELETE_TOPICS,
+        apis.CREATE_PARTITIONS,
+        apis.DESCRIBE_TOPIC_PARTITIONS,
+    ),
+}
+"""Which module of `broker/apis` has the handlers of which APIs: what is served, without loading it."""
+SERVED: Mapping[int, str] = {
+    api.key: module for module, served in MODULES.items() for api in served
+}
+"""API key to module, of every API that this broker serves."""
 
 
 @cache
-def routes() -> Mapping[int, Route]:
-    """API key to route, of every API that this broker serves."""
-    found: dict[int, Route] = {}
-    for name in MODULES:
-        handlers: Mapping[Api, Handler | Route] = import_module(
-            f"odradek.broker.apis.{name}"
-        ).HANDLERS
-        for api, row in handlers.items():
-            assert api.key not in found, f"two handlers for {api.name}"
-            found[api.key] = row if isinstance(row, Route) else Route(row)
-    return found
+def find_route(api_key: int) -> Route | None:
+    """How an API is served, None if it is not; loads its module."""
+    module = SERVED.get(api_key)
+    if module is None:
+        return None
+    handlers: Mapping[Api, Handler | Route] = import_module(
+        f"odradek.broker.apis.{module}"
+    ).HANDLERS
+    assert handlers.keys() == set(MODULES[module]), (
+        f"{module} serves other APIs than the table says"
+    )
+    row = handlers[apis.APIS[api_key]]
+    return row if isinstance(row, Route) else Route(row)

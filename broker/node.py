@@ -28,13 +28,6 @@ from odradek.replication.controller import image as images
 from odradek.replication.controller.brokers import BrokerRegistration, start_broker
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.controller.operations import Plan
-from odradek.replication.controller.producer_ids import ProducerIdBlock, allocate_producer_ids
-from odradek.replication.controller.topics import (
-    CreatedTopic,
-    NewTopic,
-    TopicDefaults,
-    create_topics,
-)
 from odradek.replication.partition.partition import Partition
 from odradek.replication.raft.metadata import Metadata
 from odradek.replication.raft.metadata_log import MetadataLogSettings
@@ -47,6 +40,8 @@ from odradek.storage.log_manager import Intervals, LogManager
 
 if TYPE_CHECKING:
     from odradek.broker.groups.coordinator import GroupCoordinator
+    from odradek.replication.controller.producer_ids import ProducerIdBlock
+    from odradek.replication.controller.topics import CreatedTopic, NewTopic
 
 log = logging.getLogger("odradek.node")
 
@@ -159,7 +154,10 @@ class Broker:
             settings=self._metadata_settings(),
             min_insync_replicas=self.config.get_int("min.insync.replicas"),
         )
-        await self.metadata.start()
+        try:
+            await self.metadata.start()
+        except (KafkaError, OSError) as error:
+            raise CannotStart(f"the metadata log can't be used: {error}") from error
         self.metadata_changed_configs(self.metadata.image)
         self.logs.update_configs()
         self.partitions = PartitionTable(
@@ -341,6 +339,7 @@ class Broker:
                     SECURITY_PROTOCOLS[each.security_protocol],
                 )
                 for each in self.endpoints
+                if each.advertised is not None
             ],
             directories=[each.id for each in self.directories.live if each.id is not None],
             features=images.SUPPORTED_FEATURES,
@@ -366,6 +365,8 @@ class Broker:
             log.warning("%s belongs to no topic of this cluster: set aside as -stray", stray)
 
     async def _reserve_producer_ids(self) -> range:
+        from odradek.replication.controller.producer_ids import allocate_producer_ids
+
         block: ProducerIdBlock = await self.metadata.perform(
             lambda image: allocate_producer_ids(image, self.node_id, self.broker_epoch)
         )
@@ -377,6 +378,8 @@ class Broker:
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[CreatedTopic]:
         """Create topics in the metadata log; one answer each."""
+        from odradek.replication.controller.topics import TopicDefaults, create_topics
+
         defaults = TopicDefaults(
             self.config.get_int("num.partitions"),
             self.config.get_int("default.replication.factor"),
@@ -404,6 +407,8 @@ class Broker:
         """Create the topic unless it is there. Raises KafkaError with what the controller says."""
         if name in self.metadata.image.topics_by_name:
             return
+        from odradek.replication.controller.topics import NewTopic
+
         (created,) = await self.create_topics(
             [NewTopic(name, partitions, replication_factor, configs=dict(configs or {}))]
         )
@@ -411,13 +416,11 @@ class Broker:
             raise KafkaError(created.error_code, created.error_message or "")
 
     async def ensure_internal_topic(self, topic: InternalTopic) -> None:
-        """Create a coordinator's topic unless it is there, and open its partitions (`on_role`)."""
+        """Create a coordinator's topic unless it is there; its partitions open when asked for, or
+        soon after."""
         await self.ensure_topic(
             topic.name, topic.partitions, topic.replication_factor, topic.configs
         )
-        for index in self.metadata.image.topics_by_name[topic.name].partitions:
-            if self.partitions.opened(topic.name, index) is None:
-                await self.partitions.get(topic.name, None, index)
 
     def validate_config(
         self, kind: int, name: str, wanted: Mapping[str, str], existing: Mapping[str, str]

@@ -38,13 +38,23 @@ SCHEMAS = (
 """An API and the version that current clients pick."""
 
 MODULES = (
+    "odradek.broker.apis.metadata",
     "odradek.protocol.schemas.topic_records",
+    "odradek.replication.controller.topics",
+    "odradek.broker.apis.topics",
+    "odradek.broker.apis.produce",
+    "odradek.broker.apis.fetch",
+    "odradek.broker.apis.offsets",
+    "odradek.broker.apis.producer_ids",
+    "odradek.broker.apis.find_coordinator",
     "odradek.broker.groups.actions",
     "odradek.broker.groups.offsets",
     "odradek.broker.groups.classic",
     "odradek.broker.groups.shard",
     "odradek.protocol.schemas.group_records",
     "odradek.broker.groups.coordinator",
+    "odradek.broker.apis.groups",
+    "odradek.broker.apis.group_offsets",
 )
 """In order of dependence, so that none brings more than itself."""
 

@@ -47,9 +47,9 @@ async def api_versions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 
 def _served() -> list[apis.Api]:
-    from odradek.broker.dispatch import routes
+    from odradek.broker.dispatch import SERVED
 
-    return [apis.APIS[key] for key in sorted(routes())]
+    return [apis.APIS[key] for key in sorted(SERVED)]
 
 
 def _row(api: apis.Api) -> dict[str, int]:

@@ -16,7 +16,7 @@ import pytest
 
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.context import RequestContext
-from odradek.broker.dispatch import routes
+from odradek.broker.dispatch import find_route
 from odradek.broker.node import Broker
 from odradek.broker.server import Endpoint
 from odradek.protocol import apis, messages
@@ -112,7 +112,8 @@ class Client:
             Address("127.0.0.1", 1),
             self._flush,
         )
-        route = routes()[api.key]
+        route = find_route(api.key)
+        assert route is not None
         request = route.read(api.key, version, frame, 0)
         answer = route.write(api.key, version, await route.handler(request, ctx))
         assert isinstance(answer, bytes)
