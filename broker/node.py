@@ -26,9 +26,11 @@ from odradek.broker.turnstile import Turnstile
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller import image as images
 from odradek.replication.controller.brokers import BrokerRegistration, start_broker
+from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.controller.operations import Plan
 from odradek.replication.partition.partition import Partition
+from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata import Metadata
 from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.seams import Seams
@@ -156,7 +158,7 @@ class Broker:
         )
         try:
             await self.metadata.start()
-        except (KafkaError, OSError) as error:
+        except (InvalidMetadata, InvalidQuorum, KafkaError, OSError) as error:
             raise CannotStart(f"the metadata log can't be used: {error}") from error
         self.metadata_changed_configs(self.metadata.image)
         self.logs.update_configs()

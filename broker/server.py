@@ -24,12 +24,17 @@ IDLE_CHECKS_PER_LIMIT = 4
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One listener as it came to be: where it listens, and what clients are told."""
+    """One listener as it came to be: where it listens, and what clients are told, if they are."""
 
     name: str
     security_protocol: str
     bound: Address
-    advertised: Address
+    advertised: Address | None
+
+    @property
+    def address(self) -> Address:
+        """Where to reach it, told to clients or not."""
+        return self.advertised or self.bound
 
 
 async def open_listeners(broker: Broker) -> list[tuple[Endpoint, list[Listener]]]:
@@ -41,7 +46,7 @@ async def open_listeners(broker: Broker) -> list[tuple[Endpoint, list[Listener]]
     config = broker.config
     try:
         for wanted in config.listeners:
-            told = config.advertised(wanted.name) or wanted
+            told = config.advertised(wanted.name)
             sockets = await broker.seams.network.listen(wanted.host, wanted.port)
             opened.append((_endpoint(wanted, told, sockets[0].address), sockets))
     except BaseException:
@@ -52,8 +57,10 @@ async def open_listeners(broker: Broker) -> list[tuple[Endpoint, list[Listener]]
     return opened
 
 
-def _endpoint(wanted: ListenerEndpoint, told: ListenerEndpoint, bound: Address) -> Endpoint:
-    advertised = Address(told.host or wanted.host or "localhost", told.port or bound.port)
+def _endpoint(wanted: ListenerEndpoint, told: ListenerEndpoint | None, bound: Address) -> Endpoint:
+    advertised = None
+    if told is not None:
+        advertised = Address(told.host or wanted.host or "localhost", told.port or bound.port)
     return Endpoint(wanted.name, wanted.security_protocol, bound, advertised)
 
 

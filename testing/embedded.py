@@ -22,7 +22,6 @@ from typing import TypeVar
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.groups.actions import Leave, Leaver
 from odradek.broker.node import Broker as Node
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.topics import delete_topics
@@ -68,15 +67,15 @@ class Broker:
     @property
     def bootstrap(self) -> str:
         """`HOST:PORT`, for any client's bootstrap.servers."""
-        return str(self.node.endpoints[0].advertised)
+        return str(self.node.endpoints[0].address)
 
     @property
     def host(self) -> str:
-        return self.node.endpoints[0].advertised.host
+        return self.node.endpoints[0].address.host
 
     @property
     def port(self) -> int:
-        return self.node.endpoints[0].advertised.port
+        return self.node.endpoints[0].address.port
 
     @property
     def node(self) -> Node:
@@ -98,7 +97,7 @@ class Broker:
     async def areset(self) -> None:
         """Forget all topics and groups; for use under trio."""
         node = self.node
-        await self._delete_groups()
+        await node.groups.delete_all()
         names = [name for name in node.metadata.image.topics_by_name if not node.is_internal(name)]
         if names:
             answers = await node.metadata.perform(lambda image: delete_topics(image, names))
@@ -107,17 +106,6 @@ class Broker:
                 raise RuntimeError(f"the broker did not delete {failed}")
         for name, partitions in self._topics.items():
             await node.ensure_topic(name, partitions)
-
-    async def _delete_groups(self) -> None:
-        """Members that a test forgot are thrown out first; they find out at their next heartbeat."""
-        groups = self.node.groups
-        names = [group.group_id for group in groups.list_groups((), ())]
-        for name in names:
-            group = groups.describe(name)
-            if group is not None and group.members:
-                leavers = tuple(Leaver(member.member_id, None, None) for member in group.members)
-                await groups.leave(Leave(name, leavers))
-        await groups.delete_groups(names)
 
     # async with
 

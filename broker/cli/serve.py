@@ -222,7 +222,7 @@ async def _stop_on_signal(signals: object, broker: Broker) -> None:
 def _announce(broker: Broker, port_file: str | None) -> None:
     from odradek.seams import files
 
-    address = broker.endpoints[0].advertised
+    address = broker.endpoints[0].address
     if port_file is not None:
         broker.seams.files.write_new(files.Path(port_file), f"{address}\n".encode())
     directories = ",".join(str(path) for path in broker.config.log_dirs)
