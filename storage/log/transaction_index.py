@@ -76,7 +76,7 @@ class TransactionIndex:
         return fresh
 
     def reload(self, offset: int) -> None:
-        """After a crash: keep what is whole and ends below `offset`."""
+        """After a crash: keep what is whole and ends below `offset`; zeros are no entry."""
         self._entries = ()
         if self.exists:
             data = self._files.read(self.path)
@@ -84,7 +84,10 @@ class TransactionIndex:
             kept: list[AbortedTransaction] = []
             for version, *fields in ENTRY.iter_unpack(whole):
                 each = AbortedTransaction(*fields)
-                if version != VERSION or not each.first_offset <= each.last_offset < offset:
+                least = kept[-1].last_offset if kept else -1
+                if version != VERSION or not (
+                    each.first_offset < each.last_offset and least < each.last_offset < offset
+                ):
                     break
                 kept.append(each)
             self._entries = tuple(kept)

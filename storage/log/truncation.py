@@ -25,10 +25,10 @@ _CHUNK_BYTES = 1 << 20
 def truncate_to(log: LogState, offset: int) -> None:
     """Cut off all at or past `offset`, which is not below the first segment, and below the end.
 
-    1. The epochs that began past it, durably. A crash: recovery finds them in the batches again.
-       (First, for a full disk can still be answered by leaving all as it is.)
-    2. The recovery point, not past `offset`, durably: what is appended after the cut is not taken
+    1. The recovery point, not past `offset`, durably: what is appended after the cut is not taken
        for synced. A crash: the log is as it was, the replica truncates again.
+    2. The epochs that began past it, durably. A crash: recovery finds them in the batches again, for
+       they lie past the recovery point. (A full disk is still answered by leaving all as it is.)
     3. The end, for readers: no slice from here on reaches past the cut.
     4. The later segments and snapshots, the newest first. A crash: fewer of them.
     5. The segment that `offset` lies in: indexes, then data. A crash: the scan from the recovery
@@ -46,8 +46,8 @@ def truncate_to(log: LogState, offset: int) -> None:
     segment = segments[number]
     found = segment.locate(offset)
     position = segment.size if found is None else found.position
-    _forget_epochs(log, offset)
     _lower_recovery_point(log, offset)
+    _forget_epochs(log, offset)
     log.tip = Tip(offset, segment, position)
     log.generation += 1
     log.high_watermark = min(log.high_watermark, offset)

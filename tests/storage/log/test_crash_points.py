@@ -1,0 +1,345 @@
+"""The power goes at every sync of every operation that changes files in more than one step: before
+the sync has its effect, and just after. What was synced is there, the log is a prefix of what was
+written, its indexes are right, and it goes on from there (DESIGN: crash order is written down)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from odradek.seams.files import Path
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.transaction_index import AbortedTransaction
+from odradek.testing.power import NodeCrashed
+from odradek.testing.virtual_files import VirtualFiles
+from tests.storage.log.log_world import (
+    DIRECTORY,
+    FOREVER,
+    NOW_MS,
+    TOPIC_ID,
+    World,
+    check_indexes,
+    idempotent,
+    marker,
+    records_in,
+)
+
+CONFIG = dataclasses.replace(
+    FOREVER, internal_segment_bytes=700, index_interval_bytes=100, file_delete_delay_ms=0
+)
+SEEDS = range(4)
+
+
+@dataclass
+class Story:
+    """A log, what was written to it, and what must be there whatever happens now."""
+
+    world: World = field(default_factory=lambda: World(CONFIG))
+    written: list[int] = field(default_factory=list)
+    """The timestamps of its records, one at each offset; they are all different."""
+    durable: int = 0
+    """All below this offset must be there."""
+    start: int = 0
+    time: int = 0
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.world.log
+
+    def append(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.time += 1
+            data = idempotent(7, len(self.written), size=40, timestamps=NOW_MS + self.time)
+            self.written.append(NOW_MS + self.time)
+            self.world.append(data, epoch=self.time // 7)
+
+    def flush(self) -> None:
+        end = len(self.written)
+        self.world.flush()
+        self.durable = end
+
+    def truncate(self, offset: int) -> None:
+        self.durable = min(self.durable, offset)
+        self.log.truncate_to(offset)
+        del self.written[offset:]
+
+
+def rolling(story: Story) -> Iterator[None]:
+    story.append(20)
+    yield
+    story.log.flush(up_to=12)
+    story.world.recovery_point = story.durable = 12
+    story.append(5)
+    story.flush()
+    story.append(9)
+    story.flush()
+
+
+def truncating(story: Story) -> Iterator[None]:
+    story.append(29)
+    story.flush()
+    story.append(3)
+    yield
+    story.truncate(21)
+    story.append(4)
+    story.flush()
+
+
+def truncating_twice(story: Story) -> Iterator[None]:
+    story.append(29)
+    story.flush()
+    yield
+    story.truncate(26)
+    story.append(3)
+    story.truncate(8)
+    story.append(14)
+    story.flush()
+
+
+def truncating_under_a_pinned_slice(story: Story) -> Iterator[None]:
+    story.append(29)
+    story.flush()
+    story.log.read(24, 10_000, limit=29)
+    yield
+    story.truncate(26)
+    story.append(4)
+    story.flush()
+
+
+def starting_anew(story: Story) -> Iterator[None]:
+    story.append(29)
+    story.flush()
+    yield
+    # Until it is done, some prefix of the old log may be there, or none.
+    story.durable = 0
+    story.log.truncate_fully_and_start_at(3)
+    story.start = story.world.log_start_offset = 3
+    story.written = [-1] * 3
+    story.time += 100
+    story.append(2)
+    story.flush()
+
+
+def expiring(story: Story) -> Iterator[None]:
+    story.append(29)
+    story.flush()
+    story.log.advance_high_watermark(29)
+    yield
+    story.log.update_config(dataclasses.replace(CONFIG, retention_bytes=1000))
+    assert story.log.delete_expired(NOW_MS) > 1
+    story.log.remove_deleted(NOW_MS)
+    story.start = story.log.log_start_offset
+    story.append(8)
+    story.flush()
+
+
+def expiring_altogether(story: Story) -> Iterator[None]:
+    story.append(8)
+    story.flush()
+    story.log.advance_high_watermark(8)
+    yield
+    story.log.update_config(dataclasses.replace(CONFIG, retention_ms=0))
+    assert story.log.delete_expired(NOW_MS + 10**6) == 2
+    story.log.remove_deleted(NOW_MS)
+    story.log.update_config(CONFIG)
+    story.start = story.log.log_start_offset
+    story.append(3)
+    story.flush()
+
+
+def closing(story: Story) -> Iterator[None]:
+    story.append(20)
+    story.flush()
+    story.append(3)
+    yield
+    story.log.close(True)
+
+
+def reopening(story: Story) -> Iterator[None]:
+    story.append(20)
+    story.world.reopen()
+    story.durable = 20
+    yield
+    story.append(3)
+    story.flush()
+
+
+SCENES = [
+    rolling,
+    truncating,
+    truncating_twice,
+    truncating_under_a_pinned_slice,
+    starting_anew,
+    expiring,
+    expiring_altogether,
+    closing,
+    reopening,
+]
+
+
+def syncs_of(scene: Callable[[Story], Iterator[None]]) -> tuple[int, int]:
+    """How many syncs come before the part that is watched, and how many in it."""
+    story = Story()
+    steps = scene(story)
+    next(steps)
+    before = story.world.files.syncs
+    for _ in steps:
+        pass
+    return before, story.world.files.syncs
+
+
+def points() -> Iterator[tuple[Callable[[Story], Iterator[None]], int, bool]]:
+    for scene in SCENES:
+        before, after = syncs_of(scene)
+        for sync in range(before, after + 1):
+            yield scene, sync, False
+            yield scene, sync, True
+
+
+def play(scene: Callable[[Story], Iterator[None]], sync: int, done: bool) -> Story:
+    """Until the power goes with that sync, or the scene ends."""
+    story = Story()
+    steps = scene(story)
+    next(steps)
+    if done:
+        story.world.files.cut_power_after(sync)
+    else:
+        story.world.files.cut_power_at(sync)
+    with suppress(NodeCrashed):
+        for _ in steps:
+            pass
+    return story
+
+
+def check(story: Story, world: World) -> None:
+    log = world.log
+    assert log.log_start_offset <= max(story.start, 3)
+    assert log.end_offset >= story.durable
+    found = records_in(log, log.log_start_offset)
+    wanted = story.written[log.log_start_offset : log.end_offset]
+    assert [record.timestamp for record in found] == wanted
+    check_indexes(world, reopened=True)
+    starts = [entry.start_offset for entry in log.epochs.entries]
+    assert starts == sorted(set(starts))
+    for record in found:
+        epoch = log.epochs.epoch_for(record.offset)
+        assert epoch == (record.timestamp - NOW_MS) // 7
+
+
+def restarted(world: World, seed: int) -> World:
+    again = World.__new__(World)
+    again.__dict__ |= world.__dict__
+    again.power_cut(seed)
+    return again
+
+
+@pytest.mark.parametrize(
+    ("scene", "sync", "done"),
+    [
+        pytest.param(*point, id=f"{point[0].__name__}-{'after' if point[2] else 'at'}-{point[1]}")
+        for point in points()
+    ],
+)
+def test_power_cut(scene: Callable[[Story], Iterator[None]], sync: int, done: bool) -> None:
+    story = play(scene, sync, done)
+    for seed in SEEDS:
+        world = restarted(story.world, seed)
+        check(story, world)
+        # And once more, in the middle of what the recovery left unsynced.
+        again = restarted(world, seed + 100)
+        check(story, again)
+        # It goes on, and what it syncs now is there after the next one.
+        end = again.log.end_offset
+        data = idempotent(11, 0, 2, timestamps=NOW_MS + 10**6)
+        assert again.append(data, epoch=10**6 // 7).first_offset == end
+        again.flush()
+        last = restarted(again, seed + 200)
+        assert last.log.end_offset == end + 2
+        assert last.append(idempotent(11, 0, 2), epoch=10**6).duplicate
+
+
+def test_aborted_transactions_are_those_of_the_markers_that_are_there() -> None:
+    def scene(world: World) -> list[int]:
+        markers = []
+        for number in range(8):
+            world.append(idempotent(9, number, transactional=True, size=40))
+            markers.append(world.coordinate(marker(9, commit=number % 3 == 0)).first_offset)
+            if number == 3:
+                world.flush()
+        world.flush()
+        return markers
+
+    dry = World(CONFIG)
+    before = dry.files.syncs
+    markers = scene(dry)
+    for sync in range(before, dry.files.syncs + 1):
+        world = World(CONFIG)
+        world.files.cut_power_after(sync)
+        with suppress(NodeCrashed):
+            scene(world)
+        for seed in SEEDS:
+            log = restarted(world, seed).log
+            found = log.aborted_transactions(0, log.end_offset)
+            wanted = [
+                AbortedTransaction(9, at - 1, at, at + 1)
+                for number, at in enumerate(markers)
+                if number % 3 and at < log.end_offset
+            ]
+            assert list(found) == wanted
+            log.advance_high_watermark(log.end_offset)
+            is_open = log.end_offset % 2 == 1
+            assert log.last_stable_offset == log.end_offset - is_open
+
+
+def opened(world: World, directory: Path) -> PartitionLog:
+    return PartitionLog.open(
+        world.files,
+        directory,
+        topic="n",
+        partition=0,
+        topic_id=TOPIC_ID,
+        config=CONFIG,
+        clock=world.clock,
+        recovery_point=world.recovery_point,
+        clean=False,
+    )
+
+
+def test_a_log_that_was_being_created_is_created_again() -> None:
+    new = Path("/logs/n-0")
+    dry = World(CONFIG)
+    before = dry.files.syncs
+    opened(dry, new)
+    assert dry.files.syncs > before
+    for sync in range(before, dry.files.syncs + 1):
+        world = World(CONFIG)
+        world.files.cut_power_after(sync)
+        with suppress(NodeCrashed):
+            opened(world, new)
+        for seed in SEEDS:
+            log = opened(restarted(world, seed), new)
+            assert (log.end_offset, log.topic_id) == (0, TOPIC_ID)
+
+
+def test_a_directory_that_was_being_renamed_is_there_under_one_name() -> None:
+    new = Path("/logs/t-0.moved")
+    for done in (True, False):
+        story = Story()
+        story.append(10)
+        story.flush()
+        story.world.files.cut_power_at(story.world.files.syncs + 1 + done)
+        with suppress(NodeCrashed):
+            story.log.rename_directory(new)
+        for seed in SEEDS:
+            world = World.__new__(World)
+            world.__dict__ |= story.world.__dict__
+            world.disk = world.disk.crash(seed)
+            world.files = VirtualFiles(world.disk)
+            (there,) = [path for path in (DIRECTORY, new) if world.files.exists(path)]
+            assert there == new or not done
+            log = opened(world, there)
+            assert [record.timestamp for record in records_in(log)] == story.written
