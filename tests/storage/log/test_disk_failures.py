@@ -1,0 +1,230 @@
+"""Full disks, failing disks, no descriptors: what the caller is told, and what the log is after."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from odradek.seams.files import OutOfDescriptors
+from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
+from odradek.testing.virtual_disk import VirtualDisk
+from tests.storage.log.log_world import (
+    DIRECTORY,
+    FOREVER,
+    NOW_MS,
+    ROOT,
+    World,
+    batch,
+    check_indexes,
+    idempotent,
+    offsets_in,
+    raises_offline,
+    records_in,
+)
+
+CONFIG = dataclasses.replace(FOREVER, internal_segment_bytes=3000, index_interval_bytes=100)
+
+
+def limited(capacity_bytes: int) -> World:
+    disk = VirtualDisk()
+    disk.mount(ROOT, capacity_bytes)
+    return World(CONFIG, disk)
+
+
+def fill(world: World) -> None:
+    """Append until the disk refuses."""
+    while True:
+        world.append(idempotent(7, world.log.end_offset, size=100))
+
+
+@pytest.mark.parametrize("room", [*range(10_000, 14_200, 97)])
+def test_a_full_disk_is_an_error_to_the_producer_and_changes_nothing(room: int) -> None:
+    """Wherever the space ends: in the data, an index, a new segment's files, a snapshot."""
+    world = limited(room)
+    with pytest.raises(DiskFull):
+        fill(world)
+    appended = world.log.end_offset
+    assert world.log.failure is None
+    assert world.failures == []
+    assert offsets_in(world.log) == list(range(appended))
+    before = records_in(world.log)
+    with pytest.raises(DiskFull):
+        fill(world)
+    # Room is made, and the producer's retry succeeds where it left off.
+    world.disk.mount_of(ROOT).capacity_bytes = 10**6
+    end = world.log.end_offset
+    assert not world.append(idempotent(7, end, size=100)).duplicate
+    assert records_in(world.log)[: len(before)] == before
+    assert offsets_in(world.log) == list(range(end + 1))
+    check_indexes(world)
+    world.flush()
+    world.kill()
+    assert offsets_in(world.log) == list(range(end + 1))
+    check_indexes(world)
+
+
+def test_retention_makes_room_on_a_full_disk() -> None:
+    world = limited(20_000)
+    with pytest.raises(DiskFull):
+        fill(world)
+    log = world.log
+    log.advance_high_watermark(log.end_offset)
+    log.update_config(dataclasses.replace(CONFIG, retention_bytes=3000, file_delete_delay_ms=0))
+    assert log.delete_expired(NOW_MS) > 0
+    assert log.remove_deleted(NOW_MS) > 0
+    world.append(batch(size=100))
+
+
+def test_a_log_opens_and_is_read_on_a_full_disk() -> None:
+    world = limited(20_000)
+    with pytest.raises(DiskFull):
+        fill(world)
+    end = world.log.end_offset
+    mount = world.disk.mount_of(ROOT)
+    mount.capacity_bytes = mount.used_bytes
+    for clean in (False, True):
+        world.log.close(clean)
+        world.log = world.open(clean=clean)
+        assert offsets_in(world.log) == list(range(end))
+
+
+def test_a_full_disk_when_epochs_are_to_be_saved_leaves_the_log_as_it_is() -> None:
+    world = limited(1 << 20)
+    for n in range(20):
+        world.append(batch(size=100), epoch=n // 5)
+    mount = world.disk.mount_of(ROOT)
+    mount.capacity_bytes = mount.used_bytes
+    epochs = world.log.epochs.entries
+    for call in (world.log.flush, lambda: world.log.truncate_to(7)):
+        with pytest.raises(DiskFull):
+            call()
+        assert world.log.epochs.entries == epochs
+        assert offsets_in(world.log) == list(range(20))
+    mount.capacity_bytes = 1 << 20
+    world.log.flush()
+    world.log.truncate_to(7)
+    assert offsets_in(world.log) == list(range(7))
+
+
+def test_a_full_disk_at_a_sync_is_final() -> None:
+    """What was accepted may be lost."""
+    world = World(CONFIG)
+    world.append()
+    world.disk.fail("*.log", errno.ENOSPC, {"sync"})
+    with pytest.raises(LogFailed):
+        world.log.flush()
+    assert raises_offline(lambda: world.append())
+
+
+def filled() -> World:
+    world = World(dataclasses.replace(CONFIG, internal_segment_bytes=600))
+    for n in range(20):
+        world.append(idempotent(7, n, size=60), epoch=n // 5)
+    world.log.advance_high_watermark(20)
+    return world
+
+
+CALLS: dict[str, Callable[[World], object]] = {
+    "append": lambda world: world.append(),
+    "append as follower": lambda world: world.log.append_as_follower(_next(world)),
+    "roll": lambda world: world.log.roll(),
+    "flush": lambda world: world.log.flush(),
+    "truncate": lambda world: world.log.truncate_to(15),
+    "start anew": lambda world: world.log.truncate_fully_and_start_at(40),
+    "expire": lambda world: world.log.delete_expired(NOW_MS + 10**12),
+    "read": lambda world: world.log.read(3, 100, limit=20),
+    "find a timestamp": lambda world: world.log.find_timestamp(NOW_MS),
+    "rename": lambda world: world.log.rename_directory(ROOT / "t-1"),
+}
+
+
+def _next(world: World) -> memoryview:
+    data = batch()
+    data[0:8] = world.log.end_offset.to_bytes(8, "big")
+    return data
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_failing_disk_takes_the_log_offline_once(name: str) -> None:
+    world = filled()
+    world.log.update_config(dataclasses.replace(CONFIG, retention_ms=1))
+    world.reopen()  # nothing is in memory
+    world.log.advance_high_watermark(20)
+    world.append()
+    world.log.update_config(dataclasses.replace(CONFIG, retention_ms=1))
+    world.disk.fail("/logs/t-0*", errno.EIO)
+    with pytest.raises(LogFailed):
+        CALLS[name](world)
+    assert [error.errno for error in world.failures] == [errno.EIO]
+    world.disk.heal()
+    assert all(raises_offline(lambda call=call: call(world)) for call in CALLS.values())  # type: ignore[misc]
+    assert len(world.failures) == 1
+    # A restart finds what was there.
+    world.kill()
+    assert world.log.end_offset >= 15 or world.log.log_start_offset > 0
+
+
+def test_a_read_only_disk_can_still_be_read() -> None:
+    world = filled()
+    world.flush()
+    world.disk.make_read_only("*")
+    assert offsets_in(world.log) == list(range(20))
+    with pytest.raises(LogFailed):
+        world.append()
+
+
+def test_a_failed_sync_is_never_tried_again() -> None:
+    world = filled()
+    fault = world.disk.fail("*00.log", errno.EIO, {"sync"})
+    with pytest.raises(LogFailed):
+        world.log.flush()
+    world.disk.heal(fault)
+    syncs = world.files.syncs
+    assert raises_offline(world.log.flush)
+    with pytest.raises(LogFailed):
+        world.append()
+    world.log.close(True)
+    assert world.files.syncs == syncs
+    assert world.log.recovery_point == 0
+
+
+def test_a_log_that_cannot_be_closed_cleanly_says_so() -> None:
+    world = filled()
+    world.disk.fail("*.snapshot", errno.EIO)
+    with pytest.raises(LogFailed):
+        world.log.close(True)
+
+
+def test_no_descriptors_is_back_pressure() -> None:
+    world = filled()
+    check = world.disk.check
+
+    def exhausted(operation: str, path: object) -> None:
+        raise OutOfDescriptors(errno.EMFILE, "no descriptors", str(path))
+
+    for call in ("append", "read", "flush", "roll", "expire"):
+        world.disk.check = exhausted  # type: ignore[method-assign]
+        if call == "expire":
+            world.log.update_config(dataclasses.replace(CONFIG, retention_ms=1))
+        with pytest.raises(NoDescriptors):
+            CALLS[call](world)
+        world.disk.check = check  # type: ignore[method-assign]
+        assert world.log.failure is None
+    world.log.update_config(CONFIG)
+    assert offsets_in(world.log) == list(range(20))
+    assert world.append().first_offset == 20
+    world.log.flush()
+    assert world.log.recovery_point == 21
+
+
+def test_a_pinned_slice_outlives_the_logs_end() -> None:
+    world = filled()
+    read = world.log.read(3, 100, limit=20)
+    assert read.slice is not None
+    before = read.slice.read()
+    world.log.delete()
+    assert not world.files.exists(DIRECTORY)
+    assert read.slice.read() == before
