@@ -31,6 +31,7 @@ from tests.replication.raft.nodes import log_of
 
 pytestmark = pytest.mark.interop
 
+METADATA_SHELL = "org.apache.kafka.shell.MetadataShell"
 PAYLOAD = re.compile(r"payload: (\{.*\})")
 
 
@@ -145,19 +146,25 @@ async def test_dump_log_reads_our_log_and_snapshots(tmp_path: Path) -> None:
     dumped(*indexes)
 
 
-async def test_metadata_shell_reads_our_snapshots(tmp_path: Path) -> None:
+def shell(snapshot: Path, *command: str) -> str:
+    """What Kafka's metadata shell says; it comes in a jar of its own, kafka-shell."""
+    run = run_tool(METADATA_SHELL, "--snapshot", str(snapshot), *command, check=False)
+    if f"ClassNotFoundException: {METADATA_SHELL}" in run.stderr:
+        pytest.skip("kafka-shell is not among the jars of tests/interop/pom.xml")
+    return run.check().stdout
+
+
+async def test_metadata_shell_reads_our_log_and_snapshots(tmp_path: Path) -> None:
     async with ours(tmp_path) as metadata:
         await change(metadata)
         snapshot = await metadata.take_snapshot()
-        topic_id = metadata.image.topics_by_name["ours"].id
     assert snapshot is not None
-    path = str(tmp_path / "__cluster_metadata-0" / snapshot.file_name)
-    listing = run_tool("metadata-shell", "--snapshot", path, "ls", "/image/topics/byName")
-    assert sorted(listing.stdout.split()) == ["ours", "ours-too"]
-    shown = run_tool("metadata-shell", "--snapshot", path, "cat", "/image/topics/byName/ours/0")
-    assert "leader=1" in shown.stdout
-    assert "leaderRecoveryState=RECOVERED" in shown.stdout
-    assert topic_id.int > 0
+    directory = tmp_path / "__cluster_metadata-0"
+    for file in (directory / snapshot.file_name, directory / "00000000000000000000.log"):
+        assert sorted(shell(file, "ls", "/image/topics/byName").split()) == ["ours", "ours-too"]
+        shown = shell(file, "cat", "/image/topics/byName/ours/0")
+        assert "leader=1" in shown
+        assert "leaderRecoveryState=RECOVERED" in shown
 
 
 def kafka_on(directory: Path, log_dir: Path, *, formatted: bool) -> RealKafka:
