@@ -1,0 +1,87 @@
+"""`odradek groups`, and `odradek consume --group`."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.broker.cli.conftest import CommandLine
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def group(odradek: CommandLine, topic: str) -> str:
+    """A group that has read four of the topic's five records."""
+    name = f"group-{next(_numbers)}"
+    odradek("produce", "-t", topic, "-p", "0", stdin=b"0\n1\n2\n3\n4\n")
+    assert odradek("consume", "-t", topic, "-G", name, "-c", "4").lines == ["0", "1", "2", "3"]
+    return name
+
+
+def test_the_next_run_goes_on_where_the_last_one_stopped(
+    odradek: CommandLine, topic: str, group: str
+) -> None:
+    assert odradek("consume", "-t", topic, "-G", group, "-e").lines == ["4"]
+    assert odradek("consume", "-t", topic, "-G", group, "-e").lines == []
+
+
+def test_a_new_group_begins_where_it_is_told(odradek: CommandLine, topic: str) -> None:
+    odradek("produce", "-t", topic, stdin=b"old\n")
+    assert odradek("consume", "-t", topic, "-G", "from-end", "-o", "end", "-e").lines == []
+    first = ["consume", "-t", topic, "-G", "from-beginning", "-o", "beginning", "-e"]
+    assert odradek(*first).lines == ["old"]
+
+
+def test_list_and_describe(odradek: CommandLine, topic: str, group: str) -> None:
+    assert [group, "Empty", "classic", "consumer"] in odradek("groups", "list").words
+    assert group in {row["group"] for row in odradek("groups", "list", "--json").json}
+    assert group not in odradek("groups", "list", "--state", "Stable").stdout.decode()
+    lines = odradek("groups", "describe", group).words
+    assert lines[0] == [f"{group}:", "Empty,", "0", "members"]
+    assert lines[2][:6] == ["TOPIC", "PARTITION", "COMMITTED", "FIRST", "END", "LAG"]
+    assert [topic, "0", "4", "0", "5", "1"] in [line[:6] for line in lines[3:]]
+
+
+def test_reset(odradek: CommandLine, topic: str, group: str) -> None:
+    words = ["groups", "reset", group, "-t", topic, "-p", "0"]
+    planned = odradek(*words, "--to", "beginning", "--dry-run", "--json").json
+    assert planned == [{"topic": topic, "partition": 0, "before": 4, "after": 0}]
+    assert odradek("consume", "-t", topic, "-G", group, "-e").lines == ["4"]
+    odradek(*words, "--to", "-2")
+    assert odradek("consume", "-t", topic, "-G", group, "-e").lines == ["3", "4"]
+    odradek("groups", "alter", group, "--to", "s@0")
+    assert odradek("consume", "-t", topic, "-G", group, "-e").lines == ["0", "1", "2", "3", "4"]
+
+
+def test_forget_and_delete(odradek: CommandLine, topic: str, group: str) -> None:
+    assert odradek("groups", "forget", group, "-t", topic, "-p", "0").lines == [
+        f"{group} has forgotten 1 partitions"
+    ]
+    (described,) = odradek("groups", "describe", group, "--json").json
+    assert 0 not in {row["partition"] for row in described["partitions"]}
+    odradek("consume", "-t", topic, "-G", group, "-e")
+    assert odradek("groups", "delete", group).lines == [f"deleted: {group}"]
+    assert "`odradek groups list` shows" in odradek("groups", "describe", group, code=1).stderr
+    assert group not in odradek("groups", "list").stdout.decode()
+
+
+def test_what_is_refused_says_why(odradek: CommandLine, topic: str) -> None:
+    missing = odradek("groups", "describe", "no-such-group", code=1).stderr
+    assert "`odradek groups list` shows" in missing
+    assert odradek("groups", "delete", "no-such-group", code=1).stderr
+    nothing = odradek("groups", "reset", "no-such-group", "--to", "end", code=1).stderr
+    assert "name a topic with --topic" in nothing
+
+
+def test_wrong_usage(offline: CommandLine) -> None:
+    for words in (
+        ["groups", "reset", "g"],
+        ["groups", "reset", "g", "--to", "x"],
+        ["groups", "forget", "g"],
+        ["groups", "reset", "g", "-p", "1", "--to", "end"],
+        ["consume", "-t", "t", "-G", "g", "-p", "0"],
+        ["consume", "-t", "t", "-G", "g", "-o", "5"],
+    ):
+        assert offline(*words, code=2).stderr

@@ -1,0 +1,125 @@
+"""The door: help, usage, exit codes, and what is imported for which command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from odradek.broker.cli.main import COMMANDS, READER_GONE, main
+from tests.broker.cli.conftest import CommandLine
+from tests.interop.broker_process import BrokerProcess
+
+ODRADEK = [sys.executable, "-m", "odradek.broker"]
+
+
+def test_version(offline: CommandLine) -> None:
+    assert offline("--version").stdout.startswith(b"odradek 0.")
+
+
+def test_without_a_command_it_teaches(offline: CommandLine) -> None:
+    ran = offline(code=2)
+    assert ran.stdout == b""
+    assert "odradek serve" in ran.stderr
+    assert all(name in ran.stderr for name in COMMANDS)
+
+
+def test_an_unknown_command_is_wrong_usage(offline: CommandLine) -> None:
+    assert "invalid choice: 'frobnicate'" in offline("frobnicate", code=2).stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_examples(offline: CommandLine, command: str) -> None:
+    ran = offline(command, "--help")
+    assert "examples:" in ran.stdout.decode()
+    assert f"odradek {command}" in ran.stdout.decode()
+
+
+@pytest.mark.parametrize("command", ["topics", "groups", "configs", "log-dirs"])
+def test_a_command_without_its_verb_is_wrong_usage(offline: CommandLine, command: str) -> None:
+    assert f"odradek {command} --help" in offline(command, code=2).stderr
+
+
+def test_nobody_there_says_what_to_do(offline: CommandLine) -> None:
+    ran = offline("topics", "list", code=1)
+    assert ran.stdout == b""
+    assert "nobody answers at 127.0.0.1:1" in ran.stderr
+    assert "--bootstrap HOST:PORT or ODRADEK_BOOTSTRAP" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_bad_bootstrap_is_wrong_usage(offline: CommandLine) -> None:
+    for bad in ("localhost", "host:port", ":9092", "::1:9092", "h:99999"):
+        assert "is not HOST:PORT" in offline("topics", "list", "-b", bad, code=2).stderr
+
+
+def test_serve_imports_no_client() -> None:
+    script = (
+        "import sys\n"
+        "from odradek.broker.cli.main import main\n"
+        "main(['serve', '--help'])\n"
+        "print([m for m in sys.modules if m.startswith(('odradek.client', 'odradek.broker.cli.'))])"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    imported = out.stdout.splitlines()[-1]
+    assert "odradek.client" not in imported
+    for module, _ in COMMANDS.values():
+        assert (f"'{module}'" in imported) == (module == "odradek.broker.cli.serve")
+
+
+def test_a_reader_that_goes_away_is_met_quietly(cli_broker: BrokerProcess, topic: str) -> None:
+    """As `odradek consume … | head -1`: also while there is nothing more to print."""
+    main(["produce", "-b", cli_broker.bootstrap, "-t", topic, __file__])
+    process = subprocess.Popen(
+        [*ODRADEK, "consume", "-b", cli_broker.bootstrap, "-t", topic, "-o", "beginning"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith(b'"""The door')
+    process.stdout.close()
+    assert process.wait(10) == READER_GONE
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_a_reader_that_is_gone_from_the_start_is_met_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([*ODRADEK, "--help"], stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert done.stderr == b""
+    assert done.returncode in (0, READER_GONE)  # argparse itself looks away
+
+
+@pytest.mark.parametrize("words", [["consume"], ["consume", "--group", "interrupted"], ["produce"]])
+def test_ctrl_c_is_quiet(
+    cli_broker: BrokerProcess, topic: str, words: list[str], tmp_path: Path
+) -> None:
+    reading, writing = os.pipe()  # a stdin on which nothing comes
+    if words[0] == "consume":
+        main(["produce", "-b", cli_broker.bootstrap, "-t", topic, __file__])
+        words = [*words, "-o", "beginning"]
+    process = subprocess.Popen(
+        [*ODRADEK, *words, "-b", cli_broker.bootstrap, "-t", topic],
+        stdin=reading,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    if words[0] == "consume":
+        assert process.stdout.readline().startswith(b'"""The door')
+    else:
+        os.write(writing, b"one\n")
+        main(["consume", "-b", cli_broker.bootstrap, "-t", topic, "-o", "beginning", "-c", "1"])
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=10)
+    os.close(reading)
+    os.close(writing)
+    assert err == b""
+    assert process.returncode == 130
