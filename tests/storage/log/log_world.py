@@ -48,14 +48,16 @@ def idempotent(producer: int, sequence: int, count: int = 1, **more: int | bool)
     return batch(count, producer_id=producer, base_sequence=sequence, **more)  # type: ignore[arg-type]
 
 
-def marker(producer: int, epoch: int = 0, *, commit: bool, coordinator: int = 0) -> memoryview:
+def marker(
+    producer: int, epoch: int = 0, *, commit: bool, coordinator: int = 0, timestamp: int = NOW_MS
+) -> memoryview:
     return memoryview(
         end_marker(
             commit=commit,
             producer_id=producer,
             producer_epoch=epoch,
             coordinator_epoch=coordinator,
-            timestamp_ms=NOW_MS,
+            timestamp_ms=timestamp,
         )
     )
 

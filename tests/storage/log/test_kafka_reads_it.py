@@ -1,0 +1,241 @@
+"""Apache Kafka on the directories a log leaves: its DumpLogSegments, and its own recovery, whose
+indexes, epochs, transactions and producers must be ours byte for byte."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path as RealPath
+
+import pytest
+
+from odradek.seams.files import Path
+from odradek.seams.real_files import RealFiles
+from odradek.storage.log.partition_log import Origin, PartitionLog
+from odradek.storage.log.producer_snapshots import decode_snapshot
+from odradek.testing.virtual_clock import VirtualClock
+from tests.interop.kafka_dist import KafkaUnavailable, kafka_dist
+from tests.interop.kafka_tools import run_tool
+from tests.storage.log.log_world import (
+    FOREVER,
+    TOPIC_ID,
+    batch,
+    idempotent,
+    marker,
+    offsets_in,
+)
+
+pytestmark = pytest.mark.interop
+
+SEGMENT_BYTES, INTERVAL_BYTES = 4000, 300
+CONFIG = dataclasses.replace(
+    FOREVER, internal_segment_bytes=SEGMENT_BYTES, index_interval_bytes=INTERVAL_BYTES
+)
+NOW_MS = time.time_ns() // 1_000_000  # Kafka's log looks at the machine's clock: producers expire
+RECOVER = RealPath(__file__).parent / "java" / "RecoverLog.java"
+
+
+def opened(directory: RealPath, *, clean: bool, recovery_point: int = 0) -> PartitionLog:
+    return PartitionLog.open(
+        RealFiles(),
+        Path(str(directory)),
+        topic="t",
+        partition=0,
+        topic_id=TOPIC_ID,
+        config=CONFIG,
+        clock=VirtualClock(epoch_ms=NOW_MS),
+        recovery_point=recovery_point,
+        clean=clean,
+    )
+
+
+def lived(directory: RealPath, seed: int) -> PartitionLog:
+    """A log with a past: producers, transactions, epochs, truncations, restarts of both kinds."""
+    rng = random.Random(seed)
+    log = opened(directory, clean=False)
+    sequences = dict.fromkeys(range(1, 7), 0)
+    in_transaction: set[int] = set()
+    epoch = 0
+    for _ in range(400):
+        epoch += rng.random() < 0.03
+        more = {
+            "size": rng.randint(0, 150),
+            "timestamps": NOW_MS + rng.randint(-5000, 5000),
+            "compression": rng.randint(0, 4),
+        }
+        count = rng.randint(1, 5)
+        producer = rng.randint(0, 6)
+        if producer == 0:
+            data, origin = batch(count, **more), Origin.CLIENT
+        elif producer in in_transaction and rng.random() < 0.4:
+            in_transaction.remove(producer)
+            data = marker(producer, commit=rng.random() < 0.5, timestamp=NOW_MS)
+            origin = Origin.COORDINATOR
+        else:
+            transactional = producer > 3
+            if transactional:
+                in_transaction.add(producer)
+            data = idempotent(
+                producer, sequences[producer], count, transactional=transactional, **more
+            )
+            sequences[producer] += count
+            origin = Origin.CLIENT
+        log.append_as_leader(data, leader_epoch=epoch, now_ms=NOW_MS, origin=origin)
+        if rng.random() < 0.02:
+            log.flush()
+        if rng.random() < 0.02:
+            clean = rng.random() < 0.5
+            log.close(clean)
+            log = opened(directory, clean=clean, recovery_point=log.recovery_point)
+        if rng.random() < 0.02:
+            log.truncate_to(max(0, log.end_offset - rng.randint(0, 60)))
+            in_transaction = {
+                entry.producer_id
+                for entry in log.producers.active.values()
+                if entry.transaction_start >= 0
+            }
+            for number in sequences:
+                entry = log.producers.get(number)
+                sequences[number] = 0 if entry is None else entry.last_sequence + 1
+    return log
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RealPath:
+    try:
+        kafka_dist()
+    except KafkaUnavailable as unavailable:
+        pytest.fail(str(unavailable), pytrace=False)
+    where = tmp_path_factory.mktemp("logs") / "t-0"
+    log = lived(where, request.param)
+    assert len(log.segments) > 10
+    log.close(True)
+    return where
+
+
+def of_kind(directory: RealPath, suffix: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.glob(f"*{suffix}"))}
+
+
+def dumped(directory: RealPath, suffix: str, *options: str) -> str:
+    files = ",".join(str(path) for path in sorted(directory.glob(f"*{suffix}")))
+    return run_tool("dump-log", "--files", files, *options).stdout
+
+
+def test_every_record_is_valid(directory: RealPath) -> None:
+    out = dumped(directory, ".log", "--deep-iteration", "--print-data-log")
+    assert "isvalid: true" in out
+    assert "isvalid: false" not in out
+    assert "nvalid" not in out.replace("isvalid", "").replace("invalid bytes: 0", "")
+    offsets = [int(found) for found in re.findall(r"^\| offset: (\d+)", out, re.MULTILINE)]
+    log = opened(directory, clean=True)
+    assert offsets == offsets_in(log)
+    log.close(True)
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_the_indexes_are_sound(directory: RealPath, suffix: str) -> None:
+    sane = dumped(directory, suffix, "--index-sanity-check")
+    assert sane.count("passed sanity check") == len(of_kind(directory, suffix))
+    verified = dumped(directory, suffix, "--verify-index-only")
+    for complaint in ("Mismatches", "Misaligned", "not found", "out of order", "Could not"):
+        assert complaint.lower() not in verified.lower(), verified
+
+
+def test_snapshots_and_aborted_transactions_are_read(directory: RealPath) -> None:
+    assert "producerId: 1 " in dumped(directory, ".snapshot")
+    if of_kind(directory, ".txnindex"):
+        assert "lastStableOffset" in dumped(directory, ".txnindex")
+
+
+def kafka_opens(directory: RealPath, *how: str) -> str:
+    done = subprocess.run(
+        kafka_dist().command(
+            str(RECOVER), str(directory), str(SEGMENT_BYTES), str(INTERVAL_BYTES), *how
+        ),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_kafkas_recovery_makes_the_same_files(directory: RealPath, tmp_path: RealPath) -> None:
+    """Kafka is given the data alone and makes all the rest from it."""
+    theirs = tmp_path / "t-0"
+    theirs.mkdir()
+    for name, data in of_kind(directory, ".log").items():
+        (theirs / name).write_bytes(data)
+    said = kafka_opens(theirs)
+    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+        ours = of_kind(directory, suffix)
+        # A transaction index that is empty need not be there.
+        found = {
+            name: data for name, data in of_kind(theirs, suffix).items() if data or name in ours
+        }
+        assert found == ours, suffix
+    name = "leader-epoch-checkpoint"
+    assert (theirs / name).read_bytes() == (directory / name).read_bytes()
+    last = sorted(of_kind(directory, ".snapshot"))[-1]
+    assert states(theirs / last) == states(directory / last)
+    assert f"end {int(last.split('.')[0])}\n" in said
+
+
+def states(snapshot: RealPath) -> dict[int, tuple[object, ...]]:
+    return {
+        entry.producer_id: (
+            entry.epoch,
+            entry.coordinator_epoch,
+            entry.last_timestamp,
+            entry.transaction_start,
+            tuple(entry.batches),
+        )
+        for entry in decode_snapshot(snapshot.read_bytes())
+    }
+
+
+def test_kafka_opens_it_as_cleanly_closed_and_we_open_what_it_left(
+    directory: RealPath, tmp_path: RealPath
+) -> None:
+    theirs = tmp_path / "t-0"
+    shutil.copytree(directory, theirs)
+    said = kafka_opens(theirs, "clean")
+    log = opened(theirs, clean=True)
+    assert f"end {log.end_offset}\n" in said
+    assert f"producers {len(log.producers.active)}\n" in said
+    epochs = ", ".join(
+        f"EpochEntry[epoch={entry.epoch}, startOffset={entry.start_offset}]"
+        for entry in log.epochs.entries
+    )
+    assert f"epochs [{epochs}]" in said
+    before = of_kind(directory, ".log")
+    assert of_kind(theirs, ".log") == before
+    log.close(True)
+
+
+def test_we_recover_what_kafka_recovered_to_the_same(
+    directory: RealPath, tmp_path: RealPath
+) -> None:
+    """The same torn directory, recovered by either."""
+    ours, theirs = tmp_path / "ours" / "t-0", tmp_path / "theirs" / "t-0"
+    shutil.copytree(directory, ours)
+    victim = sorted(ours.glob("*.log"))[-3]
+    data = victim.read_bytes()
+    victim.write_bytes(data[: len(data) * 2 // 3])
+    for path in ours.glob("*.snapshot"):
+        path.unlink()
+    shutil.copytree(ours, theirs)
+    log = opened(ours, clean=False)
+    end = log.end_offset
+    log.close(True)
+    assert f"end {end}\n" in kafka_opens(theirs)
+    for suffix in (".log", ".index", ".timeindex"):
+        assert of_kind(ours, suffix) == of_kind(theirs, suffix), suffix
+    name = f"{end:020d}.snapshot"
+    assert states(ours / name) == states(theirs / name)
