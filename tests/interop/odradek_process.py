@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,11 +29,13 @@ def start_odradek(
     log_dirs: Sequence[Path] | None = None,
     log_dir_count: int = 1,
     arguments: Sequence[str] = (),
+    descriptors: int | None = None,
 ) -> OdradekProcess:
     """Run `odradek serve` on a free port over the log directories, with its defaults.
 
-    `config` is set with --set; `arguments` are further ones for the command line. Returns once the
-    port file is there, that is, once requests are answered.
+    `config` is set with --set; `arguments` are further ones for the command line; `descriptors` is
+    the process's limit of them, soft and hard. Returns once the port file is there, that is, once
+    requests are answered.
     """
     directory.mkdir(parents=True, exist_ok=True)
     log_dirs = list(log_dirs or log_directories(directory, log_dir_count))
@@ -42,6 +45,11 @@ def start_odradek(
     settings = [
         word for key, value in (config or {}).items() for word in ("--set", f"{key}={value}")
     ]
+
+    def limit() -> None:
+        if descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
     with log_file.open("ab") as log:
         process = subprocess.Popen(
             [
@@ -56,6 +64,7 @@ def start_odradek(
             stdout=log,
             stderr=log,
             cwd=directory,
+            preexec_fn=limit,
         )  # fmt: skip
     broker = OdradekProcess(process, "", directory, log_dirs, log_file)
     try:

@@ -1,0 +1,53 @@
+"""A client that blocks, with one request under way: for tests that want to say exactly what is asked."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+from odradek.protocol import messages
+from odradek.protocol.apis import Api
+from odradek.protocol.framing import frame, read_response_header, request_header
+
+_SIZE = struct.Struct(">i")
+
+
+class RawClient:
+    def __init__(self, bootstrap: str) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._correlation_id = 0
+
+    def ask(self, api: Api, version: int, values: Mapping[str, Any]) -> Any:
+        """One request and its answer."""
+        self._correlation_id += 1
+        head = request_header(api, version, self._correlation_id, "raw")
+        parts: Iterable[Any] = frame([head, messages.write_request(api.key, version, values)])
+        self._socket.sendall(b"".join(parts))
+        answer = memoryview(self._receive(_SIZE.unpack(self._receive(_SIZE.size))[0]))
+        correlation_id, body = read_response_header(api, version, answer)
+        assert correlation_id == self._correlation_id
+        return messages.read_response(api.key, version, answer, body)
+
+    def _receive(self, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            piece = self._socket.recv(size - len(found))
+            assert piece, "the broker closed the connection"
+            found += piece
+        return bytes(found)
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._socket.close()
