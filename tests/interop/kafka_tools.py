@@ -35,6 +35,7 @@ TOOLS: Mapping[str, str] = {
     "consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
     "dump-log": "org.apache.kafka.tools.DumpLogSegments",
     "storage": "kafka.tools.StorageTool",
+    "metadata-shell": "org.apache.kafka.shell.MetadataShell",
     "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "cluster": "org.apache.kafka.tools.ClusterTool",
