@@ -57,6 +57,10 @@ class ProducerOptions:
     delivery_timeout_s: float = 120.0
     """How long a batch is repeated before it is given up."""
 
+    def __post_init__(self) -> None:
+        if self.idempotent and self.acks != -1:
+            raise ValueError("an idempotent producer needs acks=-1 (all)")
+
 
 class Delivery:
     """What became of one record."""
@@ -131,6 +135,7 @@ class Producer:
         self._identity: tuple[int, int] | None = None  # producer id, epoch
         self._buffered_bytes = 0
         self._unfinished = 0
+        self._settled = 0
         self._first_failure: Exception | None = None
         self._work = trio.Event()
         self._progress = trio.Event()
@@ -200,7 +205,7 @@ class Producer:
 
     async def _round(self) -> bool:
         """Send one batch of each partition; whether anything was acknowledged or refused."""
-        before = self._unfinished
+        before = self._settled
         try:
             await self._identify()
         except (KafkaError, ClientError) as error:
@@ -211,7 +216,7 @@ class Producer:
             async with trio.open_nursery() as nursery:
                 for node_id, batches in by_leader.items():
                     nursery.start_soon(self._send, node_id, batches)
-        if self._unfinished < before:
+        if self._settled > before:
             self._progress.set()
             self._progress = trio.Event()
             return True
@@ -390,6 +395,7 @@ class Producer:
         """These records are done with."""
         self._buffered_bytes -= size
         self._unfinished -= len(deliveries)
+        self._settled += len(deliveries)
         if deliveries:
             self._first_failure = self._first_failure or failure
         for number, delivery in enumerate(deliveries):
@@ -420,8 +426,6 @@ async def open_producer(
 ) -> AsyncIterator[Producer]:
     """A producer over `cluster`. Flush before leaving: what is still queued then is dropped."""
     options = options or ProducerOptions()
-    if options.acks != -1 and options.idempotent:
-        raise ValueError("an idempotent producer needs acks=-1 (all)")
     producer = Producer(cluster, clock, entropy, options)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:

@@ -1,0 +1,174 @@
+"""A broker that says what a test tells it to, on a real socket.
+
+The test gives a function from a request to an answer: the values of a response, SILENCE, HANG_UP or
+raw bytes. ApiVersions and Metadata are answered as a single node 1 would, unless the test does.
+Every request is kept in `requests`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from odradek.protocol import apis, messages
+from odradek.protocol.apis import API_VERSIONS, METADATA, Api
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.framing import frame, read_request_header, response_header
+from odradek.seams.network import Address, Connection, ConnectionLost
+from odradek.seams.tcp import TcpNetwork
+
+SILENCE = object()
+"""Answer nothing, and go on reading."""
+HANG_UP = object()
+"""Close the connection."""
+
+
+@dataclass
+class Asked:
+    """A request as it came."""
+
+    api: Api
+    version: int
+    body: Any
+    client_id: str | None
+    correlation_id: int
+
+
+Script = Callable[[Asked], Any]
+
+
+@dataclass
+class ScriptedBroker:
+    script: Script
+    topics: dict[str, int] = field(default_factory=dict)
+    """Topics and their partitions, for Metadata."""
+    versions: Mapping[Api, tuple[int, int]] = field(default_factory=dict)
+    """What ApiVersions says other than the table."""
+    requests: list[Asked] = field(default_factory=list)
+    connections: int = 0
+    address: Address = field(default=Address("", 0))
+
+    def asked(self, api: Api) -> list[Asked]:
+        """The requests of one API so far."""
+        return [request for request in self.requests if request.api is api]
+
+    async def serve(self, connection: Connection) -> None:
+        self.connections += 1
+        try:
+            while True:
+                size = struct.unpack(">i", await receive(connection, 4))[0]
+                data = memoryview(await receive(connection, size))
+                header = read_request_header(data)
+                api = header.api
+                asked = Asked(
+                    api,
+                    header.api_version,
+                    self._read(api, header.api_version, data, header.body),
+                    header.client_id,
+                    header.correlation_id,
+                )
+                self.requests.append(asked)
+                answer = self.script(asked)
+                if answer is None:
+                    answer = self._usual(asked)
+                if answer is HANG_UP:
+                    return
+                if answer is SILENCE:
+                    continue
+                await self.answer(connection, asked, answer)
+        except ConnectionLost:
+            pass
+        finally:
+            connection.abort()
+
+    @staticmethod
+    async def answer(connection: Connection, asked: Asked, answer: Any) -> None:
+        if isinstance(answer, bytes):
+            await connection.send([answer])
+            return
+        version = answer.pop("version", asked.version)
+        body = messages.write_response(asked.api.key, version, answer)
+        header = response_header(asked.api, asked.version, asked.correlation_id)
+        await connection.send(frame([header, body]))
+
+    def _read(self, api: Api, version: int, data: memoryview, start: int) -> Any:
+        if not api.serves(version):
+            return None
+        return messages.read_request(api.key, version, data, start)
+
+    def _usual(self, asked: Asked) -> Any:
+        if asked.api is API_VERSIONS:
+            return self.api_versions()
+        if asked.api is METADATA:
+            return self.metadata(asked)
+        raise AssertionError(f"nobody said what to answer to {asked.api.name}")
+
+    def api_versions(self) -> dict[str, Any]:
+        rows = {
+            api: (api.min_version, api.max_version)
+            for api in apis.APIS.values()
+            if apis.BROKER & api.listeners
+        } | dict(self.versions)
+        return {
+            "api_keys": [
+                {"api_key": api.key, "min_version": low, "max_version": high}
+                for api, (low, high) in rows.items()
+            ]
+        }
+
+    def metadata(self, asked: Asked) -> dict[str, Any]:
+        wanted = asked.body.topics
+        names = self.topics if wanted is None else [topic.name for topic in wanted]
+        rows = [self._topic(name) for name in names]
+        me = {"node_id": 1, "host": self.address.host, "port": self.address.port, "rack": None}
+        return {"brokers": [me], "cluster_id": "scripted", "controller_id": 1, "topics": rows}
+
+    def _topic(self, name: str) -> dict[str, Any]:
+        if name not in self.topics:
+            code = ErrorCode.unknown_topic_or_partition
+            return {"error_code": code, "name": name, "topic_id": None, "partitions": []}
+        partition = {"leader_id": 1, "leader_epoch": 0, "replica_nodes": [1], "isr_nodes": [1]}
+        return {
+            "error_code": 0,
+            "name": name,
+            "topic_id": None,
+            "partitions": [
+                {"error_code": 0, "partition_index": index, "offline_replicas": [], **partition}
+                for index in range(self.topics[name])
+            ],
+        }
+
+
+async def receive(connection: Connection, size: int) -> bytes:
+    """Exactly `size` bytes."""
+    data = bytearray(size)
+    have = 0
+    while have < size:
+        count = await connection.receive_into(memoryview(data)[have:])
+        if count == 0:
+            raise ConnectionLost("the client has hung up")
+        have += count
+    return bytes(data)
+
+
+@asynccontextmanager
+async def scripted_broker(script: Script, **more: Any) -> AsyncIterator[ScriptedBroker]:
+    """The broker, listening on a free port."""
+    broker = ScriptedBroker(script, **more)
+    (listener,) = await TcpNetwork().listen("127.0.0.1", 0)
+    broker.address = listener.address
+    async with trio.open_nursery() as nursery:
+
+        async def accept() -> None:
+            while True:
+                nursery.start_soon(broker.serve, await listener.accept())
+
+        nursery.start_soon(accept)
+        yield broker
+        nursery.cancel_scope.cancel()
+    await listener.aclose()

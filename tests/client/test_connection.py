@@ -1,0 +1,183 @@
+"""One connection: versions, pipelining, time-outs, and what is said when things go wrong."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from odradek.client.connection import BrokerConnection, open_connection
+from odradek.client.errors import TimedOut, Unreachable, Unsupported
+from odradek.protocol import messages
+from odradek.protocol.apis import API_VERSIONS, DESCRIBE_CLUSTER, FIND_COORDINATOR, METADATA
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.framing import response_header
+from odradek.seams.network import Address
+from odradek.seams.tcp import TcpNetwork
+from tests.client.scripted_broker import (
+    HANG_UP,
+    SILENCE,
+    Asked,
+    Script,
+    ScriptedBroker,
+    scripted_broker,
+)
+
+FIND = {"key": "g", "key_type": 0, "coordinator_keys": ["g"]}
+
+
+@asynccontextmanager
+async def talking_to(
+    script: Script, **more: Any
+) -> AsyncIterator[tuple[ScriptedBroker, BrokerConnection]]:
+    async with scripted_broker(script, **more) as broker, trio.open_nursery() as nursery:
+        connection = await open_connection(TcpNetwork(), broker.address, nursery, timeout_s=2)
+        yield broker, connection
+        connection.abort()
+
+
+def nothing_special(asked: Asked) -> Any:
+    return None
+
+
+async def test_the_newest_common_version_is_spoken() -> None:
+    async with talking_to(nothing_special, versions={METADATA: (0, 9)}) as (broker, connection):
+        assert connection.version_of(METADATA) == 9
+        assert connection.version_of(METADATA, at_most=4) == 4
+        await connection.request(METADATA, {"topics": None})
+        assert [asked.version for asked in broker.asked(METADATA)] == [9]
+        assert {asked.client_id for asked in broker.requests} == {"odradek"}
+
+
+async def test_what_the_broker_does_not_have_is_named() -> None:
+    lacks = {METADATA: (20, 22), DESCRIBE_CLUSTER: (0, -1)}
+    async with talking_to(nothing_special, versions=lacks) as (_, connection):
+        with pytest.raises(Unsupported, match="versions 20 to 22 for Metadata; 0 to 13 are spoken"):
+            await connection.request(METADATA, {"topics": None})
+        with pytest.raises(Unsupported, match="no such request for DescribeCluster"):
+            await connection.request(DESCRIBE_CLUSTER, {})
+
+
+async def test_an_older_broker_is_asked_again_in_its_version() -> None:
+    """KIP-511: it answers UNSUPPORTED_VERSION in version 0, whatever it was asked in."""
+
+    def script(asked: Asked) -> Any:
+        if asked.api is API_VERSIONS and asked.version > 0:
+            return {"version": 0, "error_code": ErrorCode.unsupported_version, "api_keys": []}
+        return None
+
+    async with talking_to(script) as (broker, connection):
+        assert [asked.version for asked in broker.requests] == [API_VERSIONS.max_version, 0]
+        assert connection.version_of(METADATA) == METADATA.max_version
+
+
+async def test_requests_are_pipelined_and_answers_matched_by_correlation_id() -> None:
+    waiting: list[Asked] = []
+
+    def script(asked: Asked) -> Any:
+        if asked.api is not FIND_COORDINATOR:
+            return None
+        waiting.append(asked)
+        if len(waiting) < 3:
+            return SILENCE
+        # all three at once, the last one first
+        return b"".join(answer(one, port) for port, one in reversed(list(enumerate(waiting))))
+
+    def answer(asked: Asked, port: int) -> bytes:
+        group = asked.body.coordinator_keys[0]
+        row = {"key": group, "node_id": 1, "host": "h", "port": int(group), "error_code": 0}
+        body = messages.write_response(
+            asked.api.key, asked.version, {"coordinators": [{**row, "error_message": None}]}
+        )
+        whole = response_header(asked.api, asked.version, asked.correlation_id) + body
+        return struct.pack(">i", len(whole)) + whole
+
+    async with talking_to(script) as (_, connection):
+        ports: dict[str, int] = {}
+
+        async def ask(group: str) -> None:
+            found = await connection.request(
+                FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": [group]}
+            )
+            ports[group] = found.coordinators[0].port
+
+        async with trio.open_nursery() as nursery:
+            for group in ("1", "2", "3"):
+                nursery.start_soon(ask, group)
+        assert ports == {"1": 1, "2": 2, "3": 3}
+
+
+async def test_an_answer_that_comes_too_late_is_dropped() -> None:
+    late: list[Asked] = []
+
+    def script(asked: Asked) -> Any:
+        if asked.api is FIND_COORDINATOR:
+            late.append(asked)
+            return SILENCE
+        return None
+
+    async with talking_to(script) as (_, connection):
+        with pytest.raises(TimedOut, match=r"did not answer FindCoordinator in 0\.05 s"):
+            await connection.request(FIND_COORDINATOR, FIND, timeout_s=0.05)
+        answer = await connection.request(METADATA, {"topics": None})
+        assert answer.cluster_id == "scripted"
+        assert not connection.broken
+
+
+@pytest.mark.parametrize("ending", ["hang up", "garbage", "not Kafka"])
+async def test_whoever_waits_hears_that_the_connection_broke(ending: str) -> None:
+    answers = {
+        "hang up": HANG_UP,
+        "garbage": struct.pack(">iib", 5, 2, 0),  # the id of the second request, and no body
+        "not Kafka": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    }
+
+    def script(asked: Asked) -> Any:
+        return answers[ending] if asked.api is FIND_COORDINATOR else None
+
+    async with talking_to(script) as (broker, connection):
+        with pytest.raises(Unreachable, match=str(broker.address)):
+            await connection.request(FIND_COORDINATOR, FIND)
+        assert connection.broken
+        with pytest.raises(Unreachable):
+            await connection.request(METADATA, {"topics": None})
+
+
+async def test_cancelling_one_request_leaves_the_others() -> None:
+    def script(asked: Asked) -> Any:
+        return SILENCE if asked.api is FIND_COORDINATOR else None
+
+    async with talking_to(script) as (_, connection):
+        with trio.move_on_after(0.02):
+            await connection.request(FIND_COORDINATOR, FIND)
+        assert (await connection.request(METADATA, {"topics": None})).cluster_id == "scripted"
+
+
+async def test_nobody_listens() -> None:
+    (listener,) = await TcpNetwork().listen("127.0.0.1", 0)
+    address = listener.address
+    await listener.aclose()
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(Unreachable, match=f"nobody answers at {address}"):
+            await open_connection(TcpNetwork(), address, nursery)
+
+
+async def test_somebody_listens_and_says_nothing() -> None:
+    async with scripted_broker(lambda asked: SILENCE) as broker, trio.open_nursery() as nursery:
+        with pytest.raises(TimedOut, match=r"no connection to .* in 0\.05 s"):
+            await open_connection(TcpNetwork(), broker.address, nursery, timeout_s=0.05)
+
+
+async def test_a_broker_that_refuses_api_versions() -> None:
+    refusal = {"error_code": ErrorCode.invalid_request, "api_keys": []}
+    async with scripted_broker(lambda asked: refusal) as broker, trio.open_nursery() as nursery:
+        with pytest.raises(KafkaError, match="refuses ApiVersions"):
+            await open_connection(TcpNetwork(), broker.address, nursery, timeout_s=2)
+
+
+def test_addresses_read_as_people_write_them() -> None:
+    assert str(Address("::1", 9092)) == "[::1]:9092"

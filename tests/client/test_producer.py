@@ -1,0 +1,250 @@
+"""The producer against a broker that refuses, forgets, hangs up and comes back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+
+from odradek.client.errors import ClientError, TimedOut, Unreachable
+from odradek.client.metadata import open_cluster
+from odradek.client.producer import Producer, ProducerOptions, open_producer
+from odradek.protocol.apis import INIT_PRODUCER_ID, PRODUCE
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records.batch import batches
+from odradek.protocol.records.records import decode
+from odradek.seams.clock import RealClock
+from odradek.seams.entropy import RealEntropy
+from odradek.seams.tcp import TcpNetwork
+from tests.client.scripted_broker import HANG_UP, Asked, ScriptedBroker, scripted_broker
+
+Answer = Any
+QUICK = ProducerOptions(delivery_timeout_s=0.3, request_timeout_s=0.2)
+
+
+@dataclass
+class Log:
+    """Appends what is produced, after what `refusals` says: an error, HANG_UP, or None to append.
+
+    A refusal that is a tuple appends first and then fails: the answer is lost.
+    """
+
+    refusals: list[Any] = field(default_factory=list)
+    appended: list[tuple[int, int, list[bytes | None]]] = field(default_factory=list)
+    """Producer id, base sequence and values of each batch taken."""
+    sent: list[tuple[int, int, bytes]] = field(default_factory=list)
+    """Producer id, base sequence and bytes of each batch that came."""
+    next_producer_id: int = 100
+    end: int = 0
+
+    def __call__(self, asked: Asked) -> Answer:
+        if asked.api is INIT_PRODUCER_ID:
+            self.next_producer_id += 1
+            return {"error_code": 0, "producer_id": self.next_producer_id, "producer_epoch": 0}
+        if asked.api is not PRODUCE:
+            return None
+        refusal = self.refusals.pop(0) if self.refusals else None
+        rows = [
+            (topic.name, self._take(part, refusal))
+            for topic in asked.body.topic_data
+            for part in topic.partition_data
+        ]
+        if refusal is HANG_UP or refusal == ("appended", HANG_UP):
+            return HANG_UP
+        return {"responses": [{"name": name, "partition_responses": [row]} for name, row in rows]}
+
+    def _take(self, part: Any, refusal: Any) -> dict[str, Any]:
+        (batch,) = batches(memoryview(bytes(part.records)), check=True)
+        self.sent.append((batch.producer_id, batch.base_sequence, bytes(part.records)))
+        code, base = ErrorCode.none, -1
+        if refusal is None or isinstance(refusal, tuple):
+            base = self.end
+            self.end += batch.record_count
+            values = [record.value for record in decode(batch)]
+            self.appended.append((batch.producer_id, batch.base_sequence, values))
+        elif isinstance(refusal, ErrorCode):
+            code = refusal
+        return {"index": part.index, "error_code": code, "base_offset": base}
+
+
+@asynccontextmanager
+async def producing(
+    log: Log, options: ProducerOptions = QUICK, topics: dict[str, int] | None = None
+) -> AsyncIterator[tuple[ScriptedBroker, Producer]]:
+    seams = (RealClock(), RealEntropy())
+    topics = {"t": 1} if topics is None else topics
+    async with (
+        scripted_broker(log, topics=topics) as broker,
+        open_cluster(TcpNetwork(), [broker.address], timeout_s=1) as cluster,
+        open_producer(cluster, *seams, options) as producer,
+    ):
+        yield broker, producer
+
+
+async def test_what_queues_up_meanwhile_is_one_batch() -> None:
+    log = Log()
+    async with producing(log) as (_, producer):
+        deliveries = [await producer.enqueue("t", b"%d" % n) for n in range(10)]
+        await producer.flush()
+        assert [await delivery.wait() for delivery in deliveries] == list(range(10))
+    assert [len(values) for _, _, values in log.appended] == [10]
+
+
+async def test_a_batch_ends_at_its_size() -> None:
+    log = Log()
+    options = ProducerOptions(batch_bytes=1000)
+    async with producing(log, options) as (_, producer):
+        for _ in range(5):
+            await producer.enqueue("t", b"x" * 400)
+        await producer.enqueue("t", b"y" * 5000)  # larger than a batch: one of its own
+        await producer.flush()
+    assert [len(values) for _, _, values in log.appended] == [2, 2, 1, 1]
+    assert [sequence for _, sequence, _ in log.appended] == [0, 2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [ErrorCode.not_leader_or_follower, ErrorCode.not_enough_replicas, HANG_UP],
+    ids=["not leader", "not enough replicas", "hang up"],
+)
+async def test_a_batch_is_repeated_unchanged(refusal: Any) -> None:
+    log = Log([refusal, refusal])
+    async with producing(log) as (_, producer):
+        assert await producer.send("t", b"x") == 0
+        assert await producer.send("t", b"y") == 1
+    assert log.sent[0] == log.sent[1] == log.sent[2]
+    assert [(sequence, values) for _, sequence, values in log.appended] == [
+        (0, [b"x"]),
+        (1, [b"y"]),
+    ]
+
+
+async def test_a_repeated_batch_that_was_there_counts_as_delivered() -> None:
+    log = Log([("appended", HANG_UP), ErrorCode.duplicate_sequence_number])
+    async with producing(log) as (_, producer):
+        assert await producer.send("t", b"x") == -1  # the broker does not say where
+    assert log.sent[0] == log.sent[1]
+
+
+async def test_after_giving_up_the_producer_is_somebody_else() -> None:
+    log = Log([ErrorCode.not_enough_replicas] * 1000)
+    async with producing(log) as (_, producer):
+        with pytest.raises(KafkaError, match="not enough replicas"):
+            await producer.send("t", b"lost")
+        log.refusals.clear()
+        assert await producer.send("t", b"next") == 0
+        with pytest.raises(KafkaError):
+            await producer.flush()  # told once more, to who only flushes
+        await producer.flush()
+    first, last = log.sent[0], log.sent[-1]
+    assert (first[0], first[1]) == (101, 0)
+    assert (last[0], last[1]) == (102, 0)
+
+
+async def test_what_patience_does_not_mend_fails_at_once() -> None:
+    log = Log([ErrorCode.topic_authorization_failed])
+    async with producing(log, ProducerOptions()) as (_, producer):
+        with pytest.raises(KafkaError, match="authorization") as refused:
+            await producer.send("t", b"x")
+        assert refused.value.code is ErrorCode.topic_authorization_failed
+    assert len(log.sent) == 1
+
+
+async def test_a_batch_too_large_is_halved_until_it_fits() -> None:
+    too_large = ErrorCode.message_too_large
+    log = Log([too_large, too_large])
+    async with producing(log) as (_, producer):
+        deliveries = [await producer.enqueue("t", b"%d" % n) for n in range(8)]
+        await producer.flush()
+        assert [delivery.offset for delivery in deliveries] == list(range(8))
+    values = [value for _, _, values in log.appended for value in values]
+    assert values == [b"%d" % n for n in range(8)]
+    assert [sequence for _, sequence, _ in log.appended] == [0, 2]
+    assert len(log.appended[0][2]) == 2
+
+
+async def test_one_record_too_large_is_refused_alone() -> None:
+    log = Log([ErrorCode.message_too_large])
+    async with producing(log) as (_, producer):
+        with pytest.raises(KafkaError, match="message too large"):
+            await producer.send("t", b"x")
+
+
+async def test_without_idempotence_there_is_no_producer_id() -> None:
+    log = Log()
+    async with producing(log, ProducerOptions(idempotent=False, acks=1)) as (broker, producer):
+        await producer.send("t", b"x")
+        assert broker.asked(INIT_PRODUCER_ID) == []
+        assert broker.asked(PRODUCE)[0].body.acks == 1
+    assert log.sent[0][:2] == (-1, -1)
+
+
+async def test_acks_0_waits_for_nobody() -> None:
+    arrived = trio.Event()
+    log = Log()
+
+    def script(asked: Asked) -> Answer:
+        answer = log(asked)
+        if asked.api is PRODUCE:
+            arrived.set()
+            return b""
+        return answer
+
+    options = ProducerOptions(acks=0, idempotent=False)
+    async with producing(script, options) as (_, producer):  # type: ignore[arg-type]
+        assert await producer.send("t", b"x") == -1
+        with trio.fail_after(2):
+            await arrived.wait()
+    assert log.appended[0][2] == [b"x"]
+
+
+def test_idempotence_needs_all_acks() -> None:
+    with pytest.raises(ValueError, match="acks=-1"):
+        ProducerOptions(acks=1)
+
+
+async def test_a_topic_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odradek.client.producer.CREATION_WAIT_S", 0.1)
+    async with producing(Log()) as (_, producer):
+        with pytest.raises(KafkaError, match="topic missing does not exist"):
+            await producer.send("missing", b"x")
+        with pytest.raises(KafkaError, match=r"topic t has no partition 1 \(it has 1, from 0\)"):
+            await producer.send("t", b"x", partition=1)
+
+
+async def test_the_broker_is_gone_for_good() -> None:
+    log = Log()
+    async with producing(log) as (_, producer):
+        await producer.send("t", b"x")
+        log.refusals = [HANG_UP] * 1000
+        with pytest.raises((Unreachable, TimedOut)) as gone:
+            await producer.send("t", b"y")
+        assert isinstance(gone.value, ClientError)
+
+
+async def test_keys_stay_together_and_in_order() -> None:
+    log = Log()
+    async with producing(log, topics={"t": 4}) as (_, producer):
+        deliveries = [
+            await producer.enqueue("t", b"%d" % n, key=b"%d" % (n % 5)) for n in range(50)
+        ]
+        await producer.flush()
+        homes = {n % 5: delivery.partition for n, delivery in enumerate(deliveries)}
+        assert all(homes[n % 5] == delivery.partition for n, delivery in enumerate(deliveries))
+    for _, _, values in log.appended:
+        numbers = [int(value or b"") for value in values]
+        assert numbers == sorted(numbers)
+
+
+async def test_enqueue_waits_for_room() -> None:
+    log = Log()
+    options = ProducerOptions(buffer_bytes=1000, batch_bytes=300)
+    async with producing(log, options) as (_, producer):
+        for _ in range(100):
+            await producer.enqueue("t", b"x" * 100)
+        await producer.flush()
+    assert sum(len(values) for _, _, values in log.appended) == 100
