@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 RETRIABLE = frozenset(
@@ -62,5 +64,7 @@ def check(code: int, message: str | None = None, *, about: str = "") -> None:
         return
     found = ErrorCode(code)
     text = message or found.name.replace("_", " ")
-    named = not about or about.split()[-1] in text
+    named = not about or (
+        message is not None and about.split()[-1] in re.split(r"[\s'\"]+", message)
+    )
     raise KafkaError(found, text if named else f"{about}: {text}")

@@ -91,7 +91,8 @@ class GroupConsumer:
         if self._joined and trio.current_time() >= self._heartbeat_due:
             await self._heartbeat()
         while not self._joined:
-            await self._cluster.retrying(self._join)
+            patience = self._options.rebalance_timeout_s + self._cluster.timeout_s
+            await self._cluster.retrying(self._join, timeout_s=patience)
         return await self._reader.poll(min(max_wait_s, self._options.heartbeat_s))
 
     @property
@@ -129,11 +130,19 @@ class GroupConsumer:
         await self._cluster.retrying(attempt)
 
     async def leave(self) -> None:
-        """Leave the group, so that the others need not wait for us to time out (KIP-345: v3 on)."""
-        if not self.member_id or self._options.instance_id is not None:
-            return
-        member_id, self.member_id = self.member_id, ""
-        self._joined, self.generation = False, -1
+        """Leave the group, so that the others need not wait for us to time out.
+
+        A static member stays one (KIP-345); its connection is closed all the same.
+        """
+        try:
+            if self.member_id and self._options.instance_id is None:
+                await self._leave()
+        finally:
+            self._joined, self._coordinator = False, None
+            self._cluster.disconnect(self)
+
+    async def _leave(self) -> None:
+        member_id, self.member_id, self.generation = self.member_id, "", -1
         member = {"member_id": member_id, "group_instance_id": None, "reason": "done"}
         values = {"group_id": self.group, "member_id": member_id, "members": [member]}
         answer = await self._request(LEAVE_GROUP, values)
@@ -262,7 +271,7 @@ class GroupConsumer:
     ) -> Any:
         """A request to the coordinator, which is looked for where it is not known."""
         if self._coordinator is None or self._coordinator.broken:
-            self._coordinator = await self._cluster.coordinator(self.group)
+            self._coordinator = await self._cluster.coordinator(self.group, owner=self)
         limit = self._cluster.timeout_s if timeout_s is None else timeout_s
         return await self._coordinator.request(api, values, timeout_s=limit, at_most=at_most)
 

@@ -83,12 +83,16 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         self._network = network
         self._nursery = nursery
-        self._connections: dict[Address, BrokerConnection] = {}
-        self._connecting: dict[Address, trio.Lock] = {}
+        self._connections: dict[tuple[Address, object], BrokerConnection] = {}
+        self._connecting: dict[tuple[Address, object], trio.Lock] = {}
 
     async def any_node(self) -> BrokerConnection:
         """A connection to whichever node answers, one that is open already first."""
-        open_ones = [c for c in self._connections.values() if not c.broken]
+        open_ones = [
+            connection
+            for (_, owner), connection in self._connections.items()
+            if owner is None and not connection.broken
+        ]
         if open_ones:
             return open_ones[0]
         known = [node.address for node in self.nodes.values()]
@@ -144,8 +148,8 @@ class Cluster:
         await self.refresh([name], create=create)
         return self.topics[name]
 
-    async def coordinator(self, group: str) -> BrokerConnection:
-        """A connection to the coordinator of a group, asked for anew.
+    async def coordinator(self, group: str, owner: object = None) -> BrokerConnection:
+        """A connection to the coordinator of a group, asked for anew; see `connect` for `owner`.
 
         Raises KafkaError (COORDINATOR_NOT_AVAILABLE while there is none, for one).
         """
@@ -161,7 +165,7 @@ class Cluster:
             getattr(found, "error_message", None),
             about=f"the coordinator of group {group}",
         )
-        return await self.connect(Address(found.host, found.port))
+        return await self.connect(Address(found.host, found.port), owner)
 
     async def refresh(
         self, topics: Iterable[str] | None = (), *, create: bool = False
@@ -224,10 +228,16 @@ class Cluster:
                 pause = min(pause * 2, BACKOFF_MAX_S)
         raise last if last is not None else TimedOut(f"not done in {limit:g} s")
 
-    async def connect(self, address: Address) -> BrokerConnection:
-        """The connection to an address: the open one, or a new one."""
-        async with self._connecting.setdefault(address, trio.Lock()):
-            connection = self._connections.get(address)
+    async def connect(self, address: Address, owner: object = None) -> BrokerConnection:
+        """The connection to an address: the open one, or a new one.
+
+        Brokers answer a connection's requests one after the other. Whoever asks for what takes
+        long (a group's member: JoinGroup waits for all members) has a connection of its own, as its
+        `owner`, and gives it up with `disconnect`.
+        """
+        key = (address, owner)
+        async with self._connecting.setdefault(key, trio.Lock()):
+            connection = self._connections.get(key)
             if connection is None or connection.broken:
                 connection = await open_connection(
                     self._network,
@@ -236,8 +246,14 @@ class Cluster:
                     client_id=self.client_id,
                     timeout_s=self.timeout_s,
                 )
-                self._connections[address] = connection
+                self._connections[key] = connection
             return connection
+
+    def disconnect(self, owner: object) -> None:
+        """Close the connections of this owner."""
+        for key in [key for key in self._connections if key[1] is owner]:
+            self._connections.pop(key).abort()
+            self._connecting.pop(key, None)
 
     def _take(self, row: Any) -> KafkaError | None:
         """Keep what metadata says of a topic, or return its error."""

@@ -1,0 +1,190 @@
+"""The client against a broker of ours, in this very process: groups, and administration."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from odradek.client import admin, group_admin
+from odradek.client.assignors import read_assignment
+from odradek.client.consumer import EARLIEST, LATEST, Reader, TopicPartition, list_offsets
+from odradek.client.group import GroupConsumer, GroupOptions
+from odradek.client.metadata import Cluster, open_cluster
+from odradek.client.producer import ProducerOptions, open_producer
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.clock import RealClock
+from odradek.seams.entropy import RealEntropy
+from odradek.seams.tcp import TcpNetwork
+from odradek.testing import Broker
+
+FAST = GroupOptions(heartbeat_s=0.05)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    topics = {"t": 4, "u": 1}
+    async with (
+        Broker(topics=topics) as broker,
+        open_cluster(TcpNetwork(), broker.bootstrap, timeout_s=10) as found,
+    ):
+        yield found
+
+
+async def produce(cluster: Cluster, topic: str, count: int) -> None:
+    options = ProducerOptions(compression=3)
+    async with open_producer(cluster, RealClock(), RealEntropy(), options) as producer:
+        for number in range(count):
+            await producer.enqueue(topic, b"%d" % number, key=b"%d" % number)
+        await producer.flush()
+
+
+async def test_what_is_produced_is_read(cluster: Cluster) -> None:
+    await produce(cluster, "t", 1000)
+    where = [TopicPartition("t", index) for index in range(4)]
+    ends = await list_offsets(cluster, dict.fromkeys(where, LATEST))
+    assert sum(found.offset for found in ends.values()) == 1000
+    reader = Reader(cluster)
+    reader.assign(dict.fromkeys(where, 0))
+    values = [record.value for record in await reader.poll()]
+    while not reader.at_end():
+        values += [record.value for record in await reader.poll()]
+    assert sorted(values, key=int) == [b"%d" % number for number in range(1000)]  # type: ignore[arg-type]
+
+
+async def settle(*members: GroupConsumer) -> list[list[TopicPartition]]:
+    """Let each poll by itself until they share the topic's four partitions."""
+    everything = [TopicPartition("t", index) for index in range(4)]
+    owned: list[list[TopicPartition]] = []
+
+    async def go_on(member: GroupConsumer, scope: trio.CancelScope) -> None:
+        nonlocal owned
+        while True:
+            await member.poll(0.02)
+            owned = [member.assigned for member in members]
+            if all(owned) and sorted(part for own in owned for part in own) == everything:
+                scope.cancel()
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            for member in members:
+                nursery.start_soon(go_on, member, nursery.cancel_scope)
+    return owned
+
+
+async def test_members_come_and_go(cluster: Cluster) -> None:
+    first = GroupConsumer(cluster, "g", ["t"], options=FAST)
+    second = GroupConsumer(cluster, "g", ["t"], options=FAST)
+    assert await settle(first) == [[TopicPartition("t", index) for index in range(4)]]
+    assert sorted(map(len, await settle(first, second))) == [2, 2]
+    described = await group_admin.describe_group(cluster, "g")
+    assert (described.state, described.protocol) == ("Stable", "range")
+    assert {m.member_id: read_assignment(m.assignment) for m in described.members} == {
+        first.member_id: first.assigned,
+        second.member_id: second.assigned,
+    }
+    await first.leave()
+    assert await settle(second) == [[TopicPartition("t", index) for index in range(4)]]
+    await second.leave()
+    assert (await group_admin.describe_group(cluster, "g")).state == "Empty"
+
+
+async def test_the_next_member_goes_on_from_the_commit(cluster: Cluster) -> None:
+    await produce(cluster, "u", 10)
+    first = GroupConsumer(cluster, "g", ["u"], options=FAST)
+    records = await first.poll()
+    assert len(records) == 10
+    await first.commit({TopicPartition("u", 0): records[5].offset + 1})
+    await first.leave()
+    second = GroupConsumer(cluster, "g", ["u"], options=FAST)
+    assert [record.value for record in await second.poll()] == [b"6", b"7", b"8", b"9"]
+    assert second.at_end()
+    await second.commit()
+    committed = await group_admin.committed_offsets(cluster, "g")
+    assert {where: found.offset for where, found in committed.items()} == {
+        TopicPartition("u", 0): 10
+    }
+    await second.leave()
+
+
+async def test_where_a_new_group_begins(cluster: Cluster) -> None:
+    await produce(cluster, "u", 5)
+    for reset, count in ((EARLIEST, 5), (LATEST, 0)):
+        member = GroupConsumer(cluster, f"g{reset}", ["u"], options=GroupOptions(reset=reset))
+        assert len(await member.poll(0.05)) == count
+        await member.leave()
+
+
+async def test_a_member_the_coordinator_has_forgotten_joins_again(cluster: Cluster) -> None:
+    member = GroupConsumer(cluster, "g", ["u"], options=FAST)
+    await member.poll(0.01)
+    before = member.member_id
+    stand_in = GroupConsumer(cluster, "g", ["u"], options=FAST)
+    stand_in.member_id = before
+    await stand_in.leave()  # in its name
+    with trio.fail_after(10):
+        while member.member_id == before:
+            await member.poll(0.02)
+    assert member.assigned == [TopicPartition("u", 0)]
+    await member.leave()
+
+
+async def test_a_static_member_fences_its_former_self(cluster: Cluster) -> None:
+    options = GroupOptions(heartbeat_s=0.02, instance_id="i")
+    first = GroupConsumer(cluster, "g", ["u"], options=options)
+    await first.poll(0.01)
+    second = GroupConsumer(cluster, "g", ["u"], options=options)
+    await second.poll(0.01)
+
+    async def read_on() -> None:
+        with trio.fail_after(10):
+            while True:
+                await first.poll(0.02)
+
+    with pytest.raises(KafkaError) as fenced:
+        await read_on()
+    assert fenced.value.code is ErrorCode.fenced_instance_id
+
+
+async def test_offsets_of_a_group_are_administrated(cluster: Cluster) -> None:
+    where = TopicPartition("u", 0)
+    await produce(cluster, "u", 10)
+    await group_admin.reset_offsets(cluster, "g", {where: 4})
+    assert (await group_admin.committed_offsets(cluster, "g", [where]))[where].offset == 4
+    assert [listed.group for listed in await group_admin.list_groups(cluster)] == ["g"]
+    assert await group_admin.list_groups(cluster, states=["Stable"]) == []
+    await group_admin.delete_offsets(cluster, "g", [where])
+    committed = await group_admin.committed_offsets(cluster, "g", [where])
+    assert committed[where].offset == -1
+    await group_admin.reset_offsets(cluster, "g", {where: 1})
+    await group_admin.delete_groups(cluster, ["g"])
+    assert await group_admin.list_groups(cluster) == []
+    with pytest.raises(KafkaError, match="group g"):
+        await group_admin.delete_groups(cluster, ["g"])
+
+
+async def test_topics_are_administrated(cluster: Cluster) -> None:
+    (made,) = await admin.create_topics(
+        cluster, [admin.NewTopic("new", 2, configs={"retention.ms": "5000"})]
+    )
+    assert (made.partitions, made.replication_factor) == (2, 1)
+    await admin.create_partitions(cluster, "new", 3)
+    assert len((await cluster.topic("new")).partitions) == 3
+    change = admin.ConfigChange(admin.ConfigOperation.DELETE, "retention.ms")
+    await admin.alter_configs(cluster, admin.ResourceType.TOPIC, "new", [change])
+    entries = await admin.describe_configs(cluster, admin.ResourceType.TOPIC, "new")
+    assert [e.name for e in entries if e.source is admin.ConfigSource.TOPIC] == []
+    assert {entry.name: entry.value for entry in entries}["retention.ms"] == "604800000"
+    await produce(cluster, "u", 10)
+    where = TopicPartition("u", 0)
+    assert await admin.delete_records(cluster, {where: 7}) == {where: 7}
+    (directory,) = await admin.describe_log_dirs(cluster, partitions=[where])
+    assert [(replica.topic, replica.partition) for replica in directory.replicas] == [("u", 0)]
+    assert directory.replicas[0].size_bytes > 0
+    assert (admin.ResourceType.TOPIC, "new") in await admin.list_config_resources(cluster)
+    await admin.delete_topics(cluster, ["new"])
+    with pytest.raises(KafkaError, match="topic new does not exist"):
+        await cluster.topic("new")
+    with pytest.raises(KafkaError, match="u"):
+        await admin.create_topics(cluster, [admin.NewTopic("u")])

@@ -1,0 +1,302 @@
+"""Reading partitions: positions, aborted transactions, errors that pass and errors that don't."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from odradek.client.consumer import (
+    EARLIEST,
+    LATEST,
+    Isolation,
+    Reader,
+    ReaderOptions,
+    TopicPartition,
+    list_offsets,
+)
+from odradek.client.metadata import Cluster, open_cluster, parse_bootstrap
+from odradek.protocol.apis import FETCH, LIST_OFFSETS, METADATA
+from odradek.protocol.errors import CorruptBatch, ErrorCode, KafkaError
+from odradek.protocol.records.control import end_marker
+from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.network import Address
+from odradek.seams.tcp import TcpNetwork
+from tests.client.scripted_broker import HANG_UP, Asked, Script, ScriptedBroker, scripted_broker
+
+T0 = TopicPartition("t", 0)
+
+
+def batch(first: int, *values: bytes, producer: int = -1, codec: int = 0) -> bytes:
+    """A batch of these values from offset `first` on; of a transaction if it has a producer."""
+    records = [Record(first + n, 1000 + n, None, value) for n, value in enumerate(values)]
+    return bytes(
+        build_batch(
+            records,
+            base_offset=first,
+            compression=codec,
+            producer_id=producer,
+            producer_epoch=0 if producer >= 0 else -1,
+            base_sequence=0 if producer >= 0 else -1,
+            transactional=producer >= 0,
+        )
+    )
+
+
+def marker(offset: int, producer: int, *, commit: bool) -> bytes:
+    return bytes(
+        end_marker(
+            commit=commit,
+            producer_id=producer,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            timestamp_ms=0,
+            base_offset=offset,
+        )
+    )
+
+
+def fetched(
+    records: bytes,
+    *,
+    end: int,
+    code: int = 0,
+    aborted: Sequence[tuple[int, int]] = (),
+    index: int = 0,
+) -> dict[str, Any]:
+    row = {
+        "partition_index": index,
+        "error_code": code,
+        "high_watermark": end,
+        "last_stable_offset": end,
+        "log_start_offset": 0,
+        "aborted_transactions": [
+            {"producer_id": producer, "first_offset": first} for producer, first in aborted
+        ],
+        "records": records,
+    }
+    return {"error_code": 0, "responses": [{"topic": "t", "partitions": [row]}]}
+
+
+@asynccontextmanager
+async def cluster_of(
+    script: Script, topics: dict[str, int] | None = None
+) -> AsyncIterator[tuple[ScriptedBroker, Cluster]]:
+    async with (
+        scripted_broker(script, topics=topics or {"t": 1}) as broker,
+        open_cluster(TcpNetwork(), [broker.address], timeout_s=1) as cluster,
+    ):
+        yield broker, cluster
+
+
+def answering(*answers: Any) -> Script:
+    """Answers fetches one after the other, then always with the last one."""
+    left = list(answers)
+
+    def script(asked: Asked) -> Any:
+        if asked.api is not FETCH:
+            return None
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return script
+
+
+async def test_records_come_from_the_position_on() -> None:
+    """The batch begins before the position: what lies before it is not shown again."""
+    script = answering(fetched(batch(0, b"0", b"1", b"2") + batch(3, b"3"), end=4))
+    async with cluster_of(script) as (broker, cluster):
+        reader = Reader(cluster)
+        reader.assign({T0: 1})
+        records = await reader.poll()
+        assert [(r.offset, r.value, r.timestamp) for r in records] == [
+            (1, b"1", 1001),
+            (2, b"2", 1002),
+            (3, b"3", 1000),
+        ]
+        assert reader.positions == {T0: 4}
+        assert reader.at_end()
+        asked = broker.asked(FETCH)[0].body.topics[0].partitions[0]
+        assert asked.fetch_offset == 1
+
+
+async def test_a_batch_cut_short_is_asked_for_again() -> None:
+    cut = batch(0, b"0") + batch(1, b"1")[:-1]
+    script = answering(fetched(cut, end=2), fetched(batch(1, b"1"), end=2))
+    async with cluster_of(script) as (_, cluster):
+        reader = Reader(cluster)
+        reader.assign({T0: 0})
+        assert [r.value for r in await reader.poll()] == [b"0"]
+        assert reader.remaining(T0) == 1
+        assert [r.value for r in await reader.poll()] == [b"1"]
+
+
+async def test_offsets_that_compaction_took_are_passed_over() -> None:
+    hole = build_batch([Record(2, 0, None, b"2"), Record(7, 0, None, b"7")], base_offset=0)
+    script = answering(fetched(bytes(hole), end=8))
+    async with cluster_of(script) as (_, cluster):
+        reader = Reader(cluster)
+        reader.assign({T0: 0})
+        assert [r.offset for r in await reader.poll()] == [2, 7]
+        assert reader.positions == {T0: 8}
+
+
+async def test_a_wrong_checksum_is_not_passed_on() -> None:
+    data = bytearray(batch(0, b"x" * 50))
+    data[-5] ^= 1
+    async with cluster_of(answering(fetched(bytes(data), end=1))) as (_, cluster):
+        reader = Reader(cluster)
+        reader.assign({T0: 0})
+        with pytest.raises(CorruptBatch):
+            await reader.poll()
+
+
+TRANSACTIONS = (
+    batch(0, b"a0", producer=1)
+    + batch(1, b"b1", producer=2)
+    + batch(2, b"plain")
+    + marker(3, 1, commit=False)
+    + batch(4, b"a4", producer=1)
+    + marker(5, 2, commit=True)
+    + marker(6, 1, commit=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("isolation", "values"),
+    [
+        (Isolation.READ_COMMITTED, [b"b1", b"plain", b"a4"]),
+        (Isolation.READ_UNCOMMITTED, [b"a0", b"b1", b"plain", b"a4"]),
+    ],
+)
+async def test_aborted_transactions(isolation: Isolation, values: list[bytes]) -> None:
+    script = answering(fetched(TRANSACTIONS, end=7, aborted=[(1, 0)]))
+    async with cluster_of(script) as (broker, cluster):
+        reader = Reader(cluster, ReaderOptions(isolation=isolation))
+        reader.assign({T0: 0})
+        assert [r.value for r in await reader.poll()] == values
+        assert reader.positions == {T0: 7}  # control batches are behind us too
+        assert broker.asked(FETCH)[0].body.isolation_level == isolation
+
+
+async def test_an_error_that_passes() -> None:
+    moved = fetched(b"", end=-1, code=ErrorCode.not_leader_or_follower)
+    script = answering(moved, HANG_UP, fetched(batch(0, b"x"), end=1))
+    async with cluster_of(script) as (broker, cluster):
+        reader = Reader(cluster)
+        reader.assign({T0: 0})
+        records = []
+        while not records:
+            records = await reader.poll(0)
+        assert [r.value for r in records] == [b"x"]
+        assert len(broker.asked(METADATA)) == 3  # asked again after each failure
+
+
+async def test_an_error_that_lasts_too_long() -> None:
+    script = answering(fetched(b"", end=-1, code=ErrorCode.kafka_storage_error))
+    async with cluster_of(script) as (_, cluster):
+        reader = Reader(cluster, ReaderOptions(unavailable_s=0.1))
+        reader.assign({T0: 0})
+
+        async def read_on() -> None:
+            while True:
+                await reader.poll(0.01)
+
+        with pytest.raises(KafkaError, match="t-0 at offset 0: kafka storage error"):
+            await read_on()
+
+
+async def test_an_offset_that_is_not_there_is_said_at_once() -> None:
+    script = answering(fetched(b"", end=-1, code=ErrorCode.offset_out_of_range))
+    async with cluster_of(script) as (_, cluster):
+        reader = Reader(cluster)
+        reader.assign({T0: 9})
+        with pytest.raises(KafkaError, match="t-0 at offset 9: offset out of range"):
+            await reader.poll()
+
+
+async def test_whoever_gave_something_is_asked_last_next_time() -> None:
+    def script(asked: Asked) -> Any:
+        if asked.api is not FETCH:
+            return None
+        parts = asked.body.topics[0].partitions
+        return fetched(batch(parts[0].fetch_offset, b"x"), end=99, index=parts[0].partition)
+
+    async with cluster_of(script, {"t": 3}) as (_, cluster):
+        reader = Reader(cluster)
+        reader.assign({TopicPartition("t", index): 0 for index in range(3)})
+        order = [record.partition for _ in range(6) for record in await reader.poll()]
+        assert order == [0, 1, 2, 0, 1, 2]
+        assert not reader.at_end()
+
+
+async def test_offsets_are_asked_of_the_leader_until_it_answers() -> None:
+    codes = [ErrorCode.not_leader_or_follower, ErrorCode.none]
+
+    def script(asked: Asked) -> Any:
+        if asked.api is not LIST_OFFSETS:
+            return None
+        rows = [
+            {
+                "partition_index": part.partition_index,
+                "error_code": codes[0],
+                "timestamp": -1,
+                "offset": 7 if part.timestamp == LATEST else 3,
+                "leader_epoch": 5,
+            }
+            for part in asked.body.topics[0].partitions
+        ]
+        if len(codes) > 1:
+            codes.pop(0)
+        return {"topics": [{"name": "t", "partitions": rows}]}
+
+    async with cluster_of(script, {"t": 2}) as (_, cluster):
+        found = await list_offsets(cluster, {T0: LATEST, TopicPartition("t", 1): EARLIEST})
+        assert [answer.offset for answer in found.values()] == [7, 3]
+        assert found[T0].leader_epoch == 5
+        with pytest.raises(KafkaError, match="no partition 2"):
+            await list_offsets(cluster, {TopicPartition("t", 2): LATEST})
+        assert await list_offsets(cluster, {}) == {}
+
+
+# The cluster
+
+
+async def test_bootstrap_goes_on_to_the_next_address() -> None:
+    async with scripted_broker(lambda asked: None, topics={"t": 1}) as broker:
+        addresses = [Address("127.0.0.1", 1), broker.address]
+        async with open_cluster(TcpNetwork(), addresses) as cluster:
+            await cluster.refresh(None)
+            assert list(cluster.topics) == ["t"]
+            assert cluster.cluster_id == "scripted"
+            assert cluster.nodes[1].address == broker.address
+            await cluster.node(1)
+        assert broker.connections == 1  # the bootstrap's connection serves the node too
+
+
+async def test_a_failure_comes_out_as_it_is_not_as_a_group() -> None:
+    async with scripted_broker(lambda asked: None) as broker:
+        with pytest.raises(KafkaError, match="topic missing does not exist"):
+            async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
+                await cluster.topic("missing")
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("localhost:9092", [Address("localhost", 9092)]),
+        ("a:1, b:2", [Address("a", 1), Address("b", 2)]),
+        ("[::1]:9092", [Address("::1", 9092)]),
+    ],
+)
+def test_addresses(text: str, addresses: list[Address]) -> None:
+    assert parse_bootstrap(text) == addresses
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":1", "host:0", "host:65536", "::1:9", "h:x"]
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match="is not HOST:PORT"):
+        parse_bootstrap(text)
