@@ -39,12 +39,15 @@ _F_OFD_SETLK = getattr(fcntl, "F_OFD_SETLK", None)
 
 
 class RealFile(Descriptor):
-    __slots__ = ("_cannot_nowait", "_size")
+    __slots__ = ("_cannot_nowait", "_changed", "_size")
 
     def __init__(self, pool: DescriptorPool, path: Path, flags: int, size: int) -> None:
         super().__init__(pool, path, flags)
         self._size = size
         self._cannot_nowait = not _NOWAIT
+        self._changed = True
+        """Since the last sync, as far as this handle knows. Set after a change, cleared before a sync,
+        so that a change in another thread meanwhile is not forgotten."""
 
     @property
     def path(self) -> Path:
@@ -62,6 +65,7 @@ class RealFile(Descriptor):
             if len(parts) > IOV_MAX or os.pwritev(fd, parts, position) != size:
                 _write_all(fd, parts, position)  # from the start: rare, and the same bytes
         finally:
+            self._changed = True
             self.give_back()
         self._size = position + size
         return position
@@ -72,6 +76,7 @@ class RealFile(Descriptor):
             if os.pwrite(fd, data, position) != len(data):
                 _write_all(fd, [data], position)
         finally:
+            self._changed = True
             self.give_back()
         self._size = max(self._size, position + len(data))
 
@@ -159,9 +164,15 @@ class RealFile(Descriptor):
                 raise BufferError(f"a view of the map of {self.name} is still held")
 
     def sync(self) -> None:
+        if not self._changed:
+            return
         fd = self.borrow()
         try:
+            self._changed = False
             os.fdatasync(fd)
+        except OSError:
+            self._changed = True
+            raise
         finally:
             self.give_back()
 
@@ -173,6 +184,7 @@ class RealFile(Descriptor):
         try:
             os.ftruncate(fd, size)
         finally:
+            self._changed = True
             self.give_back()
         self._size = size
 
@@ -187,6 +199,7 @@ class RealFile(Descriptor):
             os.ftruncate(fd, self._size)  # what was allocated before the disk was full
             raise
         finally:
+            self._changed = True
             self.give_back()
         self._size = size
 
