@@ -36,11 +36,11 @@ def delete_expired(log: LogState, now_ms: int) -> int:
     if count:
         doomed, kept = log.segment_list.all[:count], log.segment_list.all[count:]
         advance_log_start(log, kept[0].base_offset, "segments were deleted")
-        log.segment_list.replace(kept)
-        log.generation += 1
-        for segment in doomed:
-            at_ms = now_ms + log.config.file_delete_delay_ms
-            log.deletions.add(segment, log.snapshots, at_ms)
+        with log.replacing():
+            log.segment_list.replace(kept)
+            for segment in doomed:
+                at_ms = now_ms + log.config.file_delete_delay_ms
+                log.deletions.add(segment, log.snapshots, at_ms)
     return count
 
 

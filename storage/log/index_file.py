@@ -40,8 +40,9 @@ class IndexFile:
 
     @property
     def file(self) -> File:
-        """The file, which `create`, `open` or `open_raw` has opened."""
-        assert self._file is not None
+        """The file, which `create`, `open` or `open_raw` has opened. Raises ValueError once closed."""
+        if self._file is None:
+            raise ValueError(f"{self.path} is closed")
         return self._file
 
     def create(self) -> None:

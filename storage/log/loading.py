@@ -64,6 +64,7 @@ class Loader:
         if segments:
             end = self._clean_end(segments[-1]) if clean else None
             if end is None:
+                segments = self._find_segments(names)
                 producers = self.new_producers()
                 end = Recovery(
                     self.files,

@@ -354,8 +354,9 @@ class PartitionLog(LogState):
             except WouldBlock:
                 raise
             except (OSError, ValueError, KafkaError) as error:
-                if generation == self.generation:
-                    raise self._read_failed(error) from error
+                self._check_overtaken(generation, error)
+                if nowait:
+                    raise WouldBlock from error
                 continue
             if generation == self.generation:
                 return found
@@ -370,11 +371,12 @@ class PartitionLog(LogState):
             try:
                 return work()
             except (OSError, ValueError, KafkaError) as error:
-                if generation == self.generation:
-                    raise self._read_failed(error) from error
+                self._check_overtaken(generation, error)
 
-    def _read_failed(self, error: Exception) -> Exception:
-        return self.io_failed(error) if isinstance(error, OSError) else error
+    def _check_overtaken(self, generation: int, error: Exception) -> None:
+        """Raise what a read failed with, unless files have been replaced meanwhile, or still are."""
+        if generation == self.generation and not generation & 1:
+            raise (self.io_failed(error) if isinstance(error, OSError) else error) from error
 
     def upper_bound(self, read: LogRead) -> int:
         """An offset that what was read ends below, for `aborted_transactions` (KIP-98)."""
@@ -476,8 +478,8 @@ class PartitionLog(LogState):
     def truncate_to(self, offset: int) -> bool:
         """Cut off all at or past `offset`; True if there was something (truncation.py).
 
-        Slices handed out before stay what they were. Through offload. Raises DiskFull (nothing was
-        cut), LogFailed.
+        A batch goes whole: the log ends at or below `offset`. Slices handed out before stay what
+        they were. Through offload. Raises DiskFull (nothing was cut), LogFailed.
         """
         self.check_online()
         if offset >= self.end_offset:
@@ -531,12 +533,13 @@ class PartitionLog(LogState):
         """The directory gets another name, durably, and every file handle follows."""
         self.check_online()
         try:
-            self.files.rename(self.directory, new)
-            self.directory = self.epochs.directory = new
-            for segment in self.segment_list:
-                segment.move_to(new)
-            self.snapshots.move_to(new)
-            self.deletions.move_to(new)
+            with self.replacing():
+                self.files.rename(self.directory, new)
+                self.directory = self.epochs.directory = new
+                for segment in self.segment_list:
+                    segment.move_to(new)
+                self.snapshots.move_to(new)
+                self.deletions.move_to(new)
             self.files.sync_directory(new.parent)
         except OSError as error:
             raise self.io_failed(error) from error

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 
@@ -38,6 +39,8 @@ from odradek.storage.log.transaction_index import TransactionIndex
 _TAIL_MAX = 128
 
 _log = logging.getLogger(__name__)
+_opening = threading.Lock()
+"""Held while a segment's files are opened: a reader off the loop may want the same."""
 
 
 class Segment:
@@ -46,6 +49,7 @@ class Segment:
     __slots__ = (
         "_file",
         "_files",
+        "_is_closed",
         "_max_timestamp",
         "_offset_index",
         "_offset_of_max_timestamp",
@@ -90,6 +94,7 @@ class Segment:
         """Whether it had one when it was found."""
         self._transaction_index: TransactionIndex | None = None
         self._file: File | None = None
+        self._is_closed = False
         self._size = -1
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
@@ -148,10 +153,23 @@ class Segment:
 
     @property
     def file(self) -> File:
-        if self._file is None:
-            self._file = self._files.open(self.path(LOG), write=True)
-            self._size = self._file.size
-        return self._file
+        """The data file. Raises ValueError once the segment is closed."""
+        file = self._file
+        return self._open_file() if file is None else file
+
+    def _open_file(self) -> File:
+        with _opening:
+            self._check_open()
+            if self._file is None:
+                file = self._files.open(self.path(LOG), write=True)
+                self._size = file.size
+                self._file = file
+            return self._file
+
+    def _check_open(self) -> None:
+        """A reader that a truncation or deletion has overtaken must not open files anew."""
+        if self._is_closed:
+            raise ValueError(f"{self} is closed")
 
     @property
     def size(self) -> int:
@@ -162,17 +180,13 @@ class Segment:
 
     @property
     def offset_index(self) -> OffsetIndex:
-        if self._offset_index is None:
-            self._load_indexes()
-        assert self._offset_index is not None
-        return self._offset_index
+        index = self._offset_index
+        return self._load_indexes()[0] if index is None else index
 
     @property
     def time_index(self) -> TimeIndex:
-        if self._time_index is None:
-            self._load_indexes()
-        assert self._time_index is not None
-        return self._time_index
+        index = self._time_index
+        return self._load_indexes()[1] if index is None else index
 
     @property
     def transaction_index(self) -> TransactionIndex:
@@ -182,24 +196,40 @@ class Segment:
             )
         return self._transaction_index
 
-    def _load_indexes(self) -> None:
-        offset_index = OffsetIndex(self._files, self.path(OFFSET_INDEX), self.base_offset)
-        time_index = TimeIndex(self._files, self.path(TIME_INDEX), self.base_offset)
-        try:
-            offset_index.load(self.size)
-            time_index.load(self.size)
-        except (CorruptIndex, FileNotFoundError):
-            offset_index.close()
-            time_index.close()
-            self.open_raw_indexes()
-            self.rebuild_indexes()
-            self.sync_indexes()
-        else:
-            self._offset_index = offset_index
-            self._time_index = time_index
+    def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        size, file = self.size, self.file
+        with _opening:
+            self._check_open()
+            if self._offset_index is None or self._time_index is None:
+                offset_index = OffsetIndex(self._files, self.path(OFFSET_INDEX), self.base_offset)
+                time_index = TimeIndex(self._files, self.path(TIME_INDEX), self.base_offset)
+                try:
+                    offset_index.load(size)
+                    time_index.load(size)
+                except (CorruptIndex, FileNotFoundError) as error:
+                    _log.warning("the indexes of %s are made anew: %s", self, error)
+                    builder = self._build_indexes(file, size)
+                    offset_index.open_raw()
+                    offset_index.rebuild(0, builder.offsets)
+                    offset_index.sync()
+                    time_index.open_raw()
+                    time_index.rebuild(0, builder.times)
+                    time_index.sync()
+                self._offset_index, self._time_index = offset_index, time_index
+            return self._offset_index, self._time_index
+
+    def _build_indexes(self, file: File, size: int) -> IndexBuilder:
+        """The entries that a sealed segment of these bytes has; the data is believed."""
+        builder = IndexBuilder(self.base_offset, self.index_interval_bytes)
+        for batch in headers(file, 0, size):
+            if not self.fits(batch.last_offset):
+                raise CorruptRecords(f"offset {batch.last_offset} does not fit {self.path(LOG)}")
+            builder.add(batch.last_offset, batch.max_timestamp, batch.position)
+        builder.seal()
+        return builder
 
     def open_raw_indexes(self) -> None:
-        """Open (or create) the indexes without believing what is in them: for a rebuild."""
+        """Open (or create) the indexes without believing what is in them (recovery)."""
         self._offset_index = OffsetIndex(self._files, self.path(OFFSET_INDEX), self.base_offset)
         self._offset_index.open_raw()
         self._time_index = TimeIndex(self._files, self.path(TIME_INDEX), self.base_offset)
@@ -330,17 +360,8 @@ class Segment:
 
     # Rebuilding
 
-    def rebuild_indexes(self) -> None:
-        """Make offset and time index anew from the headers; the data is believed."""
-        builder = IndexBuilder(self.base_offset, self.index_interval_bytes)
-        for batch in headers(self.file, 0, self.size):
-            if not self.fits(batch.last_offset):
-                raise CorruptRecords(f"offset {batch.last_offset} does not fit {self.path(LOG)}")
-            builder.add(batch.last_offset, batch.max_timestamp, batch.position)
-        self.restore_indexes(builder, sealed=True)
-
     def restore_indexes(self, builder: IndexBuilder, *, sealed: bool) -> None:
-        """Write what `builder` made; `sealed` adds the entry for the largest timestamp."""
+        """Write what recovery's `builder` made; `sealed` adds the largest timestamp's entry."""
         if sealed:
             builder.seal()
         self.offset_index.rebuild(builder.kept_offsets, builder.offsets)
@@ -443,7 +464,8 @@ class Segment:
         self._file = None
 
     def close(self) -> None:
-        """Give up all handles; nothing is written. A pinned slice keeps its own."""
+        """Give up all handles, for good; nothing is written. A pinned slice keeps its own."""
+        self._is_closed = True
         for file in (self._file, self._offset_index, self._time_index, self._transaction_index):
             if file is not None:
                 file.close()

@@ -2,15 +2,17 @@
 
 `PartitionLog` adds the calls; roll.py, flush.py, truncation.py and deletion.py change this state in
 the order that their texts give. Who reads on another thread takes `tip` and the list of segments as
-of some moment: they are replaced, never changed. `generation` counts what may pull the bytes away
-from under a reader (truncation, deletion); a read that it has overtaken is done again.
+of some moment: they are replaced, never changed. What may pull files away from under a reader
+(truncation, deletion, renaming) does it within `replacing`, which makes `generation` odd; a read
+that it has overtaken, or that fails meanwhile, is done again.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from uuid import UUID
 
 from odradek.seams.clock import Clock
@@ -67,6 +69,7 @@ class LogState:
         self.segment_list = Segments()
         self.deletions = PendingDeletions(files)
         self.generation = 0
+        """Odd while files are being replaced."""
         self.flushing = threading.Lock()
         """Held by a flush, and by what must not run beside one."""
         self.names_changed = False
@@ -108,6 +111,15 @@ class LogState:
             created_ms=self.clock.wall_ms(),
             roll_jitter_ms=self._entropy.below(jitter_ms) if jitter_ms and self._entropy else 0,
         )
+
+    @contextmanager
+    def replacing(self) -> Iterator[None]:
+        """Files are renamed, cut or closed within; `tip` already ends before what will be cut."""
+        self.generation += 1
+        try:
+            yield
+        finally:
+            self.generation += 1
 
     # The producers
 

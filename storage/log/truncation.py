@@ -25,6 +25,9 @@ _CHUNK_BYTES = 1 << 20
 def truncate_to(log: LogState, offset: int) -> None:
     """Cut off all at or past `offset`, which is not below the first segment, and below the end.
 
+    A batch that `offset` lies within goes whole, and the log ends where it began (Kafka would leave
+    a gap, that no leader could fill).
+
     1. The recovery point, not past `offset`, durably: what is appended after the cut is not taken
        for synced. A crash: the log is as it was, the replica truncates again.
     2. The epochs that began past it, durably. A crash: recovery finds them in the batches again, for
@@ -46,22 +49,23 @@ def truncate_to(log: LogState, offset: int) -> None:
     segment = segments[number]
     found = segment.locate(offset)
     position = segment.size if found is None else found.position
+    if found is not None:
+        offset = min(offset, found.base_offset)
     _lower_recovery_point(log, offset)
     _forget_epochs(log, offset)
     log.tip = Tip(offset, segment, position)
-    log.generation += 1
-    log.high_watermark = min(log.high_watermark, offset)
-    log.log_start_offset = min(log.log_start_offset, offset)
-    log.segment_list.replace(segments[: number + 1])
-    _set_aside(log, segments[number + 1 :], now_ms)
-    for snapshot_offset in log.snapshots.offsets:
-        if snapshot_offset > offset:
-            log.snapshots.remove(snapshot_offset)
-    if found is not None:
-        segment = _cut(log.files, segment, offset, position, now_ms)
-        log.segment_list.replace((*segments[:number], segment))
-        log.tip = Tip(offset, segment, position)
-    log.generation += 1
+    with log.replacing():
+        log.high_watermark = min(log.high_watermark, offset)
+        log.log_start_offset = min(log.log_start_offset, offset)
+        log.segment_list.replace(segments[: number + 1])
+        _set_aside(log, segments[number + 1 :], now_ms)
+        for snapshot_offset in log.snapshots.offsets:
+            if snapshot_offset > offset:
+                log.snapshots.remove(snapshot_offset)
+        if found is not None:
+            segment = _cut(log.files, segment, offset, position, now_ms)
+            log.segment_list.replace((*segments[:number], segment))
+            log.tip = Tip(offset, segment, position)
     segment.sync()
     log.files.sync_directory(log.directory)
     if producers.active:
@@ -84,16 +88,15 @@ def start_anew(log: LogState, offset: int, log_start_offset: int | None) -> None
     now_ms = log.clock.wall_ms()
     producers = log.producers
     _lower_recovery_point(log, min(offset, log.log_start_offset))
-    log.generation += 1
-    _set_aside(log, log.segment_list.all, now_ms)
-    for snapshot_offset in log.snapshots.offsets:
-        log.snapshots.remove(snapshot_offset)
-    fresh = log.new_segment(offset)
-    log.segment_list.replace((fresh,))
-    log.tip = Tip(offset, fresh, 0)
-    log.log_start_offset = offset if log_start_offset is None else log_start_offset
-    log.high_watermark = offset
-    log.generation += 1
+    with log.replacing():
+        _set_aside(log, log.segment_list.all, now_ms)
+        for snapshot_offset in log.snapshots.offsets:
+            log.snapshots.remove(snapshot_offset)
+        fresh = log.new_segment(offset)
+        log.segment_list.replace((fresh,))
+        log.tip = Tip(offset, fresh, 0)
+        log.log_start_offset = offset if log_start_offset is None else log_start_offset
+        log.high_watermark = offset
     log.files.sync_directory(log.directory)
     log.epochs.clear()
     log.epochs.save()

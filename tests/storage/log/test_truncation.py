@@ -199,3 +199,14 @@ def test_random_cuts_and_appends() -> None:
     world.reopen(clean=False)
     assert [record.timestamp for record in records_in(world.log)] == model
     assert world.log.directory == DIRECTORY
+
+
+def test_a_batch_goes_whole() -> None:
+    world = World(CONFIG)
+    for n in range(4):
+        world.append(batch(5), epoch=n)
+    world.log.truncate_to(12)
+    assert world.log.end_offset == 10
+    assert world.log.epochs.entries == (EpochStart(0, 0), EpochStart(1, 5))
+    assert world.append(batch(1)).first_offset == 10
+    assert offsets_in(world.log) == list(range(11))

@@ -1,0 +1,141 @@
+"""Reads, searches and flushes off the loop, while the loop appends, rolls, truncates and deletes."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path as RealPath
+
+import pytest
+
+from odradek.protocol.records.batch import batches
+from odradek.seams.files import Path
+from odradek.seams.real_files import RealFiles
+from odradek.storage.errors import OffsetOutOfRange
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.testing.virtual_clock import VirtualClock
+from tests.storage.log.log_world import FOREVER, TOPIC_ID, batch
+
+CONFIG = dataclasses.replace(
+    FOREVER,
+    internal_segment_bytes=8000,
+    index_interval_bytes=200,
+    file_delete_delay_ms=0,
+    retention_bytes=40_000,
+)
+
+
+@pytest.fixture
+def log(tmp_path: RealPath) -> PartitionLog:
+    return PartitionLog.open(
+        RealFiles(max_open=20),  # so that descriptors and maps come and go
+        Path(str(tmp_path / "t-0")),
+        topic="t",
+        partition=0,
+        topic_id=TOPIC_ID,
+        config=CONFIG,
+        clock=VirtualClock(),
+        clean=False,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _threads_that_switch_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@contextmanager
+def beside(*works: Callable[[], None]) -> Iterator[None]:
+    """Each work over and over in a thread of its own; what one raises is raised here."""
+    done = threading.Event()
+    failures: list[BaseException] = []
+
+    def repeat(work: Callable[[], None]) -> None:
+        try:
+            while not done.is_set() and not failures:
+                work()
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=repeat, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    if failures:
+        raise failures[0]
+
+
+def read_somewhere(log: PartitionLog) -> None:
+    start, end = log.log_start_offset, log.end_offset
+    offset = random.randint(start, max(start, end))
+    try:
+        read = log.read(offset, random.randint(1, 20_000), limit=end)
+    except OffsetOutOfRange:
+        return
+    if read.slice is None:
+        return
+    data = memoryview(read.slice.read())
+    read.slice.file.unpin()
+    assert len(data) == read.slice.size
+    next_offset = None
+    for each in batches(data, check=True, allow_partial=True):
+        if next_offset is None:
+            assert each.base_offset <= offset <= each.last_offset
+        else:
+            assert each.base_offset == next_offset
+        next_offset = each.last_offset + 1
+
+
+def search(log: PartitionLog) -> None:
+    log.find_timestamp(random.randint(0, 2000))
+    log.max_timestamp()
+
+
+def test_readers_find_what_is_there_or_nothing(log: PartitionLog) -> None:
+    rng = random.Random(1)
+    reader = lambda: read_somewhere(log)  # noqa: E731
+    with beside(reader, reader, lambda: search(log), log.flush):
+        for n in range(700):
+            size = rng.randint(0, 300)
+            data = batch(rng.randint(1, 4), size=size, timestamps=n)
+            log.append_as_leader(data, leader_epoch=n // 100, now_ms=0)
+            if rng.random() < 0.03:
+                log.truncate_to(max(log.log_start_offset, log.end_offset - rng.randint(0, 200)))
+            if rng.random() < 0.03:
+                log.advance_high_watermark(log.end_offset - 100)
+                log.delete_expired(0)
+                log.remove_deleted(0)
+    assert log.failure is None
+    assert log.log_start_offset > 0
+    log.close(True)
+
+
+def test_truncation_off_the_loop(log: PartitionLog) -> None:
+    """As a follower does it: nobody appends meanwhile, everybody reads."""
+    for _ in range(12):
+        for n in range(40):
+            log.append_as_leader(batch(2, size=200, timestamps=n), leader_epoch=n, now_ms=0)
+        pinned = log.read(log.end_offset - 4, 1000, limit=log.end_offset)
+        assert pinned.slice is not None
+        before = pinned.slice.read()
+        thread = threading.Thread(target=log.truncate_to, args=(log.end_offset - 30,))
+        thread.start()
+        while thread.is_alive():
+            read_somewhere(log)
+        thread.join()
+        log.append_as_leader(batch(9, size=100, timestamps=0), leader_epoch=50, now_ms=0)
+        assert pinned.slice.read() == before
+        pinned.slice.file.unpin()
+    assert log.failure is None
