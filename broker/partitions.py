@@ -9,8 +9,9 @@ partition (open, delete, open again under another topic id) happens in order.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from math import inf
 from uuid import UUID
 
@@ -34,6 +35,10 @@ from odradek.storage.log_manager import LogManager
 log = logging.getLogger("odradek.partitions")
 
 Key = tuple[str, int]
+
+SETTLE_SECONDS = 0.02
+"""How long creation must have paused before logs are opened that nobody asked for."""
+OPENED_AT_ONCE = 4
 
 
 class PartitionTable:
@@ -59,7 +64,10 @@ class PartitionTable:
         self._by_id: dict[tuple[UUID, int], Partition] = {}
         self._at_start = frozenset(image().topics_by_id)
         self._busy: dict[Key, trio.Event] = {}
-        self._to_do, self._done = trio.open_memory_channel[tuple[Key, bool]](inf)
+        self._to_open: dict[Key, None] = {}
+        self._to_delete: list[Key] = []
+        self._wanted = trio.Event()
+        self._created_at = -inf
 
     # Asking
 
@@ -100,9 +108,12 @@ class PartitionTable:
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
         """Take over what a commit changed. Synchronous; the disk follows."""
-        for topic_id in delta.deleted_topics:
-            for partition in [each for each in self if each.topic_id == topic_id]:
-                self._forget(partition)
+        for topic_id, topic in delta.deleted_topics.items():
+            for index in topic.partitions:
+                self._to_open.pop((topic.name, index), None)
+                partition = self._by_id.get((topic_id, index))
+                if partition is not None:
+                    self._forget(partition)
         for (topic_id, index), image in delta.changed_partitions.items():
             self._partition_changed(delta.image.topics_by_id[topic_id], index, image)
 
@@ -110,7 +121,9 @@ class PartitionTable:
         partition = self._by_id.get((topic.id, index))
         here = self._node_id in image.replicas
         if partition is None and here:
-            self._to_do.send_nowait(((topic.name, index), True))
+            self._to_open[topic.name, index] = None
+            self._created_at = trio.current_time()
+            self._wanted.set()
         elif partition is not None and here:
             partition.update(image)
             self._on_role(partition)
@@ -124,7 +137,8 @@ class PartitionTable:
         self._busy.setdefault(key, trio.Event())
         partition.retire()
         self._on_gone(*key)
-        self._to_do.send_nowait((key, False))
+        self._to_delete.append(key)
+        self._wanted.set()
 
     def directory_failed(self, logs: Iterable[PartitionLog]) -> None:
         """Interrupt whoever waits for a partition whose directory went offline."""
@@ -136,10 +150,32 @@ class PartitionTable:
     # The disk follows
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Open what was created and remove what was deleted, until cancelled."""
+        """Open what was created and remove what was deleted, until cancelled.
+
+        Deletions first, and all that are due in one go. Opening waits until creation pauses, for
+        the same disk and processor do both.
+        """
         task_status.started()
-        async for key, wanted in self._done:
-            await (self._try_to_open(key) if wanted else self._delete(key))
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            while self._to_delete or self._to_open:
+                if self._to_delete:
+                    keys, self._to_delete = self._to_delete, []
+                    await self._delete(keys)
+                elif (pause := self._created_at + SETTLE_SECONDS - trio.current_time()) > 0:
+                    with trio.move_on_after(pause):
+                        await self._wanted.wait()
+                    self._wanted = trio.Event()
+                else:
+                    await self._open_some()
+
+    async def _open_some(self) -> None:
+        """The next few of those to be opened, together."""
+        async with trio.open_nursery() as nursery:
+            for key in list(islice(self._to_open, OPENED_AT_ONCE)):
+                del self._to_open[key]
+                nursery.start_soon(self._try_to_open, key)
 
     async def open_all(self) -> None:
         """Open every partition of the image; at start. Those that can't be are left for later."""
@@ -171,40 +207,41 @@ class PartitionTable:
         if self._node_id not in image.replicas:
             raise NotLeader(f"{topic}-{index} has no replica here")
         with self._working_on(key):
-            partition = await self._open_log(found, index, image)
+            partition = await self._open_log(found, index)
         self._on_role(partition)
         return partition
 
-    async def _open_log(self, topic: TopicImage, index: int, image: PartitionImage) -> Partition:
+    async def _open_log(self, topic: TopicImage, index: int) -> Partition:
+        """Open the log and put the partition into the table, as the image has it at that moment."""
         opened = self._logs.get(topic.name, index)
         if opened is None:
             is_new = topic.id not in self._at_start
             opened = await self._logs.create(topic.name, index, topic.id, is_new=is_new)
-        now = self._image().topics_by_id.get(topic.id)
-        if now is None:  # deleted while its log was made
-            await self._logs.delete(TopicPartition(topic.name, index))
-            raise UnknownPartition(f"{topic.name}-{index} was deleted")
-        if image.leader == self._node_id and opened.epochs.latest != image.leader_epoch:
+        while True:
+            now = self._image().topics_by_id.get(topic.id)
+            if now is None:  # deleted while the disk was waited for
+                await self._logs.delete(TopicPartition(topic.name, index))
+                raise UnknownPartition(f"{topic.name}-{index} was deleted")
+            image = now.partitions[index]
+            epoch = image.leader_epoch
+            if image.leader != self._node_id or opened.epochs.latest == epoch:
+                break
             await self._offload.run(
-                opened.assign_epoch,
-                image.leader_epoch,
-                opened.end_offset,
-                lane=str(opened.directory.parent),
+                opened.assign_epoch, epoch, opened.end_offset, lane=str(opened.directory.parent)
             )
-        partition = Partition(
-            opened, topic_id=topic.id, node_id=self._node_id, image=now.partitions[index]
-        )
+        partition = Partition(opened, topic_id=topic.id, node_id=self._node_id, image=image)
         self._by_name[topic.name, index] = partition
         self._by_id[topic.id, index] = partition
         return partition
 
-    async def _delete(self, key: Key) -> None:
+    async def _delete(self, keys: Sequence[Key]) -> None:
         try:
-            await self._logs.delete(TopicPartition(*key))
-        except LogFailed:
-            log.warning("%s-%d stays on a directory that is offline", *key)
+            await self._logs.delete(*(TopicPartition(*key) for key in keys))
+        except LogFailed as error:
+            log.warning("deleted partitions stay on a directory that is offline: %s", error)
         finally:
-            self._busy.pop(key).set()
+            for key in keys:
+                self._busy.pop(key).set()
 
     @contextmanager
     def _working_on(self, key: Key) -> Iterator[None]:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from odradek.protocol.apis import APIS
 from odradek.protocol.codec.reading import compile_reader
 from odradek.protocol.codec.structure import Structure, kio_structure
+from odradek.protocol.codec.writing import Repeated as Repeated
 from odradek.protocol.codec.writing import compile_writer
 
 E = TypeVar("E")

@@ -18,7 +18,7 @@ from odradek.broker.config.describe import created_topic_configs
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.messages import field
+from odradek.protocol.messages import Repeated, field
 from odradek.replication.controller import partitions as partition_operations
 from odradek.replication.controller import topics as topic_operations
 from odradek.replication.controller.image import MetadataImage
@@ -30,6 +30,8 @@ T = TypeVar("T")
 Values = dict[str, Any]
 
 _DELETION_DISABLED_SINCE = 3
+DERIVED_MAX = 64
+"""How many different sets of topic configs are kept described."""
 
 
 class RequestTimedOut(KafkaError):
@@ -90,12 +92,6 @@ def _not_created(name: str, error: KafkaError) -> Values:
 
 def _created(topic: CreatedTopic, ctx: RequestContext) -> Values:
     """A list is never null, whatever became of the topic: Java's client trips over that."""
-    configs: list[tuple[str, str | None, int]] = []
-    if topic.error_code is ErrorCode.none:
-        configs = [
-            (name, value, int(source))
-            for name, value, source in created_topic_configs(ctx.broker.config, topic.configs)
-        ]
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -103,17 +99,29 @@ def _created(topic: CreatedTopic, ctx: RequestContext) -> Values:
         "error_message": topic.error_message,
         "num_partitions": topic.partitions,
         "replication_factor": topic.replication_factor,
-        "configs": [
+        "configs": [] if topic.error_code else _configs_of_created(topic.configs, ctx),
+    }
+
+
+def _configs_of_created(set_on_topic: Mapping[str, str], ctx: RequestContext) -> Repeated:
+    """Kept for the next topic that sets the same: one answer may describe a thousand."""
+    kept = ctx.broker.config.derived
+    key = ("created topic", *sorted(set_on_topic.items()))
+    found: Repeated | None = kept.get(key)
+    if found is None:
+        if len(kept) >= DERIVED_MAX:
+            kept.clear()
+        found = kept[key] = Repeated(
             {
                 "name": name,
                 "value": value,
                 "read_only": False,
-                "config_source": source,
+                "config_source": int(source),
                 "is_sensitive": False,
             }
-            for name, value, source in configs
-        ],
-    }
+            for name, value, source in created_topic_configs(ctx.broker.config, set_on_topic)
+        )
+    return found
 
 
 # DeleteTopics

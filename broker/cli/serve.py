@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from odradek.broker.node import Broker
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
+SWITCH_SECONDS = 0.0005
+"""How long a thread of the offload may keep the interpreter from the loop, which waits to serve."""
 DEFAULT_LOG_DIRS = "odradek-data"
 
 STALL_SECONDS_MAX = 60.0
@@ -94,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve; raises WrongUsage for a bad flag or config, CommandFailed for what keeps it from
     starting."""
     gc.disable()  # until it is up: what a start makes stays, there is nothing to collect
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         return _run(args)
     finally:

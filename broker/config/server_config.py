@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 from odradek.broker.config.checks import check_broker
 from odradek.broker.config.layers import Layers, parse_all, refused_dynamic
@@ -65,6 +65,8 @@ class ServerConfig:
         self.standalone = standalone
         self.warnings: list[str] = []
         self._subscribers: list[Callback] = []
+        self.derived: dict[Any, Any] = {}
+        """What others work out from the values and want to keep; gone when a value changes."""
         self._read()
         check_broker(self)
         _check_served(self)
@@ -108,6 +110,7 @@ class ServerConfig:
 
     def _read(self) -> None:
         """Take over what the layers say; everything derived from it is computed again."""
+        self.derived.clear()
         self._texts = self.layers.effective()
         self._values = parse_all(self._texts)
         self._topic_defaults = topic_defaults(self._values)

@@ -9,7 +9,7 @@ next to timedelta, datetime, ErrorCode and UUID.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -20,6 +20,20 @@ from odradek.protocol.codec.structure import PRIMITIVES, FieldPlan, Structure
 
 Writer = Callable[[bytearray, Any], None]
 Step = Callable[[bytearray, Sequence[Any]], None]
+
+
+class Repeated(list[Any]):
+    """An array that many structs of a message have in common: its bytes are made once.
+
+    It must not be changed any more.
+    """
+
+    __slots__ = ("encoded",)
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        super().__init__(items)
+        self.encoded: dict[Writer, bytes] = {}
+        """By whom it was written: another version writes it in another way."""
 
 
 def compile_writer(structure: Structure) -> Callable[[Any], bytes]:
@@ -253,7 +267,17 @@ def _array_writer(field: FieldPlan, flexible: bool) -> Writer:
             if not nullable:
                 raise TypeError(f"{name} is not nullable")
             write_length(out, -1)
-            return
+        elif type(value) is Repeated:
+            encoded = value.encoded.get(write_items)
+            if encoded is None:
+                once = bytearray()
+                write_items(once, value)
+                encoded = value.encoded[write_items] = bytes(once)
+            out += encoded
+        else:
+            write_items(out, value)
+
+    def write_items(out: bytearray, value: Any) -> None:
         count = len(value)
         if flexible and count < 0x7F:
             out.append(count + 1)
