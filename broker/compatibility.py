@@ -29,8 +29,11 @@ higher minimum for a broker that it can't talk to (KAFKA-18659); versions 0 to 2
   it; Kafka answers it from version 8 on.
 - A request with a string that is not UTF-8 closes the connection; Kafka reads it with replacement
   characters.
-- InitProducerId with a transactional id is refused with INVALID_REQUEST: there is no transaction
-  coordinator yet.
+- InitProducerId with a transactional id is refused with INVALID_REQUEST, and batches in a transaction
+  with INVALID_TXN_STATE: there is no transaction coordinator yet.
+- Records are not decoded when they are produced: a batch is checked by its header, its CRC and its
+  size. Kafka decodes every batch and refuses records that make no sense; here, whoever reads them
+  finds out.
 - Configs that have no effect yet are accepted, stored and reported; [configuration.md](configuration.md)
   marks them.
 - An unexpected error in a handler closes the connection, where Kafka answers UNKNOWN_SERVER_ERROR.

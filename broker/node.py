@@ -68,7 +68,6 @@ class Broker:
     directories: Directories
     logs: LogManager
     metadata: Metadata
-    partitions: PartitionTable
     endpoints: Sequence[Endpoint]
     broker_epoch: int
 
@@ -85,12 +84,18 @@ class Broker:
         self.producer_ids = ProducerIds(self._reserve_producer_ids)
         self.server = Server(self)
         self.turnstile = Turnstile()
+        self._partitions: PartitionTable | None = None
         self._groups: GroupCoordinator | None = None
         self._house: trio.Nursery | None = None
 
     @property
     def cluster_id(self) -> str:
         return self.directories.cluster_id
+
+    @property
+    def partitions(self) -> PartitionTable:
+        assert self._partitions is not None, "the node is not that far yet"
+        return self._partitions
 
     @property
     def groups(self) -> GroupCoordinator:
@@ -162,7 +167,7 @@ class Broker:
             raise CannotStart(f"the metadata log can't be used: {error}") from error
         self.metadata_changed_configs(self.metadata.image)
         self.logs.update_configs()
-        self.partitions = PartitionTable(
+        self._partitions = PartitionTable(
             self.logs,
             lambda: self.metadata.image,
             self.node_id,
@@ -323,7 +328,9 @@ class Broker:
             len(logs),
             directory.failure,
         )
-        self.partitions.directory_failed(logs)
+        if self._partitions is None:
+            return  # found while logs are loaded: nobody waits for any yet
+        self._partitions.directory_failed(logs)
         for failed in logs:
             self._partition_gone(failed.topic, failed.partition)
 

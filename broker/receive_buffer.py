@@ -1,8 +1,8 @@
 """Frames out of a stream of bytes: one buffer a connection, received into directly.
 
-The frames handed out are views into the buffer, valid until the next `room()`. A large frame is
-received straight into its place: the buffer grows to it before its bytes come, and stays grown for
-the next (the first touch of memory costs more than the copy it saves).
+The frames handed out are views into the buffer, valid until the next `room()`. The buffer grows to a
+large frame as its bytes come, never on the word of its size alone, and stays grown: the frames after
+it are received straight into their place (the first touch of memory costs more than a copy).
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ SIZE_PREFIX = 4
 FIRST_BYTES = 16 * 1024
 BUSY_BYTES = 1024 * 1024
 """How far the buffer grows on its own where the peer fills it, without a frame that needs it."""
+
+GROWTH = 4
+"""A peer that sent so many bytes of a frame gets room for so many times as many."""
 
 KEPT_BYTES = 8 * 1024 * 1024
 """A buffer that a frame made larger than this is given back after the frame."""
@@ -53,15 +56,13 @@ class ReceiveBuffer:
         return size
 
     def room(self) -> memoryview:
-        """Where to receive next: at least one byte, and all that the frame under way still lacks.
-
-        Call it when `next_frame` has nothing more to give.
-        """
+        """Where to receive next; never empty. Call it when `next_frame` has nothing more to give."""
         held = self._end - self._start
         if held == 0 and self._size > KEPT_BYTES:
             self._allocate(BUSY_BYTES)
             self._start = self._end = 0
         wanted = SIZE_PREFIX + (self._frame_size() if held >= SIZE_PREFIX else 0)
+        wanted = min(wanted, max(self._size, GROWTH * held))
         if self._filled:
             wanted = max(wanted, min(2 * self._size, BUSY_BYTES))
         if wanted > self._size or self._start + wanted > self._size:

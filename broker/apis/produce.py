@@ -16,6 +16,7 @@ from odradek.broker.dispatch import Route
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.produce import ProduceRequest, read_produce
+from odradek.protocol.records.batch import HEADER_SIZE, Batch
 from odradek.replication.partition.partition import ACKS_ALL, Partition
 from odradek.storage.errors import InvalidRecord
 
@@ -106,6 +107,7 @@ async def _append(
             )
         if not records:
             raise InvalidRecord("a produce request with no batch for the partition")
+        _check_transaction(records)
         appended = partition.append(
             records,
             acks=acks,
@@ -123,6 +125,15 @@ async def _append(
         appended.log_start_offset,
         partition,
     )
+
+
+def _check_transaction(records: memoryview) -> None:
+    """A batch in a transaction needs one that its coordinator knows of (KIP-890), or no reader with
+    read_committed would ever get past it. Nobody can have begun one here."""
+    if len(records) >= HEADER_SIZE and Batch(records).is_transactional:
+        raise KafkaError(
+            ErrorCode.invalid_txn_state, "no transaction was begun: there is no coordinator for it"
+        )
 
 
 def _close_on_error(topics: Topics) -> None:

@@ -197,6 +197,8 @@ def parse_checkpoint(data: bytes) -> list[EpochStart]:
             raise CorruptEpochs(f"version {version} of {EPOCHS}")
         wanted = int(count)
         entries = [EpochStart(*map(int, line.split())) for line in lines if line.strip()]
+        if any(entry.epoch < 0 or entry.start_offset < 0 for entry in entries):
+            raise CorruptEpochs(f"a negative epoch or offset in {EPOCHS}")
     except (ValueError, TypeError) as error:
         raise CorruptEpochs(f"{EPOCHS} makes no sense: {error}") from error
     if len(entries) != wanted:

@@ -119,8 +119,9 @@ class Loader:
     def _load_epochs(self) -> LeaderEpochCache:
         try:
             return LeaderEpochCache.load(self.files, self.directory, self.end_offset)
-        except CorruptEpochs:
+        except CorruptEpochs as error:
             # Not ours: ours is replaced at once. What is past the recovery point is found again.
+            _log.warning("%s: %s; its epochs are forgotten", self.directory, error)
             return LeaderEpochCache(self.files, self.directory, self.end_offset)
 
     def _drop_all(self, segments: list[Segment], snapshots: ProducerSnapshots) -> None:

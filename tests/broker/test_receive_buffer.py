@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.broker.receive_buffer import BUSY_BYTES, KEPT_BYTES, ReceiveBuffer
+from odradek.broker.receive_buffer import (
+    BUSY_BYTES,
+    FIRST_BYTES,
+    GROWTH,
+    KEPT_BYTES,
+    ReceiveBuffer,
+)
 from odradek.protocol.errors import InvalidFrame
 
 
@@ -44,10 +50,18 @@ def test_frames_survive_any_fragmentation(payloads: list[bytes], cuts: list[int]
     assert frames == payloads
 
 
-def test_a_large_frame_gets_room_for_all_of_it_at_once() -> None:
+def test_a_size_alone_takes_no_memory_and_the_bytes_that_follow_do() -> None:
+    buffer = ReceiveBuffer(100_000_000)
+    feed(buffer, (50_000_000).to_bytes(4, "big"))
+    assert len(buffer.room()) <= FIRST_BYTES
+    feed(buffer, bytes(1_000_000))
+    assert 1_000_000 <= len(buffer.room()) <= GROWTH * 1_000_004
+
+
+def test_a_buffer_that_grew_takes_the_next_large_frame_at_once() -> None:
     buffer = ReceiveBuffer(10_000_000)
-    feed(buffer, (5_000_000).to_bytes(4, "big"))
-    assert len(buffer.room()) >= 5_000_000
+    feed(buffer, framed(bytes(3_000_000)))
+    assert len(buffer.room()) >= 3_000_004
 
 
 def test_memory_of_a_huge_frame_is_given_back() -> None:

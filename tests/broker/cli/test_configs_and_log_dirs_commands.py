@@ -83,3 +83,26 @@ def test_log_directories(odradek: CommandLine, cli_broker: BrokerProcess, topic:
     assert table[0] == ["BROKER", "DIRECTORY", "STATE", "REPLICAS", "SIZE", "FREE", "DISK"]
     assert [line[1:3] for line in table[1:]] == [[str(p), "ok"] for p in cli_broker.log_dirs]
     assert topic in odradek("log-dirs", "describe", "--broker", "1").stdout.decode()
+
+
+def test_log_directories_are_filtered(
+    odradek: CommandLine, cli_broker: BrokerProcess, topic: str
+) -> None:
+    """J-17: by directory, which the request itself can't."""
+    for partition in ("0", "1", "2"):  # a replica is there once it is written to
+        odradek("produce", "-t", topic, "-p", partition, stdin=b"x")
+    first, second = map(str, cli_broker.log_dirs)
+    rows = odradek("log-dirs", "list", "--dir", second, "--json").json
+    assert [row["path"] for row in rows] == [second]
+    parts = [
+        {row["partition"] for row in found}
+        for directory in (first, second)
+        if (
+            found := odradek("log-dirs", "describe", "-t", topic, "--dir", directory, "--json").json
+        )
+    ]
+    assert len(parts) == 2
+    assert set.union(*parts) == {0, 1, 2}
+    assert not set.intersection(*parts)
+    missing = odradek("log-dirs", "list", "--dir", "/nowhere", code=1)
+    assert "no broker has the log directory /nowhere" in missing.stderr

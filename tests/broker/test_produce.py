@@ -1,0 +1,153 @@
+"""Produce as a client sees it, over a real socket: acks, refusals, and what a refusal leaves behind."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from odradek.protocol import apis, messages
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.framing import read_response_header, request_header
+from odradek.protocol.records.records import Record, build_batch
+from odradek.testing import Broker
+from tests.broker.test_hostile_input import connect, read_frame
+
+VERSION = 9
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture
+def topic(broker: Broker, request: pytest.FixtureRequest) -> str:
+    name = f"{request.node.name.split('[')[0]}-{next(_numbers)}"
+    broker.create_topic(name, partitions=1)
+    return name
+
+
+def batch(**changes: Any) -> bytes:
+    record = Record(offset=0, timestamp=1_700_000_000_000, key=b"k", value=b"v", headers=())
+    return bytes(build_batch([record], **changes))
+
+
+def ask(broker: Broker, api: apis.Api, version: int, values: dict[str, Any]) -> Any:
+    """One request on a connection of its own; None where the broker closed it."""
+    request = request_header(api, version, 5, "test") + messages.write_request(
+        api.key, version, values
+    )
+    with connect(broker) as sock:
+        sock.sendall(struct.pack(">i", len(request)) + request)
+        view = memoryview(read_frame(sock))
+    if not view:
+        return None
+    _, start = read_response_header(api, version, view)
+    return messages.read_response(api.key, version, view, start)
+
+
+def produce(broker: Broker, topic: str, records: bytes | None, *, acks: int = -1) -> Any:
+    """The partition's answer."""
+    answer = ask(
+        broker,
+        apis.PRODUCE,
+        VERSION,
+        {
+            "transactional_id": None,
+            "acks": acks,
+            "timeout": 1000,
+            "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": records}]}],
+        },
+    )
+    if answer is None:
+        return None
+    ((partition,),) = [each.partition_responses for each in answer.responses]
+    return partition
+
+
+def end_offset(broker: Broker, topic: str) -> int:
+    async def end() -> int:
+        return (await broker.node.partitions.get(topic, None, 0)).log.end_offset
+
+    return broker._call(end)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_an_answer_has_the_offset_of_the_first_record(
+    broker: Broker, topic: str, acks: int
+) -> None:
+    assert [produce(broker, topic, batch(), acks=acks).base_offset for _ in range(3)] == [0, 1, 2]
+
+
+def test_acks_that_are_none_are_refused(broker: Broker, topic: str) -> None:
+    assert produce(broker, topic, batch(), acks=2).error_code == ErrorCode.invalid_required_acks
+    assert end_offset(broker, topic) == 0
+
+
+def test_an_unanswered_failure_closes_the_connection(broker: Broker) -> None:
+    assert produce(broker, "there is no such topic", batch(), acks=0) is None
+
+
+def test_a_batch_in_a_transaction_that_nobody_began_is_refused(broker: Broker, topic: str) -> None:
+    refused = produce(
+        broker,
+        topic,
+        batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True),
+    )
+    assert refused.error_code == ErrorCode.invalid_txn_state
+    assert end_offset(broker, topic) == 0
+
+
+def flipped(records: bytes, position: int) -> bytes:
+    changed = bytearray(records)
+    changed[position] ^= 0xFF
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        (flipped(batch(), 65), ErrorCode.corrupt_message),  # a record's byte: the CRC tells
+        (batch()[:-1], ErrorCode.invalid_record),
+        (b"", ErrorCode.invalid_record),
+        (None, ErrorCode.invalid_record),
+        (batch() + batch(), ErrorCode.invalid_record),
+        (batch(control=True), ErrorCode.invalid_record),
+    ],
+)
+def test_what_is_no_batch_is_refused_and_leaves_nothing(
+    broker: Broker, topic: str, records: bytes | None, error: ErrorCode
+) -> None:
+    assert produce(broker, topic, records).error_code == error
+    assert end_offset(broker, topic) == 0
+
+
+def test_idempotence(broker: Broker, topic: str) -> None:
+    """A duplicate is answered with its first offset, a gap and an old epoch are refused."""
+
+    def send(sequence: int, epoch: int = 3) -> tuple[ErrorCode, int]:
+        answer = produce(
+            broker,
+            topic,
+            batch(producer_id=900, producer_epoch=epoch, base_sequence=sequence),
+        )
+        return answer.error_code, answer.base_offset
+
+    assert send(0) == (ErrorCode.none, 0)
+    assert send(1) == (ErrorCode.none, 1)
+    assert send(0) == (ErrorCode.none, 0)
+    assert send(3)[0] == ErrorCode.out_of_order_sequence_number
+    assert send(2, epoch=2)[0] == ErrorCode.invalid_producer_epoch
+    assert end_offset(broker, topic) == 2
+
+
+def test_internal_topics_are_written_by_brokers_alone(broker: Broker) -> None:
+    broker.create_topic("__consumer_offsets", partitions=1)
+    refused = produce(broker, "__consumer_offsets", batch())
+    assert refused.error_code == ErrorCode.invalid_topic_exception
