@@ -19,7 +19,10 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True)
 class LogConfig:
-    """One topic's configs; times in milliseconds, sizes in bytes, -1 is "no limit" where allowed."""
+    """One topic's configs; times in milliseconds, sizes in bytes, -1 is "no limit" where allowed.
+
+    `preallocate` is known and changes nothing: a segment's file grows with what is appended.
+    """
 
     cleanup_policy: tuple[str, ...] = ("delete",)
     compression_type: str = "producer"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from odradek.storage.errors import OffsetOutOfRange
+from odradek.storage.errors import DiskFull, OffsetOutOfRange
 from odradek.storage.log.retention import count_expired
 from odradek.storage.log.roll import roll
 from odradek.storage.log.state import LogState
@@ -20,7 +20,7 @@ def delete_expired(log: LogState, now_ms: int) -> int:
     3. The segments and their snapshots, the oldest first. A crash: the log starts at the first that
        is left.
 
-    Raises OSError, DiskFull, NoDescriptors, LogFailed.
+    Raises OSError, NoDescriptors, LogFailed.
     """
     segments = log.segment_list.all
     count = count_expired(
@@ -32,7 +32,10 @@ def delete_expired(log: LogState, now_ms: int) -> int:
         now_ms=now_ms,
     )
     if count == len(segments):
-        roll(log, log.tip.end_offset)
+        try:
+            roll(log, log.tip.end_offset)
+        except DiskFull:
+            count -= 1  # the others make room
     if count:
         doomed, kept = log.segment_list.all[:count], log.segment_list.all[count:]
         advance_log_start(log, kept[0].base_offset, "segments were deleted")

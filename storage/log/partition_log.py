@@ -452,7 +452,7 @@ class PartitionLog(LogState):
     def delete_expired(self, now_ms: int) -> int:
         """Retention: how many segments were renamed to `.deleted`; `remove_deleted` unlinks them.
 
-        Raises DiskFull, NoDescriptors, LogFailed.
+        Raises NoDescriptors, LogFailed.
         """
         self.check_online()
         try:

@@ -13,6 +13,8 @@ from odradek.storage.errors import CorruptRecords
 # Base offset, length, magic and last offset delta: what it takes to go on to the next batch.
 _HOP = Struct(">qi4xb6xi")
 _CHUNK_BYTES = 4096
+_HEADER_CHUNK_BYTES = 512
+"""For batches that are much larger than their headers: each touches memory of its own."""
 
 
 class Located(NamedTuple):
@@ -34,9 +36,9 @@ def locate(
     """
     if ends_at is not None and start >= end:
         raise CorruptRecords(f"{start} is past the end of {file.path}")
-    position = start
+    position, wanted = start, _HEADER_CHUNK_BYTES
     while position < end:
-        chunk = file.read_at(position, min(_CHUNK_BYTES, end - position), nowait=nowait)
+        chunk = file.read_at(position, min(wanted, end - position), nowait=nowait)
         available = len(chunk) - HEADER_SIZE
         at = 0
         while at <= available:
@@ -52,6 +54,7 @@ def locate(
                 begin = position + at
                 return Located(base_offset + delta, begin, begin + size, base_offset)
             at += size
+            wanted = _HEADER_CHUNK_BYTES if size > _CHUNK_BYTES // 2 else _CHUNK_BYTES
         if at == 0:
             raise CorruptRecords(f"{len(chunk)} bytes at {position} of {file.path} are no batch")
         position += at

@@ -25,7 +25,7 @@ CONFIG = dataclasses.replace(
     internal_segment_bytes=8000,
     index_interval_bytes=200,
     file_delete_delay_ms=0,
-    retention_bytes=40_000,
+    retention_bytes=15_000,
 )
 
 
@@ -107,14 +107,14 @@ def test_readers_find_what_is_there_or_nothing(log: PartitionLog) -> None:
     rng = random.Random(1)
     reader = lambda: read_somewhere(log)  # noqa: E731
     with beside(reader, reader, lambda: search(log), log.flush):
-        for n in range(700):
+        for n in range(400):
             size = rng.randint(0, 300)
             data = batch(rng.randint(1, 4), size=size, timestamps=n)
             log.append_as_leader(data, leader_epoch=n // 100, now_ms=0)
             if rng.random() < 0.03:
-                log.truncate_to(max(log.log_start_offset, log.end_offset - rng.randint(0, 200)))
+                log.truncate_to(max(log.log_start_offset, log.end_offset - rng.randint(0, 80)))
             if rng.random() < 0.03:
-                log.advance_high_watermark(log.end_offset - 100)
+                log.advance_high_watermark(log.end_offset - 40)
                 log.delete_expired(0)
                 log.remove_deleted(0)
     assert log.failure is None

@@ -78,6 +78,23 @@ def test_retention_makes_room_on_a_full_disk() -> None:
     world.append(batch(size=100))
 
 
+def test_on_a_full_disk_all_but_the_active_segment_may_expire() -> None:
+    world = limited(20_000)
+    with pytest.raises(DiskFull):
+        fill(world)
+    log = world.log
+    log.advance_high_watermark(log.end_offset)
+    log.update_config(dataclasses.replace(CONFIG, retention_ms=0))
+    mount = world.disk.mount_of(ROOT)
+    mount.capacity_bytes = mount.used_bytes
+    before = len(log.segments)
+    assert log.delete_expired(NOW_MS + 10**6) == before - 1
+    mount.capacity_bytes = 20_000
+    log.remove_deleted(NOW_MS + 10**9)
+    assert log.delete_expired(NOW_MS + 10**6) == 1
+    assert log.log_start_offset == log.end_offset
+
+
 def test_a_log_opens_and_is_read_on_a_full_disk() -> None:
     world = limited(20_000)
     with pytest.raises(DiskFull):
