@@ -20,6 +20,9 @@ from odradek.protocol.records.batch import HEADER_SIZE, Batch
 from odradek.replication.partition.partition import ACKS_ALL, Partition
 from odradek.storage.errors import InvalidRecord
 
+TURN_SECONDS = 0.003
+"""How long a request appends before others get their turn."""
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -89,11 +92,17 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Mapping[str, 
 
 
 async def _append_topic(topic: Any, acks: int, ctx: RequestContext) -> list[Outcome]:
-    now_ms = ctx.broker.seams.clock.wall_ms()
-    return [
-        await _append(topic, index, records, acks, now_ms, ctx)
-        for index, records in topic.partitions
-    ]
+    """One partition after the other. Others get their turn where this takes long: a segment that is
+    full costs a few files, and all partitions of a topic may be full at once."""
+    clock = ctx.broker.seams.clock
+    now_ms, turn_began = clock.wall_ms(), clock.monotonic()
+    outcomes = []
+    for index, records in topic.partitions:
+        outcomes.append(await _append(topic, index, records, acks, now_ms, ctx))
+        if clock.monotonic() - turn_began > TURN_SECONDS:
+            await trio.lowlevel.checkpoint()
+            turn_began = clock.monotonic()
+    return outcomes
 
 
 async def _append(
