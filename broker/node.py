@@ -49,8 +49,6 @@ log = logging.getLogger("odradek.node")
 
 TRANSACTION_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC, "__share_group_state"})
-CLOSE_SECONDS = 60.0
-"""How long closing the logs may take before the process gives up and leaves no clean mark."""
 
 
 class CannotStart(Exception):
@@ -215,7 +213,7 @@ class Broker:
     async def _close(self) -> None:
         if self.logs.all_failed.is_set() or self.metadata.failed.is_set():
             raise StorageLost(self._why_lost())
-        with trio.move_on_after(CLOSE_SECONDS, shield=True):
+        with trio.CancelScope(shield=True):
             await self.metadata.close()
             await self.logs.close(broker_epoch=self.broker_epoch)
 

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from typing import NoReturn
 
 import trio
 
@@ -45,10 +46,11 @@ def _count(moves: list[int], done: threading.Event, stalled_seconds_max: float) 
         still = still + TICK_SECONDS if moves[0] == last else 0.0
         last = moves[0]
         if still > stalled_seconds_max:
-            log.critical(
-                "the loop stands still for %d s (a write that hangs?): ending without a clean "
-                "shutdown",
-                still,
-            )
-            faulthandler.dump_traceback(sys.stderr)
-            os._exit(EXIT_STATUS)
+            give_up(f"the loop stands still for {still:.0f} s (a write that hangs?)")
+
+
+def give_up(reason: str) -> NoReturn:
+    """End the process at once, without the mark of a clean shutdown."""
+    log.critical("%s: ending without a clean shutdown", reason)
+    faulthandler.dump_traceback(sys.stderr)
+    os._exit(EXIT_STATUS)

@@ -200,15 +200,21 @@ async def _create(names: Iterable[str], ctx: RequestContext) -> None:
     try:
         created = await ctx.broker.create_topics(wanted)
     except KafkaError as error:
-        log.warning("auto-creation of %s failed: %s", ", ".join(t.name for t in wanted), error)
+        log.warning("auto-creation of %d topics failed: %s", len(wanted), error)
         return
-    for topic in created:
-        if topic.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
-            log.warning(
-                "auto-creation of %s failed: %s",
-                topic.name,
-                topic.error_message or topic.error_code.name,
-            )
+    failed = [
+        topic
+        for topic in created
+        if topic.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists)
+    ]
+    if failed:
+        first = failed[0]
+        log.warning(
+            "auto-creation of %d topics failed, of %s because: %s",
+            len(failed),
+            first.name,
+            first.error_message or first.error_code.name,
+        )
 
 
 def _new_topic(name: str, config: ServerConfig) -> NewTopic:

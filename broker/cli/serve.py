@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,9 @@ DEFAULT_LOG_DIRS = "odradek-data"
 
 STALL_SECONDS_MAX = 60.0
 """A loop that stands still for so long waits for a write that hangs: the process ends."""
+
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+CLOSE_SECONDS_MAX = 60.0
 
 HELP = "run a broker"
 DESCRIPTION = """\
@@ -156,7 +160,10 @@ def _overrides(args: argparse.Namespace) -> Mapping[str, str]:
 
 def _absolute(directories: str) -> str:
     """As DescribeLogDirs is to show them, whatever directory the asker stands in."""
-    return ",".join(str(Path(each.strip()).absolute()) for each in directories.split(","))
+    names = [each.strip() for each in directories.split(",")]
+    if not all(names):
+        raise WrongUsage("--log-dirs takes DIR[,DIR…], none of them empty")
+    return ",".join(str(Path(name).absolute()) for name in names)
 
 
 def _address(text: str) -> str:
@@ -168,7 +175,9 @@ def _address(text: str) -> str:
 
 def _topic(text: str) -> tuple[str, int]:
     name, colon, partitions = text.partition(":")
-    if not name or (colon and not (partitions.isdecimal() and int(partitions) > 0)):
+    if not TOPIC_NAME.fullmatch(name) or name in (".", ".."):
+        raise WrongUsage(f"{name!r} can't be a topic's name: up to 249 of a-z, A-Z, 0-9, . _ -")
+    if colon and not (partitions.isdecimal() and int(partitions) > 0):
         raise WrongUsage(f"--topic takes NAME[:PARTITIONS], not {text!r}")
     return name, int(partitions) if colon else -1
 
@@ -218,8 +227,16 @@ async def _settle(broker: Broker) -> None:
 
 
 async def _stop_on_signal(signals: object, broker: Broker) -> None:
+    """Stop at the first signal; a disk that hangs must not keep the process for ever."""
+    import trio
+
+    from odradek.seams.watchdog import give_up
+
     async for _ in signals:  # type: ignore[attr-defined]
         broker.stop()
+        break
+    await trio.sleep(CLOSE_SECONDS_MAX)
+    give_up(f"closing takes more than {CLOSE_SECONDS_MAX:.0f} s")
 
 
 def _announce(broker: Broker, port_file: str | None) -> None:

@@ -91,7 +91,7 @@ LOGS: Rows = (
         effect=True,
         doc="How often the start offsets of logs are written, in ms, so that deleted records stay "
             "deleted."),
-    row("log.preallocate", BOOLEAN, "false", MEDIUM, mode=CLUSTER_WIDE, effect=True,
+    row("log.preallocate", BOOLEAN, "false", MEDIUM, mode=CLUSTER_WIDE,
         doc="Reserve a segment's full size on disk when it is created."),
     row("num.recovery.threads.per.data.dir", INT, "2", HIGH, at_least(1), CLUSTER_WIDE,
         effect=True,

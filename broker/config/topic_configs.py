@@ -98,7 +98,7 @@ TOPIC_ROWS: Rows = (
         scope=Scope.TOPIC, synonyms=("compression.zstd.level",), effect=True,
         doc="zstd's level where records are compressed here with zstd."),
     row("preallocate", BOOLEAN, "false", MEDIUM,
-        scope=Scope.TOPIC, synonyms=("log.preallocate",), effect=True,
+        scope=Scope.TOPIC, synonyms=("log.preallocate",),
         doc="Reserve a segment's full size on disk when it is created."),
     row("message.timestamp.type", STRING, "CreateTime", MEDIUM, one_of("CreateTime", "LogAppendTime"),
         scope=Scope.TOPIC, synonyms=("log.message.timestamp.type",), effect=True,

@@ -6,6 +6,7 @@ then its partitions; every topic of a request is in one batch, so a crash never 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -286,9 +287,10 @@ def delete_topics(
 
     answers: list[DeletedTopic] = []
     doomed: dict[UUID, str] = {}
-    for topic_id in dict.fromkeys(ids):
+    ids_named, names_named = Counter(ids), Counter(names)
+    for topic_id, times in ids_named.items():
         topic = image.topics_by_id.get(topic_id)
-        if ids.count(topic_id) > 1:
+        if times > 1:
             answers.append(_kept(None, topic_id, "Duplicate topic id."))
         elif topic is None:
             answers.append(
@@ -296,15 +298,15 @@ def delete_topics(
             )
         else:
             doomed[topic_id] = topic.name
-    for name in dict.fromkeys(names):
+    for name, times in names_named.items():
         topic = image.topics_by_name.get(name)
-        if names.count(name) > 1:
+        if times > 1:
             answers.append(_kept(name, None, "Duplicate topic name."))
         elif topic is None:
             answers.append(
                 DeletedTopic(name, None, ErrorCode.unknown_topic_or_partition, UNKNOWN_TOPIC)
             )
-        elif topic.id in ids:
+        elif topic.id in ids_named:
             doomed.pop(topic.id, None)
             reason = "The provided topic name maps to an ID that was already supplied."
             answers.append(_kept(name, topic.id, reason))

@@ -11,7 +11,22 @@ from collections.abc import Iterator
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, Batch
 from odradek.protocol.records.compression import NONE, decompress
-from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES
+from odradek.storage.errors import RecordTooLarge
+
+LOOKED_AT_RECORDS_MAX = 200_000
+LOOKED_AT_BYTES_MAX = 64 * 1024 * 1024
+
+
+def check_can_be_looked_at(batch: Batch) -> None:
+    """A few compressed KiB may claim, and hold, millions of records: a minute of the loop's time.
+
+    Raises RecordTooLarge, at which producers split a batch and try again.
+    """
+    if batch.record_count > LOOKED_AT_RECORDS_MAX:
+        raise RecordTooLarge(
+            f"a batch of {batch.record_count} records; where each is looked at, "
+            f"it can be {LOOKED_AT_RECORDS_MAX}"
+        )
 
 
 def skim(batch: Batch) -> Iterator[tuple[int, bool]]:
@@ -19,11 +34,12 @@ def skim(batch: Batch) -> Iterator[tuple[int, bool]]:
 
     Raises CorruptBatch if the records are not `record_count` that end with the batch.
     """
+    check_can_be_looked_at(batch)
     body = batch.view[HEADER_SIZE:]
     data = bytes(
         body
         if batch.compression == NONE
-        else decompress(batch.compression, body, MAX_DECOMPRESSED_BYTES)
+        else decompress(batch.compression, body, LOOKED_AT_BYTES_MAX)
     )
     position, base = 0, batch.base_timestamp
     try:

@@ -32,7 +32,7 @@ from odradek.storage.errors import (
 )
 from odradek.storage.log.config import INT64_MAX, LogConfig
 from odradek.storage.log.producers import read_marker
-from odradek.storage.log.skim import skim
+from odradek.storage.log.skim import check_can_be_looked_at, skim
 
 _RECORD_MIN_BYTES = 7
 
@@ -113,6 +113,7 @@ def _compressed_as(batch: Batch, config: LogConfig, from_client: bool) -> Batch:
     target = NONE if name == "uncompressed" else NAMES.index(name)
     if target == source:
         return batch
+    check_can_be_looked_at(batch)
     data = build_batch(
         decode(batch),
         base_offset=batch.base_offset,
