@@ -100,10 +100,12 @@ def run(args: argparse.Namespace) -> int:
     """Serve; raises WrongUsage for a bad flag or config, CommandFailed for what keeps it from
     starting."""
     gc.disable()  # until it is up: what a start makes stays, there is nothing to collect
+    switch_seconds = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         return _run(args)
     finally:
+        sys.setswitchinterval(switch_seconds)
         gc.enable()
 
 
