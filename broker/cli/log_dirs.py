@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from odradek.broker.cli.cluster import leaf, partition_list, run_leaf
+from odradek.broker.cli.errors import CommandFailed
 from odradek.broker.cli.output import human_bytes, print_json, print_table
 from odradek.client import admin
 from odradek.client.consumer import TopicPartition
@@ -39,6 +40,13 @@ def add_parser(
         command.add_argument(
             "--broker", dest="brokers", type=partition_list, metavar="LIST", help="1,3,5-7"
         )
+        command.add_argument(
+            "--dir",
+            dest="directories",
+            action="append",
+            metavar="PATH",
+            help="only this log directory; may be given again",
+        )
     return parser
 
 
@@ -47,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def list_directories(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
-    found = await admin.describe_log_dirs(cluster, brokers=args.brokers)
+    found = _chosen(args, await admin.describe_log_dirs(cluster, brokers=args.brokers))
     rows: list[dict[str, Any]] = [
         {
             "broker": directory.broker,
@@ -90,6 +98,7 @@ async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> 
             for index in (await cluster.topic(name)).partitions
         ]
     found = await admin.describe_log_dirs(cluster, brokers=args.brokers, partitions=wanted)
+    found = _chosen(args, found)
     rows: list[dict[str, Any]] = [
         {
             "broker": directory.broker,
@@ -121,3 +130,16 @@ async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> 
         ],
     )
     return 0
+
+
+def _chosen(args: argparse.Namespace, found: list[admin.LogDirectory]) -> list[admin.LogDirectory]:
+    """Those that --dir names: the request itself has no such filter (J-17)."""
+    if not args.directories:
+        return found
+    there = {directory.path for directory in found}
+    missing = [path for path in args.directories if path not in there]
+    if missing:
+        raise CommandFailed(
+            f"no broker has the log directory {missing[0]}; `odradek log-dirs list` shows them"
+        )
+    return [directory for directory in found if directory.path in args.directories]

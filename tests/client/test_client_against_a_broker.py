@@ -13,6 +13,7 @@ from odradek.client.consumer import EARLIEST, LATEST, Reader, TopicPartition, li
 from odradek.client.group import GroupConsumer, GroupOptions
 from odradek.client.metadata import Cluster, open_cluster
 from odradek.client.producer import ProducerOptions, open_producer
+from odradek.protocol.apis import LIST_OFFSETS
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import RealClock
 from odradek.seams.entropy import RealEntropy
@@ -51,6 +52,31 @@ async def test_what_is_produced_is_read(cluster: Cluster) -> None:
     while not reader.at_end():
         values += [record.value for record in await reader.poll()]
     assert sorted(values, key=int) == [b"%d" % number for number in range(1000)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "first_version"),
+    [(-4, 7), (-5, 9), (-6, 11)],
+    ids=["earliest local", "latest tiered", "earliest pending upload"],
+)
+async def test_special_timestamps_have_a_first_version(
+    cluster: Cluster, timestamp: int, first_version: int
+) -> None:
+    """T-39: -4 from version 7 on, as KIP-405 has it; -5 and -6 where Kafka has them."""
+    await produce(cluster, "u", 3)
+    node = await cluster.any_node()
+    part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+    values = {"topics": [{"name": "u", "partitions": [part]}], "timeout": 1000}
+    values |= {"replica_id": -1, "isolation_level": 0}
+    for version in LIST_OFFSETS.versions:
+        answer = await node.request(LIST_OFFSETS, values, at_most=version)
+        (found,) = answer.topics[0].partitions
+        served = version >= first_version
+        expected = ErrorCode.none if served else ErrorCode.unsupported_version
+        assert found.error_code is expected, version
+        if served:
+            # nothing is tiered here: all of it is local, none of it in the remote tier
+            assert found.offset == (0 if timestamp == -4 else -1)
 
 
 async def settle(*members: GroupConsumer) -> list[list[TopicPartition]]:

@@ -297,6 +297,7 @@ def test_delete_records(tool: Tool, bootstrap: str, name: str, tmp_path: Path) -
 
 
 def test_log_dirs(tool: Tool, broker: BrokerProcess, name: str) -> None:
+    """J-18, J-19 in Kafka 4's form."""
     create_topic(broker.bootstrap, name, partitions=2)
     produce(broker.bootstrap, name, [b"x" * 1000], partition=1)
     run = tool("log-dirs", "--describe", "--topic-list", name)
