@@ -51,6 +51,9 @@ class ClientConnection:
         self._unsent_bytes = 0
         self.waiting_since: float | None = broker.seams.clock.monotonic()
         """Monotonic seconds since when the client owes us bytes; None while it is being served."""
+        self._sending = False
+        self._stalled_since: float | None = None
+        self._stalled_at_bytes = 0
 
     async def talk(self) -> None:
         """Serve the client until it leaves, misbehaves or the broker stops."""
@@ -58,8 +61,8 @@ class ClientConnection:
             await self._serve()
         except ConnectionLost:
             pass  # clients come and go
-        except InvalidFrame as garbage:
-            log.warning("closed %s: %s", self._connection.peer, garbage)
+        except (InvalidFrame, OSError) as reason:  # garbage, or a file that can't be sent
+            log.warning("closed %s: %s", self._connection.peer, reason)
         except Exception:
             log.exception(
                 "closed %s: a request failed in a way that is ours", self._connection.peer
@@ -142,9 +145,12 @@ class ClientConnection:
         if not self._unsent:
             return
         parts, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        self._sending = True
         try:
             await self._connection.send(parts)
         finally:
+            self._sending = False
+            self._stalled_since = None
             unpin(parts)
 
     def _drop_unsent(self) -> None:
@@ -154,7 +160,18 @@ class ClientConnection:
     # For the server that owns the connection
 
     def idle_seconds(self, now: float) -> float:
-        return 0.0 if self.waiting_since is None else now - self.waiting_since
+        """For how long the client has neither sent what it owes nor read what it is sent.
+
+        Asked again and again: a client that reads is seen to have read since the last time.
+        """
+        if self.waiting_since is not None and not self._sending:
+            return now - self.waiting_since
+        if not self._sending:
+            return 0.0
+        sent_bytes = self._connection.sent_bytes
+        if self._stalled_since is None or sent_bytes != self._stalled_at_bytes:
+            self._stalled_since, self._stalled_at_bytes = now, sent_bytes
+        return now - self._stalled_since
 
     def abort(self) -> None:
         self._connection.abort()

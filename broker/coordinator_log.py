@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import trio
-
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.errors import NotLeader
-from odradek.replication.partition.partition import ACKS_ALL, Partition
+from odradek.replication.partition.partition import ACKS_ALL, Changed, Partition
 from odradek.seams.files import Buffer
 from odradek.seams.offload import Offload
 from odradek.storage.log.partition_log import Origin
@@ -60,12 +58,7 @@ class PartitionCoordinatorLog:
         found = self._partition(partition)
         while not found.is_replicated(offset):
             found.check_leader()
-            changed = _Changed()
-            found.watch(changed)
-            try:
-                await changed.event.wait()
-            finally:
-                found.unwatch(changed)
+            await Changed.wait([found])
 
     def start_offset(self, partition: int) -> int:
         return self._partition(partition).log.log_start_offset
@@ -88,14 +81,3 @@ class PartitionCoordinatorLog:
             return found.slice.read()
         finally:
             found.slice.file.unpin()
-
-
-class _Changed:
-    def __init__(self) -> None:
-        self.event = trio.Event()
-
-    def visible(self, partition: Partition, size_bytes: int) -> None:
-        self.event.set()
-
-    def interrupted(self, partition: Partition) -> None:
-        self.event.set()

@@ -163,7 +163,7 @@ class Broker:
             await self.metadata.start()
         except (InvalidMetadata, InvalidQuorum, KafkaError, OSError) as error:
             raise CannotStart(f"the metadata log can't be used: {error}") from error
-        self.metadata_changed_configs(self.metadata.image)
+        self.apply_broker_configs(self.metadata.image)
         self.logs.update_configs()
         self._partitions = PartitionTable(
             self.logs,
@@ -290,7 +290,7 @@ class Broker:
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:
         if any(kind == images.BROKER for kind, _ in delta.changed_configs):
-            self.metadata_changed_configs(delta.image)
+            self.apply_broker_configs(delta.image)
             self.logs.update_configs()
         topics = [name for kind, name in delta.changed_configs if kind == images.TOPIC]
         if topics:
@@ -301,7 +301,7 @@ class Broker:
                 [(topic.name, topic_id) for topic_id, topic in delta.deleted_topics.items()]
             )
 
-    def metadata_changed_configs(self, image: MetadataImage) -> None:
+    def apply_broker_configs(self, image: MetadataImage) -> None:
         """Take over the dynamic broker configs."""
         self.config.apply_dynamic(
             image.config(images.BROKER, ""), image.config(images.BROKER, str(self.node_id))

@@ -135,7 +135,7 @@ class PartitionTable:
         del self._by_name[key]
         del self._by_id[partition.topic_id, partition.index]
         self._busy.setdefault(key, trio.Event())
-        partition.retire()
+        partition.retire(UnknownPartition(f"{partition.topic}-{partition.index} is not here now"))
         self._on_gone(*key)
         self._to_delete.append(key)
         self._wanted.set()
@@ -145,7 +145,7 @@ class PartitionTable:
         for failed in logs:
             partition = self._by_name.get((failed.topic, failed.partition))
             if partition is not None:
-                partition.retire()
+                partition.retire(LogFailed(f"the directory of {partition!r} is offline"))
 
     # The disk follows
 

@@ -29,6 +29,11 @@ class Connection(Protocol):
     @property
     def peer(self) -> Address: ...
 
+    @property
+    def sent_bytes(self) -> int:
+        """How much the transport took so far: tells a slow reader from one that stopped reading."""
+        ...
+
     async def receive_into(self, view: memoryview) -> int:
         """Wait for bytes and put them into `view`; how many, 0 at the end. ConnectionLost on error.
 

@@ -85,6 +85,11 @@ class TcpConnection:
         self._frame_begun = False
         self._turn_bytes = 0
         self._turn_calls = 0
+        self._sent_bytes = 0
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._sent_bytes
 
     @property
     def local(self) -> Address:
@@ -171,6 +176,7 @@ class TcpConnection:
                 raise self._lost(error) from error
             self._frame_begun = True
             self._turn_bytes += sent
+            self._sent_bytes += sent
             left -= sent
             if left:
                 buffers = rest_after(buffers, sent)
@@ -199,6 +205,7 @@ class TcpConnection:
                 self._ended_early(file.name)
             self._frame_begun = True
             self._turn_bytes += sent
+            self._sent_bytes += sent
             position += sent
 
     def _read(self, part: FileSlice, position: int, size: int) -> bytes:

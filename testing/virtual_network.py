@@ -151,7 +151,12 @@ class VirtualConnection:
         self._outgoing = outgoing
         self._closed = False
         self._sending = False
+        self._sent_bytes = 0
         wires.connections.append(self)
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._sent_bytes
 
     @property
     def local(self) -> Address:
@@ -197,6 +202,7 @@ class VirtualConnection:
             for piece in self._pieces(parts):
                 await self._wait_for_window()
                 self._outgoing.put(piece)
+                self._sent_bytes += len(piece)
                 begun = True
         except BaseException:
             if begun and self._power.on:

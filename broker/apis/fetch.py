@@ -207,11 +207,21 @@ async def _warm(found: Iterable[Read], ctx: RequestContext) -> None:
 
     Old data lies on disk; the probe of a slice's two ends costs a microsecond each.
     """
-    for part in _slices(found):
-        if not _in_memory(part):
-            lane = str(part.file.path.parent.parent)
-            await ctx.broker.seams.offload.run(
-                part.file.read_at, part.position, part.size, lane=lane
+    for each in found:
+        assert each.partition is not None or not each.answer.records
+        try:
+            for part in _slices([each]):
+                if not _in_memory(part):
+                    lane = str(part.file.path.parent.parent)
+                    await ctx.broker.seams.offload.run(
+                        part.file.read_at, part.position, part.size, lane=lane
+                    )
+        except OSError as error:
+            assert each.partition is not None
+            ctx.broker.logs.report(each.partition.log, error)
+            _let_go([each])
+            each.answer = FetchedPartition(
+                index=each.wanted.index, error_code=ErrorCode.kafka_storage_error
             )
 
 

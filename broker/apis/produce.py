@@ -16,8 +16,8 @@ from odradek.broker.dispatch import Route
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.produce import ProduceRequest, read_produce
-from odradek.protocol.records.batch import HEADER_SIZE, Batch
-from odradek.replication.partition.partition import ACKS_ALL, Partition
+from odradek.protocol.records.batch import HEADER_SIZE, MAGIC, Batch
+from odradek.replication.partition.partition import ACKS_ALL, Changed, Partition
 from odradek.storage.errors import InvalidRecord
 
 TURN_SECONDS = 0.003
@@ -50,6 +50,10 @@ class Outcome:
             ],
             "error_message": error and (error.message or None),
         }
+
+
+MAGIC_AT = 16
+"""Where a batch has its magic, whatever else it is."""
 
 
 class RequestTimedOut(KafkaError):
@@ -139,7 +143,8 @@ async def _append(
 def _check_transaction(records: memoryview) -> None:
     """A batch in a transaction needs one that its coordinator knows of (KIP-890), or no reader with
     read_committed would ever get past it. Nobody can have begun one here."""
-    if len(records) >= HEADER_SIZE and Batch(records).is_transactional:
+    is_batch = len(records) >= HEADER_SIZE and records[MAGIC_AT] == MAGIC
+    if is_batch and Batch(records).is_transactional:
         raise KafkaError(
             ErrorCode.invalid_txn_state, "no transaction was begun: there is no coordinator for it"
         )
@@ -156,19 +161,6 @@ def _close_on_error(topics: Topics) -> None:
                 )
 
 
-class _Replication:
-    """Wakes whenever a partition advanced or changed hands."""
-
-    def __init__(self) -> None:
-        self.changed = trio.Event()
-
-    def visible(self, partition: Partition, size_bytes: int) -> None:
-        self.changed.set()
-
-    def interrupted(self, partition: Partition) -> None:
-        self.changed.set()
-
-
 async def _replicated(topics: Topics, timeout_ms: int, ctx: RequestContext) -> None:
     """Wait until every batch is on all in-sync replicas; what is not by then gets its error."""
     pending = _pending(topics)
@@ -176,17 +168,10 @@ async def _replicated(topics: Topics, timeout_ms: int, ctx: RequestContext) -> N
         return
     await ctx.flush()
     with trio.move_on_after(timeout_ms / 1000):
-        while pending:
-            watcher = _Replication()
-            watched = [outcome.partition for outcome in pending if outcome.partition is not None]
-            for partition in watched:
-                partition.watch(watcher)
-            try:
-                await watcher.changed.wait()
-            finally:
-                for partition in watched:
-                    partition.unwatch(watcher)
-            pending = _pending(topics)
+        while pending := _pending(topics):
+            await Changed.wait(
+                outcome.partition for outcome in pending if outcome.partition is not None
+            )
     for outcome in pending:
         outcome.error = RequestTimedOut("not all in-sync replicas had it in time")
 

@@ -8,9 +8,13 @@ append could end.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 from uuid import UUID
 
+import trio
+
+from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.image import PartitionImage
 from odradek.replication.errors import (
     FencedLeaderEpoch,
@@ -36,6 +40,31 @@ class Watcher(Protocol):
         ...
 
 
+class Changed:
+    """A watcher that waits for anything at all to change in some partitions, once."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def visible(self, partition: Partition, size_bytes: int) -> None:
+        self._event.set()
+
+    def interrupted(self, partition: Partition) -> None:
+        self._event.set()
+
+    @classmethod
+    async def wait(cls, partitions: Iterable[Partition]) -> None:
+        """Return at the next change. Whoever decided to wait must not have awaited since."""
+        watcher, watched = cls(), list(partitions)
+        for partition in watched:
+            partition.watch(watcher)
+        try:
+            await watcher._event.wait()
+        finally:
+            for partition in watched:
+                partition.unwatch(watcher)
+
+
 class Partition:
     """See the module. All methods are synchronous; errors are KafkaErrors with the code to answer."""
 
@@ -49,6 +78,7 @@ class Partition:
         self._node_id = node_id
         self._watchers: set[Watcher] = set()
         self._unannounced_bytes = 0
+        self._gone: KafkaError | None = None
         self._adopt(image)
         self._advance()
 
@@ -78,13 +108,16 @@ class Partition:
     def check_leader(self, current_leader_epoch: int = -1) -> None:
         """That this node leads, in the epoch that the client thinks (-1: it does not say).
 
-        Raises FencedLeaderEpoch, UnknownLeaderEpoch or NotLeader (KIP-320).
+        Raises FencedLeaderEpoch, UnknownLeaderEpoch or NotLeader (KIP-320), and what `retire` was
+        given.
         """
         self.check_epoch(current_leader_epoch)
         if self.leader != self._node_id:
             raise NotLeader(f"node {self.leader} leads {self.topic}-{self.index}")
 
     def check_epoch(self, current_leader_epoch: int) -> None:
+        if self._gone is not None:
+            raise self._gone
         if current_leader_epoch not in (-1, self.leader_epoch):
             if current_leader_epoch < self.leader_epoch:
                 raise FencedLeaderEpoch(f"the leader epoch is {self.leader_epoch} by now")
@@ -144,8 +177,9 @@ class Partition:
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.discard(watcher)
 
-    def retire(self) -> None:
-        """The replica is deleted or its directory failed: whoever waits is told to ask again."""
+    def retire(self, reason: KafkaError) -> None:
+        """The replica is deleted or its directory failed: whoever waits, or asks later, is told."""
+        self._gone = reason
         self._interrupt()
 
     def _interrupt(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.framing import read_response_header, request_header
+from odradek.protocol.records.crc32c import crc32c
 from odradek.protocol.records.records import Record, build_batch
 from odradek.testing import Broker
 from tests.broker.test_hostile_input import connect, read_frame
@@ -151,3 +152,25 @@ def test_internal_topics_are_written_by_brokers_alone(broker: Broker) -> None:
     broker.create_topic("__consumer_offsets", partitions=1)
     refused = produce(broker, "__consumer_offsets", batch())
     assert refused.error_code == ErrorCode.invalid_topic_exception
+
+
+def test_a_batch_of_an_old_format_is_refused_for_good(broker: Broker, topic: str) -> None:
+    old = bytearray(batch())
+    old[16] = 1
+    assert produce(broker, topic, bytes(old)).error_code == ErrorCode.invalid_record
+
+
+def test_a_bomb_of_records_is_refused_before_it_is_looked_at(broker: Broker, topic: str) -> None:
+    """Twenty-odd KiB that hold millions of records: looking at each would take the loop minutes."""
+    from odradek.protocol.records.compression import ZSTD, compress
+
+    count = 4_000_000
+    one = bytes([12, 0, 0, 0, 1, 1, 0])
+    body = compress(ZSTD, one * count)
+    head = bytearray(batch(compression=ZSTD)[:61])
+    struct.pack_into(">i", head, 8, 49 + len(body))
+    struct.pack_into(">i", head, 23, count - 1)
+    struct.pack_into(">i", head, 57, count)
+    bomb = memoryview(bytearray(head) + body)
+    struct.pack_into(">I", bomb, 17, crc32c(bomb[21:]))
+    assert produce(broker, topic, bytes(bomb)).error_code == ErrorCode.message_too_large

@@ -1,0 +1,107 @@
+"""connections.max.idle.ms: who neither sends nor reads has to leave; who waits for an answer stays."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from odradek.protocol import apis, messages
+from odradek.protocol.framing import request_header
+from odradek.testing import Broker
+from tests.broker.test_answers_in_flight import (
+    VALUE_BYTES,
+    VALUES,
+    ask_for_everything,
+    fill,
+    numbers_in,
+    wait_until_sending,
+)
+from tests.broker.test_hostile_input import connect, read_frame
+
+IDLE_SECONDS = 0.5
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    configs = {"connections.max.idle.ms": str(int(1000 * IDLE_SECONDS))}
+    with Broker(topics={"t": 1, "empty": 1}, configs=configs) as running:
+        yield running
+
+
+def drain(sock: socket.socket) -> int:
+    """How many bytes come before the end, however it comes."""
+    count = 0
+    try:
+        while piece := sock.recv(1 << 20):
+            count += len(piece)
+    except ConnectionResetError:
+        pass
+    return count
+
+
+def test_a_silent_connection_is_closed(broker: Broker) -> None:
+    with connect(broker) as sock:
+        assert drain(sock) == 0
+
+
+def test_one_that_stops_reading_is_closed_and_its_files_let_go(broker: Broker) -> None:
+    fill(broker)
+
+    async def pins() -> int:
+        log = (await broker.node.partitions.get("t", None, 0)).log
+        return sum(segment.file.pins for segment in log.segments)
+
+    async def until_let_go() -> None:
+        with trio.fail_after(20):
+            while await pins():
+                await trio.sleep(0.01)
+
+    with ask_for_everything(broker) as sock:
+        broker._call(wait_until_sending, broker)
+        broker._call(until_let_go)  # nothing was read meanwhile
+        assert drain(sock) < VALUES * VALUE_BYTES
+
+
+def test_one_that_reads_slowly_stays(broker: Broker) -> None:
+    with ask_for_everything(broker) as sock:
+        assert numbers_in(read_slowly(sock))[:VALUES] == list(range(VALUES))
+
+
+def read_slowly(sock: socket.socket) -> bytes:
+    """Over a longer time than the limit, a piece at a time."""
+    data = bytearray()
+    wanted = 4
+    while len(data) < wanted:
+        data += sock.recv(256 * 1024)
+        if len(data) >= 4:
+            wanted = 4 + struct.unpack_from(">i", data)[0]
+        time.sleep(0.002)
+    return bytes(data[4:])
+
+
+def test_one_that_waits_for_records_stays(broker: Broker) -> None:
+    body = messages.write_request(
+        apis.FETCH.key,
+        12,
+        {
+            "replica_id": -1,
+            "max_wait": int(3000 * IDLE_SECONDS),
+            "min_bytes": 1,
+            "topics": [
+                {
+                    "topic": "empty",
+                    "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 100}],
+                }
+            ],
+            "forgotten_topics_data": [],
+        },
+    )
+    request = request_header(apis.FETCH, 12, 1, "patient") + body
+    with connect(broker) as sock:
+        sock.sendall(struct.pack(">i", len(request)) + request)
+        assert read_frame(sock) != b""
