@@ -192,9 +192,15 @@ class Reader:
             await trio.sleep(BACKOFF_S)
             return []
         records: list[ConsumedRecord] = []
+        failure: Exception | None = None
         for topic in answer.responses:
             for row in topic.partitions:
-                records += self._take(TopicPartition(topic.topic, row.partition_index), row)
+                try:
+                    records += self._take(TopicPartition(topic.topic, row.partition_index), row)
+                except (KafkaError, ClientError) as error:
+                    failure = failure or error
+        if failure is not None and not records:
+            raise failure  # beside records it waits for the next poll, which meets it again
         return records
 
     def _wanted(self, wanted: Iterable[TopicPartition]) -> list[dict[str, Any]]:
@@ -230,12 +236,14 @@ class Reader:
             return []
         aborted = _Aborted(row.aborted_transactions if committed_only else None)
         records: list[ConsumedRecord] = []
+        offset = position.offset
         for batch in batches(memoryview(row.records), allow_partial=True):
             if self._options.check_crcs:
                 batch.check()
             if not aborted.hides(batch):
-                records += _records_from(where, batch, position.offset)
-            position.offset = max(position.offset, batch.last_offset + 1)
+                records += _records_from(where, batch, offset)
+            offset = max(offset, batch.last_offset + 1)
+        position.offset = offset
         self._positions[where] = self._positions.pop(where)  # to the end of the next request
         return records
 

@@ -10,6 +10,7 @@ from odradek.broker.cli.cluster import leaf, partition_list, run_leaf
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
 from odradek.broker.cli.offset_arguments import HELP, parse_offset, resolve_offsets
 from odradek.broker.cli.output import print_json, print_lines, print_table
+from odradek.broker.cli.terminal import hint
 from odradek.client import group_admin
 from odradek.client.assignors import read_assignment
 from odradek.client.consumer import EARLIEST, LATEST, TopicPartition, list_offsets
@@ -125,7 +126,9 @@ async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> 
 async def reset(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
     where = await _wanted(cluster, args)
     before = await group_admin.committed_offsets(cluster, args.group, where)
-    after = await resolve_offsets(cluster, dict.fromkeys(where, args.to))
+    after = await _within_logs(
+        cluster, await resolve_offsets(cluster, dict.fromkeys(where, args.to))
+    )
     if not args.dry_run:
         await _without_members(cluster, args.group)
         await group_admin.reset_offsets(cluster, args.group, after)
@@ -143,6 +146,20 @@ async def reset(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int
     else:
         print_table(["TOPIC", "PARTITION", "BEFORE", "AFTER"], [tuple(r.values()) for r in rows])
     return 0
+
+
+async def _within_logs(
+    cluster: Cluster, wanted: dict[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Offsets that are not in their log go to its nearer end, and a line says so, as in Kafka."""
+    first = await list_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
+    end = await list_offsets(cluster, dict.fromkeys(wanted, LATEST))
+    found = {}
+    for where, offset in wanted.items():
+        found[where] = min(max(offset, first[where].offset), end[where].offset)
+        if found[where] != offset:
+            hint(f"offset {offset} is not in {where}: {found[where]} instead")
+    return found
 
 
 async def delete(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:

@@ -75,6 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _forget_stdout()
         return READER_GONE
+    except OSError as error:  # a full disk behind stdout, a file that can't be read
+        _complain(f"{error.filename or 'input or output'}: {error.strerror or error}")
+        _forget_stdout()
+        return FAILED
 
 
 def _run(arguments: list[str]) -> int:

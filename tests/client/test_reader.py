@@ -300,3 +300,22 @@ def test_addresses(text: str, addresses: list[Address]) -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         parse_bootstrap(text)
+
+
+async def test_what_other_partitions_gave_is_not_lost_to_an_error_beside_it() -> None:
+    def script(asked: Asked) -> Any:
+        if asked.api is not FETCH:
+            return None
+        good = fetched(batch(0, b"x"), end=1)["responses"][0]["partitions"]
+        bad = fetched(b"", end=-1, code=ErrorCode.offset_out_of_range, index=1)
+        asked_for = [part.partition for part in asked.body.topics[0].partitions]
+        rows = [*(good if 0 in asked_for else []), *bad["responses"][0]["partitions"]]
+        return {"error_code": 0, "responses": [{"topic": "t", "partitions": rows}]}
+
+    async with cluster_of(script, {"t": 2}) as (_, cluster):
+        reader = Reader(cluster)
+        reader.assign({T0: 0, TopicPartition("t", 1): 9})
+        assert [record.value for record in await reader.poll()] == [b"x"]
+        reader.assign({TopicPartition("t", 1): 9})
+        with pytest.raises(KafkaError, match="t-1 at offset 9"):
+            await reader.poll()
