@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from odradek.storage.log.segment import Segment
 from odradek.storage.log.state import LogState
 
 
@@ -32,7 +33,7 @@ def _sync(log: LogState, start: int, end: int) -> None:
     try:
         for segment in log.segment_list.from_offset(start):
             if segment.base_offset < end:
-                segment.sync()
+                _sync_segment(log, segment)
         log.snapshots.sync()
     except OSError as error:
         raise log.io_failed(error) from error
@@ -47,6 +48,19 @@ def _sync(log: LogState, start: int, end: int) -> None:
         except OSError as error:
             log.names_changed = True
             raise log.io_failed(error) from error
+
+
+def _sync_segment(log: LogState, segment: Segment) -> None:
+    while True:
+        generation = log.generation
+        try:
+            return segment.sync()
+        except (FileNotFoundError, ValueError):
+            # Retention may take a segment away meanwhile; then there is nothing to sync.
+            if generation == log.settled():
+                raise
+            if segment not in log.segment_list.all:
+                return None
 
 
 def close_cleanly(log: LogState) -> None:

@@ -111,7 +111,8 @@ class PartitionLog(LogState):
         thread that was. `on_recovery_point_lowered` is called by a truncation with `recovery_point`
         lowered and before a byte is cut: the lower point must be durable (the log directory's
         checkpoint) when it returns. `on_flush_due` is called with the log and an offset after a
-        roll: `flush` up to there is to be run through offload.
+        roll, and by an append that makes `is_flush_due` true: `flush` up to there is to be run
+        through offload.
 
         Raises OSError, InconsistentTopicId, CorruptMetadata.
         """
@@ -167,6 +168,11 @@ class PartitionLog(LogState):
     @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self.segment_list)
+
+    @property
+    def is_flush_due(self) -> bool:
+        """flush.messages or more are not durable yet."""
+        return self.tip.end_offset - self.recovery_point >= self.config.flush_messages
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -277,8 +283,8 @@ class PartitionLog(LogState):
             raise self.io_failed(error) from error
         end_offset = last.last_offset + 1
         self.tip = Tip(end_offset, segment, position + len(data))
-        if end_offset - self.recovery_point >= self.config.flush_messages:
-            self.flush()
+        if self.on_flush_due is not None and self.is_flush_due:
+            self.on_flush_due(end_offset)
 
     def _follow(self, segment: Segment, batches: Sequence[Batch]) -> None:
         """Epochs, producers and aborted transactions, from what was written."""
@@ -337,6 +343,10 @@ class PartitionLog(LogState):
             if self.failure is not None:
                 raise self.offline()
             generation = self.generation
+            if generation & 1:
+                if nowait:
+                    raise WouldBlock
+                generation = self.settled()
             try:
                 if offset < self.log_start_offset:
                     raise OffsetOutOfRange(
@@ -355,8 +365,6 @@ class PartitionLog(LogState):
                 raise
             except (OSError, ValueError, KafkaError) as error:
                 self._check_overtaken(generation, error)
-                if nowait:
-                    raise WouldBlock from error
                 continue
             if generation == self.generation:
                 return found
@@ -367,15 +375,15 @@ class PartitionLog(LogState):
         """`work`, once more if a truncation or a deletion came in between."""
         while True:
             self.check_online()
-            generation = self.generation
+            generation = self.settled()
             try:
                 return work()
             except (OSError, ValueError, KafkaError) as error:
                 self._check_overtaken(generation, error)
 
     def _check_overtaken(self, generation: int, error: Exception) -> None:
-        """Raise what a read failed with, unless files have been replaced meanwhile, or still are."""
-        if generation == self.generation and not generation & 1:
+        """Raise what a read failed with, unless files were replaced meanwhile."""
+        if generation == self.generation:
             raise (self.io_failed(error) if isinstance(error, OSError) else error) from error
 
     def upper_bound(self, read: LogRead) -> int:

@@ -159,7 +159,12 @@ class ProducerSnapshots:
     def sync(self) -> None:
         """Make durable those that are not yet. Raises OSError."""
         for offset, file in tuple(self._unsynced.items()):
-            file.sync()
+            try:
+                file.sync()
+            except (FileNotFoundError, ValueError):
+                if offset in self._unsynced:
+                    raise
+                continue  # removed meanwhile
             file.close()
             self._unsynced.pop(offset, None)
 

@@ -3,8 +3,9 @@
 `PartitionLog` adds the calls; roll.py, flush.py, truncation.py and deletion.py change this state in
 the order that their texts give. Who reads on another thread takes `tip` and the list of segments as
 of some moment: they are replaced, never changed. What may pull files away from under a reader
-(truncation, deletion, renaming) does it within `replacing`, which makes `generation` odd; a read
-that it has overtaken, or that fails meanwhile, is done again.
+(truncation, deletion, renaming) does it within `replacing`, which makes `generation` odd. Reads wait
+for its end, and one that it has overtaken is done again: so a slice is handed out, and pinned,
+either before the first file is touched or after the last.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class LogState:
         self.deletions = PendingDeletions(files)
         self.generation = 0
         """Odd while files are being replaced."""
+        self._replacing = threading.Lock()
         self.flushing = threading.Lock()
         """Held by a flush, and by what must not run beside one."""
         self.names_changed = False
@@ -115,11 +117,20 @@ class LogState:
     @contextmanager
     def replacing(self) -> Iterator[None]:
         """Files are renamed, cut or closed within; `tip` already ends before what will be cut."""
-        self.generation += 1
-        try:
-            yield
-        finally:
+        with self._replacing:
             self.generation += 1
+            try:
+                yield
+            finally:
+                self.generation += 1
+
+    def settled(self) -> int:
+        """The generation, waiting until it is even."""
+        generation = self.generation
+        while generation & 1:
+            with self._replacing:
+                generation = self.generation
+        return generation
 
     # The producers
 

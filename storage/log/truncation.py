@@ -50,7 +50,8 @@ def truncate_to(log: LogState, offset: int) -> None:
     found = segment.locate(offset)
     position = segment.size if found is None else found.position
     if found is not None:
-        offset = min(offset, found.base_offset)
+        # Not below the log's start, which may lie within a batch too.
+        offset = max(min(offset, found.base_offset), min(offset, log.log_start_offset))
     _lower_recovery_point(log, offset)
     _forget_epochs(log, offset)
     log.tip = Tip(offset, segment, position)

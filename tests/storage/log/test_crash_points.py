@@ -31,7 +31,7 @@ from tests.storage.log.log_world import (
 CONFIG = dataclasses.replace(
     FOREVER, internal_segment_bytes=700, index_interval_bytes=100, file_delete_delay_ms=0
 )
-SEEDS = range(4)
+SEEDS = range(3)
 
 
 @dataclass

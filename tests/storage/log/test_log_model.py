@@ -133,7 +133,7 @@ class LogModel(RuleBasedStateMachine):
     @rule(back=st.integers(0, 12))
     def truncate(self, back: int) -> None:
         ends = [self.start, *(each.end for each in self.written)]
-        cut = ends[max(0, len(ends) - 1 - back)]
+        cut = ends[max(0, len(ends) - 1 - back)]  # the start may lie within a batch
         self.world.log.truncate_to(cut)
         self._cut(cut)
 

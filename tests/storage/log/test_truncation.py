@@ -210,3 +210,17 @@ def test_a_batch_goes_whole() -> None:
     assert world.log.epochs.entries == (EpochStart(0, 0), EpochStart(1, 5))
     assert world.append(batch(1)).first_offset == 10
     assert offsets_in(world.log) == list(range(11))
+
+
+@pytest.mark.parametrize(("cut", "end"), [(9, 5), (7, 5), (6, 5), (5, 5), (4, 4)])
+def test_a_batch_that_the_log_starts_within_goes_down_to_the_start(cut: int, end: int) -> None:
+    world = World(CONFIG)
+    world.append(batch(2))
+    world.append(batch(8))
+    world.log.advance_high_watermark(10)
+    world.log.advance_log_start(5, "DeleteRecords")
+    world.log.truncate_to(cut)
+    assert (world.log.log_start_offset, world.log.end_offset) == (end, end)
+    assert world.append().first_offset == end
+    world.kill()
+    assert offsets_in(world.log, end) == [end]
