@@ -1,7 +1,8 @@
 """Making logs durable while the broker runs: where the log asks for it, and by time.
 
 A log asks when it has rolled (the sealed segment is to be durable, and the recovery point to move
-on) and when flush.messages are unsynced; `flush.ms` is looked after here, as often as
+on) and when flush.messages are unsynced (a Produce that made it so waits for that itself:
+`LogManager.flush`); `flush.ms` is looked after here, as often as
 `log.flush.scheduler.interval.ms` says (never, by default: replication is what Kafka relies on).
 Each directory has a task and a queue of its own, so that a slow disk holds up no other. A log that
 asks again before its turn is synced once.
@@ -49,7 +50,7 @@ class Flushing:
                 which = next(iter(queue.due))
                 up_to = queue.due.pop(which)
                 async with home.maintenance:
-                    if which.failure is None:
+                    if which.failure is None and which.recovery_point < up_to:
                         await self._manager.offload.run(flush, which, up_to, lane=directory.lane)
 
     async def round(self) -> None:

@@ -405,6 +405,18 @@ class LogManager:
         else:
             gone += [(home, each) for each in group]
 
+    # Flushing
+
+    async def flush(self, which: PartitionLog, up_to: int) -> None:
+        """Return when all below offset `up_to` is durable; those who wait together share a flush.
+
+        Raises LogFailed, DiskFull.
+        """
+        home = self._homes[which.directory.parent]
+        async with home.maintenance:
+            if which.recovery_point < up_to:
+                await self.offload.run(which.flush, lane=home.directory.lane)
+
     # Configs
 
     def update_configs(self, topics: Iterable[str] | None = None) -> None:

@@ -19,6 +19,7 @@ from odradek.protocol.produce import ProduceRequest, read_produce
 from odradek.protocol.records.batch import HEADER_SIZE, MAGIC, Batch
 from odradek.replication.partition.partition import ACKS_ALL, Changed, Partition
 from odradek.storage.errors import InvalidRecord
+from odradek.storage.log.partition_log import PartitionLog
 
 TURN_SECONDS = 0.003
 """How long a request appends before others get their turn."""
@@ -81,6 +82,7 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Mapping[str, 
     if request.acks == 0:
         _close_on_error(topics)
         return None
+    await _durable(topics, ctx)
     if request.acks == ACKS_ALL:
         await _replicated(topics, request.timeout_ms, ctx)
     return {
@@ -159,6 +161,28 @@ def _close_on_error(topics: Topics) -> None:
                     f"a produce with acks=0 to {topic.name or topic.topic_id}-{outcome.index} "
                     f"failed: {outcome.error.code.name} {outcome.error}"
                 )
+
+
+async def _durable(topics: Topics, ctx: RequestContext) -> None:
+    """What flush.messages asks for is on the disk before it is acknowledged."""
+    due = [
+        (outcome, outcome.partition.log)
+        for _, outcomes in topics
+        for outcome in outcomes
+        if outcome.partition is not None and outcome.partition.log.is_flush_due
+    ]
+    if not due:
+        return
+
+    async def flush(outcome: Outcome, log: PartitionLog) -> None:
+        try:
+            await ctx.broker.logs.flush(log, outcome.last_offset + 1)
+        except KafkaError as error:
+            outcome.error = error
+
+    async with trio.open_nursery() as nursery:
+        for outcome, log in due:
+            nursery.start_soon(flush, outcome, log)
 
 
 async def _replicated(topics: Topics, timeout_ms: int, ctx: RequestContext) -> None:

@@ -86,6 +86,23 @@ def test_an_answer_has_the_offset_of_the_first_record(
     assert [produce(broker, topic, batch(), acks=acks).base_offset for _ in range(3)] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("acks", [1, -1])
+def test_what_flush_messages_asks_for_is_durable_before_the_answer(
+    broker: Broker, acks: int
+) -> None:
+    topic = f"flushed-{acks}"
+    broker.create_topic(topic, partitions=1, configs={"flush.messages": "2"})
+
+    async def recovery_point() -> int:
+        return (await broker.node.partitions.get(topic, None, 0)).log.recovery_point
+
+    points = []
+    for _ in range(4):
+        assert produce(broker, topic, batch(), acks=acks).error_code == ErrorCode.none
+        points.append(broker._call(recovery_point))
+    assert points == [0, 2, 2, 4]
+
+
 def test_acks_that_are_none_are_refused(broker: Broker, topic: str) -> None:
     assert produce(broker, topic, batch(), acks=2).error_code == ErrorCode.invalid_required_acks
     assert end_offset(broker, topic) == 0

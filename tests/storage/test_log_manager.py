@@ -539,6 +539,38 @@ async def test_a_rolled_segment_is_flushed_soon(world: World, clock: VirtualCloc
         assert log.recovery_point == log.segments[1].base_offset
 
 
+async def test_flush_messages_are_flushed_soon(world: World, clock: VirtualClock) -> None:
+    world.configs["t"] = LogConfig(flush_messages=2)
+    async with world.running(housekeeping=True) as manager:
+        log = await manager.create("t", 0, ONE)
+        append(log, "a")
+        append(log, "b")
+        assert log.recovery_point == 0
+        await clock.settle()
+        assert log.recovery_point == 2
+
+
+async def test_those_who_wait_for_a_flush_together_share_it(world: World) -> None:
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        append(log, "the first one syncs names too")
+        await manager.flush(log, 1)
+        before = world.files.syncs
+        append(log, "a")
+        await manager.flush(log, 2)
+        one = world.files.syncs - before
+        append(log, "b", "c")
+        async with trio.open_nursery() as nursery:
+            for up_to in (3, 4, 4):
+                nursery.start_soon(manager.flush, log, up_to)
+        assert world.files.syncs - before == 2 * one
+        append(log, "d")
+        log.fail(LogFailed("gone"))
+        await manager.flush(log, 4)
+        with pytest.raises(LogFailed):
+            await manager.flush(log, 5)
+
+
 async def test_flush_ms_is_kept_where_the_scheduler_is_on(
     world: World, clock: VirtualClock
 ) -> None:

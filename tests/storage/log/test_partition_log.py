@@ -286,11 +286,16 @@ def test_flush_moves_the_recovery_point_and_syncs_no_more_than_it_must(world: Wo
     assert world.files.read(DIRECTORY / "leader-epoch-checkpoint") == b"0\n1\n0 0\n"
 
 
-def test_flush_messages_syncs_before_the_answer() -> None:
+def test_flush_messages_asks_for_a_flush_and_does_not_sync_on_the_loop() -> None:
     world = World(small(flush_messages=3))
-    for offset, point in [(1, 0), (2, 0), (3, 3), (4, 3)]:
+    syncs = world.files.syncs
+    for is_due in (False, False, True, True):
         world.append()
-        assert (world.log.end_offset, world.log.recovery_point) == (offset, point)
+        assert world.log.is_flush_due == is_due
+    assert world.flush_due == [3, 4]
+    assert (world.log.recovery_point, world.files.syncs) == (0, syncs)
+    world.log.flush(4)
+    assert not world.log.is_flush_due
 
 
 # The high watermark, transactions
