@@ -93,7 +93,10 @@ class LogState:
         self.epochs = loaded.epochs
         self.snapshots = loaded.snapshots
         self._producers = loaded.producers
-        self.is_touched = self.is_touched or loaded.producers is not None
+        if loaded.producers is not None:
+            # It was recovered: what the process before left unsynced is this one's to sync.
+            self.names_changed = True
+            self.is_touched = True
         active = self.segment_list.active
         self.tip = Tip(loaded.end_offset, active, active.size)
         self.log_start_offset = loaded.log_start_offset

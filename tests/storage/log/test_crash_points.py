@@ -343,3 +343,15 @@ def test_a_directory_that_was_being_renamed_is_there_under_one_name() -> None:
             assert there == new or not done
             log = opened(world, there)
             assert [record.timestamp for record in records_in(log)] == story.written
+
+
+def test_names_that_a_killed_process_left_unsynced_are_synced_before_the_point_moves() -> None:
+    story = Story()
+    story.append(3)
+    story.flush()
+    story.log.roll()
+    story.append(3)  # of the same epoch, or its file would have the directory synced
+    story.world.kill()
+    story.flush()
+    for seed in range(20):
+        assert restarted(story.world, seed).log.end_offset == 6
