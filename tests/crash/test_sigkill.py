@@ -64,9 +64,16 @@ class Writer:
         while not self._enough.is_set():
             value = f"{self._name}:{number}".encode()
             filler = b"." * (number * 37 % 700)
-            self._producer.produce(
-                TOPIC, value + filler, partition=number % PARTITIONS, on_delivery=self._delivered
-            )
+            try:
+                self._producer.produce(
+                    TOPIC,
+                    value + filler,
+                    partition=number % PARTITIONS,
+                    on_delivery=self._delivered,
+                )
+            except BufferError:  # the broker is away, and the client's queue full
+                self._producer.poll(0.05)
+                continue
             number += 1
             if number % 50 == 0:
                 self._producer.poll(0.002)
