@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol, TypeAlias, cast
@@ -60,6 +61,9 @@ a first minute:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names that the terminal has no letters for
+            stream.reconfigure(errors="backslashreplace")
     try:
         return _run(arguments)
     except SystemExit as end:  # argparse: --help, --version, wrong usage
