@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
-from odradek.seams.files import Buffer, File, Files, Path
+from odradek.seams.files import Buffer, File, Files, Path, WouldBlock
 from odradek.storage.errors import CorruptRecords
 from odradek.storage.log.index_builder import IndexBuilder
 from odradek.storage.log.index_file import CorruptIndex
@@ -196,7 +196,11 @@ class Segment:
             )
         return self._transaction_index
 
-    def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+    def _load_indexes(self, *, nowait: bool = False) -> tuple[OffsetIndex, TimeIndex]:
+        """Open both; make them anew, from the headers, if one is missing or makes no sense.
+
+        That takes long for a large segment: with `nowait` WouldBlock is raised instead.
+        """
         size, file = self.size, self.file
         with _opening:
             self._check_open()
@@ -207,6 +211,10 @@ class Segment:
                     offset_index.load(size)
                     time_index.load(size)
                 except (CorruptIndex, FileNotFoundError) as error:
+                    if nowait:
+                        offset_index.close()
+                        time_index.close()
+                        raise WouldBlock from error
                     _log.warning("the indexes of %s are made anew: %s", self, error)
                     builder = self._build_indexes(file, size)
                     offset_index.open_raw()
@@ -319,20 +327,26 @@ class Segment:
     def locate(self, offset: int, *, nowait: bool = False) -> Located | None:
         """The first batch that ends at or past `offset`, None if the segment ends before.
 
-        `nowait` is for the loop: WouldBlock if the headers are not in memory.
+        `nowait` is for the loop: WouldBlock if the headers are not in memory, or so many would have
+        to be read as when an index is of no use.
         """
         tail = self._tail
         if tail and offset >= tail[0].base_offset:
             slot = bisect_left(tail, (offset,))
             return tail[slot] if slot < len(tail) else None
         size = self.size
-        entry_offset, position = self.offset_index.lookup(offset, mapped=nowait)
+        index = self._offset_index
+        if index is None:
+            index, _ = self._load_indexes(nowait=nowait)
+        entry_offset, position = index.lookup(offset, mapped=nowait)
         if position:
             try:
                 return locate(
                     self.file, offset, position, size, nowait=nowait, ends_at=entry_offset
                 )
             except CorruptRecords as error:
+                if nowait:
+                    raise WouldBlock from error
                 _log.warning("the offset index of %s is of no use: %s", self, error)
         return locate(self.file, offset, 0, size, nowait=nowait)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.seams.files import Path
+from odradek.seams.files import Path, WouldBlock
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.transaction_index import AbortedTransaction
@@ -183,6 +183,21 @@ def test_indexes_are_made_anew(
         sealed.locate(29)
         world.append(idempotent(7, 30))
         check_indexes(world)
+
+
+@pytest.mark.parametrize("damage", ["missing", "spoiled"])
+def test_an_index_of_no_use_is_dealt_with_off_the_loop(world: World, damage: str) -> None:
+    world.log.close(True)
+    if damage == "missing":
+        world.files.remove(path(0, "index"))
+    else:
+        spoil(world, path(0, "index"), 6)
+    log = world.open(clean=True)
+    with pytest.raises(WouldBlock):
+        log.read(1, 100, limit=30, nowait=True)
+    assert log.read(1, 100, limit=30).base_offset == 1
+    if damage == "missing":
+        assert log.read(1, 100, limit=30, nowait=True).base_offset == 1
 
 
 def test_producers_come_from_the_latest_good_snapshot(world: World) -> None:
