@@ -36,8 +36,13 @@ class DirectoryLogs:
         """Logs under way into this directory: placement counts them."""
         self.loaded = False
         """Whether every log in it was opened: without that there is no clean shutdown."""
+        self.is_whole = True
+        """False once a log in it could not be opened or closed: that costs the clean mark too."""
+        self.unserved: set[TopicPartition] = set()
+        """In here, but not in `logs`: the checkpoints keep what they said of them at start."""
         self.maintenance = trio.Lock()
         """Held by whoever flushes, deletes from or renames a log here: one at a time."""
+        self._at_start: dict[Checkpoint, dict[TopicPartition, int]] = {}
         self._written: dict[Checkpoint, dict[TopicPartition, int]] = {}
         self._writing = threading.Lock()
 
@@ -47,7 +52,7 @@ class DirectoryLogs:
 
     def read_checkpoint(self, kind: Checkpoint) -> dict[TopicPartition, int]:
         """At start; also what later writes are compared with."""
-        offsets = self.directory.read_checkpoint(kind)
+        offsets = self._at_start[kind] = self.directory.read_checkpoint(kind)
         self._written[kind] = dict(offsets)
         return offsets
 
@@ -67,7 +72,9 @@ class DirectoryLogs:
 
     def _write(self, kind: Checkpoint) -> None:
         value = VALUES[kind]
-        offsets = {
+        at_start = self._at_start.get(kind, {})
+        offsets = {name: at_start[name] for name in self.unserved.copy() if name in at_start}
+        offsets |= {
             name: offset
             for name, log in self.logs.copy().items()  # changed by the loop meanwhile
             if (offset := value(log)) is not None

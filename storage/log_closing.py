@@ -6,13 +6,14 @@
 3. the mark of the clean shutdown.
 
 A crash before 3 leaves no mark: the next start scans past the recovery points of the last
-checkpoint, which never promise more than was synced. A log that cannot be closed, or a directory
-that was not loaded to its end, costs the mark: then step 2 is all there is.
+checkpoint, which never promise more than was synced. A log that cannot be opened or closed, or a
+directory that was not loaded to its end, costs the mark: then step 2 is all there is.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import trio
 
@@ -34,7 +35,7 @@ async def close(home: DirectoryLogs, offload: Offload, workers: int, *, broker_e
 
     def finish() -> None:
         home.write_checkpoints()
-        if home.loaded:
+        if home.loaded and home.is_whole:
             directory.write_clean_mark(broker_epoch)
 
     try:
@@ -52,7 +53,7 @@ async def _close_all(home: DirectoryLogs, offload: Offload, workers: int) -> boo
     async def work() -> None:
         nonlocal good
         for chunk in chunks:
-            if not await offload.run(_close, chunk, lane=home.directory.lane):
+            if not await offload.run(close_logs, chunk, lane=home.directory.lane):
                 good = False
 
     async with trio.open_nursery() as nursery:
@@ -61,7 +62,8 @@ async def _close_all(home: DirectoryLogs, offload: Offload, workers: int) -> boo
     return good
 
 
-def _close(logs: list[PartitionLog]) -> bool:
+def close_logs(logs: Sequence[PartitionLog]) -> bool:
+    """In a thread: close them cleanly, tell of those that cannot be; whether all could."""
     good = True
     for each in logs:
         if each.failure is not None:  # it was fenced: what it last wrote may not be whole

@@ -12,6 +12,7 @@ worth its start.
 | found | done |
 |---|---|
 | `topic-partition` | opened; scanned past its recovery point if there was no clean mark |
+| one that makes no sense | left, and offline by itself; no clean mark at the end |
 | `…-delete`, `….delete` | removed after `file.delete.delay.ms` |
 | `…-stray` | left for the operator |
 | `…-future`, `….move` | left: an unfinished move between directories |
@@ -23,12 +24,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 import trio
 
+from odradek.protocol.errors import KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
@@ -41,6 +44,7 @@ from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import NoDescriptors
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.partition_metadata import CorruptMetadata
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +140,15 @@ def agreed_epoch(marks: Sequence[CleanMark | None], directories: int) -> int:
     return -1 if epoch is None else epoch
 
 
+class Damaged(NamedTuple):
+    """A log that is there and cannot be opened."""
+
+    reason: str
+
+
+Adopt = Callable[[DirectoryLogs, TopicPartition, PartitionLog | Damaged], Awaitable[None]]
+
+
 @dataclass(frozen=True, slots=True)
 class Opener:
     """Opens logs with what they all need."""
@@ -225,11 +238,9 @@ class Loading:
         self._config_for = config_for
         self._workers = workers
 
-    async def run(
-        self, adopt: Callable[[DirectoryLogs, TopicPartition, PartitionLog], None]
-    ) -> None:
-        """Survey, then open; `adopt` gets each log on the loop. A failure takes the directory
-        offline."""
+    async def run(self, adopt: Adopt) -> None:
+        """Survey, then open; `adopt` gets each log on the loop. A failure of the disk takes the
+        directory offline, damage of one log only that."""
         directory = self._home.directory
         try:
             found = await self._offload.run(
@@ -251,11 +262,7 @@ class Loading:
         except OSError as error:
             directory.report(error, undone=True)
 
-    async def _open_all(
-        self,
-        found: Survey,
-        adopt: Callable[[DirectoryLogs, TopicPartition, PartitionLog], None],
-    ) -> None:
+    async def _open_all(self, found: Survey, adopt: Adopt) -> None:
         # A log to be scanned is a call of its own; cleanly closed ones cost less than a call does.
         size = CHUNK if found.clean else 1
         live = self.found.live
@@ -270,7 +277,7 @@ class Loading:
                     self._open, found, wanted, lane=self._home.directory.lane
                 )
                 for name, each in opened:
-                    adopt(self._home, name, each)
+                    await adopt(self._home, name, each)
 
         async with trio.open_nursery() as nursery:
             for _ in range(self._workers):
@@ -278,10 +285,11 @@ class Loading:
 
     def _open(
         self, found: Survey, wanted: Sequence[tuple[TopicPartition, LogConfig]]
-    ) -> list[tuple[TopicPartition, PartitionLog]]:
-        """In a thread: as many as can be opened. What went wrong is told to the directory."""
+    ) -> list[tuple[TopicPartition, PartitionLog | Damaged]]:
+        """In a thread: as many as can be opened. What went wrong with the disk is told to the
+        directory."""
         directory = self._home.directory
-        opened: list[tuple[TopicPartition, PartitionLog]] = []
+        opened: list[tuple[TopicPartition, PartitionLog | Damaged]] = []
         for name, config in wanted:
             try:
                 opened.append((name, self._opener.load(self._home, found, name, config)))
@@ -290,8 +298,10 @@ class Loading:
             except OSError as error:
                 directory.report(error)
             except Exception as error:
-                log.error("%s could not be opened", directory.path_of(*name), exc_info=error)
-                directory.fail(error)
+                path = directory.path_of(*name)
+                expected = isinstance(error, (CorruptMetadata, KafkaError))
+                log.error("%s is offline: %s", path, error, exc_info=None if expected else error)
+                opened.append((name, Damaged(f"{path} could not be opened: {error}")))
             if directory.failed or self.exhausted is not None:
                 break
         return opened

@@ -8,7 +8,8 @@ the lane of its directory. Every log is in exactly one directory, and goes with 
 - A directory that meets an I/O error (`directories/failure.py`) is taken offline as a whole: its
   logs raise LogFailed from then on, the others go on. When none is left, or the metadata directory
   failed, `all_failed` is set, and the node has to end.
-- A partition found in two directories is served from neither until somebody removes one.
+- A partition found in several directories is served from none until one alone is left.
+- A log that makes no sense (`partition.metadata` is damaged) is offline by itself.
 
 In which order things become durable:
 
@@ -56,6 +57,7 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata
 from odradek.storage.log_flushing import Flushing
 from odradek.storage.log_housekeeping import Intervals
+from odradek.storage.log_loading import Damaged
 from odradek.storage.log_removal import Leaving, Removals, rename_away
 
 __all__ = ["Intervals", "LogManager"]
@@ -167,7 +169,7 @@ class LogManager:
     async def load(self) -> None:
         """Open all logs there are; recovers what was not closed cleanly. Once, before all else.
 
-        A log that cannot be opened takes its directory offline. Raises NoDirectory where there are
+        A disk that fails takes its directory offline, a log that makes no sense only itself. Raises NoDirectory where there are
         too few file descriptors.
         """
         self._token = trio.lowlevel.current_trio_token()
@@ -204,26 +206,54 @@ class LogManager:
                 home.directory, path, self._config_for(topic).file_delete_delay_ms
             )
 
-    def _adopt(self, home: DirectoryLogs, name: TopicPartition, opened: PartitionLog) -> None:
-        """A log was opened at start: it is served, unless another directory has it as well."""
+    async def _adopt(
+        self, home: DirectoryLogs, name: TopicPartition, found: PartitionLog | Damaged
+    ) -> None:
+        """A log was found at start: it is served if it is whole, and in no other directory."""
+        opened = found if isinstance(found, PartitionLog) else None
         if home.directory.failed:
-            self._fence(name, opened, _offline_reason(home.directory))
-        elif name in self._logs:
-            self._duplicate(name, self._logs.pop(name), opened)
+            reason = _offline_reason(home.directory)
+            if opened is not None:
+                opened.fail(LogFailed(reason))
+            if name not in self._logs:
+                self._offline[name] = Offline(reason, None if opened is None else opened.topic_id)
+        elif isinstance(found, Damaged):
+            home.is_whole = False
+            await self._withhold(home, name, None, found.reason)
+        elif name in self._logs or name in self._offline:
+            await self._withhold(home, name, found, f"{name} is in {found.directory}")
         else:
-            home.logs[name] = self._logs[name] = opened
+            home.logs[name] = self._logs[name] = found
 
-    def _duplicate(self, name: TopicPartition, one: PartitionLog, other: PartitionLog) -> None:
-        """Which of the two is right cannot be known here: neither is served."""
-        reason = (
-            f"{name} is in {one.directory} and in {other.directory}: stop the broker and remove "
-            f"the older one (a move between directories was cut short)"
-        )
-        log.error("%s", reason)
-        self._offline[name] = Offline(reason, one.topic_id or other.topic_id)
-        del self._homes[one.directory.parent].logs[name]
-        for each in (one, other):
-            each.close(clean=True)
+    async def _withhold(
+        self, home: DirectoryLogs, name: TopicPartition, found: PartitionLog | None, reason: str
+    ) -> None:
+        """It is not served; nor are its copies, for which of them is right cannot be known here."""
+        copies = [] if found is None else [(home, found)]
+        home.unserved.add(name)
+        topic_id = None if found is None else found.topic_id
+        other = self._logs.pop(name, None)
+        if other is not None:
+            its_home = self._homes[other.directory.parent]
+            del its_home.logs[name]
+            its_home.unserved.add(name)
+            copies.append((its_home, other))
+            topic_id = topic_id or other.topic_id
+            reason += (
+                f" and in {other.directory}: stop the broker and remove the older one "
+                f"(a move between directories was cut short)"
+            )
+        lost = self._offline.get(name)
+        if lost is not None:
+            topic_id = topic_id or lost.topic_id
+            reason += f"; {lost.reason}"
+        if copies:
+            log.error("%s", reason)
+        self._offline[name] = Offline(reason, topic_id)
+        for its_home, copy in copies:
+            lane = its_home.directory.lane
+            if not await self.offload.run(log_closing.close_logs, (copy,), lane=lane):
+                its_home.is_whole = False
 
     def _fence(self, name: TopicPartition, which: PartitionLog, reason: str) -> None:
         which.fail(LogFailed(reason))
@@ -362,32 +392,47 @@ class LogManager:
         *,
         keep: bool,
     ) -> list[tuple[DirectoryLogs, Leaving]]:
-        """Rename and forget; durable, and out of the checkpoints, when this returns."""
-        leaving: dict[Path, list[Leaving]] = {}
-        taken: list[TopicPartition] = []
-        for name in partitions:
-            while (other := self._busy.get(name)) is not None:
-                await other.wait()
-            which = self._logs.pop(name, None)
-            if which is None:
-                continue
+        """Rename and forget; durable, and out of the checkpoints, when this returns.
+
+        All names are claimed between two awaits, when none is busy: who waits holds none. From
+        there on it is not cancelled.
+        """
+        wanted = dict.fromkeys(partitions)
+        while busy := [self._busy[name] for name in wanted if name in self._busy]:
+            await busy[0].wait()
+        taken = [name for name in wanted if name in self._logs]
+        done = trio.Event()
+        self._busy |= dict.fromkeys(taken, done)
+        gone: list[tuple[DirectoryLogs, Leaving]] = []
+        try:
+            leaving = self._forget(taken, new_name, keep=keep)
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    for home, group in leaving.items():
+                        nursery.start_soon(self._rename_away, home, group, gone)
+        finally:
+            for name in taken:
+                del self._busy[name]
+            done.set()
+        return gone
+
+    def _forget(
+        self,
+        names: Iterable[TopicPartition],
+        new_name: Callable[[str, int, UUID], str],
+        *,
+        keep: bool,
+    ) -> dict[DirectoryLogs, list[Leaving]]:
+        leaving: dict[DirectoryLogs, list[Leaving]] = {}
+        for name in names:
+            which = self._logs.pop(name)
             home = self._homes[which.directory.parent]
             del home.logs[name]
             if not keep:
                 which.fail(LogFailed(f"{name} is deleted"))
             path = home.directory.path / new_name(*name, self._entropy.uuid())
-            leaving.setdefault(home.directory.path, []).append(Leaving(which, path, keep))
-            self._busy[name] = trio.Event()
-            taken.append(name)
-        gone: list[tuple[DirectoryLogs, Leaving]] = []
-        try:
-            async with trio.open_nursery() as nursery:
-                for path, group in leaving.items():
-                    nursery.start_soon(self._rename_away, self._homes[path], group, gone)
-        finally:
-            for name in taken:
-                self._busy.pop(name).set()
-        return gone
+            leaving.setdefault(home, []).append(Leaving(which, path, keep))
+        return leaving
 
     async def _rename_away(
         self,

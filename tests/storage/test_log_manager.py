@@ -8,11 +8,13 @@ import pytest
 import trio
 import trio.testing
 
+from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.errors import NoDirectory
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DiskFull, InconsistentTopicId, LogFailed, NoDescriptors
+from odradek.storage.log import partition_metadata
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log_manager import Intervals
 from odradek.testing.virtual_clock import VirtualClock
@@ -240,7 +242,80 @@ async def test_a_partition_in_two_directories_is_served_from_neither(
         assert contents(log) == ["in a"]
 
 
+C = Path("/c")
+
+
+async def test_nor_from_a_third(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(paths=(A, B, C))
+    async with world.running() as manager:
+        for number in range(3):
+            log = await manager.create("t", number, ONE)
+            append(log, "a", "b")
+            log.advance_log_start(1, "asked to")
+    for home, number in ((B, 1), (C, 2)):
+        world.files.rename(home / f"t-{number}", home / "t-0")
+        path = home / STARTS
+        world.files.write_new(path, world.files.read(path).replace(f"t {number}".encode(), b"t 0"))
+    async with world.running() as manager:
+        assert manager.logs() == ()
+        with pytest.raises(LogFailed, match=r"t-0 is in /./t-0; t-0 is in /./t-0 and in /./t-0"):
+            manager.get("t", 0)
+        caplog.clear()
+    assert all(MARK in world.names(home) for home in (A, B, C))
+    for home in (B, C):
+        world.files.remove_tree(home / "t-0")
+    async with world.running() as manager:
+        (log,) = manager.logs()
+        assert (log.log_start_offset, contents(log)) == (1, ["b"])
+
+
+async def test_a_copy_that_cannot_be_closed_is_no_reason_not_to_start(world: World) -> None:
+    async with world.running() as manager:
+        append(await manager.create("t", 0, ONE), "in a")
+        append(await manager.create("t", 1, ONE), "in b")
+    world.files.rename(B / "t-1", B / "t-0")
+    for home in (A, B):
+        world.files.remove(home / MARK)  # so that closing has something to sync
+    world.disk.fail("/a/t-0/*.log", operations={"sync"})
+    async with world.running() as manager:
+        assert manager.logs() == ()
+        assert [directory.failed for directory in manager.directories.all] == [True, False]
+    assert MARK in world.names(B)
+
+
 # Deleting
+
+
+async def test_who_is_cancelled_while_deleting_leaves_no_name_busy(world: World) -> None:
+    names = [TopicPartition("t", number) for number in range(3)]
+    async with world.running() as manager:
+        for name in names:
+            await manager.create(*name, ONE)
+        async with trio.open_nursery() as nursery:
+            async with manager.homes()[0].maintenance:
+                nursery.start_soon(manager.delete, names[2])
+                await trio.testing.wait_all_tasks_blocked()
+                with trio.CancelScope() as scope:
+                    scope.cancel()
+                    await manager.delete(*names)
+        with trio.fail_after(5):
+            await manager.delete(*names)
+            for name in names:
+                await manager.create(*name, TWO)
+
+
+async def test_deletions_that_overlap_do_not_wait_for_each_other(world: World) -> None:
+    names = [TopicPartition("t", number) for number in range(3)]
+    async with world.running() as manager:
+        for name in names:
+            await manager.create(*name, ONE)
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(manager.delete, names[0], names[1], names[0])
+                nursery.start_soon(manager.delete, names[1], names[0])
+                nursery.start_soon(manager.delete, names[2], names[1])
+        assert manager.logs() == ()
+        assert len(manager.removals) == 3
 
 
 async def test_a_deleted_log_makes_room_for_its_name_and_is_removed_later(
@@ -411,17 +486,58 @@ async def test_a_full_disk_at_a_checkpoint_changes_nothing(world: World) -> None
         assert "t 0 1" in world.read(A / RECOVERY)
 
 
-async def test_a_log_that_cannot_be_opened_takes_its_directory_offline(world: World) -> None:
+async def test_a_damaged_log_is_offline_and_nothing_else(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     async with world.running() as manager:
         for number in range(4):
-            append(await manager.create("t", number, ONE), str(number))
-    world.files.write_new(B / "t-1" / "partition.metadata", b"garbage")
+            append(await manager.create("t", number, ONE), str(number), "and more")
+        damaged = manager.get("t", 1)
+        assert damaged is not None
+        damaged.advance_log_start(1, "asked to")
+    metadata = B / "t-1" / "partition.metadata"
+    before = world.files.read(metadata)
+    world.files.write_new(metadata, b"garbage")
+    caplog.clear()
     async with world.running() as manager:
-        assert [directory.failed for directory in manager.directories.all] == [False, True]
-        assert [log.partition for log in manager.logs()] == [0, 2]
-        for number in (1, 3):
-            with pytest.raises(LogFailed):
-                manager.get("t", number)
+        assert not any(directory.failed for directory in manager.directories.all)
+        assert sorted(log.partition for log in manager.logs()) == [0, 2, 3]
+        with pytest.raises(LogFailed, match="/b/t-1 could not be opened"):
+            manager.get("t", 1)
+        with pytest.raises(LogFailed):
+            await manager.create("t", 1, ONE, is_new=False)
+    (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert "/b/t-1 is offline" in line.getMessage()
+    assert line.exc_info is None
+    assert MARK in world.names(A)
+    assert MARK not in world.names(B)
+    world.files.write_new(metadata, before)
+    async with world.running() as manager:
+        mended = manager.get("t", 1)
+        assert mended is not None
+        assert mended.log_start_offset == 1  # what was deleted stays deleted
+
+
+async def test_so_is_one_that_an_error_of_ours_keeps_from_opening(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world.running() as manager:
+        await manager.create("t", 0, ONE)
+        await manager.create("u", 0, TWO)
+
+    def broken(data: bytes) -> None:
+        raise ZeroDivisionError
+
+    real = partition_metadata.parse_metadata
+    monkeypatch.setattr(
+        partition_metadata,
+        "parse_metadata",
+        lambda data: broken(data) if data.endswith(uuid_to_text(ONE).encode()) else real(data),
+    )
+    async with world.running() as manager:
+        assert [log.topic for log in manager.logs()] == ["u"]
+        assert manager.offline == (TopicPartition("t", 0),)
+    assert "ZeroDivisionError" in caplog.text
 
 
 async def test_a_directory_that_cannot_be_read_at_start_is_offline(world: World) -> None:
