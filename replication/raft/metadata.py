@@ -29,6 +29,7 @@ from uuid import UUID
 
 import trio
 
+from odradek.protocol.errors import KafkaError
 from odradek.protocol.records.control import ControlType
 from odradek.protocol.schemas.serde import encode_metadata_record
 from odradek.replication.controller.brokers import register_controller
@@ -45,7 +46,7 @@ from odradek.replication.controller.image import (
     MetadataDelta,
     MetadataImage,
 )
-from odradek.replication.controller.operations import MAX_RECORDS, Plan
+from odradek.replication.controller.operations import Plan
 from odradek.replication.raft.bootstrap import (
     activation_records,
     format_directory,
@@ -69,7 +70,7 @@ from odradek.replication.raft.state import (
 from odradek.replication.raft.voters import Voter, VoterEndpoint
 from odradek.seams import Seams
 from odradek.seams.files import Path
-from odradek.storage.errors import LogFailed
+from odradek.storage.errors import DiskFull, LogFailed
 
 log = logging.getLogger("odradek.metadata")
 
@@ -282,7 +283,7 @@ class Metadata:
             min_insync_replicas=self._min_insync_replicas,
         )
         if records:
-            self._append_batch(records, in_transaction=in_transaction)
+            self._append(records, in_transaction=in_transaction)
         if metadata_version(self._newest.features) >= CONTROLLER_REGISTRATION:
             self._append(register_controller(self._newest, self._controller()).records)
         await self._commit_up_to(self._log.end_offset)
@@ -308,7 +309,8 @@ class Metadata:
         """
         self._check_leads()
         plan = operation(self._newest)
-        self._append(plan.records)
+        if plan.records:
+            self._append(plan.records)
         await self._commit_up_to(self._newest.offset + 1)
         return plan.result
 
@@ -316,15 +318,12 @@ class Metadata:
         """Commit records decided elsewhere; the offset of the last one."""
         return await self.perform(lambda image: Plan(records, image.offset + len(records)))
 
-    def _append(self, records: Sequence[Any]) -> None:
-        """Apply and append, in batches of as many records as Kafka puts in one.
+    def _append(self, records: Sequence[Any], *, in_transaction: bool = False) -> None:
+        """Apply and append, in one batch: all of it or, if this raises, nothing.
 
-        Records are applied first: what contradicts the state (a bug of ours) must not be written.
+        How many records a client may cause is what the operations bound. They are applied first:
+        what contradicts the state (a bug of ours) must not be written.
         """
-        for start in range(0, len(records), MAX_RECORDS):
-            self._append_batch(records[start : start + MAX_RECORDS])
-
-    def _append_batch(self, records: Sequence[Any], *, in_transaction: bool = False) -> None:
         replay = Replay(self._newest, keep_records=True, in_transaction=in_transaction)
         for record in records:
             replay.apply(record)
@@ -360,7 +359,9 @@ class Metadata:
         end = self._log.end_offset
         try:
             await self._blocking(self._log.flush)
-        except (OSError, LogFailed) as error:
+        except DiskFull:
+            raise  # nothing is lost: the next flush does it all
+        except Exception as error:
             self._fail(error)
             raise
         await self._carry_out(self._quorum.durable(self.node_id, end))
@@ -417,7 +418,10 @@ class Metadata:
             if self._snapshot_is_due():
                 try:
                     await self.take_snapshot()
-                except OSError as error:  # the log has all of it: the next try may find more space
+                except (
+                    OSError,
+                    KafkaError,
+                ) as error:  # the log has all of it: the next try may find more space
                     log.error("no snapshot of the metadata in %s: %s", self._directory, error)
 
     def _snapshot_is_due(self) -> bool:
@@ -449,8 +453,19 @@ class Metadata:
             raise
         self._bytes_since_snapshot -= covered
         self._last_snapshot_at = self._seams.clock.monotonic()
-        self._log.prune(self._seams.clock.wall_ms())
+        await self._prune()
         return snapshot
+
+    async def _prune(self) -> None:
+        """Not beside a flush, which would sync what is removed; appends may go on meanwhile."""
+        now_ms = self._seams.clock.wall_ms()
+        with trio.CancelScope(shield=True):
+            async with self._flushing:
+                if self.failure is not None:
+                    return
+                dropped = await self._blocking(self._log.superseded, now_ms)
+                self._log.forget(dropped, now_ms)
+                await self._blocking(self._log.remove, dropped, now_ms)
 
     # Ending
 

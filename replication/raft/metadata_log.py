@@ -164,26 +164,30 @@ class MetadataLog:
     def committed(self, high_watermark: int) -> None:
         self._log.advance_high_watermark(high_watermark)
 
-    def prune(self, now_ms: int) -> list[SnapshotId]:
-        """Drop the oldest snapshots that retention does not keep, and segments below what is left.
+    # Retention, in three steps; none beside a flush
 
-        The newest snapshot always stays. The log's start moves before a snapshot goes, so that at
-        any crash what is left of the log follows on a snapshot.
-        """
-        dropped = snapshots_to_drop(
+    def superseded(self, now_ms: int) -> list[SnapshotId]:
+        """The oldest snapshots, that retention does not keep; the newest always stays. Blocks."""
+        return snapshots_to_drop(
             [(each, self.snapshots.sizes[each], self.timestamp_ms(each)) for each in self._ids()],
             log_bytes=self._log.size_bytes,
             now_ms=now_ms,
             settings=self._settings,
         )
+
+    def forget(self, dropped: Sequence[SnapshotId], now_ms: int) -> None:
+        """The log's start moves past the `dropped`, before they go: at any crash what is left of the
+        log follows on a snapshot. On the loop, as appends."""
         if dropped:
             start = self.snapshots.ids[len(dropped)].end_offset
             self._log.advance_log_start(start, "snapshot")
             self._log.delete_expired(now_ms)
-            for snapshot in dropped:
-                self.snapshots.remove(snapshot)
+
+    def remove(self, dropped: Sequence[SnapshotId], now_ms: int) -> None:
+        """Unlink them, and the segments that are due. Blocks."""
+        for snapshot in dropped:
+            self.snapshots.remove(snapshot)
         self._log.remove_deleted(now_ms)
-        return dropped
 
     def _ids(self) -> list[SnapshotId]:
         return list(self.snapshots.ids)

@@ -11,9 +11,12 @@ from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.controller.operations import MAX_RECORDS, Plan
 from odradek.replication.raft.errors import BatchTooLarge, NotController
 from odradek.replication.raft.metadata import Metadata
+from odradek.storage.errors import DiskFull, LogFailed
+from odradek.testing.virtual_disk import UNLIMITED_BYTES
 from odradek.testing.virtual_files import VirtualFiles
 from odradek.testing.virtual_world import VirtualNode
 from tests.replication.raft.nodes import (
+    ROOT,
     configs,
     log_of,
     metadata_on,
@@ -120,14 +123,48 @@ async def test_records_too_large_for_a_batch_are_not_written() -> None:
     assert configs(metadata.image) == {"a": "1"}
 
 
-async def test_very_many_records_go_in_several_batches() -> None:
+async def test_very_many_records_go_in_one_batch() -> None:
     node = new_node()
     metadata = await started(node)
     seen: list[int] = []
     metadata.subscribe(lambda delta: seen.append(len(delta.records)))
-    await metadata.commit([new_topic(number) for number in range(MAX_RECORDS + 1)])
-    assert seen == [MAX_RECORDS, 1]
-    assert [len(batch) for batch in log_of(node.files)[-2:]] == [MAX_RECORDS, 1]
+    count = MAX_RECORDS + 1  # more than clients may cause: a broker's start, say
+    await metadata.commit([new_topic(number) for number in range(count)])
+    assert seen == [count]
+    assert [len(batch) for batch in log_of(node.files)[-1:]] == [count]
+
+
+async def test_of_very_many_records_that_find_no_room_none_is_published() -> None:
+    records = [new_topic(number) for number in range(MAX_RECORDS + 1)]
+    sizes = []
+    for node in (new_node(), new_node()):
+        metadata = await started(node)
+        mount = node.files.disk.mount_of(ROOT)
+        before = mount.used_bytes
+        if not sizes:
+            await metadata.commit(records)
+            sizes.append(mount.used_bytes - before)
+    mount.capacity_bytes = before + sizes[0] - 1
+    with pytest.raises(DiskFull):
+        await metadata.commit(records)
+    mount.capacity_bytes = UNLIMITED_BYTES
+    await metadata.commit([set_config("a")])
+    assert metadata.image.topics_by_name == {}
+
+
+async def test_a_flush_that_breaks_in_whatever_way_is_final() -> None:
+    node = new_node()
+    metadata = await started(node)
+
+    def broken() -> None:
+        raise ValueError("closed")
+
+    metadata._log.flush = broken  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="closed"):
+        await metadata.commit([set_config("a")])
+    assert metadata.failed.is_set()
+    with pytest.raises(LogFailed):
+        await metadata.commit([set_config("b")])
 
 
 # Together

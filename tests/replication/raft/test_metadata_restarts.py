@@ -26,6 +26,7 @@ from odradek.replication.raft.metadata import Metadata
 from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
 from odradek.replication.raft.snapshots import SnapshotId, SnapshotStore
 from odradek.replication.raft.voters import Voter
+from odradek.storage.errors import CorruptRecords
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
 from tests.replication.raft.nodes import (
@@ -403,6 +404,47 @@ async def test_snapshots_older_than_retention_go(autojump_clock: object) -> None
     third = await metadata.take_snapshot()
     assert third is not None
     assert names(node.files, ".checkpoint") == [second.file_name, third.file_name]
+
+
+async def test_nothing_is_pruned_beside_a_flush(autojump_clock: object) -> None:
+    world = VirtualWorld()
+    node = new_node(world)
+    settings = MetadataLogSettings(segment_bytes=16_384, retention_bytes=0)
+    metadata = await started(node, settings=settings)
+    for number in range(200):
+        await metadata.commit([set_config("a", f"{number}" * 100)])
+    async with trio.open_nursery() as nursery:
+        async with metadata._flushing:
+            nursery.start_soon(metadata.take_snapshot)
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(names(node.files, ".checkpoint")) == 2
+            assert names(node.files, ".deleted") == []
+    assert len(names(node.files, ".checkpoint")) == 1
+    assert names(node.files, ".deleted") != []
+
+
+async def test_a_snapshot_that_fails_is_tried_again_later(
+    autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = VirtualWorld()
+    node = new_node(world)
+    metadata = await started(node, settings=MetadataLogSettings(snapshot_bytes=1))
+    prune = metadata._log.superseded
+
+    def failing(now_ms: int) -> list[SnapshotId]:
+        raise CorruptRecords("a snapshot's header")
+
+    metadata._log.superseded = failing  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(metadata.run)
+        await metadata.commit([set_config("a")])
+        await trio.sleep(120)
+        assert "no snapshot of the metadata" in caplog.text
+        metadata._log.superseded = prune  # type: ignore[method-assign]
+        await metadata.commit([set_config("b")])
+        await trio.sleep(120)
+        assert names(node.files, ".checkpoint")[-1].startswith(f"{metadata.image.offset + 1:020d}")
+        nursery.cancel_scope.cancel()
 
 
 # The store of snapshots
