@@ -169,7 +169,6 @@ class Broker:
             self.logs,
             lambda: self.metadata.image,
             self.node_id,
-            self.seams.offload,
             on_role=self._role_changed,
             on_gone=self._partition_gone,
         )

@@ -26,7 +26,6 @@ from odradek.replication.controller.image import (
 )
 from odradek.replication.errors import NotLeader, UnknownPartition, UnknownTopicId
 from odradek.replication.partition.partition import Partition
-from odradek.seams.offload import Offload
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
@@ -38,6 +37,8 @@ Key = tuple[str, int]
 
 SETTLE_SECONDS = 0.02
 """How long creation must have paused before logs are opened that nobody asked for."""
+SETTLE_SECONDS_MAX = 1.0
+"""How long those logs wait at most, where creation never pauses."""
 OPENED_AT_ONCE = 4
 
 
@@ -47,7 +48,6 @@ class PartitionTable:
         logs: LogManager,
         image: Callable[[], MetadataImage],
         node_id: int,
-        offload: Offload,
         *,
         on_role: Callable[[Partition], None] = lambda partition: None,
         on_gone: Callable[[str, int], None] = lambda topic, index: None,
@@ -57,7 +57,6 @@ class PartitionTable:
         self._logs = logs
         self._image = image
         self._node_id = node_id
-        self._offload = offload
         self._on_role = on_role
         self._on_gone = on_gone
         self._by_name: dict[Key, Partition] = {}
@@ -68,6 +67,7 @@ class PartitionTable:
         self._to_delete: list[Key] = []
         self._wanted = trio.Event()
         self._created_at = -inf
+        self._to_open_since = -inf
 
     # Asking
 
@@ -121,8 +121,10 @@ class PartitionTable:
         partition = self._by_id.get((topic.id, index))
         here = self._node_id in image.replicas
         if partition is None and here:
-            self._to_open[topic.name, index] = None
             self._created_at = trio.current_time()
+            if not self._to_open:
+                self._to_open_since = self._created_at
+            self._to_open[topic.name, index] = None
             self._wanted.set()
         elif partition is not None and here:
             partition.update(image)
@@ -152,8 +154,8 @@ class PartitionTable:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Open what was created and remove what was deleted, until cancelled.
 
-        Deletions first, and all that are due in one go. Opening waits until creation pauses, for
-        the same disk and processor do both.
+        Deletions first, and all that are due in one go. Opening waits until creation pauses (not
+        for ever), for the same disk and processor do both.
         """
         task_status.started()
         while True:
@@ -163,12 +165,15 @@ class PartitionTable:
                 if self._to_delete:
                     keys, self._to_delete = self._to_delete, []
                     await self._delete(keys)
-                elif (pause := self._created_at + SETTLE_SECONDS - trio.current_time()) > 0:
+                elif (pause := self._settled_at() - trio.current_time()) > 0:
                     with trio.move_on_after(pause):
                         await self._wanted.wait()
                     self._wanted = trio.Event()
                 else:
                     await self._open_some()
+
+    def _settled_at(self) -> float:
+        return min(self._created_at + SETTLE_SECONDS, self._to_open_since + SETTLE_SECONDS_MAX)
 
     async def _open_some(self) -> None:
         """The next few of those to be opened, together."""
@@ -192,6 +197,8 @@ class PartitionTable:
             pass  # deleted meanwhile
         except KafkaError as error:
             log.warning("%s-%d is not open: %s", *key, error)
+        except Exception:  # ours, and that partition's alone
+            log.exception("%s-%d could not be opened", *key)
 
     async def _open(self, topic: str, index: int) -> Partition:
         key = (topic, index)
@@ -217,18 +224,13 @@ class PartitionTable:
         if opened is None:
             is_new = topic.id not in self._at_start
             opened = await self._logs.create(topic.name, index, topic.id, is_new=is_new)
-        while True:
-            now = self._image().topics_by_id.get(topic.id)
-            if now is None:  # deleted while the disk was waited for
-                await self._logs.delete(TopicPartition(topic.name, index))
-                raise UnknownPartition(f"{topic.name}-{index} was deleted")
-            image = now.partitions[index]
-            epoch = image.leader_epoch
-            if image.leader != self._node_id or opened.epochs.latest == epoch:
-                break
-            await self._offload.run(
-                opened.assign_epoch, epoch, opened.end_offset, lane=str(opened.directory.parent)
-            )
+        now = self._image().topics_by_id.get(topic.id)
+        if now is None:  # deleted while the disk was waited for
+            await self._logs.delete(TopicPartition(topic.name, index))
+            raise UnknownPartition(f"{topic.name}-{index} was deleted")
+        image = now.partitions[index]
+        if image.leader == self._node_id and opened.epochs.latest != image.leader_epoch:
+            opened.assign_epoch(image.leader_epoch, opened.end_offset)
         partition = Partition(opened, topic_id=topic.id, node_id=self._node_id, image=image)
         self._by_name[topic.name, index] = partition
         self._by_id[topic.id, index] = partition
@@ -239,6 +241,10 @@ class PartitionTable:
             await self._logs.delete(*(TopicPartition(*key) for key in keys))
         except LogFailed as error:
             log.warning("deleted partitions stay on a directory that is offline: %s", error)
+        except (
+            Exception
+        ):  # ours, and theirs alone: what is left of them is a stray at the next start
+            log.exception("%s could not be deleted", ", ".join(f"{name}-{n}" for name, n in keys))
         finally:
             for key in keys:
                 self._busy.pop(key).set()

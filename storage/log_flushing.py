@@ -10,19 +10,16 @@ asks again before its turn is synced once.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import trio
 
 from odradek.storage.directory_logs import DirectoryLogs
-from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_housekeeping import attempt
 
 if TYPE_CHECKING:
     from odradek.storage.log_manager import LogManager
-
-log = logging.getLogger(__name__)
 
 
 class Flushing:
@@ -74,7 +71,4 @@ class _Queue:
 
 def flush(which: PartitionLog, up_to: int) -> None:
     """In a thread. A sync that fails has taken the directory offline already."""
-    try:
-        which.flush(up_to)
-    except StorageError as error:
-        log.warning("%s could not be flushed: %s", which.directory, error)
+    attempt(which, lambda each: each.flush(up_to))

@@ -89,6 +89,8 @@ def _close(which: PartitionLog, *, clean: bool) -> None:
         which.close(clean=clean)
     except StorageError as error:
         log.warning("%s could not be closed: %s", which.directory, error)
+    except Exception as error:  # of its own making: it goes away like the others
+        log.error("%s could not be closed", which.directory, exc_info=error)
 
 
 class Removals:

@@ -742,6 +742,41 @@ async def test_a_log_broken_by_itself_is_fenced_and_the_round_goes_on(
         assert not any(directory.failed for directory in manager.directories.all)
 
 
+async def test_a_flush_that_breaks_is_its_logs_own_affair(
+    world: World, clock: VirtualClock
+) -> None:
+    world.configs["t"] = LogConfig(flush_messages=1)
+    async with world.running(housekeeping=True) as manager:
+        broken = await manager.create("t", 0, ONE)
+        good = await manager.create("t", 1, ONE)
+
+        def bug(up_to: int | None = None) -> None:
+            raise ZeroDivisionError
+
+        broken.flush = bug  # type: ignore[method-assign]
+        for each in (broken, good):
+            append(each, "a")
+        await clock.settle()
+        assert isinstance(broken.failure, ZeroDivisionError)
+        assert good.recovery_point == 1
+        append(good, "b")
+        await clock.settle()
+        assert good.recovery_point == 2
+
+
+async def test_a_log_that_cannot_be_closed_is_deleted_with_the_others(world: World) -> None:
+    async with world.running() as manager:
+        broken = await manager.create("t", 0, ONE)
+        await manager.create("t", 1, ONE)
+
+        def bug(clean: bool) -> None:
+            raise ZeroDivisionError
+
+        broken.close = bug  # type: ignore[method-assign]
+        await manager.delete(TopicPartition("t", 0), TopicPartition("t", 1))
+        assert not {"t-0", "t-1"} & {*world.names(A), *world.names(B)}
+
+
 async def test_configs_reach_the_logs(world: World) -> None:
     async with world.running() as manager:
         one, two = await manager.create("t", 0, ONE), await manager.create("u", 0, TWO)

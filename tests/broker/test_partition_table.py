@@ -1,0 +1,114 @@
+"""The table of partitions over a log manager: what follows the image, and when."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from odradek.broker.partitions import SETTLE_SECONDS, SETTLE_SECONDS_MAX, PartitionTable
+from odradek.protocol.schemas.topic_records import PartitionRecord, RemoveTopicRecord, TopicRecord
+from odradek.replication.controller.draft import apply_records
+from odradek.replication.controller.image import MetadataImage
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.log_manager import LogManager
+from odradek.testing.virtual_clock import VirtualClock
+from tests.storage.log_manager_world import ONE, TWO, UUID, World
+
+NODE = 1
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+class Cluster:
+    """An image, and the table that follows it."""
+
+    def __init__(self, logs: LogManager) -> None:
+        self.image = MetadataImage()
+        self.table = PartitionTable(logs, lambda: self.image, NODE)
+
+    def create(self, topic: str, id: UUID) -> None:
+        self._apply(
+            TopicRecord(name=topic, topic_id=id),
+            PartitionRecord(
+                partition_id=0,
+                topic_id=id,
+                replicas=(NODE,),
+                isr=(NODE,),
+                removing_replicas=(),
+                adding_replicas=(),
+                leader=NODE,
+                leader_epoch=3,
+                partition_epoch=0,
+            ),
+        )
+
+    def delete(self, id: UUID) -> None:
+        self._apply(RemoveTopicRecord(topic_id=id))
+
+    def _apply(self, *records: object) -> None:
+        delta = apply_records(self.image, records, offset=self.image.offset + 1)
+        self.image = delta.image
+        self.table.metadata_changed(delta)
+
+
+@asynccontextmanager
+async def running(clock: VirtualClock) -> AsyncIterator[tuple[Cluster, LogManager]]:
+    async with World(clock=clock).running() as logs, trio.open_nursery() as nursery:
+        cluster = Cluster(logs)
+        await nursery.start(cluster.table.run)
+        yield cluster, logs
+        nursery.cancel_scope.cancel()
+
+
+async def test_opening_waits_for_a_pause_but_not_for_ever(clock: VirtualClock) -> None:
+    async with running(clock) as (cluster, logs):
+        began = trio.current_time()
+        number = 0
+        while not logs.logs():
+            number += 1
+            cluster.create(f"t{number}", UUID(int=number))
+            await clock.run_for(SETTLE_SECONDS / 2)
+            assert trio.current_time() - began < 2 * SETTLE_SECONDS_MAX
+        assert number > 10
+        await clock.run_for(SETTLE_SECONDS_MAX)
+        assert len(logs.logs()) == number
+
+
+async def test_a_leader_begins_its_epoch(clock: VirtualClock) -> None:
+    async with running(clock) as (cluster, _):
+        cluster.create("t", ONE)
+        partition = await cluster.table.get("t", None, 0)
+        assert partition.log.epochs.latest == 3
+
+
+async def test_what_breaks_for_one_partition_is_its_own_affair(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(clock) as (cluster, logs):
+        delete, create = logs.delete, logs.create
+
+        async def broken(*names: object, **more: object) -> None:
+            raise ZeroDivisionError
+
+        cluster.create("t", ONE)
+        await cluster.table.get("t", None, 0)
+        logs.delete = broken  # type: ignore[method-assign]
+        cluster.delete(ONE)
+        await clock.run_for(1)
+        assert "t-0 could not be deleted" in caplog.text
+        logs.delete, logs.create = delete, broken  # type: ignore[method-assign, assignment]
+        cluster.create("u", TWO)
+        await clock.run_for(1)
+        assert "u-0 could not be opened" in caplog.text
+        logs.create = create  # type: ignore[method-assign]
+        cluster.create("v", UUID(int=9))
+        await clock.run_for(1)
+        assert TopicPartition("v", 0) in [
+            TopicPartition(each.topic, each.partition) for each in logs.logs()
+        ]
