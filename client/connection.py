@@ -136,11 +136,19 @@ class BrokerConnection:
         body = messages.write_request(api.key, version, values)
         await self._send(api, version, self._correlation_id(), [body])
 
+    async def aclose(self) -> None:
+        """Close; what was sent still arrives, which matters where no answer was waited for."""
+        self._fail(Unreachable(f"the connection to {self.address} was closed"))
+        await self._stream.aclose()
+
     def abort(self, why: ClientError | None = None) -> None:
-        """Close at once; whoever waits gets `why`."""
-        if self._broken is None:
-            self._broken = why or Unreachable(f"the connection to {self.address} was closed")
+        """Close at once, whatever is still on its way; whoever waits gets `why`."""
+        self._fail(why or Unreachable(f"the connection to {self.address} was closed"))
         self._stream.abort()
+
+    def _fail(self, why: ClientError) -> None:
+        if self._broken is None:
+            self._broken = why
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters.values():
             waiter.failure = self._broken

@@ -139,7 +139,7 @@ class GroupConsumer:
                 await self._leave()
         finally:
             self._joined, self._coordinator = False, None
-            self._cluster.disconnect(self)
+            await self._cluster.disconnect(self)
 
     async def _leave(self) -> None:
         member_id, self.member_id, self.generation = self.member_id, "", -1

@@ -249,11 +249,16 @@ class Cluster:
                 self._connections[key] = connection
             return connection
 
-    def disconnect(self, owner: object) -> None:
+    async def disconnect(self, owner: object) -> None:
         """Close the connections of this owner."""
         for key in [key for key in self._connections if key[1] is owner]:
-            self._connections.pop(key).abort()
             self._connecting.pop(key, None)
+            await self._connections.pop(key).aclose()
+
+    async def aclose(self) -> None:
+        """Close every connection; what was sent still arrives."""
+        for connection in self._connections.values():
+            await connection.aclose()
 
     def _take(self, row: Any) -> KafkaError | None:
         """Keep what metadata says of a topic, or return its error."""
@@ -297,10 +302,13 @@ async def open_cluster(
     addresses = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else list(bootstrap)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
+        cluster = Cluster(network, addresses, nursery, client_id=client_id, timeout_s=timeout_s)
         try:
-            yield Cluster(network, addresses, nursery, client_id=client_id, timeout_s=timeout_s)
+            yield cluster
         except Exception as error:  # out of the nursery as it is, not as a group of one
             failure = error
+        with trio.CancelScope(shield=True):  # closing does not wait
+            await cluster.aclose()
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure

@@ -186,6 +186,8 @@ async def create(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> in
         if not (args.if_not_exists and error.code == ErrorCode.topic_already_exists):
             raise
         return _say(args, f"{args.topic} is there already", {"name": args.topic, "created": False})
+    if not args.validate_only:
+        await _visible(cluster, made.name)
     shape = f"{made.partitions} partitions, replication factor {made.replication_factor}"
     verb = "could be created" if args.validate_only else "created"
     row = {
@@ -305,6 +307,19 @@ async def _known(cluster: Cluster, names: Iterable[str]) -> list[Topic]:
     if missing:
         raise CommandFailed(f"topic {missing[0]} does not exist")
     return [cluster.topics[name] for name in wanted]
+
+
+async def _visible(cluster: Cluster, name: str) -> None:
+    """Wait until brokers know the topic, so that the next command finds it.
+
+    A change is acknowledged when the controller has it; brokers learn of it a little later.
+    """
+
+    async def attempt() -> None:
+        for partition in (await cluster.topic(name)).partitions:
+            await cluster.leader(name, partition)
+
+    await cluster.retrying(attempt)
 
 
 async def _description(cluster: Cluster, topic: Topic) -> dict[str, Any]:

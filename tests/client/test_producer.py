@@ -195,9 +195,13 @@ async def test_acks_0_waits_for_nobody() -> None:
         return answer
 
     options = ProducerOptions(acks=0, idempotent=False)
-    async with producing(script, options) as (_, producer):  # type: ignore[arg-type]
-        assert await producer.send("t", b"x") == -1
-        with trio.fail_after(2):
+    async with scripted_broker(script, topics={"t": 1}) as broker:
+        async with (
+            open_cluster(TcpNetwork(), [broker.address]) as cluster,
+            open_producer(cluster, RealClock(), RealEntropy(), options) as producer,
+        ):
+            assert await producer.send("t", b"x") == -1
+        with trio.fail_after(2):  # it arrives, though the connection was closed right after
             await arrived.wait()
     assert log.appended[0][2] == [b"x"]
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,8 @@ from tests.interop.broker_process import BrokerProcess
 from tests.interop.odradek_process import start_odradek
 from tests.interop.real_kafka import start_kafka
 
+PATIENCE_S = 60.0
+
 
 @pytest.fixture(scope="session")
 def cli_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
@@ -28,6 +32,18 @@ def cli_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProce
     start: Callable[..., BrokerProcess] = start_kafka if kafka else start_odradek
     with start(tmp_path_factory.mktemp("cli-broker"), log_dir_count=2) as broker:
         yield broker
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """Ctrl-C for a command that does not end: its exit code then fails the test."""
+    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(frozen=True)
@@ -68,7 +84,7 @@ class CommandLine:
         assert os.write(writing, stdin) == len(stdin), "more than a pipe holds"
         os.close(writing)
         self._capture.readouterr()
-        with self._monkeypatch.context() as patch:
+        with self._monkeypatch.context() as patch, interrupted_after(PATIENCE_S):
             patch.setattr(terminal, "STDIN", reading)
             ended = main(words)
         os.close(reading)

@@ -6,17 +6,28 @@ from tests.broker.cli.conftest import CommandLine
 from tests.interop.broker_process import BrokerProcess, deadline
 
 
+def described(
+    odradek: CommandLine, topic: str, *words: str, retention: str
+) -> dict[str, tuple[str, str]]:
+    """Value and source of a topic's configs, once retention.ms is what it was set to."""
+    with deadline(10, "the config") as check:  # a Kafka's broker learns of it a little later
+        while True:
+            shown = odradek("configs", "describe", "topic", topic, *words, "--json").json
+            values = {row["name"]: (row["value"], row["source"]) for row in shown}
+            if values.get("retention.ms", ("",))[0] == retention:
+                return values
+            check()
+
+
 def test_configs_of_a_topic(odradek: CommandLine, topic: str) -> None:
     alter = ["configs", "alter", "topic", topic]
     odradek(*alter, "--set", "retention.ms=1000", "--append", "cleanup.policy=compact")
-    shown = odradek("configs", "describe", "topic", topic, "--json").json
-    values = {row["name"]: (row["value"], row["source"]) for row in shown}
+    values = described(odradek, topic, retention="1000")
     assert values["retention.ms"] == ("1000", "topic")
     assert values["cleanup.policy"] == ("delete,compact", "topic")
     assert "segment.bytes" not in values
     odradek(*alter, "--unset", "retention.ms", "--subtract", "cleanup.policy=compact")
-    shown = odradek("configs", "describe", "topic", topic, "--all", "--json").json
-    values = {row["name"]: (row["value"], row["source"]) for row in shown}
+    values = described(odradek, topic, "--all", retention="604800000")
     assert values["retention.ms"] == ("604800000", "default")
     assert values["cleanup.policy"] == ("delete", "topic")
     one = odradek("configs", "describe", "topic", topic, "--key", "segment.bytes").words

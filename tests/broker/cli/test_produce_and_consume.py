@@ -69,8 +69,11 @@ def test_compression(odradek: CommandLine, topic: str, codec: str) -> None:
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_acks(odradek: CommandLine, topic: str, acks: str) -> None:
-    odradek("produce", "-t", topic, "--acks", acks, stdin=b"x\n")
-    assert odradek("consume", "-t", topic, "-o", "beginning", "-c", "1").lines == ["x"]
+    first = ["produce", "-t", topic, "-p", "0"]
+    odradek(*first, stdin=b"there\n")  # acks 0 would not hear that the log is still being made
+    odradek(*first, "--acks", acks, stdin=b"x\n")
+    shown = odradek("consume", "-t", topic, "-p", "0", "-o", "beginning", "-c", "2")
+    assert shown.lines == ["there", "x"]
 
 
 def test_keys_go_where_javas_producer_would_send_them(odradek: CommandLine, topic: str) -> None:
