@@ -83,7 +83,8 @@ class File(Protocol):
 
     def sync(self) -> None:
         """Make the content durable, whichever handle wrote it; not the name. Never retried: what a
-        failed sync was to save is lost though the next one succeeds."""
+        failed sync was to save is lost though the next one succeeds. Of several at once none returns
+        before what it found written is durable, and all fail if the one that they wait for does."""
         ...
 
     def truncate(self, size: int) -> None:

@@ -25,6 +25,7 @@ import mmap
 import os
 import stat
 import struct
+import threading
 from collections.abc import Sequence
 
 from odradek.seams.descriptors import Descriptor, DescriptorPool, PoolStatistics
@@ -39,7 +40,7 @@ _F_OFD_SETLK = getattr(fcntl, "F_OFD_SETLK", None)
 
 
 class RealFile(Descriptor):
-    __slots__ = ("_cannot_nowait", "_changed", "_size")
+    __slots__ = ("_cannot_nowait", "_changed", "_failed_syncs", "_size", "_syncing")
 
     def __init__(self, pool: DescriptorPool, path: Path, flags: int, size: int) -> None:
         super().__init__(pool, path, flags)
@@ -48,6 +49,8 @@ class RealFile(Descriptor):
         self._changed = True
         """Since the last sync, as far as this handle knows. Set after a change, cleared before a sync,
         so that a change in another thread meanwhile is not forgotten."""
+        self._syncing: threading.Lock | None = None  # made by the first sync: most files have none
+        self._failed_syncs = 0
 
     @property
     def path(self) -> Path:
@@ -164,14 +167,24 @@ class RealFile(Descriptor):
                 raise BufferError(f"a view of the map of {self.name} is still held")
 
     def sync(self) -> None:
-        if not self._changed:
-            return
+        if self._syncing is None:
+            with self.pool.lock:
+                self._syncing = self._syncing or threading.Lock()
+        failed_before = self._failed_syncs
+        with self._syncing:  # "not changed" may mean: being synced by another thread
+            if self._failed_syncs != failed_before:
+                raise OSError(errno.EIO, "another thread's sync failed", self.name)
+            if self._changed:
+                self._sync()
+
+    def _sync(self) -> None:
         fd = self.borrow()
         try:
             self._changed = False
             os.fdatasync(fd)
         except OSError:
             self._changed = True
+            self._failed_syncs += 1
             raise
         finally:
             self.give_back()

@@ -213,6 +213,42 @@ def test_threads_and_evictions_never_meet(tmp_path: OsPath) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_second_sync_waits_for_the_first(
+    tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    file = RealFiles(max_open=8).open(Path(tmp_path) / "f", create=True)
+    file.append_v([b"0123"])
+    begun, may_end = threading.Event(), threading.Event()
+    ends: list[str] = []
+
+    def slow(fd: int) -> None:
+        begun.set()
+        may_end.wait(10)
+        ends.append("the disk")
+        if fails:
+            raise OSError(errno.EIO, "gone")
+
+    def sync() -> None:
+        try:
+            file.sync()
+            ends.append("good")
+        except OSError:
+            ends.append("failed")
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    first, second = threading.Thread(target=sync), threading.Thread(target=sync)
+    first.start()
+    assert begun.wait(10)
+    second.start()
+    second.join(0.1)
+    may_end.set()
+    first.join(10)
+    second.join(10)
+    end = "failed" if fails else "good"
+    assert ends == ["the disk", end, end]  # once, and nobody before it
+
+
 def test_cold_pages_would_block(tmp_path: OsPath) -> None:
     files = RealFiles(max_open=8)
     file = files.open(Path(tmp_path) / "f", create=True)
