@@ -8,6 +8,7 @@ grow. The file is created by the first abort, so that most segments have none.
 from __future__ import annotations
 
 import struct
+import threading
 from dataclasses import dataclass
 
 from odradek.seams.files import File, Files, Path
@@ -31,7 +32,7 @@ class AbortedTransaction:
 class TransactionIndex:
     """The entries of one segment, read when first asked for."""
 
-    __slots__ = ("_entries", "_file", "_files", "exists", "path")
+    __slots__ = ("_entries", "_file", "_files", "_loading", "exists", "path")
 
     def __init__(self, files: Files, path: Path, *, exists: bool) -> None:
         self._files = files
@@ -39,13 +40,16 @@ class TransactionIndex:
         self.exists = exists
         """Whether there is a file; it may be empty."""
         self._file: File | None = None
+        self._loading = threading.Lock()
         self._entries: tuple[AbortedTransaction, ...] | None = None if exists else ()
 
     @property
     def entries(self) -> tuple[AbortedTransaction, ...]:
         """Raises CorruptRecords if the file is not whole entries of a version known here."""
         if self._entries is None:
-            self._entries = _parse(self._files.read(self.path), self.path)
+            with self._loading:  # a reader's thread must not overtake, and undo, an append
+                if self._entries is None:
+                    self._entries = _parse(self._files.read(self.path), self.path)
         return self._entries
 
     def append(self, aborted: AbortedTransaction) -> None:

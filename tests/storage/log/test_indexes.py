@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 
 import pytest
 from hypothesis import given
@@ -247,3 +248,24 @@ def test_a_corrupt_transaction_index_is_an_error_to_the_reader() -> None:
     disk.open(PATH, create=True).append_v([struct.pack(">hqqqq", 3, 0, 0, 0, 0)])
     with pytest.raises(CorruptRecords):
         _ = TransactionIndex(disk, PATH, exists=True).entries
+
+
+def test_an_append_beside_the_first_read_is_not_forgotten() -> None:
+    one, two = aborted(0, 10, 11), aborted(5, 20, 21)
+    disk = transaction_index(one)._files
+    index = TransactionIndex(disk, PATH, exists=True)
+    appender = threading.Thread(target=index.append, args=(two,))
+    read = disk.read
+
+    def overtaken(path: Path) -> bytes:
+        data = read(path)
+        disk.read = read  # type: ignore[method-assign]
+        appender.start()
+        appender.join(0.1)
+        return data
+
+    disk.read = overtaken  # type: ignore[method-assign]
+    assert one in index.entries
+    appender.join(10)
+    assert index.entries == (one, two)
+    assert len(disk.read(PATH)) == 68
