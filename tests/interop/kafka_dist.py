@@ -29,6 +29,7 @@ JVM_FLAGS = (
     "-Xlog:disable",
     "-Xlog:all=error:stderr",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.log.kafka.log.LogManager=info",  # whether it had to recover
 )
 
 
