@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from importlib import import_module
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from odradek.protocol.apis import APIS
 from odradek.protocol.codec.reading import compile_reader
 from odradek.protocol.codec.structure import Structure, kio_structure
 from odradek.protocol.codec.writing import Repeated as Repeated
 from odradek.protocol.codec.writing import compile_writer
-
-E = TypeVar("E")
 
 _Read = Callable[[memoryview, int], Any]
 _Write = Callable[[Any], bytes]
@@ -56,18 +54,6 @@ def write_response(api_key: int, version: int, values: Mapping[str, Any] | Any) 
 def field(entity: Any, name: str, default: Any = None) -> Any:
     """An attribute that older versions of a message lack."""
     return getattr(entity, name, default)
-
-
-def build(entity_type: type[E], values: Mapping[str, Any]) -> E:
-    """kio's entity from nested dicts, through its bytes.
-
-    Missing keys take the schema's defaults. Keys that this version lacks are dropped if any version
-    of the message has them; a key that none has is a bug of the caller's (KeyError). Durations are
-    ints in ms or timedeltas, error codes ints or ErrorCodes, the zero UUID is None or UUID(int=0).
-    """
-    structure = _structure_of(entity_type)
-    encoded = compile_writer(structure)(values)
-    return cast(E, compile_reader(structure)(memoryview(encoded), 0))
 
 
 def load(api_key: int, version: int, direction: str) -> type[Any]:

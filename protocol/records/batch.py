@@ -36,7 +36,6 @@ CONTROL_MASK = 0x20
 DELETE_HORIZON_MASK = 0x40
 
 NO_TIMESTAMP = -1
-NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 MAX_SEQUENCE = 2**31 - 1
 
@@ -156,16 +155,8 @@ class Batch:
         return self.attributes & CONTROL_MASK != 0
 
     @property
-    def has_delete_horizon(self) -> bool:
-        return self.attributes & DELETE_HORIZON_MASK != 0
-
-    @property
     def delete_horizon_ms(self) -> int | None:
         return self.base_timestamp if self.attributes & DELETE_HORIZON_MASK else None
-
-    @property
-    def has_producer_id(self) -> bool:
-        return self.producer_id > NO_PRODUCER_ID
 
     def check(self) -> None:
         """Raise CorruptBatch unless the batch is all there and its CRC is right."""
@@ -203,14 +194,6 @@ class Batch:
 
     def __repr__(self) -> str:
         return f"Batch({self.base_offset}..{self.last_offset}, {self.size} bytes)"
-
-
-def read_header(view: memoryview, position: int = 0) -> Batch:
-    """The batch that starts at `position`; only its header needs to be there.
-
-    Raises CorruptBatch if there are fewer than 61 bytes, or the length or the magic is impossible.
-    """
-    return Batch(view, position)
 
 
 def batches(

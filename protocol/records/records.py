@@ -77,18 +77,18 @@ def _decode_records(body: bytes, batch: Batch, append_time: int | None) -> list[
     position = 0
     previous = -1
     for _ in range(batch.record_count):
-        size, position = _varint(body, position)
+        size, position = read_varint(body, position)
         end = position + size
         if size < _RECORD_MIN_BYTES - 1 or end > len(body):
             raise CorruptBatch(f"a record of {size} bytes, {len(body) - position} are left")
-        timestamp_delta, position = _varlong(body, position + 1)
-        offset_delta, position = _varint(body, position)
+        timestamp_delta, position = read_varlong(body, position + 1)
+        offset_delta, position = read_varint(body, position)
         if not previous < offset_delta <= last_delta:
             raise CorruptBatch(f"offset delta {offset_delta} after {previous}, of {last_delta}")
         previous = offset_delta
         key, position = _bytes(body, position, end)
         value, position = _bytes(body, position, end)
-        header_count, position = _varint(body, position)
+        header_count, position = read_varint(body, position)
         headers: Headers = ()
         if header_count:
             headers, position = _headers(body, position, end, header_count)
@@ -115,7 +115,7 @@ def _headers(body: bytes, position: int, end: int, count: int) -> tuple[Headers,
 
 
 def _bytes(body: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    size, position = _varint(body, position)
+    size, position = read_varint(body, position)
     if size < 0:
         if size != -1:
             raise CorruptBatch(f"a length of {size}")
@@ -126,7 +126,7 @@ def _bytes(body: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     return body[position:after], after
 
 
-def _varint(body: bytes, position: int) -> tuple[int, int]:
+def read_varint(body: bytes, position: int) -> tuple[int, int]:
     """A zigzag varint of 32 bits, and the position after it; IndexError past the end."""
     raw = body[position]
     position += 1
@@ -144,7 +144,7 @@ def _varint(body: bytes, position: int) -> tuple[int, int]:
     raise CorruptBatch("a varint of more than 32 bits")
 
 
-def _varlong(body: bytes, position: int) -> tuple[int, int]:
+def read_varlong(body: bytes, position: int) -> tuple[int, int]:
     """A zigzag varint of 64 bits, and the position after it; IndexError past the end."""
     raw = shift = 0
     while shift < 70:

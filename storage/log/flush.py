@@ -25,7 +25,6 @@ def flush(log: LogState, up_to: int | None = None) -> None:
             _sync(log, log.recovery_point, target)
             if generation == log.generation:
                 log.recovery_point = target
-            log.last_flush_ms = log.clock.wall_ms()
 
 
 def _sync(log: LogState, start: int, end: int) -> None:

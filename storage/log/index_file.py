@@ -15,6 +15,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from odradek.seams.files import Buffer, File, Files, Path
 from odradek.storage.log.names import CLEANED
 
@@ -23,6 +25,18 @@ STEP_BYTES = 4096
 
 class CorruptIndex(Exception):
     """An index contradicts itself or its segment: it is rebuilt."""
+
+
+def replace_file(files: Files, path: Path, parts: Sequence[Buffer]) -> File:
+    """A new file of `parts`, synced, that takes the place of the one at `path` at once."""
+    fresh_path = path.with_name(path.name + CLEANED)
+    files.remove(fresh_path, missing_ok=True)
+    fresh = files.open(fresh_path, create=True)
+    fresh.append_v(parts)
+    fresh.sync()
+    files.rename(fresh_path, path)
+    fresh.moved(path)
+    return fresh
 
 
 class IndexFile:
@@ -111,13 +125,7 @@ class IndexFile:
 
         Synced before: recovery believes what is below its point, which the old file held.
         """
-        fresh_path = self.path.with_name(self.path.name + CLEANED)
-        self._files.remove(fresh_path, missing_ok=True)
-        fresh = self._files.open(fresh_path, create=True)
-        fresh.append_v((entries,))
-        fresh.sync()
-        self._files.rename(fresh_path, self.path)
-        fresh.moved(self.path)
+        fresh = replace_file(self._files, self.path, (entries,))
         self._use(fresh, len(entries) // self.entry_size)
 
     def restore(self, keep: int, entries: Buffer) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, Batch
 from odradek.protocol.records.compression import NONE, decompress
+from odradek.protocol.records.records import read_varint, read_varlong
 from odradek.storage.errors import RecordTooLarge
 
 LOOKED_AT_RECORDS_MAX = 200_000
@@ -44,9 +45,9 @@ def skim(batch: Batch) -> Iterator[tuple[int, bool]]:
     position, base = 0, batch.base_timestamp
     try:
         for _ in range(batch.record_count):
-            size, start = _varint(data, position)
-            delta, at = _varint(data, start + 1)
-            _, at = _varint(data, at)
+            size, start = read_varint(data, position)
+            delta, at = read_varlong(data, start + 1)
+            _, at = read_varint(data, at)
             yield base + delta, data[at] != 1  # a key of length -1
             position = start + size
             if size < 0 or position > len(data):
@@ -55,16 +56,3 @@ def skim(batch: Batch) -> Iterator[tuple[int, bool]]:
         raise CorruptBatch("a record is cut short") from None
     if position != len(data):
         raise CorruptBatch(f"{len(data) - position} bytes after the last record")
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag varint (of up to 64 bits) and the position after it."""
-    raw = shift = 0
-    while shift < 70:
-        byte = data[position]
-        position += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (raw >> 1) ^ -(raw & 1), position
-        shift += 7
-    raise CorruptBatch("a varint of more than 64 bits")

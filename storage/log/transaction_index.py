@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from odradek.seams.files import File, Files, Path
 from odradek.storage.errors import CorruptRecords
-from odradek.storage.log.names import CLEANED
+from odradek.storage.log.index_file import replace_file
 
 ENTRY = struct.Struct(">hqqqq")
 VERSION = 0
@@ -102,14 +102,7 @@ class TransactionIndex:
         """A new file takes the old one's place at once, or none if there are no entries."""
         self.close()
         if entries:
-            fresh_path = self.path.with_name(self.path.name + CLEANED)
-            self._files.remove(fresh_path, missing_ok=True)
-            fresh = self._files.open(fresh_path, create=True)
-            fresh.append_v([_pack(each) for each in entries])
-            fresh.sync()
-            self._files.rename(fresh_path, self.path)
-            fresh.moved(self.path)
-            self._file = fresh
+            self._file = replace_file(self._files, self.path, [_pack(each) for each in entries])
         else:
             self._files.remove(self.path, missing_ok=True)
         self._entries = entries

@@ -18,7 +18,6 @@ from odradek.protocol.records.batch import (
     Batch,
     UnsupportedMagic,
     batches,
-    read_header,
 )
 from odradek.protocol.records.records import Record, build_batch, decode
 
@@ -41,7 +40,7 @@ def test_fields() -> None:
         base_sequence=11,
         transactional=True,
     )
-    batch = read_header(memoryview(raw))
+    batch = Batch(memoryview(raw))
     assert batch.base_offset == 42
     assert batch.size == len(raw)
     assert batch.leader_epoch == 7
@@ -57,41 +56,37 @@ def test_fields() -> None:
     assert batch.compression == 0
     assert batch.timestamp_type == 0
     assert batch.is_transactional
-    assert batch.has_producer_id
     assert not batch.is_control
-    assert not batch.has_delete_horizon
     assert batch.delete_horizon_ms is None
     assert batch.view == raw
     batch.check()
 
 
 def test_defaults_are_none() -> None:
-    batch = read_header(memoryview(a_batch()))
+    batch = Batch(memoryview(a_batch()))
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (-1, -1, -1)
     assert batch.last_sequence == -1
     assert batch.leader_epoch == -1
-    assert not batch.has_producer_id
 
 
 def test_sequences_wrap() -> None:
-    batch = read_header(memoryview(a_batch(base_sequence=2**31 - 1, producer_id=1)))
+    batch = Batch(memoryview(a_batch(base_sequence=2**31 - 1, producer_id=1)))
     assert batch.last_sequence == 0
 
 
 def test_a_delete_horizon_is_the_base_timestamp() -> None:
     raw = a_batch()
     struct.pack_into(">h", raw, 21, 0x40)
-    batch = read_header(memoryview(raw))
-    assert batch.has_delete_horizon
+    batch = Batch(memoryview(raw))
     assert batch.delete_horizon_ms == 1000
 
 
 def test_stamping_leaves_the_crc_alone() -> None:
     raw = a_batch()
-    batch = read_header(memoryview(raw))
+    batch = Batch(memoryview(raw))
     batch.stamp(2**40, 12)
     assert (batch.base_offset, batch.last_offset, batch.leader_epoch) == (2**40, 2**40 + 1, 12)
-    again = read_header(memoryview(raw))
+    again = Batch(memoryview(raw))
     again.check()
     assert (again.base_offset, again.leader_epoch, again.size) == (2**40, 12, len(raw))
     assert [record.offset for record in decode(again)] == [2**40, 2**40 + 1]
@@ -99,15 +94,15 @@ def test_stamping_leaves_the_crc_alone() -> None:
 
 def test_log_append_time_is_every_records_time() -> None:
     raw = a_batch()
-    batch = read_header(memoryview(raw))
+    batch = Batch(memoryview(raw))
     batch.set_max_timestamp(LOG_APPEND_TIME, 5000)
-    again = read_header(memoryview(raw))
+    again = Batch(memoryview(raw))
     again.check()
     assert again.crc == batch.crc
     assert (again.timestamp_type, again.max_timestamp) == (LOG_APPEND_TIME, 5000)
     assert [record.timestamp for record in decode(again)] == [5000, 5000]
     again.set_max_timestamp(0, 1005)
-    assert read_header(memoryview(raw)).attributes == 0
+    assert Batch(memoryview(raw)).attributes == 0
 
 
 def test_batches_one_after_the_other() -> None:
@@ -128,7 +123,7 @@ def test_a_batch_that_is_cut_short() -> None:
 
 def test_a_header_alone_is_enough_to_look_at() -> None:
     raw = a_batch()
-    batch = read_header(memoryview(raw)[:61])
+    batch = Batch(memoryview(raw)[:61])
     assert batch.size == len(raw)
     assert len(batch.view) == 61
     with pytest.raises(CorruptBatch):
@@ -161,7 +156,7 @@ def test_formats_that_are_not_version_2(magic: int, size: int) -> None:
     raw = bytearray(size)
     struct.pack_into(">qiib", raw, 0, 0, size - 12, 0, magic)
     with pytest.raises(UnsupportedMagic):
-        read_header(memoryview(raw))
+        Batch(memoryview(raw))
 
 
 @given(raw=st.binary(max_size=200), allow_partial=st.booleans())

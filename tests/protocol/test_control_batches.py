@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from odradek.protocol.errors import CorruptBatch
-from odradek.protocol.records.batch import Batch, read_header
+from odradek.protocol.records.batch import Batch
 from odradek.protocol.records.control import (
     ControlType,
     control_key,
@@ -32,7 +32,7 @@ from odradek.protocol.schemas.control_records import (
 
 
 def view(raw: bytearray) -> Batch:
-    batch = read_header(memoryview(raw))
+    batch = Batch(memoryview(raw))
     batch.check()
     return batch
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from odradek.protocol.codec.structure import record_structure
-from odradek.protocol.records.batch import Batch, batches, read_header
+from odradek.protocol.records.batch import Batch, batches
 from odradek.protocol.records.compression import NAMES
 from odradek.protocol.records.control import end_marker
 from odradek.protocol.records.records import Record, build_batch, decode
@@ -95,7 +95,7 @@ def test_kafka_reads_our_batches(kafka: KafkaCodec, codec: int) -> None:
 
 def test_kafka_reads_what_was_set_in_place(kafka: KafkaCodec) -> None:
     raw = build_batch([Record(-1, 5, b"k", b"v"), Record(-1, 6, b"k", b"v")], compression=2)
-    batch = read_header(memoryview(raw))
+    batch = Batch(memoryview(raw))
     batch.stamp(10**15, 77)
     batch.set_max_timestamp(1, 12345)
     (read,) = kafka.records(raw)

@@ -202,19 +202,16 @@ def test_records_are_slices_of_the_frame() -> None:
     assert records == b"zbc"
 
 
-def test_build_makes_kios_entities() -> None:
-    from kio.schema.metadata.v12.response import MetadataResponse
-
-    built = messages.build(
-        MetadataResponse,
-        {"throttle_time": 5, "topics": [{"error_code": 3, "name": "t"}], "error_code": 1},
-    )
-    assert built.throttle_time == timedelta(milliseconds=5)
-    assert built.topics[0].error_code is ErrorCode.unknown_topic_or_partition
-    assert built.topics[0].topic_id is None
-    assert built.controller_id == -1
+def test_what_is_written_is_kios_entity_when_it_is_read() -> None:
+    values = {"throttle_time": 5, "topics": [{"error_code": 3, "name": "t"}], "error_code": 1}
+    raw = messages.write_response(METADATA.key, 12, values)
+    read = messages.read_response(METADATA.key, 12, memoryview(raw))
+    assert read.throttle_time == timedelta(milliseconds=5)
+    assert read.topics[0].error_code is ErrorCode.unknown_topic_or_partition
+    assert read.topics[0].topic_id is None
+    assert read.controller_id == -1
     with pytest.raises(KeyError):
-        messages.build(MetadataResponse, {"nonsense": 1})
+        messages.write_response(METADATA.key, 12, {"nonsense": 1})
 
 
 def test_field_of_an_older_version() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kio.records.readers import read_batch
 
 from odradek.protocol.errors import CorruptBatch
-from odradek.protocol.records.batch import HEADER_SIZE, Batch, batches, read_header
+from odradek.protocol.records.batch import HEADER_SIZE, Batch, batches
 from odradek.protocol.records.compression import NAMES
 from odradek.protocol.records.records import Record, build_batch, decode
 
@@ -33,7 +33,7 @@ def numbered(drawn: list[Record], base_offset: int) -> list[Record]:
 
 
 def view(raw: bytearray) -> Batch:
-    return read_header(memoryview(raw))
+    return Batch(memoryview(raw))
 
 
 @given(
@@ -121,7 +121,7 @@ def raw_batch(body: bytes, *, count: int = 1, last_delta: int = 0, attributes: i
     """A batch with any bytes for records, and a right CRC."""
     tail = struct.pack(">hiqqqhii", attributes, last_delta, 0, 0, -1, -1, -1, count) + body
     head = struct.pack(">qiibI", 0, len(tail) + 9, 0, 2, crc32c(tail))
-    return read_header(memoryview(head + tail))
+    return Batch(memoryview(head + tail))
 
 
 def a_record(body: bytes) -> bytes:

@@ -31,7 +31,7 @@ from odradek.broker.groups.store import (
 from odradek.broker.groups.subscription import subscribed_topics
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records import records as log_records
-from odradek.protocol.records.batch import read_header
+from odradek.protocol.records.batch import Batch
 from tests.broker.groups.stage import metadata
 
 TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -180,7 +180,7 @@ def test_records_are_split_into_batches_that_fit() -> None:
     assert len(found) > 5
     assert [record for _, part in found for record in part] == wanted
     for batch, part in found:
-        header = read_header(memoryview(batch))
+        header = Batch(memoryview(batch))
         assert len(batch) <= 4096
         assert header.record_count == len(part)
         assert header.max_timestamp == 5
