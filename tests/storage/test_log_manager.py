@@ -537,6 +537,7 @@ async def test_so_is_one_that_an_error_of_ours_keeps_from_opening(
     async with world.running() as manager:
         assert [log.topic for log in manager.logs()] == ["u"]
         assert manager.offline == (TopicPartition("t", 0),)
+        assert not any(directory.failed for directory in manager.directories.all)
     assert "ZeroDivisionError" in caplog.text
 
 
