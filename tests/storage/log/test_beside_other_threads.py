@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 import sys
 import threading
@@ -16,7 +17,8 @@ from odradek.protocol.records.batch import batches
 from odradek.seams.files import Path
 from odradek.seams.real_files import RealFiles
 from odradek.storage.errors import OffsetOutOfRange
-from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log import partition_log
+from odradek.storage.log.partition_log import LogRead, PartitionLog
 from odradek.testing.virtual_clock import VirtualClock
 from tests.storage.log.log_world import FOREVER, TOPIC_ID, batch
 
@@ -139,3 +141,27 @@ def test_truncation_off_the_loop(log: PartitionLog) -> None:
         assert pinned.slice.read() == before
         pinned.slice.file.unpin()
     assert log.failure is None
+
+
+def test_a_reader_waits_while_files_are_replaced(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It neither spins nor goes astray: it looks once all is in its place."""
+    log.append_as_leader(batch(2, timestamps=0), leader_epoch=0, now_ms=0)
+    looks: list[int] = []
+    real = partition_log.read_segments
+
+    def counted(*args: object, **more: object) -> LogRead:
+        looks.append(log.generation)
+        return real(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(partition_log, "read_segments", counted)
+    read = functools.partial(log.read, 2, 1000, limit=2)  # nothing there, so nothing pinned
+    reader = threading.Thread(target=read)
+    with log.replacing():
+        reader.start()
+        reader.join(0.1)
+        assert reader.is_alive()
+        assert looks == []
+    reader.join(10)
+    assert looks == [log.generation]
