@@ -76,6 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+    except RuntimeError as error:  # Python 3.11 wraps what interrupts the making of a class
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return INTERRUPTED
+        raise
     except BrokenPipeError:
         _forget_stdout()
         return READER_GONE

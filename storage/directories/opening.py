@@ -24,6 +24,9 @@ from odradek.storage.directories.meta_properties import (
 LOCK_NAME = ".lock"
 
 
+METADATA_LOG = "__cluster_metadata-0"
+
+
 @dataclass(frozen=True, slots=True)
 class Directories:
     """A node's directories, in the order of `log.dirs`, offline ones among them."""
@@ -139,6 +142,8 @@ def _identify(
             raise _no_descriptors(path) from error
         except OSError as error:
             directory.fail(error)
+        if not directory.failed:
+            _refuse_to_guess(files, path, found[path])
     identity = decide_identity(found, node_id=node_id, cluster_id=cluster_id, draw=entropy.uuid)
     for path, properties in identity.properties.items():
         opened[path].id = properties.directory_id
@@ -151,6 +156,17 @@ def _identify(
         except OSError as error:
             opened[path].fail(error)
     return identity.cluster_id
+
+
+def _refuse_to_guess(files: Files, path: Path, properties: MetaProperties | None) -> None:
+    """A directory with a metadata log has had an identity: a new one would not fit the log."""
+    known = properties is not None and properties.cluster_id is not None
+    if not known and files.is_directory(path / METADATA_LOG):
+        raise WrongDirectory(
+            f"{path / meta_properties.FILE_NAME} is missing or damaged, and {METADATA_LOG} beside it "
+            f"belongs to a cluster: bring the file back (cluster.id, node.id, directory.id), or "
+            f"move the directory away to begin anew"
+        )
 
 
 def _require(metadata: LogDirectory, directories: Sequence[LogDirectory]) -> None:

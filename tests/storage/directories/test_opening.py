@@ -128,3 +128,18 @@ def test_a_damaged_checkpoint_counts_as_missing(
     assert directory.read_checkpoint(kind) == {}
     assert "recovery-point-offset-checkpoint is damaged (line 2" in caplog.text
     directories.close()
+
+
+@pytest.mark.parametrize("left", [None, "", "meta"])
+def test_a_metadata_log_whose_owner_is_forgotten_is_given_no_new_one(
+    tmp_path: RealPath, left: str | None
+) -> None:
+    opened(tmp_path / "a").close()
+    (tmp_path / "a" / "__cluster_metadata-0").mkdir()
+    written = tmp_path / "a" / "meta.properties"
+    written.unlink()
+    if left is not None:
+        written.write_text(left)
+    with pytest.raises(WrongDirectory, match="missing or damaged"):
+        opened(tmp_path / "a")
+    assert (written.read_text() if written.exists() else None) == left
