@@ -26,6 +26,7 @@ async def describe_log_dirs(request: Any, ctx: RequestContext) -> Mapping[str, A
         wanted = frozenset(
             (topic.topic, index) for topic in request.topics for index in topic.partitions
         )
+    await ctx.broker.partitions.settle()
     logs: defaultdict[LogDirectory, list[PartitionLog]] = defaultdict(list)
     for log in ctx.broker.logs.logs():
         logs[ctx.broker.logs.directory_of(log)].append(log)

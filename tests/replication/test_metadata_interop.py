@@ -147,10 +147,14 @@ async def test_dump_log_reads_our_log_and_snapshots(tmp_path: Path) -> None:
 
 
 def shell(snapshot: Path, *command: str) -> str:
-    """What Kafka's metadata shell says; it comes in a jar of its own, kafka-shell."""
-    with spawn_tool(METADATA_SHELL, "--snapshot", str(snapshot), *command) as process:
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+    """What Kafka's metadata shell says. It does not wait for what it loads: it is asked again."""
+    said = ""
+    for _ in range(5):
+        with spawn_tool(METADATA_SHELL, "--snapshot", str(snapshot), *command) as process:
+            said, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, said
+        if "No such file or directory" not in said:
+            break
     return said
 
 
