@@ -279,6 +279,7 @@ class RealFiles:
 
     def rename(self, old: Path, new: Path) -> None:
         self._anchor_pinned(str(new))
+        self._anchor_pinned(str(old))  # another thread may open it before it knows its new name
         os.rename(old, new)
         self._carry_pinned(str(old), str(new))
 
