@@ -149,7 +149,9 @@ class TestWithTooFewBrokers:
     ) -> None:
         response = await client.ask(apis.METADATA, 13, topics=names("new"))
         assert response.topics[0].error_code.name == "unknown_topic_or_partition"
-        assert "auto-creation of 1 topics failed, of new because: Unable to replicate" in caplog.text
+        assert (
+            "auto-creation of 1 topics failed, of new because: Unable to replicate" in caplog.text
+        )
 
 
 async def test_internal_topics_get_settings_of_their_own(client: Any) -> None:
