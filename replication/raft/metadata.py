@@ -136,7 +136,7 @@ class Metadata:
         self._voters: tuple[Voter, ...] = ()
         self._kraft_version = 0
         self._newest = self.image  # with what is appended but not yet committed
-        self._uncommitted: deque[MetadataDelta] = deque()
+        self._uncommitted: deque[tuple[MetadataDelta, int]] = deque()  # with their bytes
         self._high_watermark = 0
         self._flushing = trio.Lock()
         self._listeners: dict[int, Listener] = {}
@@ -340,8 +340,7 @@ class Metadata:
         replay.timestamp_ms = self._seams.clock.wall_ms()
         delta = replay.finish()
         self._newest = delta.image
-        self._uncommitted.append(delta)
-        self._bytes_since_snapshot += size
+        self._uncommitted.append((delta, size))
 
     async def _commit_up_to(self, offset: int) -> None:
         """Wait until all below `offset` is committed; flush, if nobody else is about to."""
@@ -369,9 +368,10 @@ class Metadata:
 
     def _publish(self) -> None:
         """Move `image` through all that is committed, and tell the listeners of each step."""
-        while self._uncommitted and self._uncommitted[0].image.offset < self._high_watermark:
-            delta = self._uncommitted.popleft()
+        while self._uncommitted and self._uncommitted[0][0].image.offset < self._high_watermark:
+            delta, size = self._uncommitted.popleft()
             self.image = delta.image
+            self._bytes_since_snapshot += size
             for listener in tuple(self._listeners.values()):
                 listener(delta)
         if self._snapshot_is_due():
