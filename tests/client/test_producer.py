@@ -212,7 +212,7 @@ def test_idempotence_needs_all_acks() -> None:
 
 
 async def test_a_topic_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odradek.client.producer.CREATION_WAIT_S", 0.1)
+    monkeypatch.setattr("odradek.client.producer.CREATION_WAIT_S", 1.0)
     async with producing(Log()) as (_, producer):
         with pytest.raises(KafkaError, match="topic missing does not exist"):
             await producer.send("missing", b"x")
