@@ -110,6 +110,8 @@ def test_ctrl_c_is_quiet(
         stdin=reading,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # A test run in the background of a shell ignores Ctrl-C, and so would what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     if words[0] == "consume":
