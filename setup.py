@@ -2,7 +2,7 @@
 
 from setuptools import find_packages, setup
 
-FLOORS = ["seams", "protocol", "client", "storage", "replication", "broker", "testing"]
+FLOORS = ["seams", "protocol", "client", "storage", "replication", "broker", "testing", "bench"]
 
 found = find_packages(include=[pattern for floor in FLOORS for pattern in (floor, f"{floor}.*")])
 setup(

@@ -1,0 +1,258 @@
+"""The words of the bench: metrics, workloads, outcomes, peers, targets, limits.
+
+A `Peer` is a broker that can be obtained and started. `Peer.start` gives a `Target`: an address and,
+if the bench started the process itself, that process. A `Workload` runs against one target and gives
+an `Outcome`: one value for each of its metrics that could be told. Whether a workload applies to a
+peer is declared, not tried: a workload `needs` features, a peer `lacks` some, with the reason.
+
+All of it is synchronous. What runs a workload owns the order, the repetition, the medians and the
+output; a workload measures once, cleans up after itself (`Target.topic`) and prints nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+Better = Literal["higher", "lower"]
+Parameter = str | int | float | bool
+
+
+class Feature(enum.Enum):
+    """What a workload may need of a peer."""
+
+    PROCESS = "a process whose CPU time and memory can be read"
+    RESTART = "data that is still there after kill -9"
+    CREATE_TOPICS = "the CreateTopics API"
+    GROUPS = "consumer groups"
+
+
+class Stage(enum.Enum):
+    """Which process a workload is run against."""
+
+    FRESH = "a process started for it alone, over an empty directory"
+    SHARED = "the process that all shared workloads use, one after the other"
+    LAST = "the same process, once all shared workloads have been run"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Something a workload measures.
+
+    `limit` names the physical limit (`Limit.name`) that the value is to be seen against: its
+    fraction is value / limit where higher is better, limit / value where lower is.
+    """
+
+    name: str
+    unit: str
+    better: Better
+    limit: str | None = None
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How often which value was seen: (upper bound, count), bounds rising, empty ones left out."""
+
+    unit: str
+    buckets: tuple[tuple[float, int], ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run of a workload gave.
+
+    `values` has one value for a metric's name; a metric that could not be told (CPU seconds of a
+    broker on another machine) is left out. `client_bound`: the load program was at the limit of its
+    core, so that times and rates say more about it than about the broker; compare CPU instead.
+    """
+
+    values: Mapping[str, float]
+    client_bound: bool = False
+    histogram: Histogram | None = None
+    notes: tuple[str, ...] = ()
+
+
+class WorkloadFailed(Exception):
+    """A run gave no result: records were refused, or the load program ended badly. Says why."""
+
+
+class Workload(Protocol):
+    """Something to measure. `name` is unique, stable (results are compared by it) and has no spaces.
+
+    `parameters` say how it was run, for the results file. `default` is whether it is run when no
+    workload is asked for by name.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def metrics(self) -> Sequence[Metric]: ...
+    @property
+    def parameters(self) -> Mapping[str, Parameter]: ...
+    @property
+    def needs(self) -> frozenset[Feature]: ...
+    @property
+    def stage(self) -> Stage: ...
+    @property
+    def default(self) -> bool: ...
+
+    def run(self, target: Target) -> Outcome:
+        """Measure once. Raises WorkloadFailed if there is nothing to report."""
+        ...
+
+
+class ServerProcess(Protocol):
+    """A broker's process and all its descendants.
+
+    Times are of CLOCK_MONOTONIC, in seconds: `exec_started_at` just before the program was executed,
+    `answered_at` when the first Metadata request was answered; both are those of the last start.
+    """
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def exec_started_at(self) -> float: ...
+    @property
+    def answered_at(self) -> float: ...
+
+    def cpu_seconds(self) -> float:
+        """User and system time since the start, of the whole tree."""
+        ...
+
+    def resident_bytes(self) -> int:
+        """Resident memory of the whole tree."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        ...
+
+    def restart(self) -> None:
+        """Start again on the same address over the same data (after `kill` or `stop`), and wait
+        until a Metadata request is answered. Raises PeerFailed."""
+        ...
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for the end; SIGKILL if that takes too long."""
+        ...
+
+    def log(self) -> str:
+        """The end of what it wrote on stdout and stderr."""
+        ...
+
+
+class Topics(Protocol):
+    """How topics are made and removed on a target; most peers do it by the admin APIs."""
+
+    def create(self, name: str, partitions: int) -> None:
+        """Returns once every partition has a leader."""
+        ...
+
+    def delete(self, name: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Target:
+    """A running broker. `process` is None if the bench was only given an address."""
+
+    peer: str
+    bootstrap: str
+    topics: Topics
+    process: ServerProcess | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The first bootstrap server's host and port."""
+        host, _, port = self.bootstrap.split(",")[0].rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @contextmanager
+    def topic(self, name: str, partitions: int = 1) -> Iterator[str]:
+        """A topic that exists for a `with` block."""
+        self.topics.create(name, partitions)
+        try:
+            yield name
+        finally:
+            self.topics.delete(name)
+
+
+class PeerUnavailable(Exception):
+    """A peer can't be had on this machine; the text says why, and what to install."""
+
+
+class PeerFailed(Exception):
+    """A peer did not start, or died; the text has the end of its log."""
+
+
+class Peer(Protocol):
+    """A broker to measure. `name` is what the command line and the results call it.
+
+    `default` is whether it is measured when no peer is asked for by name. `lacks` says of each
+    feature it does not have why not.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def default(self) -> bool: ...
+    @property
+    def lacks(self) -> Mapping[Feature, str]: ...
+
+    def obtain(self) -> None:
+        """Download or build what it needs, where that was not done before. May take minutes.
+
+        Raises PeerUnavailable."""
+        ...
+
+    def version(self) -> str:
+        """Its version, once it has been obtained."""
+        ...
+
+    def settings(self) -> Mapping[str, str]:
+        """What it is run with, other than its own defaults: for the output."""
+        ...
+
+    def start(self, directory: Path) -> AbstractContextManager[Target]:
+        """Run it on a free port with its data in `directory`, as long as the context lasts.
+
+        Entering returns once a Metadata request is answered; raises PeerFailed."""
+        ...
+
+
+def why_not(workload: Workload, peer: Peer) -> str | None:
+    """The reason for which `workload` is not run against `peer`; None if it is."""
+    for feature in Feature:
+        if feature in workload.needs and feature in peer.lacks:
+            return peer.lacks[feature]
+    return None
+
+
+@dataclass(frozen=True)
+class LimitResult:
+    """What one measurement of a limit gave; `details` are further figures for the output."""
+
+    value: float
+    details: Mapping[str, float] = field(default_factory=dict)
+
+
+class Limit(Protocol):
+    """What the machine can do with no broker in between: measured in the run it is compared in."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def metric(self) -> Metric: ...
+
+    def measure(self, directory: Path) -> LimitResult:
+        """Measure once, with files in `directory` where it needs some."""
+        ...
