@@ -13,7 +13,7 @@ from odradek.storage.log.partition_log import Origin
 
 
 class PartitionCoordinatorLog:
-    """Implements `broker.groups.store.CoordinatorLog` over the partitions of `topic`."""
+    """Implements `broker.coordination.log.CoordinatorLog` over the partitions of `topic`."""
 
     def __init__(
         self,

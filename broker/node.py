@@ -16,9 +16,14 @@ from typing import TYPE_CHECKING
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.coordination.topics import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    InternalTopic,
+)
 from odradek.broker.coordinator_log import PartitionCoordinatorLog
 from odradek.broker.fetch_sessions import FetchSessions
-from odradek.broker.groups.config import OFFSETS_TOPIC, GroupConfig, InternalTopic
+from odradek.broker.groups.config import GroupConfig
 from odradek.broker.partitions import PartitionTable
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.server import Endpoint, Server, open_listeners
@@ -47,8 +52,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("odradek.node")
 
-TRANSACTION_TOPIC = "__transaction_state"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC, "__share_group_state"})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
 
 
 class CannotStart(Exception):
@@ -310,13 +314,13 @@ class Broker:
         if partition.topic != OFFSETS_TOPIC:
             return
         if partition.is_leader:
-            self.groups.elected(partition.index, partition.leader_epoch)
+            self.groups.leadership.elected(partition.index, partition.leader_epoch)
         else:
-            self.groups.resigned(partition.index)
+            self.groups.leadership.resigned(partition.index)
 
     def _partition_gone(self, topic: str, index: int) -> None:
         if topic == OFFSETS_TOPIC and self._groups is not None:
-            self._groups.resigned(index)
+            self._groups.leadership.resigned(index)
 
     def _directory_failed(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
         log.error(

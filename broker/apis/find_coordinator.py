@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from odradek.broker.context import RequestContext
-from odradek.broker.groups.config import (
+from odradek.broker.coordination.log import partition_for
+from odradek.broker.coordination.topics import (
     Configs,
     InternalTopic,
     offsets_topic,
     transactions_topic,
 )
-from odradek.broker.groups.store import partition_for
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

@@ -23,7 +23,7 @@ from odradek.broker.apis.topic_view import (
 )
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.context import RequestContext
-from odradek.broker.groups.config import (
+from odradek.broker.coordination.topics import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
     offsets_topic,

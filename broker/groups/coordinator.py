@@ -6,9 +6,8 @@ synchronous, so that all that happens to a partition's groups happens one after 
 answers that depend on them are given when the high watermark has passed them. Nobody else's answer
 waits for that.
 
-Tasks: one for timers (a heap of the groups' next deadlines), one that loads elected partitions, one
-that lets old offsets expire, and while records of a partition are not replicated yet, one that waits
-for them.
+Tasks: one for timers (a heap of the groups' next deadlines), one that lets old offsets expire, and
+those of `coordination.leadership`, which loads partitions and waits for their replicas.
 """
 
 from __future__ import annotations
@@ -22,6 +21,10 @@ from uuid import UUID
 
 import trio
 
+from odradek.broker.coordination.leadership import AS_COORDINATOR, Leadership, LoadInProgress
+from odradek.broker.coordination.log import CoordinatorLog
+from odradek.broker.coordination.timers import Timers, Turn, monotonic_ms
+from odradek.broker.coordination.topics import OFFSETS_TOPIC
 from odradek.broker.groups.actions import (
     NO_ERROR,
     Actions,
@@ -44,19 +47,10 @@ from odradek.broker.groups.actions import (
     Waiter,
 )
 from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.led import (
-    AS_COORDINATOR,
-    ClientWaiter,
-    GroupStatistics,
-    LedPartition,
-    LoadInProgress,
-    NotCoordinator,
-    Uncommitted,
-)
+from odradek.broker.groups.led import ClientWaiter, GroupStatistics, Led
 from odradek.broker.groups.offsets import FetchedTopic
 from odradek.broker.groups.shard import Commit, DescribedGroup, ListedGroup, Shard
-from odradek.broker.groups.store import CoordinatorLog, Loader, build_batches, partition_for
-from odradek.broker.groups.timers import Timers, Turn, monotonic_ms
+from odradek.broker.groups.store import Loader, build_batches
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
@@ -76,18 +70,21 @@ class GroupCoordinator:
         self._config = config
         self._clock = clock
         self._entropy = entropy
-        self._led: dict[int, LedPartition] = {}
-        self._to_load: deque[LedPartition] = deque()
-        self._load_wanted = trio.Event()
-        self._nursery: trio.Nursery | None = None
+        self.leadership: Leadership[Shard, Then] = Leadership(
+            OFFSETS_TOPIC,
+            self,
+            log,
+            clock,
+            load_buffer_bytes=config.offsets_load_buffer_bytes,
+            commit_timeout_ms=config.commit_timeout_ms,
+        )
         self._timers = Timers(clock, self._due)
         self.statistics = GroupStatistics()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the timers, loads and waits until cancelled; started() at once."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            nursery.start_soon(self._run_loads)
+            self.leadership.start(nursery)
             nursery.start_soon(self._timers.run)
             nursery.start_soon(self._run_expiry)
             task_status.started()
@@ -95,37 +92,21 @@ class GroupCoordinator:
     def _now(self) -> Now:
         return Now(monotonic_ms(self._clock), self._clock.wall_ms())
 
-    # Leadership
+    # What `leadership` asks for
 
-    def elected(self, partition: int, leader_epoch: int) -> None:
-        """This node leads a partition of `__consumer_offsets`: load it and serve its groups.
+    def new_shard(self) -> Shard:
+        return Shard(self._config)
 
-        May be called before `run`, which then does the loading. An empty partition is served at
-        once, without any waiting. Repeated for the same leadership it does nothing.
-        """
-        led = self._led.get(partition)
-        if led is not None and not led.failed:
-            led.leader_epoch = max(led.leader_epoch, leader_epoch)
-            return
-        led = LedPartition(partition, leader_epoch, Shard(self._config))
-        self._led[partition] = led
-        if self._log.start_offset(partition) == self._log.end_offset(partition):
-            led.loading = False
-        else:
-            self._to_load.append(led)
-            self._load_wanted.set()
+    def new_loader(self, shard: Shard) -> Loader:
+        return Loader(shard)
 
-    def resigned(self, partition: int) -> None:
-        """This node leads it no more: everyone who waits is told NOT_COORDINATOR."""
-        led = self._led.pop(partition, None)
-        if led is not None:
-            self._unload(led)
+    def loaded(self, led: Led) -> str:
+        for group_id in list(led.shard.groups):
+            if led.serves:
+                self._drive(led, group_id, partial(led.shard.loaded, group_id))
+        return f"{len(led.shard.groups)} groups and {led.shard.offsets.count} offsets"
 
-    def _unload(self, led: LedPartition) -> None:
-        if led.running is not None:
-            led.running.cancel()
-        if not led.serves:
-            return
+    def unloaded(self, led: Led) -> None:
         code = ErrorCode.not_coordinator
         now = self._now()
         replies = led.shard.unloaded(code, now).replies
@@ -134,34 +115,9 @@ class GroupCoordinator:
             replies += led.shard.append_failed(then, code, now, written=True).replies
         self._answer(replies)
 
-    def _break(self, led: LedPartition) -> None:
-        """A bug showed itself. The groups of this partition alone lose their coordinator."""
-        log.exception("partition %d of the offsets topic broke an invariant", led.partition)
-        self._unload(led)
-        led.failed = True
-
-    def partition_for(self, group_id: str) -> int:
-        """The partition whose leader coordinates the group.
-
-        Raises COORDINATOR_NOT_AVAILABLE while the topic does not exist.
-        """
-        count = self._log.partition_count()
-        if count == 0:
-            raise KafkaError(ErrorCode.coordinator_not_available, "there is no offsets topic yet")
-        return partition_for(group_id, count)
-
-    def _active(self, group_id: str) -> LedPartition:
-        if self._log.partition_count() == 0:
-            raise NotCoordinator("there is no offsets topic yet")
-        return self._serving(self.partition_for(group_id))
-
-    def _serving(self, partition: int) -> LedPartition:
-        led = self._led.get(partition)
-        if led is not None and led.serves:
-            return led
-        if led is not None and led.loading:
-            raise LoadInProgress(f"partition {partition} of the offsets topic is being loaded")
-        raise NotCoordinator(f"partition {partition} of the offsets topic is not led here")
+    def settled(self, led: Led, then: Then, code: ErrorCode) -> None:
+        group_id = getattr(then, "group_id", None)
+        self._drive(led, group_id, partial(_settled, led.shard, then, code))
 
     # Requests
 
@@ -223,7 +179,7 @@ class GroupCoordinator:
 
         What is fetched will not be taken back: it is on all in-sync replicas.
         """
-        led = self._active(group_id)
+        led = self.leadership.active(group_id)
         await self._committed(led)
         return led.shard.fetch(group_id, topics, require_stable=require_stable)
 
@@ -256,8 +212,8 @@ class GroupCoordinator:
 
         Not for clients: between two tests that share a broker. Members learn that they are unknown.
         """
-        for led in list(self._led.values()):
-            if self._serving(led.partition) is led:
+        for led in self.leadership:
+            if self.leadership.serving(led.partition) is led:
                 self._drive(led, None, led.shard.delete_all)
                 await self._committed(led)
 
@@ -266,24 +222,23 @@ class GroupCoordinator:
 
         Raises COORDINATOR_LOAD_IN_PROGRESS while any of them is being loaded.
         """
-        if any(led.loading for led in self._led.values()):
-            raise LoadInProgress("groups are being loaded")
+        self.leadership.check_loaded()
         wanted = {state.strip().lower() for state in states}
         of_kinds = {kind.strip().lower() for kind in kinds}
         return [
             group
-            for led in self._led.values()
+            for led in self.leadership
             if led.serves
             for group in led.shard.list_groups(wanted, of_kinds)
         ]
 
     def describe(self, group_id: str) -> DescribedGroup | None:
         """A group of this node, or None if there is no such group."""
-        return self._active(group_id).shard.describe(group_id)
+        return self.leadership.active(group_id).shard.describe(group_id)
 
     def topics_deleted(self, topics: Sequence[tuple[str, UUID]]) -> None:
         """Forget the offsets committed for topics (name, id) that were deleted."""
-        for led in list(self._led.values()):
+        for led in self.leadership:
             for name, topic_id in topics:
                 if led.serves:
                     self._drive(led, None, partial(_delete_topic, led.shard, name, topic_id))
@@ -294,7 +249,7 @@ class GroupCoordinator:
         act: Callable[[Shard, Waiter, Now], Actions],
         answer_type: type[A],
     ) -> A:
-        led = self._active(group_id)
+        led = self.leadership.active(group_id)
         waiter = ClientWaiter()
         if not self._drive(led, group_id, lambda now: act(led.shard, waiter, now)):
             raise KafkaError(ErrorCode.unknown_server_error, "a group broke an invariant")
@@ -302,13 +257,13 @@ class GroupCoordinator:
         assert isinstance(answer, answer_type)
         return answer
 
-    async def _committed(self, led: LedPartition) -> None:
+    async def _committed(self, led: Led) -> None:
         """Wait for the records that are on their way to the replicas, if there are any."""
         if self._log.is_committed(led.partition, led.last_offset):
             return
         waiter = ClientWaiter()
         then = Respond((Reply(waiter, HeartbeatAnswer(NO_ERROR)),))
-        self._wait_for(led, led.last_offset, then)
+        self.leadership.wait_for(led, then)
         answer = await waiter.wait()
         assert isinstance(answer, HeartbeatAnswer)
         if answer.error is not NO_ERROR:
@@ -316,18 +271,16 @@ class GroupCoordinator:
 
     # Doing what a shard says
 
-    def _drive(
-        self, led: LedPartition, group_id: str | None, act: Callable[[Now], Actions]
-    ) -> bool:
+    def _drive(self, led: Led, group_id: str | None, act: Callable[[Now], Actions]) -> bool:
         """Let something happen to a shard, and do what it says. False if that showed a bug."""
         try:
             self._perform(led, group_id, act(self._now()))
         except Exception:
-            self._break(led)
+            self.leadership.broken(led)
             return False
         return True
 
-    def _perform(self, led: LedPartition, group_id: str | None, actions: Actions) -> None:
+    def _perform(self, led: Led, group_id: str | None, actions: Actions) -> None:
         """Append, answer, and go on with what follows from that, until nothing does."""
         todo = deque([actions])
         while todo:
@@ -345,19 +298,19 @@ class GroupCoordinator:
         for waiter, answer in replies:
             waiter.set(answer)
 
-    def _append(self, led: LedPartition, append: Append) -> Actions:
+    def _append(self, led: Led, append: Append) -> Actions:
         try:
             self._write(led, append)
         except KafkaError as error:
             log.warning("records of the offsets topic could not be written: %s", error)
             code = AS_COORDINATOR.get(error.code, error.code)
             return led.shard.append_failed(append.then, code, self._now(), written=False)
-        if not led.uncommitted and self._log.is_committed(led.partition, led.last_offset):
+        if self.leadership.is_committed(led):
             return led.shard.appended(append.then, self._now())
-        self._wait_for(led, led.last_offset, append.then)
+        self.leadership.wait_for(led, append.then)
         return Actions()
 
-    def _write(self, led: LedPartition, append: Append) -> None:
+    def _write(self, led: Led, append: Append) -> None:
         """Raises KafkaError if not all records could be written; those that were are replayed."""
         now = self._now()
         for batch, records in build_batches(
@@ -373,41 +326,10 @@ class GroupCoordinator:
                 for position, record in enumerate(records):
                     led.shard.replay(record, first_offset + position)
 
-    def _wait_for(self, led: LedPartition, offset: int, then: Then) -> None:
-        deadline_ms = self._now().monotonic_ms + self._config.commit_timeout_ms
-        led.uncommitted.append(Uncommitted(offset, then, deadline_ms))
-        if led.running is None:
-            assert self._nursery is not None, "the coordinator does not run"
-            led.running = trio.CancelScope()
-            self._nursery.start_soon(self._await_replicas, led, led.running)
-
-    async def _await_replicas(self, led: LedPartition, scope: trio.CancelScope) -> None:
-        """Go on with what waits for the high watermark, in order, until nothing does."""
-        with scope:
-            while led.serves and led.uncommitted:
-                head = led.uncommitted[0]
-                code = await self._await_commit(led, head)
-                if led.serves and self._led.get(led.partition) is led:
-                    group_id = getattr(head.then, "group_id", None)
-                    self._drive(led, group_id, partial(_settled, led.shard, head.then, code))
-                    if led.uncommitted:  # it stood there until now so that nothing overtook it
-                        led.uncommitted.popleft()
-        led.running = None
-
-    async def _await_commit(self, led: LedPartition, head: Uncommitted) -> ErrorCode:
-        seconds = max(head.deadline_ms - self._now().monotonic_ms, 0) / 1000
-        with trio.move_on_after(seconds):
-            try:
-                await self._log.wait_committed(led.partition, head.offset)
-            except KafkaError as error:
-                return AS_COORDINATOR.get(error.code, error.code)
-            return NO_ERROR
-        return ErrorCode.coordinator_not_available
-
     def _due(self, key: tuple[int, str]) -> None:
         partition, group_id = key
-        led = self._led.get(partition)
-        if led is not None and led.serves:
+        led = self.leadership.served(partition)
+        if led is not None:
             self._drive(led, group_id, partial(led.shard.tick, group_id))
 
     # Expiry
@@ -415,13 +337,13 @@ class GroupCoordinator:
     async def _run_expiry(self) -> None:
         while True:
             await self._clock.sleep(self._config.offsets_retention_check_interval_ms / 1000)
-            for led in list(self._led.values()):
+            for led in self.leadership:
                 await self._expire(led)
 
-    async def _expire(self, led: LedPartition) -> None:
+    async def _expire(self, led: Led) -> None:
         turn = Turn(self._clock)
         for group_id in list(led.shard.groups):
-            if not led.serves or self._led.get(led.partition) is not led:
+            if not self.leadership.holds(led):
                 return
             self._drive(led, group_id, partial(self._expire_group, led.shard, group_id))
             await turn.pass_on()
@@ -431,76 +353,19 @@ class GroupCoordinator:
         self.statistics.offset_expirations += count
         return actions
 
-    # Loading
-
-    async def _run_loads(self) -> None:
-        while True:
-            while self._to_load:
-                led = self._to_load.popleft()
-                if self._led.get(led.partition) is led:
-                    with trio.CancelScope() as led.running:
-                        await self._load(led)
-                    led.running = None
-            self._load_wanted = trio.Event()
-            await self._load_wanted.wait()
-
-    async def _load(self, led: LedPartition) -> None:
-        started = self._clock.monotonic()
-        loader = Loader(led.shard)
-        try:
-            await self._replay_all(led, loader)
-        except Exception as error:  # whatever stands there, it takes nothing else down
-            log.error(
-                "partition %d of the offsets topic can't be loaded, its groups have no coordinator: %s",
-                led.partition,
-                error,
-                exc_info=not isinstance(error, KafkaError),
-            )
-            led.loading, led.failed = False, True
-            self.statistics.failed_loads += 1
-            return
-        led.loading = False
-        led.last_offset = loader.next_offset - 1
-        self.statistics.loads += 1
-        for group_id in list(led.shard.groups):
-            if led.serves:
-                self._drive(led, group_id, partial(led.shard.loaded, group_id))
-        log.info(
-            "partition %d of the offsets topic: %d records gave %d groups and %d offsets in %.0f ms",
-            led.partition,
-            loader.record_count,
-            len(led.shard.groups),
-            led.shard.offsets.count,
-            (self._clock.monotonic() - started) * 1000,
-        )
-
-    async def _replay_all(self, led: LedPartition, loader: Loader) -> None:
-        turn = Turn(self._clock)
-        offset = self._log.start_offset(led.partition)
-        while offset < self._log.end_offset(led.partition):
-            size = self._config.offsets_load_buffer_bytes
-            data = await self._log.read(led.partition, offset, size)
-            if not len(data):
-                break
-            for _ in loader.feed(data):
-                await turn.pass_on()
-            offset = loader.next_offset
-        for _ in loader.finish():
-            await turn.pass_on()
-
     # What is going on
 
     def count_by_state(self) -> Counter[tuple[str, str]]:
         """How many groups there are by kind and state."""
         return Counter(
             (group.kind, group.state_name)
-            for led in self._led.values()
+            for led in self.leadership
             for group in led.shard.groups.values()
         )
 
     @property
     def offset_count(self) -> int:
-        return sum(led.shard.offsets.count for led in self._led.values())
+        return sum(led.shard.offsets.count for led in self.leadership)
 
 
 def _settled(shard: Shard, then: Then, code: ErrorCode, now: Now) -> Actions:

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 import trio
 
+from odradek.broker.coordination.leadership import LoadInProgress, NotCoordinator
 from odradek.broker.groups import records
 from odradek.broker.groups.actions import (
     GroupKey,
@@ -28,7 +29,6 @@ from odradek.broker.groups.actions import (
 )
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.coordinator import GroupCoordinator
-from odradek.broker.groups.led import LoadInProgress, NotCoordinator
 from odradek.broker.groups.shard import Commit, OffsetToCommit
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import records as log_records
@@ -56,7 +56,7 @@ async def running(
         log, GroupConfig(**settings), clock=clock, entropy=SeededEntropy(random.Random(1))
     )
     for partition in range(log.partition_count()):
-        coordinator.elected(partition, 0)
+        coordinator.leadership.elected(partition, 0)
     async with trio.open_nursery() as nursery:
         await nursery.start(coordinator.run)
         yield coordinator
@@ -281,7 +281,7 @@ async def test_state_survives_a_restart(clock: VirtualClock) -> None:
     async with running(clock, log, offsets_load_buffer_bytes=100) as groups:
         await clock.settle()
         assert log.reads > 1, "a large partition is read a piece at a time"
-        assert groups.statistics.loads == 1
+        assert groups.leadership.loads == 1
         assert (await fetched(groups), await fetched(groups, "simple")) == (7, 8)
         beat = Heartbeat("g", joined.member_id, None, joined.generation)
         assert (await groups.heartbeat(beat)).error is ErrorCode.none
@@ -334,16 +334,16 @@ async def test_a_partition_that_cannot_be_read_is_fenced_alone(
     in_bad = next(each for each in "abcdefgh" if _partition(each) == 1)
     in_good = next(each for each in "abcdefgh" if _partition(each) == 0)
     async with running(clock, log) as groups:
-        with caplog.at_level(logging.ERROR, "odradek.groups"):
+        with caplog.at_level(logging.ERROR, "odradek.coordination"):
             await clock.settle()
         assert "can't be loaded" in caplog.text
         with pytest.raises(NotCoordinator):
             await fetched(groups, in_bad)
         assert await fetched(groups, in_good) == -1
-        assert groups.statistics.failed_loads == 1
+        assert groups.leadership.failed_loads == 1
         log.data[1].clear()
         log.ends[1] = 0
-        groups.elected(1, 1)
+        groups.leadership.elected(1, 1)
         assert await fetched(groups, in_bad) == -1
 
 
@@ -360,8 +360,8 @@ async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualCl
         log.hold()
         commit = Asked(nursery, lambda: groups.commit(a_commit(group="other")))
         await clock.settle()
-        groups.resigned(0)
-        groups.resigned(0)
+        groups.leadership.resigned(0)
+        groups.leadership.resigned(0)
         await clock.settle()
         assert getattr(other.answer, "error", None) is ErrorCode.not_coordinator
         assert getattr(commit.answer, "error", None) is ErrorCode.not_coordinator
@@ -369,7 +369,7 @@ async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualCl
             await groups.sync(a_sync(joined))
         assert groups.list_groups([], []) == []
         log.move_on()
-        groups.elected(0, 1)
+        groups.leadership.elected(0, 1)
         await clock.settle()
         beat = Heartbeat("g", joined.member_id, None, joined.generation)
         assert (await groups.heartbeat(beat)).error is ErrorCode.none
@@ -382,8 +382,8 @@ async def test_resigning_while_loading(clock: VirtualClock) -> None:
     log.reading_may_go_on = trio.Event()
     async with running(clock, log) as groups:
         await clock.settle()
-        groups.resigned(0)
-        groups.elected(0, 1)
+        groups.leadership.resigned(0)
+        groups.leadership.elected(0, 1)
         log.reading_may_go_on.set()
         await clock.settle()
         assert groups.describe("g") is not None
@@ -394,7 +394,7 @@ async def test_there_is_no_coordinator_before_there_is_a_topic(clock: VirtualClo
         with pytest.raises(NotCoordinator):
             await groups.join(a_join())
         with pytest.raises(KafkaError, match="coordinator_not_available"):
-            groups.partition_for("g")
+            groups.leadership.partition_for("g")
 
 
 async def test_groups_are_listed_by_state_and_type(clock: VirtualClock) -> None:
@@ -537,7 +537,9 @@ async def test_a_bug_in_one_partition_hits_that_partition_alone(
         await groups.sync(a_sync(joined, here))
         waiting = Asked(nursery, lambda: groups.join(a_join(group=here, fresh_id="2")))
         await clock.settle()
-        groups._led[1].shard.groups[here].roster.leader_id = "nobody"  # which can't be
+        groups.leadership.serving(1).shard.groups[
+            here
+        ].roster.leader_id = "nobody"  # which can't be
         with pytest.raises(KafkaError, match="unknown_server_error"):
             await groups.join(a_join(joined.member_id, here))
         await clock.settle()

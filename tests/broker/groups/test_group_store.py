@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odradek.broker.coordination.log import RecordsTooLarge, java_string_hash, partition_for
 from odradek.broker.groups import records
 from odradek.broker.groups.actions import (
     CommittedOffset,
@@ -21,13 +22,7 @@ from odradek.broker.groups.actions import (
 from odradek.broker.groups.classic import ClassicGroup
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.shard import Shard
-from odradek.broker.groups.store import (
-    Loader,
-    RecordsTooLarge,
-    build_batches,
-    java_string_hash,
-    partition_for,
-)
+from odradek.broker.groups.store import Loader, build_batches
 from odradek.broker.groups.subscription import subscribed_topics
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records import records as log_records
@@ -269,7 +264,7 @@ def test_loading_skips_kinds_it_does_not_know(caplog: pytest.LogCaptureFixture) 
     log.append([(b"\x00\x63what", b"ever"), (None, b"?")])
     log.append([(b"\x00\x03\x00\x01g", b"\x00\x00")])  # a consumer group's epoch
     log.append([records.encode(Record(GroupKey("g"), GROUP))])
-    with caplog.at_level(logging.WARNING, "odradek.groups"):
+    with caplog.at_level(logging.WARNING, "odradek.coordination"):
         shard = load(log.data)
     assert list(shard.groups) == ["g"]
     assert len(caplog.records) == 3

@@ -1,0 +1,304 @@
+"""The partitions of a coordinator's topic that this node leads: elected, loaded, served, resigned.
+
+An elected partition is loaded: its records are replayed into its shard, the state of all keys that
+belong to it. Then it serves, until it resigns or a bug shows itself in it. Records that were written
+take effect for clients once all in-sync replicas have them; who waits for that is told in the order
+of the log, one task for each partition while there is something to wait for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+import trio
+
+from odradek.broker.coordination.loading import Loader
+from odradek.broker.coordination.log import CoordinatorLog, partition_for
+from odradek.broker.coordination.timers import Turn, monotonic_ms
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.clock import Clock
+
+log = logging.getLogger("odradek.coordination")
+
+AS_COORDINATOR: Mapping[ErrorCode, ErrorCode] = {
+    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
+    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
+    ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
+}
+"""What a coordinator's clients are told of an error of its log."""
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class NotCoordinator(KafkaError):
+    code = ErrorCode.not_coordinator
+
+
+class LoadInProgress(KafkaError):
+    code = ErrorCode.coordinator_load_in_progress
+
+
+@dataclass(slots=True)
+class Uncommitted(Generic[T]):
+    """Records that are in the log, but not yet on all in-sync replicas; `then` is what follows."""
+
+    offset: int
+    then: T
+    deadline_ms: int
+
+
+@dataclass(slots=True)
+class LedPartition(Generic[S, T]):
+    """A partition that this node leads."""
+
+    partition: int
+    leader_epoch: int
+    shard: S
+    loading: bool = True
+    failed: bool = False
+    """Its records can't be read; its keys have no coordinator until it changes hands."""
+    uncommitted: deque[Uncommitted[T]] = field(default_factory=deque)
+    last_offset: int = -1
+    """Of the last record written here."""
+    running: trio.CancelScope | None = None
+    """Around the task that runs for it: its load, later on the wait for replicas."""
+
+    @property
+    def serves(self) -> bool:
+        return not self.loading and not self.failed
+
+
+class Coordinator(Protocol[S, T]):
+    """Whose partitions these are. All is called on the loop."""
+
+    def new_shard(self) -> S: ...
+
+    def new_loader(self, shard: S) -> Loader: ...
+
+    def loaded(self, led: LedPartition[S, T]) -> str:
+        """All is replayed, and served from now on; what there is, in words."""
+        ...
+
+    def unloaded(self, led: LedPartition[S, T]) -> None:
+        """It is served no more: whoever waits, for replicas too, is told NOT_COORDINATOR."""
+        ...
+
+    def settled(self, led: LedPartition[S, T], then: T, code: ErrorCode) -> None:
+        """The replicas have the records of `then`, or will not have them in time."""
+        ...
+
+
+class Leadership(Generic[S, T]):
+    """See the module."""
+
+    def __init__(
+        self,
+        topic: str,
+        coordinator: Coordinator[S, T],
+        log: CoordinatorLog,
+        clock: Clock,
+        *,
+        load_buffer_bytes: int,
+        commit_timeout_ms: int,
+    ) -> None:
+        self._topic = topic
+        self._coordinator = coordinator
+        self._log = log
+        self._clock = clock
+        self._load_buffer_bytes = load_buffer_bytes
+        self._commit_timeout_ms = commit_timeout_ms
+        self._led: dict[int, LedPartition[S, T]] = {}
+        self._to_load: deque[LedPartition[S, T]] = deque()
+        self._load_wanted = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self.loads = 0
+        self.failed_loads = 0
+        """Partitions whose records could not be read."""
+
+    def __iter__(self) -> Iterator[LedPartition[S, T]]:
+        """The partitions led, those that are being loaded included."""
+        return iter(tuple(self._led.values()))
+
+    def holds(self, led: LedPartition[S, T]) -> bool:
+        """Whether it is still served, under the same leadership."""
+        return led.serves and self._led.get(led.partition) is led
+
+    # Elected and resigned
+
+    def elected(self, partition: int, leader_epoch: int) -> None:
+        """This node leads the partition: load it, and serve what belongs to it.
+
+        May be called before `start`, which then does the loading. An empty partition is served at
+        once, without any waiting. Repeated for the same leadership it does nothing.
+        """
+        led = self._led.get(partition)
+        if led is not None and not led.failed:
+            led.leader_epoch = max(led.leader_epoch, leader_epoch)
+            return
+        led = LedPartition[S, T](partition, leader_epoch, self._coordinator.new_shard())
+        self._led[partition] = led
+        if self._log.start_offset(partition) == self._log.end_offset(partition):
+            led.loading = False
+        else:
+            self._to_load.append(led)
+            self._load_wanted.set()
+
+    def resigned(self, partition: int) -> None:
+        """This node leads it no more."""
+        led = self._led.pop(partition, None)
+        if led is not None:
+            self._unload(led)
+
+    def _unload(self, led: LedPartition[S, T]) -> None:
+        if led.running is not None:
+            led.running.cancel()
+        if led.serves:
+            self._coordinator.unloaded(led)
+
+    def broken(self, led: LedPartition[S, T]) -> None:
+        """A bug showed itself (an exception is at hand). This partition alone is not served."""
+        log.exception("%s-%d broke an invariant", self._topic, led.partition)
+        self._unload(led)
+        led.failed = True
+
+    # Asking
+
+    def partition_for(self, key: str) -> int:
+        """The partition whose leader coordinates the key.
+
+        Raises COORDINATOR_NOT_AVAILABLE while the topic does not exist.
+        """
+        count = self._log.partition_count()
+        if count == 0:
+            raise KafkaError(ErrorCode.coordinator_not_available, f"there is no {self._topic} yet")
+        return partition_for(key, count)
+
+    def active(self, key: str) -> LedPartition[S, T]:
+        """The partition of a key. Raises NotCoordinator or LoadInProgress."""
+        if self._log.partition_count() == 0:
+            raise NotCoordinator(f"there is no {self._topic} yet")
+        return self.serving(self.partition_for(key))
+
+    def serving(self, partition: int) -> LedPartition[S, T]:
+        led = self._led.get(partition)
+        if led is not None and led.serves:
+            return led
+        if led is not None and led.loading:
+            raise LoadInProgress(f"{self._topic}-{partition} is being loaded")
+        raise NotCoordinator(f"{self._topic}-{partition} is not led here")
+
+    def served(self, partition: int) -> LedPartition[S, T] | None:
+        """The partition, if it is served here."""
+        led = self._led.get(partition)
+        return led if led is not None and led.serves else None
+
+    def check_loaded(self) -> None:
+        """Raises LoadInProgress while any partition is being loaded."""
+        if any(led.loading for led in self._led.values()):
+            raise LoadInProgress(f"{self._topic} is being loaded")
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Have `nursery` own the loads and the waits for replicas."""
+        self._nursery = nursery
+        nursery.start_soon(self._run_loads)
+
+    # The replicas
+
+    def is_committed(self, led: LedPartition[S, T]) -> bool:
+        """Whether all that was written has reached the replicas, and whoever waited was told."""
+        return not led.uncommitted and self._log.is_committed(led.partition, led.last_offset)
+
+    def wait_for(self, led: LedPartition[S, T], then: T) -> None:
+        """Tell the coordinator `then` when the replicas have what was written last, or are late."""
+        deadline_ms = monotonic_ms(self._clock) + self._commit_timeout_ms
+        led.uncommitted.append(Uncommitted(led.last_offset, then, deadline_ms))
+        if led.running is None:
+            assert self._nursery is not None, "the coordinator does not run"
+            led.running = trio.CancelScope()
+            self._nursery.start_soon(self._await_replicas, led, led.running)
+
+    async def _await_replicas(self, led: LedPartition[S, T], scope: trio.CancelScope) -> None:
+        """Go on with what waits for the high watermark, in order, until nothing does."""
+        with scope:
+            while led.serves and led.uncommitted:
+                head = led.uncommitted[0]
+                code = await self._await_commit(led, head)
+                if self.holds(led):
+                    self._coordinator.settled(led, head.then, code)
+                    if led.uncommitted:  # it stood there until now so that nothing overtook it
+                        led.uncommitted.popleft()
+        led.running = None
+
+    async def _await_commit(self, led: LedPartition[S, T], head: Uncommitted[T]) -> ErrorCode:
+        seconds = max(head.deadline_ms - monotonic_ms(self._clock), 0) / 1000
+        with trio.move_on_after(seconds):
+            try:
+                await self._log.wait_committed(led.partition, head.offset)
+            except KafkaError as error:
+                return AS_COORDINATOR.get(error.code, error.code)
+            return ErrorCode.none
+        return ErrorCode.coordinator_not_available
+
+    # Loading
+
+    async def _run_loads(self) -> None:
+        while True:
+            while self._to_load:
+                led = self._to_load.popleft()
+                if self._led.get(led.partition) is led:
+                    with trio.CancelScope() as led.running:
+                        await self._load(led)
+                    led.running = None
+            self._load_wanted = trio.Event()
+            await self._load_wanted.wait()
+
+    async def _load(self, led: LedPartition[S, T]) -> None:
+        started = self._clock.monotonic()
+        loader = self._coordinator.new_loader(led.shard)
+        try:
+            await self._replay_all(led, loader)
+        except Exception as error:  # whatever stands there, it takes nothing else down
+            log.error(
+                "%s-%d can't be loaded, nobody coordinates what belongs to it: %s",
+                self._topic,
+                led.partition,
+                error,
+                exc_info=not isinstance(error, KafkaError),
+            )
+            led.loading, led.failed = False, True
+            self.failed_loads += 1
+            return
+        led.loading = False
+        led.last_offset = loader.next_offset - 1
+        self.loads += 1
+        found = self._coordinator.loaded(led)
+        log.info(
+            "%s-%d: %d records gave %s in %.0f ms",
+            self._topic,
+            led.partition,
+            loader.record_count,
+            found,
+            (self._clock.monotonic() - started) * 1000,
+        )
+
+    async def _replay_all(self, led: LedPartition[S, T], loader: Loader) -> None:
+        turn = Turn(self._clock)
+        offset = self._log.start_offset(led.partition)
+        while offset < self._log.end_offset(led.partition):
+            data = await self._log.read(led.partition, offset, self._load_buffer_bytes)
+            if not len(data):
+                break
+            for _ in loader.feed(data):
+                await turn.pass_on()
+            offset = loader.next_offset
+        for _ in loader.finish():
+            await turn.pass_on()

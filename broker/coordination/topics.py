@@ -1,0 +1,70 @@
+"""The topics that coordinators keep their state in, as Kafka configures them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+
+
+class Configs(Protocol):
+    """Of `ServerConfig`, what is needed here."""
+
+    def get_int(self, name: str) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """A topic that brokers create for themselves when it is first needed."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
+
+
+class InternalTopics(Protocol):
+    """What this floor needs of the node: topics that come into being on demand."""
+
+    async def ensure_internal_topic(self, topic: InternalTopic) -> None:
+        """Create the topic where it is missing; at once if it is there.
+
+        Returns when the metadata image has it, with leaders. Raises KafkaError where it can't be
+        created now (too few brokers for its replication factor, no controller): the client is told
+        COORDINATOR_NOT_AVAILABLE and asks again. Its partitions need not be open: whoever needs one
+        opens that one, and the others follow in their own time.
+        """
+        ...
+
+
+def offsets_topic(configs: Configs) -> InternalTopic:
+    """`__consumer_offsets` with Kafka's settings."""
+    return InternalTopic(
+        OFFSETS_TOPIC,
+        configs.get_int("offsets.topic.num.partitions"),
+        configs.get_int("offsets.topic.replication.factor"),
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(configs.get_int("offsets.topic.segment.bytes")),
+        },
+    )
+
+
+def transactions_topic(configs: Configs) -> InternalTopic:
+    """`__transaction_state` with Kafka's settings."""
+    return InternalTopic(
+        TRANSACTIONS_TOPIC,
+        configs.get_int("transaction.state.log.num.partitions"),
+        configs.get_int("transaction.state.log.replication.factor"),
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "unclean.leader.election.enable": "false",
+            "min.insync.replicas": str(configs.get_int("transaction.state.log.min.isr")),
+            "segment.bytes": str(configs.get_int("transaction.state.log.segment.bytes")),
+        },
+    )
