@@ -1,0 +1,50 @@
+"""Ending a transaction where it wrote: markers (KIP-98, KIP-890), as the coordinator hands them in.
+
+`MarkerWriter` is the coordinator's view of the partitions: of those of this node the writer in
+marker_writer.py, of others whoever sends WriteTxnMarkers to their leaders. A marker that is written
+twice is harmless (each one says to which epoch it belongs), so a coordinator that does not know
+what became of one hands it in again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from odradek.protocol.errors import ErrorCode
+from odradek.storage.directories.names import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionMarker:
+    """The end of one producer's transaction in some partitions."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    """The leader epoch of the coordinator's partition of `__transaction_state`."""
+    is_commit: bool
+    partitions: tuple[TopicPartition, ...]
+    transaction_version: int = 0
+    """From version 2 on a marker's epoch is greater than that of what it ends (KIP-890)."""
+
+
+MarkerErrors = Mapping[TopicPartition, ErrorCode]
+
+
+class MarkerWriter(Protocol):
+    async def write(self, markers: Sequence[TransactionMarker]) -> list[MarkerErrors]:
+        """Append each marker to its partitions; for each marker an error of every partition.
+
+        `none` says that the marker is on all in-sync replicas, and for `__consumer_offsets` that
+        the group coordinator holds, or has dropped, the offsets of the transaction. Raises nothing.
+
+        What the coordinator does with the others:
+        - hand in again, later: unknown_topic_or_partition, not_leader_or_follower,
+          not_enough_replicas, not_enough_replicas_after_append, request_timed_out,
+          kafka_storage_error;
+        - give up, somebody newer is in charge: invalid_producer_epoch,
+          transaction_coordinator_fenced.
+        """
+        ...
