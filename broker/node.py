@@ -47,6 +47,7 @@ from odradek.storage.log_manager import Intervals, LogManager
 
 if TYPE_CHECKING:
     from odradek.broker.groups.coordinator import GroupCoordinator
+    from odradek.broker.transactions.verification import TransactionPartitions
     from odradek.replication.controller.producer_ids import ProducerIdBlock
     from odradek.replication.controller.topics import CreatedTopic, NewTopic
 
@@ -86,6 +87,8 @@ class Broker:
         self.producer_ids = ProducerIds(self._reserve_producer_ids)
         self.server = Server(self)
         self.turnstile = Turnstile()
+        self.transaction_partitions: TransactionPartitions | None = None
+        """Who adds partitions to transactions; while there is nobody, none are written."""
         self._partitions: PartitionTable | None = None
         self._groups: GroupCoordinator | None = None
         self._house: trio.Nursery | None = None

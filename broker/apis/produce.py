@@ -1,13 +1,13 @@
 """Produce: batches are checked by their headers, stamped in place and appended; no record is read.
 
-The records are views into the connection's buffer, valid until this handler first waits.
+The records are views into the connection's buffer, valid until this handler returns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -16,10 +16,13 @@ from odradek.broker.dispatch import Route
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.produce import ProduceRequest, read_produce
-from odradek.protocol.records.batch import HEADER_SIZE, MAGIC, Batch
+from odradek.protocol.records.batch import MAGIC, TRANSACTIONAL_MASK
 from odradek.replication.partition.partition import ACKS_ALL, Changed, Partition
 from odradek.storage.errors import InvalidRecord
 from odradek.storage.log.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from odradek.broker.transactions.producing import Verified
 
 TURN_SECONDS = 0.003
 """How long a request appends before others get their turn."""
@@ -55,6 +58,8 @@ class Outcome:
 
 MAGIC_AT = 16
 """Where a batch has its magic, whatever else it is."""
+FLAGS_AT = 22
+"""Where it says that it is in a transaction."""
 
 
 class RequestTimedOut(KafkaError):
@@ -76,8 +81,14 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Mapping[str, 
             for topic in request.topics
         ]
     else:
+        verified = None
+        if request.transactional_id is not None:
+            from odradek.broker.transactions.producing import verify
+
+            verified = await verify(request, request.transactional_id, ctx)
         topics = [
-            (topic, await _append_topic(topic, request.acks, ctx)) for topic in request.topics
+            (topic, await _append_topic(topic, request.acks, verified, ctx))
+            for topic in request.topics
         ]
     if request.acks == 0:
         _close_on_error(topics)
@@ -97,14 +108,16 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Mapping[str, 
     }
 
 
-async def _append_topic(topic: Any, acks: int, ctx: RequestContext) -> list[Outcome]:
+async def _append_topic(
+    topic: Any, acks: int, verified: Verified | None, ctx: RequestContext
+) -> list[Outcome]:
     """One partition after the other. Others get their turn where this takes long: a segment that is
     full costs a few files, and all partitions of a topic may be full at once."""
     clock = ctx.broker.seams.clock
     now_ms, turn_began = clock.wall_ms(), clock.monotonic()
     outcomes = []
     for index, records in topic.partitions:
-        outcomes.append(await _append(topic, index, records, acks, now_ms, ctx))
+        outcomes.append(await _append(topic, index, records, acks, now_ms, verified, ctx))
         if clock.monotonic() - turn_began > TURN_SECONDS:
             await trio.lowlevel.checkpoint()
             turn_began = clock.monotonic()
@@ -112,7 +125,13 @@ async def _append_topic(topic: Any, acks: int, ctx: RequestContext) -> list[Outc
 
 
 async def _append(
-    topic: Any, index: int, records: memoryview | None, acks: int, now_ms: int, ctx: RequestContext
+    topic: Any,
+    index: int,
+    records: memoryview | None,
+    acks: int,
+    now_ms: int,
+    verified: Verified | None,
+    ctx: RequestContext,
 ) -> Outcome:
     try:
         partition = await ctx.broker.partitions.get(topic.name, topic.topic_id, index)
@@ -122,12 +141,23 @@ async def _append(
             )
         if not records:
             raise InvalidRecord("a produce request with no batch for the partition")
-        _check_transaction(records)
+        guard = None
+        if verified is not None:
+            found = verified.get((topic.topic_id or topic.name, index))
+            if isinstance(found, KafkaError):
+                raise found
+            guard = found
+        elif _is_transactional(records):
+            raise KafkaError(
+                ErrorCode.transactional_id_authorization_failed,
+                "a batch in a transaction, and no transactional id",
+            )
         appended = partition.append(
             records,
             acks=acks,
             min_in_sync=partition.log.config.min_insync_replicas,
             now_ms=now_ms,
+            guard=guard,
         )
     except KafkaError as error:
         return Outcome(index, error)
@@ -142,14 +172,12 @@ async def _append(
     )
 
 
-def _check_transaction(records: memoryview) -> None:
-    """A batch in a transaction needs one that its coordinator knows of (KIP-890), or no reader with
-    read_committed would ever get past it. Nobody can have begun one here."""
-    is_batch = len(records) >= HEADER_SIZE and records[MAGIC_AT] == MAGIC
-    if is_batch and Batch(records).is_transactional:
-        raise KafkaError(
-            ErrorCode.invalid_txn_state, "no transaction was begun: there is no coordinator for it"
-        )
+def _is_transactional(records: memoryview) -> bool:
+    return (
+        len(records) > FLAGS_AT
+        and records[FLAGS_AT] & TRANSACTIONAL_MASK != 0
+        and records[MAGIC_AT] == MAGIC
+    )
 
 
 def _close_on_error(topics: Topics) -> None:

@@ -30,6 +30,7 @@ TRANSACTIONS: Rows = (
     row("transaction.state.log.segment.bytes", INT, "104857600", HIGH, at_least(1), effect=True,
         doc="Segment size of `__transaction_state`, in bytes."),
     row("transaction.partition.verification.enable", BOOLEAN, "true", LOW, mode=CLUSTER_WIDE,
+        effect=True,
         doc="Check that a partition was added to the transaction before records of it are written."),
     row("producer.id.expiration.ms", INT, "86400000", LOW, at_least(1), CLUSTER_WIDE, effect=True,
         doc="How long a partition remembers an idle producer, in ms. A transaction's lasts at least "
@@ -47,9 +48,9 @@ TRANSACTIONS: Rows = (
         doc="How often expired transactional ids are removed, in ms."),
     row("transaction.two.phase.commit.enable", BOOLEAN, "false", LOW,
         doc="Let a transaction be one part of a two-phase commit that another system decides."),
-    row("add.partitions.to.txn.retry.backoff.max.ms", INT, "100", HIGH, at_least(0),
+    row("add.partitions.to.txn.retry.backoff.max.ms", INT, "100", HIGH, at_least(0), effect=True,
         doc="How long adding a partition to a transaction is tried again on the server's side, in ms."),
-    row("add.partitions.to.txn.retry.backoff.ms", INT, "20", HIGH, at_least(1),
+    row("add.partitions.to.txn.retry.backoff.ms", INT, "20", HIGH, at_least(1), effect=True,
         doc="Pause before adding a partition to a transaction is tried again, in ms."),
 )
 # fmt: on

@@ -3,11 +3,12 @@
 The first batch of a transaction in a partition is not appended before the transaction's coordinator
 has said that it knows the partition to be in it; otherwise no marker would ever end what it begins.
 Producers up to Produce v11 have added the partition themselves (AddPartitionsToTxn) and the leader
-only asks; for those from v12 on it is added by asking.
+only asks; for those from v12 on it is added by asking. So it is for TxnOffsetCommit up to v4, from v5.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -36,3 +37,58 @@ class TransactionPartitions(Protocol):
         not_coordinator, coordinator_load_in_progress, coordinator_not_available. Raises nothing.
         """
         ...
+
+
+class Support(enum.Enum):
+    """What the version of a client's request says that it can do."""
+
+    OLD = "knows neither"
+    ABORTABLE = "knows TRANSACTION_ABORTABLE"
+    ADDS_PARTITIONS = "has its partitions added by writing to them"
+
+    @property
+    def adds_partitions(self) -> bool:
+        return self is Support.ADDS_PARTITIONS
+
+    @classmethod
+    def of_produce(cls, version: int) -> Support:
+        return cls._of(version, abortable_since=11)
+
+    @classmethod
+    def of_offset_commit(cls, version: int) -> Support:
+        """TxnOffsetCommit's."""
+        return cls._of(version, abortable_since=4)
+
+    @classmethod
+    def _of(cls, version: int, abortable_since: int) -> Support:
+        if version > abortable_since:
+            return cls.ADDS_PARTITIONS
+        return cls.ABORTABLE if version == abortable_since else cls.OLD
+
+
+async def ask(
+    coordinator: TransactionPartitions,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Sequence[TopicPartition],
+    support: Support,
+) -> Mapping[TopicPartition, ErrorCode]:
+    """Add or verify, as the client's version wants it; the errors as its kind of client knows them."""
+    errors = await coordinator.add_partitions(
+        transactional_id,
+        producer_id,
+        producer_epoch,
+        partitions,
+        verify_only=not support.adds_partitions,
+    )
+    return {partition: as_writer(error, support) for partition, error in errors.items()}
+
+
+def as_writer(error: ErrorCode, support: Support) -> ErrorCode:
+    """What one who writes in a transaction is told where AddPartitionsToTxn said `error`."""
+    if error is ErrorCode.producer_fenced:
+        return ErrorCode.invalid_producer_epoch
+    if error is ErrorCode.transaction_abortable and support is Support.OLD:
+        return ErrorCode.invalid_txn_state
+    return error

@@ -24,6 +24,7 @@ from odradek.replication.errors import (
 )
 from odradek.replication.partition.high_watermark import decide_high_watermark
 from odradek.storage.log.partition_log import Appended, Origin, PartitionLog
+from odradek.storage.log.verifications import Guard
 
 ACKS_ALL = -1
 
@@ -133,8 +134,12 @@ class Partition:
         min_in_sync: int,
         now_ms: int,
         origin: Origin = Origin.CLIENT,
+        transaction_version: int = 0,
+        guard: Guard | None = None,
     ) -> Appended:
         """Append as leader; `records` are stamped in place.
+
+        `transaction_version` and `guard` are those of `PartitionLog.append_as_leader`.
 
         Raises NotLeader, NotEnoughReplicas (acks=-1 with fewer than `min_in_sync` replicas in
         sync) and whatever the log refuses.
@@ -146,12 +151,26 @@ class Partition:
                 f"{len(self.in_sync)} of {min_in_sync} required replicas are in sync"
             )
         appended = self.log.append_as_leader(
-            records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin
+            records,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            origin=origin,
+            transaction_version=transaction_version,
+            guard=guard,
         )
         if not appended.duplicate:
             self._unannounced_bytes += len(records)
         self._advance()
         return appended
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool, now_ms: int
+    ) -> Guard | None:
+        """See `ProducerStates.begin_verification`. Raises NotLeader too."""
+        self.check_leader()
+        return self.log.producers.begin_verification(
+            producer_id, epoch, sequence, adds_partitions=adds_partitions, now_ms=now_ms
+        )
 
     def is_replicated(self, offset: int) -> bool:
         """Whether every in-sync replica has the record at `offset`."""

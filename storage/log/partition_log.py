@@ -42,6 +42,7 @@ from odradek.storage.log.state import LogState
 from odradek.storage.log.timestamps import TimestampAndOffset
 from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.storage.log.validation import check_produced, check_raft, check_replicated
+from odradek.storage.log.verifications import Guard
 
 __all__ = [
     "AbortedTransaction",
@@ -192,11 +193,13 @@ class PartitionLog(LogState):
         now_ms: int,
         origin: Origin = Origin.CLIENT,
         transaction_version: int = 0,
+        guard: Guard | None = None,
     ) -> Appended:
         """Validate, assign offsets in place (`records` must be writable), write, index.
 
         One batch, except from Raft. `transaction_version` (KIP-890) is that of a marker's
-        coordinator. Raises what validation.py and `ProducerStates.check` do, DiskFull, NoDescriptors
+        coordinator, `guard` what `ProducerStates.begin_verification` gave for the first batch of a
+        transaction. Raises what validation.py and `ProducerStates.check` do, DiskFull, NoDescriptors
         and LogFailed.
         """
         if self.failure is not None:
@@ -209,7 +212,10 @@ class PartitionLog(LogState):
         batch = check_produced(records, config, now_ms, from_client=from_client)
         if batch.producer_id >= 0:
             kept = self.producers.check(
-                batch, from_client=from_client, transaction_version=transaction_version
+                batch,
+                from_client=from_client,
+                transaction_version=transaction_version,
+                guard=guard,
             )
             if kept is not None:
                 return Appended(

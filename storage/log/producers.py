@@ -16,7 +16,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from odradek.protocol.records.batch import MAX_SEQUENCE, Batch
+from odradek.protocol.records.batch import (
+    CONTROL_MASK,
+    MAX_SEQUENCE,
+    TRANSACTIONAL_MASK,
+    Batch,
+)
 from odradek.protocol.records.control import read_end_marker
 from odradek.storage.errors import (
     CoordinatorFenced,
@@ -24,6 +29,7 @@ from odradek.storage.errors import (
     InvalidTransactionState,
     OutOfOrderSequence,
 )
+from odradek.storage.log.verifications import UNGUARDED, Guard, Verifications
 
 BATCHES_KEPT = 5
 NO_EPOCH = -1
@@ -142,6 +148,7 @@ class ProducerStates:
         self._ongoing: dict[int, int] = {}
         # First offset to marker, of transactions whose marker lies at or past the high watermark.
         self._unreplicated: dict[int, int] = {}
+        self._verifications = Verifications()
         self.map_end = 0
         """Every batch below this offset has been applied."""
 
@@ -171,37 +178,88 @@ class ProducerStates:
 
     # Deciding
 
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool, now_ms: int
+    ) -> Guard | None:
+        """To be called before a coordinator is asked: what `check` wants to see of the transaction's
+        first batch; None if the transaction is here already. Raises InvalidProducerEpoch.
+
+        `adds_partitions` says that asking is adding (Produce v12, TxnOffsetCommit v5), `sequence`
+        is that of the batch.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is not None:
+            self._check_epoch(producer_id, epoch, entry)
+            if entry.transaction_start >= 0 and entry.epoch == epoch:
+                return None
+        return self._verifications.begin(
+            producer_id, epoch, sequence, adds_partitions=adds_partitions, now_ms=now_ms
+        )
+
     def check(
-        self, batch: Batch, *, from_client: bool, transaction_version: int = 0
+        self,
+        batch: Batch,
+        *,
+        from_client: bool,
+        transaction_version: int = 0,
+        guard: Guard | None = None,
     ) -> KeptBatch | None:
         """Whether `batch` may be appended; if it is in the log already, what it was then.
 
         `from_client`: otherwise it comes from a coordinator, whose batches have no sequences.
-        Raises InvalidProducerEpoch, OutOfOrderSequence, InvalidTransactionState, CoordinatorFenced.
+        `guard` is of the asking that the first batch of a transaction needs. Raises
+        InvalidProducerEpoch, OutOfOrderSequence, InvalidTransactionState, CoordinatorFenced.
         """
         entry = self._entries.get(batch.producer_id)
-        if batch.is_control:
+        attributes = batch.attributes
+        if attributes & CONTROL_MASK:
             self._check_marker(batch, entry, transaction_version)
             return None
-        if entry is None:
-            return None
-        if from_client:
+        if from_client and entry is not None:
             duplicate = entry.duplicate_of(batch)
             if duplicate is not None:
                 return duplicate
-        if batch.producer_epoch < entry.epoch:
-            raise InvalidProducerEpoch(
-                f"producer {batch.producer_id} writes to {self._name} in epoch "
-                f"{batch.producer_epoch}, its last known is {entry.epoch}"
-            )
+        if attributes & TRANSACTIONAL_MASK and (
+            entry is None or entry.transaction_start < 0 or entry.epoch != batch.producer_epoch
+        ):
+            self._check_begin(batch, entry, guard)
+        if from_client and self._verifications:
+            self._check_overtakes(batch, entry)
+        if entry is None:
+            return None
+        self._check_epoch(batch.producer_id, batch.producer_epoch, entry)
         if from_client:
             self._check_sequence(batch, entry)
-        if entry.transaction_start >= 0 and not batch.is_transactional:
+        if entry.transaction_start >= 0 and not attributes & TRANSACTIONAL_MASK:
             raise InvalidTransactionState(
                 f"producer {batch.producer_id} has a transaction open in {self._name} and writes "
                 "outside of it"
             )
         return None
+
+    def _check_epoch(self, producer_id: int, epoch: int, entry: ProducerEntry) -> None:
+        if epoch < entry.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {producer_id} writes to {self._name} in epoch {epoch}, "
+                f"its last known is {entry.epoch}"
+            )
+
+    def _check_begin(self, batch: Batch, entry: ProducerEntry | None, guard: Guard | None) -> None:
+        """A batch begins a transaction here, which its coordinator must have agreed to."""
+        if entry is not None:
+            self._check_epoch(batch.producer_id, batch.producer_epoch, entry)
+        if guard is UNGUARDED:
+            return
+        pending = self._verifications.get(batch.producer_id)
+        if pending is None or pending.guard is not guard:
+            raise InvalidTransactionState(
+                f"producer {batch.producer_id} has no transaction open that {self._name} is in"
+            )
+
+    def _check_overtakes(self, batch: Batch, entry: ProducerEntry | None) -> None:
+        pending = self._verifications.get(batch.producer_id)
+        if pending is not None:
+            pending.check_sequence(batch, is_known=entry is not None and bool(entry.batches))
 
     def _check_sequence(self, batch: Batch, entry: ProducerEntry) -> None:
         """A producer's batches follow each other; a new epoch begins with sequence 0.
@@ -262,6 +320,8 @@ class ProducerStates:
             marker = read_marker(batch)
             if marker is None:  # compaction has taken it: the whole transaction is gone
                 return None
+            if self._verifications:
+                self._verifications.written(batch)
             if entry is None:
                 entry = self._entries[producer_id] = ProducerEntry(producer_id)
             start = entry.transaction_start
@@ -272,9 +332,12 @@ class ProducerStates:
         if entry is None:
             entry = self._entries[producer_id] = ProducerEntry(producer_id)
         entry.add(batch)
-        if entry.transaction_start < 0 and batch.is_transactional:
-            entry.transaction_start = batch.base_offset
-            self._ongoing[batch.base_offset] = producer_id
+        if batch.is_transactional:
+            if entry.transaction_start < 0:
+                entry.transaction_start = batch.base_offset
+                self._ongoing[batch.base_offset] = producer_id
+            if self._verifications:
+                self._verifications.written(batch)
         return None
 
     def stable_offset_after(self, completed: CompletedTransaction) -> int:
@@ -303,6 +366,7 @@ class ProducerStates:
         ]
         for producer_id in expired:
             del self._entries[producer_id]
+        self._verifications.expire(now_ms, self._expiration_ms)
         return len(expired)
 
     def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:

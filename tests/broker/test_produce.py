@@ -112,13 +112,13 @@ def test_an_unanswered_failure_closes_the_connection(broker: Broker) -> None:
     assert produce(broker, "there is no such topic", batch(), acks=0) is None
 
 
-def test_a_batch_in_a_transaction_that_nobody_began_is_refused(broker: Broker, topic: str) -> None:
+def test_a_batch_in_a_transaction_without_an_id_is_refused(broker: Broker, topic: str) -> None:
     refused = produce(
         broker,
         topic,
         batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True),
     )
-    assert refused.error_code == ErrorCode.invalid_txn_state
+    assert refused.error_code == ErrorCode.transactional_id_authorization_failed
     assert end_offset(broker, topic) == 0
 
 

@@ -14,6 +14,7 @@ from odradek.seams.files import Path
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import Appended, Origin, PartitionLog
 from odradek.storage.log.segment import Segment
+from odradek.storage.log.verifications import UNGUARDED
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
@@ -106,7 +107,7 @@ class World:
             batch() if data is None else data,
             leader_epoch=epoch,
             now_ms=self.clock.wall_ms(),
-            **more,  # type: ignore[arg-type]
+            **{"guard": UNGUARDED, **more},  # type: ignore[arg-type]
         )
 
     def coordinate(self, data: memoryview, **more: object) -> Appended:

@@ -15,6 +15,7 @@ from odradek.storage.errors import (
     OutOfOrderSequence,
 )
 from odradek.storage.log.producers import KeptBatch, ProducerStates
+from odradek.storage.log.verifications import UNGUARDED, Guard
 from tests.storage.log.log_world import NOW_MS, batch, idempotent, marker
 
 P = 7
@@ -29,11 +30,18 @@ class Log:
         self.end = 0
 
     def append(
-        self, data: memoryview, *, client: bool = True, version: int = 0
+        self,
+        data: memoryview,
+        *,
+        client: bool = True,
+        version: int = 0,
+        guard: Guard | None = UNGUARDED,
     ) -> KeptBatch | None:
         """What it is a duplicate of; else it is in the log now."""
         found = Batch(data)
-        kept = self.states.check(found, from_client=client, transaction_version=version)
+        kept = self.states.check(
+            found, from_client=client, transaction_version=version, guard=guard
+        )
         if kept is None:
             found.stamp(self.end, 0)
             self.end = found.last_offset + 1

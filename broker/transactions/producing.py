@@ -1,0 +1,156 @@
+"""Produce in a transaction: what a coordinator must agree to before any batch is appended (KIP-890)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import UUID
+
+from odradek.broker.context import RequestContext
+from odradek.broker.transactions.verification import Support, TransactionPartitions, ask
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.produce import ProduceRequest
+from odradek.protocol.records.batch import Batch
+from odradek.replication.partition.partition import Partition
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.log.verifications import UNGUARDED, Guard
+
+AGAIN_LATER = frozenset(
+    {
+        ErrorCode.network_exception,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+    }
+)
+"""Errors of a coordinator, which a producer expects from no partition's leader."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """One that is in a transaction, and where it goes."""
+
+    key: Key
+    partition: Partition
+    sequence: int
+
+
+Key = tuple[UUID | str | None, int]
+"""A partition as a request names it: its topic's id or name, and its number."""
+Verified = Mapping[Key, Guard | KafkaError]
+"""What to append with, or why not to; of partitions whose transaction goes on there is nothing."""
+
+
+async def verify(request: ProduceRequest, transactional_id: str, ctx: RequestContext) -> Verified:
+    """Ask the coordinator about the partitions in which the request begins a transaction."""
+    producers: set[tuple[int, int]] = set()
+    batches: list[_Batch] = []
+    for topic in request.topics:
+        for index, records in topic.partitions:
+            with suppress(KafkaError):  # appending it will say the same
+                if records is None or not (header := Batch(records)).is_transactional:
+                    continue
+                partition = await ctx.broker.partitions.get(topic.name, topic.topic_id, index)
+                producers.add((header.producer_id, header.producer_epoch))
+                key = (topic.topic_id or topic.name, index)
+                batches.append(_Batch(key, partition, header.base_sequence))
+    if not batches:
+        return {}
+    if len(producers) > 1:
+        return _all(batches, ErrorCode.invalid_producer_id_mapping, "several producers at once")
+    is_enabled = ctx.broker.config.get_bool("transaction.partition.verification.enable")
+    support = Support.of_produce(ctx.api_version)
+    unguarded = {each.key: UNGUARDED for each in batches}
+    if not is_enabled and not support.adds_partitions:
+        return unguarded
+    coordinator = ctx.broker.transaction_partitions
+    if coordinator is None:
+        return _all(batches, ErrorCode.invalid_txn_state, "no transactions are coordinated here")
+    ((producer_id, epoch),) = producers
+    asking = _Asking(coordinator, transactional_id, producer_id, epoch, support)
+    found = await _until_decided(asking, batches, ctx)
+    if not is_enabled:
+        return {**unguarded, **{k: v for k, v in found.items() if isinstance(v, KafkaError)}}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    coordinator: TransactionPartitions
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    support: Support
+
+    async def once(self, batches: Sequence[_Batch], now_ms: int) -> dict[Key, Guard | ErrorCode]:
+        found: dict[Key, Guard | ErrorCode] = {}
+        wanted: dict[TopicPartition, Key] = {}
+        for each in batches:
+            partition = each.partition
+            try:
+                guard = partition.begin_verification(
+                    self.producer_id,
+                    self.producer_epoch,
+                    each.sequence,
+                    adds_partitions=self.support.adds_partitions,
+                    now_ms=now_ms,
+                )
+            except KafkaError as error:
+                found[each.key] = error.code
+                continue
+            if guard is not None:
+                found[each.key] = guard
+                wanted[TopicPartition(partition.topic, partition.index)] = each.key
+        if wanted:
+            errors = await ask(
+                self.coordinator,
+                self.transactional_id,
+                self.producer_id,
+                self.producer_epoch,
+                list(wanted),
+                self.support,
+            )
+            for partition_name, code in errors.items():
+                if code is not ErrorCode.none:
+                    found[wanted[partition_name]] = code
+        return found
+
+
+async def _until_decided(
+    asking: _Asking, batches: Sequence[_Batch], ctx: RequestContext
+) -> Verified:
+    """Ask, and once more for a while if the producer's last transaction is still being ended: it
+    is over soon, and whoever has partitions added by producing would have to send it all again."""
+    config, clock = ctx.broker.config, ctx.broker.seams.clock
+    max_ms = config.get_int("add.partitions.to.txn.retry.backoff.max.ms")
+    give_up_at = clock.monotonic() + max_ms / 1000
+    while True:
+        found = await asking.once(batches, clock.wall_ms())
+        is_busy = ErrorCode.concurrent_transactions in found.values()
+        if not (is_busy and asking.support.adds_partitions and clock.monotonic() < give_up_at):
+            break
+        await ctx.flush()
+        await clock.sleep(config.get_int("add.partitions.to.txn.retry.backoff.ms") / 1000)
+    return {
+        key: _as_producer(each, asking.support) if isinstance(each, ErrorCode) else each
+        for key, each in found.items()
+    }
+
+
+def _all(batches: Sequence[_Batch], code: ErrorCode, why: str) -> Verified:
+    return {each.key: KafkaError(code, why) for each in batches}
+
+
+def _as_producer(error: ErrorCode, support: Support) -> KafkaError:
+    """NOT_ENOUGH_REPLICAS is sent again by every producer, and has none refresh its metadata."""
+    if error is ErrorCode.invalid_txn_state:
+        return KafkaError(error, "the partition was not added to the transaction")
+    if error in AGAIN_LATER or (
+        error is ErrorCode.concurrent_transactions and not support.adds_partitions
+    ):
+        return KafkaError(
+            ErrorCode.not_enough_replicas,
+            f"the transaction could not be verified: {error.name}",
+        )
+    return KafkaError(error)

@@ -1,0 +1,104 @@
+"""Transactions that a log was not written in yet, while their coordinator is asked (KIP-890).
+
+The first batch of a transaction in a partition is appended with a guard, which was given before the
+coordinator was asked whether the partition is in the transaction. Whatever ends or begins a
+transaction of that producer takes the guard away, so that an answer that comes too late opens
+nothing. A producer has one guard however often it asks.
+
+The lowest sequence that asked is kept: where it has to be sent again, none after it may overtake it.
+Nothing here is durable, nor needs to be: after a restart whoever waited asks again.
+"""
+
+from __future__ import annotations
+
+from odradek.protocol.records.batch import Batch
+from odradek.storage.errors import OutOfOrderSequence
+
+
+class Guard:
+    """Says nothing but which asking it is of."""
+
+    __slots__ = ()
+
+
+UNGUARDED = Guard()
+"""In place of a guard where `transaction.partition.verification.enable` is off."""
+
+
+class Verification:
+    """One producer's asking."""
+
+    __slots__ = ("adds_partitions", "began_ms", "epoch", "guard", "lowest_sequence")
+
+    def __init__(self, epoch: int, sequence: int, *, adds_partitions: bool, began_ms: int) -> None:
+        self.guard = Guard()
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        self.adds_partitions = adds_partitions
+        """Whether the producer's epoch rises with every transaction (transaction.version 2)."""
+        self.began_ms = began_ms
+
+    def lower(self, epoch: int, sequence: int) -> None:
+        if epoch == self.epoch:
+            self.lowest_sequence = min(self.lowest_sequence, sequence)
+        elif epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+
+    def check_sequence(self, batch: Batch, *, is_known: bool) -> None:
+        """`is_known` says that a batch of the producer is known. Raises OutOfOrderSequence."""
+        sequence = batch.base_sequence
+        if self.adds_partitions and sequence != 0 and not is_known:
+            raise OutOfOrderSequence(
+                f"producer {batch.producer_id} begins with sequence {sequence}, it can only be 0"
+            )
+        if sequence > self.lowest_sequence:
+            raise OutOfOrderSequence(
+                f"producer {batch.producer_id} sends sequence {sequence} while "
+                f"{self.lowest_sequence} is still to come"
+            )
+
+
+class Verifications:
+    """Those of one log, by producer id."""
+
+    __slots__ = ("_pending",)
+
+    def __init__(self) -> None:
+        self._pending: dict[int, Verification] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._pending)
+
+    def get(self, producer_id: int) -> Verification | None:
+        return self._pending.get(producer_id)
+
+    def begin(
+        self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool, now_ms: int
+    ) -> Guard:
+        """The guard to append with, once the coordinator has agreed."""
+        found = self._pending.get(producer_id)
+        if found is None:
+            found = Verification(epoch, sequence, adds_partitions=adds_partitions, began_ms=now_ms)
+            self._pending[producer_id] = found
+        else:
+            found.lower(epoch, sequence)
+        return found.guard
+
+    def written(self, batch: Batch) -> None:
+        """A batch in a transaction, or the end of one, is in the log.
+
+        A marker of the epoch that asks ended the transaction before: there each transaction has an
+        epoch of its own, and its marker's is that of the next.
+        """
+        found = self._pending.get(batch.producer_id)
+        if found is None:
+            return
+        if batch.is_control and found.adds_partitions and batch.producer_epoch == found.epoch:
+            return
+        del self._pending[batch.producer_id]
+
+    def expire(self, now_ms: int, after_ms: int) -> None:
+        """Forget those that nothing came of."""
+        for producer_id, found in list(self._pending.items()):
+            if now_ms - found.began_ms >= after_ms:
+                del self._pending[producer_id]

@@ -1,0 +1,235 @@
+"""Produce in a transaction: what the coordinator says becomes of it, at every version (KIP-890)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.records.records import Record, build_batch
+from odradek.storage.directories.names import TopicPartition
+from odradek.testing import Broker
+from tests.broker.test_produce import ask, end_offset
+
+NONE = ErrorCode.none
+_numbers = itertools.count()
+
+
+@dataclass
+class Coordinator:
+    """Says what it is told to say; `asked` is what it was asked."""
+
+    answers: list[ErrorCode] = field(default_factory=lambda: [NONE])
+    """One after the other, the last for ever."""
+    asked: list[tuple[str, int, int, list[TopicPartition], bool]] = field(default_factory=list)
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        verify_only: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        self.asked.append(
+            (transactional_id, producer_id, producer_epoch, list(partitions), verify_only)
+        )
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return dict.fromkeys(partitions, answer)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture
+def coordinator(broker: Broker) -> Iterator[Coordinator]:
+    fresh = Coordinator()
+    before = broker.node.transaction_partitions
+    broker.node.transaction_partitions = fresh
+    yield fresh
+    broker.node.transaction_partitions = before
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    name = f"written-in-transactions-{next(_numbers)}"
+    broker.create_topic(name, partitions=2)
+    return name
+
+
+def batch(sequence: int = 0, *, producer_id: int = 5, epoch: int = 0) -> bytes:
+    record = Record(offset=0, timestamp=1_700_000_000_000, key=b"k", value=b"v", headers=())
+    return bytes(
+        build_batch(
+            [record],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+    )
+
+
+def produce(
+    broker: Broker,
+    topic: str,
+    *batches: bytes,
+    version: int = 12,
+    transactional_id: str | None = "tx",
+) -> list[ErrorCode]:
+    """Of each partition, from 0 on, what it answered."""
+    answer = ask(
+        broker,
+        apis.PRODUCE,
+        version,
+        {
+            "transactional_id": transactional_id,
+            "acks": -1,
+            "timeout": 1000,
+            "topic_data": [
+                {
+                    "name": topic,
+                    "partition_data": [
+                        {"index": index, "records": each} for index, each in enumerate(batches)
+                    ],
+                }
+            ],
+        },
+    )
+    ((partitions),) = [each.partition_responses for each in answer.responses]
+    return [each.error_code for each in partitions]
+
+
+@pytest.mark.parametrize(
+    ("version", "verify_only"), [(3, True), (9, True), (11, True), (12, False)]
+)
+def test_the_coordinator_is_asked_about_the_first_batch_alone(
+    broker: Broker, coordinator: Coordinator, topic: str, version: int, verify_only: bool
+) -> None:
+    assert produce(broker, topic, batch(), batch(), version=version) == [NONE, NONE]
+    partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    assert coordinator.asked == [("tx", 5, 0, partitions, verify_only)]
+    assert produce(broker, topic, batch(1), version=version) == [NONE]
+    assert len(coordinator.asked) == 1
+    assert end_offset(broker, topic) == 2
+
+
+OLD, KNOWS_ABORTABLE, ADDS = 10, 11, 12
+
+
+@pytest.mark.parametrize(
+    ("version", "said", "told"),
+    [
+        (OLD, ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch),
+        (ADDS, ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch),
+        (OLD, ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state),
+        (KNOWS_ABORTABLE, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
+        (ADDS, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
+        (ADDS, ErrorCode.invalid_txn_state, ErrorCode.invalid_txn_state),
+        (OLD, ErrorCode.invalid_producer_id_mapping, ErrorCode.invalid_producer_id_mapping),
+        (OLD, ErrorCode.not_coordinator, ErrorCode.not_enough_replicas),
+        (ADDS, ErrorCode.coordinator_not_available, ErrorCode.not_enough_replicas),
+        (ADDS, ErrorCode.coordinator_load_in_progress, ErrorCode.not_enough_replicas),
+        (ADDS, ErrorCode.network_exception, ErrorCode.not_enough_replicas),
+        (OLD, ErrorCode.concurrent_transactions, ErrorCode.not_enough_replicas),
+        (ADDS, ErrorCode.concurrent_transactions, ErrorCode.concurrent_transactions),
+    ],
+)
+def test_what_a_producer_is_told(
+    broker: Broker,
+    coordinator: Coordinator,
+    topic: str,
+    version: int,
+    said: ErrorCode,
+    told: ErrorCode,
+) -> None:
+    coordinator.answers = [said]
+    assert produce(broker, topic, batch(), version=version) == [told]
+    assert end_offset(broker, topic) == 0
+
+
+@pytest.mark.parametrize(("version", "error"), [(ADDS, NONE), (OLD, ErrorCode.not_enough_replicas)])
+def test_a_transaction_that_is_being_ended_is_waited_for_by_the_broker(
+    broker: Broker, coordinator: Coordinator, topic: str, version: int, error: ErrorCode
+) -> None:
+    coordinator.answers = [
+        ErrorCode.concurrent_transactions,
+        ErrorCode.concurrent_transactions,
+        NONE,
+    ]
+    assert produce(broker, topic, batch(), version=version) == [error]
+    assert len(coordinator.asked) == (3 if version == ADDS else 1)
+
+
+def test_one_refused_partition_costs_the_other_nothing(
+    broker: Broker, coordinator: Coordinator, topic: str
+) -> None:
+    assert produce(broker, topic, batch()) == [NONE]
+    coordinator.answers = [ErrorCode.transaction_abortable]
+    assert produce(broker, topic, batch(1), batch()) == [NONE, ErrorCode.transaction_abortable]
+
+
+def test_one_request_has_one_producer(broker: Broker, coordinator: Coordinator, topic: str) -> None:
+    wrong = ErrorCode.invalid_producer_id_mapping
+    assert produce(broker, topic, batch(), batch(producer_id=6)) == [wrong, wrong]
+    assert coordinator.asked == []
+
+
+def test_a_transaction_has_a_transactional_id(
+    broker: Broker, coordinator: Coordinator, topic: str
+) -> None:
+    refused = produce(broker, topic, batch(), transactional_id=None)
+    assert refused == [ErrorCode.transactional_id_authorization_failed]
+    assert end_offset(broker, topic) == 0
+
+
+def test_where_nobody_coordinates_no_transaction_begins(broker: Broker, topic: str) -> None:
+    broker.node.transaction_partitions = None
+    assert produce(broker, topic, batch()) == [ErrorCode.invalid_txn_state]
+    assert end_offset(broker, topic) == 0
+
+
+def test_records_stamped_by_the_log_are_stamped_once(
+    broker: Broker, coordinator: Coordinator
+) -> None:
+    broker.create_topic("log-append-time", 1, configs={"message.timestamp.type": "LogAppendTime"})
+    assert produce(broker, "log-append-time", batch()) == [NONE]
+
+
+def test_what_is_no_batch_is_refused_as_ever(
+    broker: Broker, coordinator: Coordinator, topic: str
+) -> None:
+    assert produce(broker, topic, b"\x00" * 70) == [ErrorCode.invalid_record]
+    assert coordinator.asked == []
+
+
+@pytest.mark.parametrize(("version", "asks"), [(OLD, 0), (ADDS, 1)])
+def test_verification_can_be_switched_off_but_adding_can_not(
+    coordinator: Coordinator, version: int, asks: int
+) -> None:
+    off = {"transaction.partition.verification.enable": "false"}
+    with Broker(configs=off) as other:
+        other.node.transaction_partitions = coordinator
+        other.create_topic("t", 1)
+        assert produce(other, "t", batch(), version=version) == [NONE]
+        assert len(coordinator.asked) == asks
+        if asks:
+            coordinator.answers = [ErrorCode.transaction_abortable]
+            other.create_topic("u", 1)
+            assert produce(other, "u", batch()) == [ErrorCode.transaction_abortable]
+
+
+def test_the_answer_is_whole_where_a_topic_does_not_exist(
+    broker: Broker, coordinator: Coordinator
+) -> None:
+    unknown: Any = produce(broker, "there-is-no-such-topic", batch())
+    assert unknown == [ErrorCode.unknown_topic_or_partition]

@@ -1,0 +1,220 @@
+"""A transaction's first batch needs a guard from before its coordinator was asked (KIP-890)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.protocol.records.batch import Batch
+from odradek.storage.errors import (
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+    StorageError,
+)
+from odradek.storage.log.producers import ProducerStates
+from odradek.storage.log.verifications import UNGUARDED, Guard
+from tests.storage.log.log_world import idempotent, marker
+
+P = 7
+DAY_MS = 86_400_000
+
+
+@dataclass
+class Log:
+    """One producer and its coordinator; whatever is appended follows the one before."""
+
+    states: ProducerStates = field(
+        default_factory=lambda: ProducerStates("t-0", expiration_ms=DAY_MS)
+    )
+    end: int = 0
+
+    def ask(
+        self, epoch: int = 0, sequence: int = 0, *, adds: bool = False, now_ms: int = 0
+    ) -> Guard | None:
+        return self.states.begin_verification(
+            P, epoch, sequence, adds_partitions=adds, now_ms=now_ms
+        )
+
+    def write(
+        self,
+        guard: Guard | None,
+        *,
+        epoch: int = 0,
+        sequence: int = 0,
+        client: bool = True,
+        transactional: bool = True,
+    ) -> bool:
+        """True if it was appended, False for a duplicate."""
+        data = idempotent(P, sequence, producer_epoch=epoch, transactional=transactional)
+        return self._append(data, client=client, guard=guard)
+
+    def end_transaction(self, *, epoch: int = 0, version: int = 0, commit: bool = True) -> bool:
+        return self._append(marker(P, epoch, commit=commit), client=False, version=version)
+
+    def _append(
+        self, data: memoryview, *, client: bool, guard: Guard | None = None, version: int = 0
+    ) -> bool:
+        found = Batch(data)
+        kept = self.states.check(
+            found, from_client=client, transaction_version=version, guard=guard
+        )
+        if kept is not None:
+            return False
+        found.stamp(self.end, 0)
+        self.end = found.last_offset + 1
+        completed = self.states.apply(found)
+        if completed is not None:
+            self.states.complete(completed)
+        return True
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.mark.parametrize("client", [True, False], ids=["client", "coordinator"])
+def test_the_first_batch_needs_a_guard_and_the_next_need_none(log: Log, client: bool) -> None:
+    with pytest.raises(InvalidTransactionState):
+        log.write(None, client=client)
+    with pytest.raises(InvalidTransactionState):
+        log.write(Guard(), client=client)
+    guard = log.ask()
+    assert guard is not None
+    assert log.write(guard, client=client)
+    assert log.ask(sequence=1) is None
+    assert log.write(None, sequence=1, client=client)
+
+
+def test_asking_twice_gives_the_same_guard(log: Log) -> None:
+    assert log.ask() is log.ask(sequence=5)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_marker_in_between_takes_the_guard_away(log: Log, commit: bool) -> None:
+    guard = log.ask()
+    log.end_transaction(commit=commit)
+    with pytest.raises(InvalidTransactionState):
+        log.write(guard)
+    assert log.ask() is not guard
+    # And so does one that begins and ends a transaction meanwhile.
+    guard = log.ask()
+    assert log.write(guard)
+    log.end_transaction()
+    with pytest.raises(InvalidTransactionState):
+        log.write(guard, sequence=1)
+
+
+@pytest.mark.parametrize(
+    ("adds", "marker_epoch", "survives"),
+    [
+        (True, 1, True),  # the marker of epoch 0's transaction, which epoch 1 waits for
+        (True, 2, False),
+        (False, 1, False),
+    ],
+)
+def test_the_end_of_the_transaction_before_leaves_a_version_2_guard(
+    log: Log, adds: bool, marker_epoch: int, survives: bool
+) -> None:
+    log.write(log.ask(adds=adds))
+    guard = log.ask(epoch=1, adds=adds)
+    log.end_transaction(epoch=marker_epoch, version=2)
+    assert (log.ask(epoch=marker_epoch, adds=adds) is guard) == survives
+    if survives:
+        assert log.write(guard, epoch=1)
+
+
+def test_a_fenced_producer_is_told_before_anyone_is_asked(log: Log) -> None:
+    log.write(log.ask(epoch=3), epoch=3)
+    with pytest.raises(InvalidProducerEpoch):
+        log.ask(epoch=2)
+    log.end_transaction(epoch=3)
+    with pytest.raises(InvalidProducerEpoch):
+        log.write(UNGUARDED, epoch=2)
+
+
+def test_a_batch_sent_twice_is_known_after_its_transaction(log: Log) -> None:
+    log.write(log.ask())
+    log.end_transaction()
+    assert not log.write(None)
+
+
+def test_without_verification_nothing_is_asked_for(log: Log) -> None:
+    assert log.write(UNGUARDED)
+    log.end_transaction()
+    assert log.write(UNGUARDED, sequence=1)
+
+
+def test_a_later_batch_does_not_overtake_one_that_is_sent_again(log: Log) -> None:
+    log.write(log.ask())
+    log.end_transaction()
+    log.ask(sequence=4)
+    guard = log.ask(sequence=1)
+    with pytest.raises(OutOfOrderSequence, match="1 is still to come"):
+        log.write(guard, sequence=4)
+    assert log.write(guard, sequence=1)
+
+
+def test_a_new_epoch_has_a_lowest_sequence_of_its_own(log: Log) -> None:
+    log.ask(epoch=0, sequence=0)
+    guard = log.ask(epoch=1, sequence=3)
+    assert log.write(guard, epoch=1, sequence=3)
+
+
+@pytest.mark.parametrize(("adds", "allowed"), [(True, False), (False, True)])
+def test_with_version_2_an_unknown_producer_begins_at_zero(
+    log: Log, adds: bool, allowed: bool
+) -> None:
+    guard = log.ask(sequence=9, adds=adds)
+    if allowed:
+        assert log.write(guard, sequence=9)
+    else:
+        with pytest.raises(OutOfOrderSequence):
+            log.write(guard, sequence=9)
+
+
+def test_a_guard_that_nothing_came_of_is_forgotten(log: Log) -> None:
+    guard = log.ask(now_ms=5)
+    log.states.expire(DAY_MS + 4)
+    assert log.ask() is guard
+    log.states.expire(DAY_MS + 5)
+    assert log.ask() is not guard
+
+
+steps = st.lists(
+    st.sampled_from(["ask", "write", "write old", "write none", "commit", "abort"]), max_size=40
+)
+
+
+@given(steps, st.booleans())
+def test_whatever_begins_was_asked_for_since_the_last_end(steps: list[str], adds: bool) -> None:
+    """No transaction begins by a guard from before a marker (version 1: one epoch throughout)."""
+    log = Log()
+    guard: Guard | None = None
+    old: Guard | None = None
+    sequence = 0
+    asked = is_open = False
+    for step in steps:
+        if step == "ask":
+            guard = log.ask(sequence=sequence, adds=False)
+            assert (guard is None) == is_open
+            asked = not is_open
+        elif step in ("commit", "abort"):
+            log.end_transaction(commit=step == "commit")
+            guard, old = None, guard or old
+            asked = is_open = False
+        else:
+            used = {"write": guard, "write old": old, "write none": None}[step]
+            may = is_open or (asked and used is guard and guard is not None)
+            try:
+                log.write(used, sequence=sequence)
+            except StorageError:
+                assert not may
+            else:
+                assert may
+                sequence += 1
+                is_open, asked, old = True, False, guard or old
