@@ -3,7 +3,9 @@
 A command is a module with `add_parser(subparsers)`, which declares its arguments, and `run(args)`,
 which does the work and returns the exit code. Only the module of the chosen command is imported
 (`odradek serve` must be up in a fraction of a second); of the others only the line of help is known
-here.
+here. Other distributions, and floors above this one, add commands by an entry point in the group
+`odradek.commands` (name = module); those are looked for only where a name is not one of ours, and for
+the help that lists them all.
 
 Exit codes: 0 done, 1 failed (one line on stderr says what and what to do), 2 wrong usage,
 130 Ctrl-C, 141 the reader of our output went away; the last two say nothing.
@@ -15,10 +17,13 @@ import argparse
 import importlib
 import io
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Protocol, TypeAlias, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, cast
 
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -47,6 +52,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "consume": ("odradek.broker.cli.consume", "print a topic's records"),
     "dump": ("odradek.broker.cli.dump", "show and verify a broker's files, offline"),
 }
+
+ADDED_COMMANDS = "odradek.commands"
+"""The group of entry points by which others add commands."""
 
 EXAMPLES = """\
 a first minute:
@@ -91,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     chosen = next((word for word in arguments if not word.startswith("-")), None)
-    command = _load(chosen) if chosen in COMMANDS else None
+    command = _load(chosen) if chosen in COMMANDS else _load_added(chosen)
     parser = build_parser(chosen if command else None, command)
     args = parser.parse_args(arguments)
     if command is None:  # no command at all: the teaching page, as an error
@@ -113,10 +121,12 @@ def build_parser(chosen: str | None, command: Command | None) -> argparse.Argume
     parser.add_argument("--version", action=_Version, help="show the version and exit")
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
     for name, (_, line) in COMMANDS.items():
-        if command is not None and name == chosen:
-            command.add_parser(subparsers)
-        else:
+        if command is None or name != chosen:
             subparsers.add_parser(name, help=line)
+    if command is not None:
+        command.add_parser(subparsers)
+    else:
+        _show_added(subparsers)
     return parser
 
 
@@ -136,6 +146,35 @@ class _Version(argparse.Action):
 def _load(name: str | None) -> Command:
     assert name is not None
     return cast(Command, importlib.import_module(COMMANDS[name][0]))
+
+
+def _added(name: str | None = None) -> Iterable[EntryPoint]:
+    """The commands that others add; those of ours by the same name win."""
+    from importlib.metadata import entry_points
+
+    return [
+        entry
+        for entry in entry_points(group=ADDED_COMMANDS)
+        if entry.name not in COMMANDS and name in (None, entry.name)
+    ]
+
+
+def _load_added(name: str | None) -> Command | None:
+    """The command of this name that others add, None if nobody does; CommandFailed if it is broken."""
+    for entry in () if name is None else _added(name):
+        try:
+            return cast(Command, entry.load())
+        except ImportError as error:
+            raise CommandFailed(f"{name} ({entry.value}) can't be loaded: {error}") from None
+    return None
+
+
+def _show_added(subparsers: Subparsers) -> None:
+    for entry in _added():
+        try:
+            cast(Command, entry.load()).add_parser(subparsers)
+        except ImportError as error:
+            subparsers.add_parser(entry.name, help=f"can't be loaded: {error}")
 
 
 def _complain(message: str) -> None:

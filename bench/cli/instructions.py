@@ -1,0 +1,44 @@
+"""`odradek bench instructions`: exit code 1 where a count is off by more than the tolerance."""
+
+from __future__ import annotations
+
+import argparse
+
+from odradek.bench import instructions
+from odradek.broker.cli.errors import CommandFailed
+from odradek.broker.cli.output import print_json, print_lines, print_table
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        counts = instructions.count()
+        stored = instructions.load().get(instructions.interpreter(), {})
+    except instructions.CannotCount as reason:
+        raise CommandFailed(str(reason)) from None
+    if args.update:
+        instructions.store(counts)
+        stored = counts
+    found = instructions.differences(counts, stored)
+    if args.json:
+        print_json({each.case: {"counted": each.counted, "stored": each.stored} for each in found})
+    else:
+        print_lines([f"instructions an operation, {instructions.interpreter()}"])
+        print_table(
+            ["CASE", "COUNTED", "STORED", "CHANGE"],
+            [
+                (
+                    each.case,
+                    each.counted,
+                    each.stored,
+                    each.part is not None and f"{each.part:+.1%}",
+                )
+                for each in found
+            ],
+        )
+    off = [each.case for each in found if each.is_off]
+    if off:
+        raise CommandFailed(
+            f"off by more than {instructions.TOLERANCE:.0%}, or not stored: {', '.join(off)}; "
+            "if that is meant, odradek bench instructions --update"
+        )
+    return 0

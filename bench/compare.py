@@ -1,0 +1,103 @@
+"""Two runs against each other: what got worse by more than a tolerance.
+
+Medians are compared, workload by workload and metric by metric, for one peer (Odradek, unless told
+otherwise). A metric that the old run had and the new one failed to give is a regression too; one that
+the new run did not try is only named. Where the machines differ, so may the figures: that is said.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from odradek.bench.model import Metric
+from odradek.bench.results_file import Measured, Results, WorkloadResults
+from odradek.bench.summary import Figure, figure
+
+SAME_MACHINE = ("processor", "cores", "memory", "kernel")
+
+
+class Verdict(enum.Enum):
+    REGRESSION = "WORSE"
+    IMPROVEMENT = "better"
+    SAME = "same"
+    FAILED = "FAILED"
+    """The old run has a figure, the new one tried and has none."""
+    NOT_RUN = "not run"
+
+    @property
+    def is_regression(self) -> bool:
+        return self in (Verdict.REGRESSION, Verdict.FAILED)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A metric in two runs. `worse` is the part by which it got worse (0.1: by a tenth; negative:
+    better), None where there is nothing to compare."""
+
+    workload: str
+    metric: Metric
+    old: Figure
+    new: Figure | None
+    worse: float | None
+    verdict: Verdict
+
+
+def compare(old: Results, new: Results, *, peer: str, tolerance: float) -> list[Change]:
+    """Every metric that the old run has of the peer; `tolerance` as a part (0.1: a tenth)."""
+    changes: list[Change] = []
+    for workload in old.workloads:
+        measured = workload.peers.get(peer)
+        if measured is not None:
+            changes += _changes(old, new, workload, measured, peer, tolerance)
+    return changes
+
+
+def _changes(
+    old: Results,
+    new: Results,
+    workload: WorkloadResults,
+    measured: Measured,
+    peer: str,
+    tolerance: float,
+) -> Iterator[Change]:
+    now = new.workload(workload.name)
+    now_measured = None if now is None else now.peers.get(peer)
+    for metric in workload.metrics:
+        before = figure(old, metric, measured)
+        if before is None:
+            continue
+        after = None if now_measured is None else figure(new, metric, now_measured)
+        if after is not None:
+            worse = worse_by(metric, before.median, after.median)
+            yield Change(workload.name, metric, before, after, worse, _verdict(worse, tolerance))
+        else:
+            tried = now_measured is not None and (
+                now_measured.failures or (now_measured.samples and not new.interrupted)
+            )
+            verdict = Verdict.FAILED if tried else Verdict.NOT_RUN
+            yield Change(workload.name, metric, before, None, None, verdict)
+
+
+def worse_by(metric: Metric, before: float, after: float) -> float:
+    """The part by which a value got worse: 0.25 for 100 MB/s that became 75, or 4 ms that became 5."""
+    if before == 0:
+        return 0.0 if after == 0 or metric.better == "higher" else float("inf")
+    change = (after - before) / before
+    return -change if metric.better == "higher" else change
+
+
+def _verdict(worse: float, tolerance: float) -> Verdict:
+    if worse > tolerance:
+        return Verdict.REGRESSION
+    return Verdict.IMPROVEMENT if worse < -tolerance else Verdict.SAME
+
+
+def other_machine(old: Results, new: Results) -> list[str]:
+    """In what the machines of two runs differ."""
+    return [
+        f"{key}: {old.machine.get(key, '?')} then, {new.machine.get(key, '?')} now"
+        for key in SAME_MACHINE
+        if old.machine.get(key) != new.machine.get(key)
+    ]

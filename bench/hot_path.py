@@ -1,0 +1,254 @@
+"""The request path, rehearsed without sockets in a process of its own, for counting its instructions.
+
+A whole broker runs over real files, on a clock that stands still so that nothing happens in the
+background; `ClientConnection` is given requests by a connection that copies them out of memory and
+drops the answers. What is counted is therefore ours, from the frame to the answer and back to the
+next frame, with the interpreter under it, and without what the kernel and trio's wait for a socket
+cost (`limits.py` and the workloads over real sockets know that).
+
+    python -m odradek.bench.hot_path DIRECTORY
+
+Each case runs once to warm up, then in two phases of N and 2N operations. Before and after each phase
+stands a call of getppid(2), which nothing else here makes: callgrind dumps its counts there
+(`instructions.py`). The phases are printed in their order as one JSON list.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.connection import ClientConnection
+from odradek.broker.node import Broker
+from odradek.protocol import apis, messages
+from odradek.protocol.apis import Api
+from odradek.protocol.framing import frame, read_response_header, request_header
+from odradek.protocol.records.records import Record, build_batch
+from odradek.seams import Seams
+from odradek.seams.entropy import SeededEntropy
+from odradek.seams.files import Buffer, FileSlice
+from odradek.seams.network import Address
+from odradek.seams.real_files import RealFiles
+from odradek.seams.tcp import TcpNetwork
+from odradek.seams.threads import ThreadOffload
+from odradek.testing.virtual_clock import VirtualClock
+
+TOPIC = "rehearsed"
+CLIENT_ID = "rehearsal"
+PRODUCE_VERSION = 12
+FETCH_VERSION = 12
+METADATA_VERSION = 12
+MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of request: how it is written, how often it is made in the shorter phase, and what
+    of its answer must be there for the count to mean anything."""
+
+    name: str
+    what: str
+    api: Api
+    version: int
+    values: Callable[[], Mapping[str, Any]]
+    operations: int
+    good: Callable[[Any], bool]
+
+    def request(self) -> bytes:
+        head = request_header(self.api, self.version, 1, CLIENT_ID)
+        body = messages.write_request(self.api.key, self.version, self.values())
+        return b"".join(
+            bytes(part) for part in frame([head, body]) if not isinstance(part, FileSlice)
+        )
+
+
+def _records(count: int, size: int) -> bytes:
+    filling = random.Random(1).randbytes(size)
+    return bytes(build_batch([Record(offset, 0, None, filling, ()) for offset in range(count)]))
+
+
+def _produce(records: bytes) -> Mapping[str, Any]:
+    return {
+        "transactional_id": None,
+        "acks": 1,
+        "timeout": 1000,
+        "topic_data": [{"name": TOPIC, "partition_data": [{"index": 0, "records": records}]}],
+    }
+
+
+def _fetch() -> Mapping[str, Any]:
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": MAX_BYTES}
+    return {
+        "max_wait": 500,
+        "min_bytes": 1,
+        "max_bytes": MAX_BYTES,
+        "topics": [{"topic": TOPIC, "partitions": [partition]}],
+    }
+
+
+def _was_produced(answer: Any) -> bool:
+    return all(
+        not each.error_code and each.base_offset >= 0
+        for topic in answer.responses
+        for each in topic.partition_responses
+    )
+
+
+def _was_fetched(answer: Any) -> bool:
+    return not answer.error_code and all(
+        not each.error_code and each.records
+        for topic in answer.responses
+        for each in topic.partitions
+    )
+
+
+def _was_described(answer: Any) -> bool:
+    return len(answer.brokers) == 1 and all(
+        not topic.error_code and len(topic.partitions) == 1 for topic in answer.topics
+    )
+
+
+CASES = (
+    Case(
+        "produce-100B",
+        "a Produce request with one record of 100 bytes, acks=1",
+        apis.PRODUCE,
+        PRODUCE_VERSION,
+        lambda: _produce(_records(1, 100)),
+        400,
+        _was_produced,
+    ),
+    Case(
+        "produce-1MB",
+        "a Produce request with one batch of 1,000 records of 1,000 bytes, acks=1",
+        apis.PRODUCE,
+        PRODUCE_VERSION,
+        lambda: _produce(_records(1000, 1000)),
+        20,
+        _was_produced,
+    ),
+    Case(
+        "fetch-ready",
+        "a Fetch request that finds a slice of up to 1 MiB ready",
+        apis.FETCH,
+        FETCH_VERSION,
+        _fetch,
+        400,
+        _was_fetched,
+    ),
+    Case(
+        "metadata",
+        "a Metadata request for one topic of one partition",
+        apis.METADATA,
+        METADATA_VERSION,
+        lambda: {"topics": [{"name": TOPIC, "topic_id": None}], "allow_auto_topic_creation": False},
+        400,
+        _was_described,
+    ),
+)
+
+
+class Rehearsal:
+    """A `Connection` whose peer asks the same again and again, each time once it was answered."""
+
+    local = peer = Address("127.0.0.1", 1)
+
+    def __init__(self, request: bytes, times: int) -> None:
+        self._request = memoryview(request)
+        self._left = self._request[:0]
+        self._times = times
+        self.sent_bytes = 0
+        self.answers = 0
+        self.last: list[Buffer | FileSlice] = []
+
+    async def receive_into(self, view: memoryview) -> int:
+        if not self._left:
+            if not self._times:
+                return 0
+            self._times -= 1
+            self._left = self._request
+        size = min(len(view), len(self._left))
+        view[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
+
+    async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
+        self.answers += 1
+        self.last = list(parts)
+
+    def abort(self) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+
+class NotAnswered(Exception):
+    """The broker did not answer as it should: there is nothing to count."""
+
+
+async def rehearse(broker: Broker, case: Case, times: int) -> None:
+    """Have the broker answer a case so many times on one connection; NotAnswered if it doesn't."""
+    connection = Rehearsal(case.request(), times)
+    client = ClientConnection(connection, broker.endpoints[0], broker)
+    _mark()
+    await client.talk()
+    _mark()
+    if connection.answers != times:
+        raise NotAnswered(f"{case.name}: {connection.answers} answers to {times} requests")
+    answer = memoryview(b"".join(_bytes_of(connection.last)))[4:]
+    _, start = read_response_header(case.api, case.version, answer)
+    values = messages.read_response(case.api.key, case.version, answer, start)
+    if not case.good(values):
+        raise NotAnswered(f"{case.name}: answered {values}")
+
+
+def _bytes_of(parts: Sequence[Buffer | FileSlice]) -> Iterator[Buffer]:
+    for part in parts:
+        yield part.file.read_at(part.position, part.size) if isinstance(part, FileSlice) else part
+
+
+def _mark() -> None:
+    """Callgrind dumps and begins anew here."""
+    os.getppid()
+
+
+async def run(directory: str, cases: Sequence[Case] = CASES) -> list[tuple[str, int]]:
+    """Rehearse every case; returns the phases in the order in which they ran, as (case, times)."""
+    seams = Seams(
+        VirtualClock(), SeededEntropy(random.Random(1)), TcpNetwork(), RealFiles(), ThreadOffload()
+    )
+    config = ServerConfig.from_properties(
+        {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": directory}, test_node=True
+    )
+    phases = []
+    broker = Broker(seams, config)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(broker.run)
+        await broker.ensure_topic(TOPIC, 1)
+        for case in cases:
+            for times in (case.operations, case.operations, 2 * case.operations):
+                gc.collect()
+                await rehearse(broker, case, times)
+                phases.append((case.name, times))
+        broker.stop()
+    return phases
+
+
+def main() -> int:
+    gc.disable()  # when it runs depends on all that lives; the path itself makes no cycles to collect
+    json.dump(trio.run(run, sys.argv[1]), sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

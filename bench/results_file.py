@@ -1,0 +1,231 @@
+"""What a run of the bench found, whole: every sample, every failure, on which machine and how.
+
+A `Results` is what is written to a file and read again; nothing in it is a median. Medians, ranges and
+fractions of limits are told by `summary.py` from the samples, so that an old file can be read anew.
+
+The file is JSON with `schema`. A reader of another schema refuses; a field that is added needs none.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from odradek.bench.model import Better, Histogram, Metric, Parameter
+
+SCHEMA = 1
+
+
+class InvalidResults(Exception):
+    """A file that is no results file, or one of another schema; the text names it."""
+
+
+class State(enum.Enum):
+    """What a sample is worth."""
+
+    COUNTED = "counted"
+    WARM_UP = "warm-up"
+    DISTURBED = "disturbed"
+    """Others used the machine meanwhile; it counts only where no calm one was to be had."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run of a workload against a peer. `others_cores` is how much of the machine everybody else
+    used meanwhile, in cores; None where it can't be told."""
+
+    round: int
+    values: Mapping[str, float]
+    state: State = State.COUNTED
+    seconds: float = 0.0
+    others_cores: float | None = None
+    client_bound: bool = False
+    notes: tuple[str, ...] = ()
+    histogram: Histogram | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that gave nothing."""
+
+    round: int
+    reason: str
+
+
+@dataclass
+class Measured:
+    """A workload on one peer. `skipped` says why it was not even tried."""
+
+    samples: list[Sample] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    skipped: str | None = None
+
+    @property
+    def counted(self) -> list[Sample]:
+        """The samples that medians are taken from: the calm ones, or where there is none, the
+        disturbed."""
+        calm = [each for each in self.samples if each.state is State.COUNTED]
+        return calm or [each for each in self.samples if each.state is State.DISTURBED]
+
+    @property
+    def only_disturbed(self) -> bool:
+        return bool(self.counted) and all(each.state is State.DISTURBED for each in self.counted)
+
+
+@dataclass
+class WorkloadResults:
+    name: str
+    title: str
+    metrics: tuple[Metric, ...]
+    parameters: Mapping[str, Parameter]
+    peers: dict[str, Measured] = field(default_factory=dict)
+
+    def metric(self, name: str) -> Metric | None:
+        return next((each for each in self.metrics if each.name == name), None)
+
+
+@dataclass(frozen=True)
+class PeerRecord:
+    """A peer as it was measured. `unavailable` says why it was not."""
+
+    name: str
+    title: str
+    version: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    unavailable: str | None = None
+
+
+@dataclass
+class LimitResults:
+    """A physical limit: every measurement of it, as (value, further figures)."""
+
+    name: str
+    title: str
+    metric: Metric
+    samples: list[tuple[float, Mapping[str, float]]] = field(default_factory=list)
+    failure: str | None = None
+
+
+@dataclass
+class Results:
+    """`started` is ISO 8601 in UTC; `remarks` say what a reader has to know about the run as a whole."""
+
+    version: str
+    started: str
+    machine: Mapping[str, str | int | float]
+    settings: Mapping[str, Parameter]
+    seconds: float = 0.0
+    interrupted: bool = False
+    remarks: list[str] = field(default_factory=list)
+    peers: list[PeerRecord] = field(default_factory=list)
+    limits: list[LimitResults] = field(default_factory=list)
+    workloads: list[WorkloadResults] = field(default_factory=list)
+
+    def workload(self, name: str) -> WorkloadResults | None:
+        return next((each for each in self.workloads if each.name == name), None)
+
+    def limit(self, name: str | None) -> LimitResults | None:
+        return next((each for each in self.limits if each.name == name), None)
+
+    def has_failures(self) -> bool:
+        return any(
+            measured.failures for workload in self.workloads for measured in workload.peers.values()
+        )
+
+
+def to_json(results: Results) -> str:
+    """The text of a results file."""
+    document = {"schema": SCHEMA, **asdict(results)}
+    return json.dumps(document, indent=1, ensure_ascii=False, default=_plain) + "\n"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    raise TypeError(f"{value!r} has no place in a results file")
+
+
+def from_json(text: str, about: str) -> Results:
+    """What `to_json` wrote. Raises InvalidResults, naming `about`."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise InvalidResults(f"{about} is not JSON: {error}") from None
+    if not isinstance(document, dict) or "schema" not in document:
+        raise InvalidResults(f"{about} is not a results file of the bench")
+    if document.pop("schema") != SCHEMA:
+        raise InvalidResults(
+            f"{about} has another schema than {SCHEMA}, which is what is read here"
+        )
+    try:
+        return _results(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidResults(f"{about} is damaged: {error!r}") from None
+
+
+def load(path: Path) -> Results:
+    """Read a results file. Raises InvalidResults, or OSError."""
+    return from_json(path.read_text(encoding="utf-8"), str(path))
+
+
+def save(results: Results, path: Path) -> None:
+    """Write a results file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_text(to_json(results), encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _results(document: dict[str, Any]) -> Results:
+    document["peers"] = [PeerRecord(**each) for each in document["peers"]]
+    document["limits"] = [_limit(each) for each in document["limits"]]
+    document["workloads"] = [_workload(each) for each in document["workloads"]]
+    return Results(**document)
+
+
+def _limit(document: dict[str, Any]) -> LimitResults:
+    return LimitResults(
+        document["name"],
+        document["title"],
+        _metric(document["metric"]),
+        [(value, details) for value, details in document["samples"]],
+        document["failure"],
+    )
+
+
+def _workload(document: dict[str, Any]) -> WorkloadResults:
+    return WorkloadResults(
+        document["name"],
+        document["title"],
+        tuple(_metric(each) for each in document["metrics"]),
+        document["parameters"],
+        {name: _measured(each) for name, each in document["peers"].items()},
+    )
+
+
+def _measured(document: dict[str, Any]) -> Measured:
+    return Measured(
+        [_sample(each) for each in document["samples"]],
+        [Failure(**each) for each in document["failures"]],
+        document["skipped"],
+    )
+
+
+def _sample(document: dict[str, Any]) -> Sample:
+    histogram = document.pop("histogram")
+    if histogram is not None:
+        buckets: Sequence[tuple[float, int]] = [
+            (bound, count) for bound, count in histogram["buckets"]
+        ]
+        histogram = Histogram(histogram["unit"], tuple(buckets))
+    state, notes = State(document.pop("state")), tuple(document.pop("notes"))
+    return Sample(state=state, notes=notes, histogram=histogram, **document)
+
+
+def _metric(document: dict[str, Any]) -> Metric:
+    better: Better = "higher" if document["better"] == "higher" else "lower"
+    return Metric(document["name"], document["unit"], better, document["limit"])

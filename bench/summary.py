@@ -1,0 +1,127 @@
+"""What samples come to: medians with their range, fractions of limits, and words for them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from odradek.bench.model import Metric
+from odradek.bench.results_file import Measured, Results, WorkloadResults
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A metric's median on one peer, the smallest and largest value, and of how many runs.
+
+    `fraction` is how close it comes to the physical limit it is seen against (1.0: all of it).
+    """
+
+    metric: Metric
+    median: float
+    low: float
+    high: float
+    runs: int
+    disturbed: bool
+    fraction: float | None = None
+
+
+def figure(results: Results, metric: Metric, measured: Measured) -> Figure | None:
+    """What a metric came to; None where no run told it."""
+    values = [each.values[metric.name] for each in measured.counted if metric.name in each.values]
+    if not values:
+        return None
+    median = statistics.median(values)
+    return Figure(
+        metric,
+        median,
+        min(values),
+        max(values),
+        len(values),
+        measured.only_disturbed,
+        _fraction(results, metric, median),
+    )
+
+
+def _fraction(results: Results, metric: Metric, median: float) -> float | None:
+    limit = results.limit(metric.limit)
+    if limit is None or not limit.samples:
+        return None
+    bound = statistics.median(value for value, _ in limit.samples)
+    if metric.better == "higher":
+        return median / bound if bound else None
+    return bound / median if median else None
+
+
+def figures(results: Results) -> Iterator[tuple[WorkloadResults, str, Figure]]:
+    """Every figure there is, as (workload, peer, figure)."""
+    for workload in results.workloads:
+        for peer, measured in workload.peers.items():
+            for metric in workload.metrics:
+                found = figure(results, metric, measured)
+                if found is not None:
+                    yield workload, peer, found
+
+
+def measured_peers(results: Results) -> list[str]:
+    return [peer.name for peer in results.peers if peer.unavailable is None]
+
+
+def number(value: float) -> str:
+    """Three or four digits that matter: 12,345; 817; 1.15; 0.0123."""
+    size = abs(value)
+    if size >= 100:
+        return f"{value:,.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    if size >= 1 or value == 0:
+        return f"{value:.2f}"
+    return f"{value:.3g}"
+
+
+def ranged(found: Figure) -> str:
+    """Median (min-max), marked with * where others used the machine in every run."""
+    mark = "*" if found.disturbed else ""
+    if found.runs == 1 or found.low == found.high:
+        return number(found.median) + mark
+    return f"{number(found.median)}{mark} ({span(found.low, found.high)})"
+
+
+def span(low: float, high: float) -> str:
+    """From one value to another."""
+    return f"{number(low)}\N{EN DASH}{number(high)}"
+
+
+def remarks(results: Results) -> list[str]:
+    """What has to be said beside the figures: what is missing, failed, or to be read with care."""
+    said = list(results.remarks)
+    if results.interrupted:
+        said.append("the run was interrupted: what comes after is missing")
+    said += [
+        f"{peer.name} could not be had: {peer.unavailable}"
+        for peer in results.peers
+        if peer.unavailable is not None
+    ]
+    said += [
+        f"the limit {limit.name} could not be measured: {limit.failure}"
+        for limit in results.limits
+        if limit.failure is not None
+    ]
+    for workload in results.workloads:
+        for name, measured in workload.peers.items():
+            said += _about(workload.name, name, measured)
+    return said
+
+
+def _about(workload: str, peer: str, measured: Measured) -> Iterator[str]:
+    where = f"{workload} on {peer}"
+    if measured.skipped is not None:
+        yield f"{where} was left out: {measured.skipped}"
+    for failure in measured.failures:
+        yield f"{where} FAILED in round {failure.round}: {failure.reason}"
+    if measured.only_disturbed:
+        yield f"{where}: others used the machine in every run (*)"
+    bound = [each for each in measured.counted if each.client_bound]
+    if bound:
+        why = f" ({'; '.join(bound[0].notes)})" if bound[0].notes else ""
+        yield f"{where}: the client was at its limit{why}, so the broker can do more; compare CPU"

@@ -1,0 +1,120 @@
+"""`odradek bench` as a user meets it: found by its entry point, explained, its errors said in a line."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from odradek.bench.cli.main import COMMANDS
+from odradek.bench.results_file import save
+from odradek.broker.cli.main import main
+from tests.bench.test_results_file import full_results
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> str:
+    save(full_results(), tmp_path / "old.json")
+    return str(tmp_path / "old.json")
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> str:
+    save(full_results(speed=50), tmp_path / "new.json")
+    return str(tmp_path / "new.json")
+
+
+def test_it_is_listed_among_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "measure this broker beside others" in capsys.readouterr().out
+
+
+def test_it_explains_itself_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "examples:" in out
+    assert all(name in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_subcommand_has_its_module(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert callable(importlib.import_module(f"odradek.bench.cli.{name}").run)
+    assert main(["bench", name, "--help"]) == 0
+    assert f"odradek bench {name}" in capsys.readouterr().out
+
+
+def test_without_a_subcommand_it_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench"]) == 2
+    assert "bench what? One of" in capsys.readouterr().err
+
+
+def test_serving_looks_for_no_other_commands() -> None:
+    """Reading every distribution's entry points would cost a start milliseconds."""
+    script = (
+        "import sys\n"
+        "from odradek.broker.cli.main import main\n"
+        "main(['serve', '--help'])\n"
+        "print([m for m in sys.modules if m.startswith(('odradek.bench', 'importlib.metadata'))])"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert out.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_missing_library_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], old: str, tmp_path: Path
+) -> None:
+    monkeypatch.delitem(sys.modules, "odradek.bench.report", raising=False)
+    monkeypatch.delattr("odradek.bench.report", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["bench", "report", old, "--html", str(tmp_path / "page.html")]) == 1
+    assert "pip install 'odradek[bench]'" in capsys.readouterr().err
+
+
+def test_a_regression_is_exit_code_1(
+    capsys: pytest.CaptureFixture[str], old: str, new: str
+) -> None:
+    assert main(["bench", "compare", old, old]) == 0
+    assert main(["bench", "compare", old, new]) == 1
+    out, err = capsys.readouterr()
+    assert "WORSE" in out
+    assert "-50.0%" in out
+    assert "1 of 2 figures got worse" in err
+    assert main(["bench", "compare", old, new, "--tolerance", "60"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["compare", "none.json", "none.json"], "none.json can't be read"),
+        (["report", __file__], "is not JSON"),
+    ],
+)
+def test_a_file_that_is_none_is_one_line(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *words]) == 1
+    err = capsys.readouterr().err
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+def test_a_peer_without_figures_is_wrong_usage(
+    capsys: pytest.CaptureFixture[str], old: str
+) -> None:
+    assert main(["bench", "compare", old, old, "--peer", "kafka"]) == 2
+    assert "has no figures of kafka" in capsys.readouterr().err
+
+
+def test_results_are_shown_and_drawn(
+    capsys: pytest.CaptureFixture[str], old: str, tmp_path: Path
+) -> None:
+    assert main(["bench", "report", old]) == 0
+    out = capsys.readouterr().out
+    assert "produce-1k: produce, 1 KiB records" in out
+    assert "! nisshi could not be had: no cargo" in out
+    page = tmp_path / "page.html"
+    assert main(["bench", "report", old, "--html", str(page)]) == 0
+    assert page.read_text().startswith("<!doctype html>")

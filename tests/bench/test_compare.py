@@ -1,0 +1,62 @@
+"""What counts as a regression."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.bench.compare import Verdict, compare, other_machine, worse_by
+from odradek.bench.results_file import Failure, Measured, Results
+from tests.bench.fakes import DELAY, SPEED
+from tests.bench.test_results_file import full_results
+
+
+def verdicts(old: Results, new: Results) -> dict[str, Verdict]:
+    changes = compare(old, new, peer="odradek", tolerance=0.1)
+    return {each.metric.name: each.verdict for each in changes}
+
+
+@pytest.mark.parametrize(
+    ("speed", "delay", "speed_verdict", "delay_verdict"),
+    [
+        (100, 400, Verdict.SAME, Verdict.SAME),
+        (91, 439, Verdict.SAME, Verdict.SAME),
+        (89, 441, Verdict.REGRESSION, Verdict.REGRESSION),
+        (111, 359, Verdict.IMPROVEMENT, Verdict.IMPROVEMENT),
+    ],
+)
+def test_more_speed_and_less_delay_are_better(
+    speed: float, delay: float, speed_verdict: Verdict, delay_verdict: Verdict
+) -> None:
+    found = verdicts(full_results(), full_results(speed, delay))
+    assert found == {SPEED.name: speed_verdict, DELAY.name: delay_verdict}
+
+
+def test_what_fails_now_is_a_regression() -> None:
+    new = full_results()
+    new.workloads[0].peers["odradek"] = Measured(failures=[Failure(1, "refused")])
+    assert set(verdicts(full_results(), new).values()) == {Verdict.FAILED}
+    assert Verdict.FAILED.is_regression
+
+
+@pytest.mark.parametrize("which", ["workload", "peer"])
+def test_what_was_not_run_is_only_named(which: str) -> None:
+    new = full_results()
+    if which == "workload":
+        new.workloads.clear()
+    else:
+        del new.workloads[0].peers["odradek"]
+    assert set(verdicts(full_results(), new).values()) == {Verdict.NOT_RUN}
+    assert not Verdict.NOT_RUN.is_regression
+
+
+def test_a_value_that_was_nothing() -> None:
+    assert worse_by(DELAY, 0, 0) == 0
+    assert worse_by(DELAY, 0, 1) == float("inf")
+    assert worse_by(SPEED, 0, 1) == 0
+
+
+def test_another_machine_is_noticed() -> None:
+    new = full_results()
+    new.machine = {**new.machine, "processor": "slide rule"}
+    assert other_machine(full_results(), full_results()) == []
+    assert other_machine(full_results(), new) == ["processor: abacus then, slide rule now"]

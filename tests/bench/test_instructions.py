@@ -1,0 +1,78 @@
+"""The arithmetic of counting, and (slow) the counts themselves against the stored ones."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import trio
+
+from odradek.bench import hot_path, instructions
+from odradek.bench.instructions import (
+    STORED,
+    CannotCount,
+    Difference,
+    count,
+    differences,
+    interpreter,
+    load,
+    per_operation,
+    store,
+)
+
+
+def test_what_a_phase_costs_by_itself_cancels_out() -> None:
+    def phase(times: int) -> int:
+        return 5_000 + 70 * times
+
+    phases = [("a", 10), ("a", 10), ("a", 20), ("b", 1), ("b", 1), ("b", 2)]
+    dumps = []
+    for _, times in phases:
+        dumps += [123_456, phase(times)]
+    assert per_operation(phases, dumps) == {"a": 70, "b": 70}
+
+
+def test_missing_dumps_are_noticed() -> None:
+    with pytest.raises(CannotCount, match="3 dumps for 3 phases"):
+        per_operation([("a", 1), ("a", 1), ("a", 2)], [1, 2, 3])
+
+
+def test_a_twentieth_is_tolerated_either_way() -> None:
+    found = differences(
+        {"same": 104, "worse": 106, "better": 94, "new": 1},
+        {"same": 100, "worse": 100, "better": 100},
+    )
+    assert [each.case for each in found if each.is_off] == ["worse", "better", "new"]
+    assert found[1] == Difference("worse", 100, 106)
+
+
+def test_storing_leaves_other_interpreters_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "instructions.json"
+    store({"a": 1}, path)
+    monkeypatch.setattr(instructions, "interpreter", lambda: "CPython 9.9 abacus")
+    store({"a": 2}, path)
+    assert load(path) == {interpreter(): {"a": 1}, "CPython 9.9 abacus": {"a": 2}}
+
+
+def test_every_case_is_answered_as_it_should_be(tmp_path: Path) -> None:
+    """Under no valgrind, a few times each: the rehearsal itself raises if an answer is not good."""
+    phases = trio.run(hot_path.run, str(tmp_path / "data"))
+    assert [case for case, _ in phases] == [case.name for case in hot_path.CASES for _ in range(3)]
+
+
+@pytest.mark.slow
+def test_the_request_path_costs_what_is_stored() -> None:
+    """A change of more than a twentieth is either mended or stored: `odradek bench instructions
+    --update`."""
+    if shutil.which("valgrind") is None:
+        pytest.skip("valgrind is not there to count instructions")
+    stored = load(STORED).get(interpreter())
+    if stored is None:
+        pytest.skip(f"no counts are stored for {interpreter()}")
+    off = [each for each in differences(count(), stored) if each.is_off]
+    assert not off, "\n".join(
+        f"{each.case}: {each.stored:,} stored, {each.counted:,} counted" for each in off
+    )

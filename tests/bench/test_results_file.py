@@ -1,0 +1,110 @@
+"""Results files: what is written is what is read, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from odradek.bench.model import Histogram
+from odradek.bench.results_file import (
+    Failure,
+    InvalidResults,
+    LimitResults,
+    Measured,
+    PeerRecord,
+    Results,
+    Sample,
+    State,
+    WorkloadResults,
+    from_json,
+    load,
+    save,
+    to_json,
+)
+from odradek.bench.summary import figure, remarks
+from tests.bench.fakes import DELAY, SPEED, empty_results
+
+
+def full_results(speed: float = 100.0, delay: float = 400.0) -> Results:
+    """Two peers with everything that can be in a file."""
+    results = empty_results()
+    results.remarks.append("kafka was started anew after a failure")
+    results.peers += [
+        PeerRecord("odradek", "Odradek", "0.1.0", {"threads": "1"}),
+        PeerRecord("kafka", "Apache Kafka", "4.3.0"),
+        PeerRecord("nisshi", "nisshi", unavailable="no cargo"),
+    ]
+    results.limits.append(
+        LimitResults("sendfile", "sendfile alone", SPEED, [(200.0, {"cpu_s": 1})])
+    )
+    histogram = Histogram("µs", ((100.0, 90), (delay, 10)))
+    samples = [
+        Sample(0, {SPEED.name: 1.0, DELAY.name: 9.0}, State.WARM_UP),
+        Sample(1, {SPEED.name: speed, DELAY.name: delay}, others_cores=0.01, histogram=histogram),
+        Sample(2, {SPEED.name: speed * 1.2, DELAY.name: delay}, client_bound=True, notes=("hm",)),
+        Sample(2, {SPEED.name: speed / 9, DELAY.name: delay}, State.DISTURBED, others_cores=0.9),
+    ]
+    results.workloads.append(
+        WorkloadResults(
+            "produce-1k",
+            "produce, 1 KiB records",
+            (SPEED, DELAY),
+            {"record_bytes": 1024},
+            {
+                "odradek": Measured(samples),
+                "kafka": Measured([], [Failure(1, "records were refused")]),
+                "mock": Measured(skipped="it keeps nothing"),
+            },
+        )
+    )
+    return results
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    results = full_results()
+    save(results, tmp_path / "deep" / "results.json")
+    assert load(tmp_path / "deep" / "results.json") == results
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("not json", "is not JSON"),
+        ("[]", "is not a results file"),
+        ('{"schema": 99}', "another schema"),
+        ('{"schema": 1}', "damaged"),
+    ],
+)
+def test_what_is_no_results_file_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidResults, match=complaint):
+        from_json(text, "old.json")
+
+
+def test_damage_within_is_refused() -> None:
+    document = json.loads(to_json(full_results()))
+    document["workloads"][0]["peers"]["odradek"]["samples"][0]["state"] = "imagined"
+    with pytest.raises(InvalidResults, match=r"x\.json is damaged"):
+        from_json(json.dumps(document), "x.json")
+
+
+def test_a_figure_is_the_median_of_what_counts_beside_its_limit() -> None:
+    results = full_results()
+    found = figure(results, SPEED, results.workloads[0].peers["odradek"])
+    assert found is not None
+    assert (found.median, found.low, found.high, found.runs) == (110.0, 100.0, 120.0, 2)
+    assert found.fraction == pytest.approx(0.55)
+
+
+def test_nothing_is_missing_in_silence() -> None:
+    said = "\n".join(remarks(full_results()))
+    for expected in (
+        "nisshi could not be had: no cargo",
+        "produce-1k on kafka FAILED in round 1: records were refused",
+        "produce-1k on mock was left out: it keeps nothing",
+        "produce-1k on odradek: the client was at its limit",
+        "started anew",
+    ):
+        assert expected in said
