@@ -12,7 +12,7 @@ import trio
 
 from odradek.broker.config.listeners import ListenerEndpoint
 from odradek.broker.connection import ClientConnection
-from odradek.seams.network import Address, Connection, Listener
+from odradek.seams.network import Address, Connection, Listener, SocketOptions
 
 if TYPE_CHECKING:
     from odradek.broker.node import Broker
@@ -44,10 +44,15 @@ async def open_listeners(broker: Broker) -> list[tuple[Endpoint, list[Listener]]
     """
     opened: list[tuple[Endpoint, list[Listener]]] = []
     config = broker.config
+    options = SocketOptions(
+        config.get_int("socket.send.buffer.bytes"),
+        config.get_int("socket.receive.buffer.bytes"),
+        config.get_int("socket.listen.backlog.size"),
+    )
     try:
         for wanted in config.listeners:
             told = config.advertised(wanted.name)
-            sockets = await broker.seams.network.listen(wanted.host, wanted.port)
+            sockets = await broker.seams.network.listen(wanted.host, wanted.port, options)
             opened.append((_endpoint(wanted, told, sockets[0].address), sockets))
     except BaseException:
         with trio.CancelScope(shield=True):

@@ -28,7 +28,13 @@ import trio
 
 from odradek.seams.descriptors import Descriptor
 from odradek.seams.files import Buffer, FileSlice
-from odradek.seams.network import Address, ConnectionLost, Listener
+from odradek.seams.network import (
+    DEFAULT_OPTIONS,
+    Address,
+    ConnectionLost,
+    Listener,
+    SocketOptions,
+)
 from odradek.seams.vectors import IOV_MAX, rest_after
 
 log = logging.getLogger("odradek.network")
@@ -45,7 +51,6 @@ TURN_BYTES = 1 << 20
 """What a connection may move before it lets others have the loop."""
 
 TURN_CALLS = 64
-BACKLOG = 1024
 ACCEPT_BACKOFF_SECONDS = 0.1
 
 _SMALL_SLICES_BYTES = 256 << 10  # read into memory at once, per connection
@@ -311,12 +316,14 @@ class TcpListener:
 
 
 class TcpNetwork:
-    async def listen(self, host: str, port: int) -> list[Listener]:
+    async def listen(
+        self, host: str, port: int, options: SocketOptions = DEFAULT_OPTIONS
+    ) -> list[Listener]:
         """OSError as bind(2) has it (EADDRINUSE, EACCES), or of a host that does not resolve."""
         addresses = await _addresses_to_bind(host, port)
         for last_try in [False] * (_PORT_TRIES - 1) + [True]:
             try:
-                return _bind_all(addresses, port)
+                return _bind_all(addresses, port, options)
             except OSError as error:
                 # The port picked for one family may be taken in the other.
                 if port or last_try or error.errno != errno.EADDRINUSE:
@@ -354,14 +361,16 @@ async def _addresses_to_bind(host: str, port: int) -> list[tuple[int, str, int]]
     return list(addresses)
 
 
-def _bind_all(addresses: Sequence[tuple[int, str, int]], port: int) -> list[Listener]:
+def _bind_all(
+    addresses: Sequence[tuple[int, str, int]], port: int, options: SocketOptions
+) -> list[Listener]:
     """Listen on all that this machine has the family for, on one port."""
     bound: list[socket.socket] = []
     absent: OSError | None = None
     try:
         for family, host, scope in addresses:
             try:
-                sock = _bind(family, host, scope, port)
+                sock = _bind(family, host, scope, port, options)
             except OSError as error:
                 if error.errno not in _NO_SUCH_FAMILY or len(addresses) == 1:
                     raise
@@ -378,17 +387,24 @@ def _bind_all(addresses: Sequence[tuple[int, str, int]], port: int) -> list[List
         raise
 
 
-def _bind(family: int, host: str, scope: int, port: int) -> socket.socket:
+def _bind(family: int, host: str, scope: int, port: int, options: SocketOptions) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections inherit the buffers, and their window is settled before they are accepted.
+        for option, size in (
+            (socket.SO_SNDBUF, options.send_buffer_bytes),
+            (socket.SO_RCVBUF, options.receive_buffer_bytes),
+        ):
+            if size >= 0:
+                sock.setsockopt(socket.SOL_SOCKET, option, size)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind((host, port, 0, scope))
         else:
             sock.bind((host, port))
-        sock.listen(BACKLOG)
+        sock.listen(options.backlog)
     except BaseException:
         sock.close()
         raise

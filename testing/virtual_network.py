@@ -21,7 +21,14 @@ import trio
 
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Buffer, FileSlice
-from odradek.seams.network import Address, Connection, ConnectionLost, Listener
+from odradek.seams.network import (
+    DEFAULT_OPTIONS,
+    Address,
+    Connection,
+    ConnectionLost,
+    Listener,
+    SocketOptions,
+)
 from odradek.testing.power import Power
 
 PIECE_BYTES = 64 << 10
@@ -347,7 +354,9 @@ class VirtualNetwork:
         self.power = power
         power.when_cut(self._lose_power)
 
-    async def listen(self, host: str, port: int) -> list[Listener]:
+    async def listen(
+        self, host: str, port: int, options: SocketOptions = DEFAULT_OPTIONS
+    ) -> list[Listener]:
         self.power.check()
         if self._resolve(host) != self.name:
             raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL), host)

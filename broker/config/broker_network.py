@@ -37,13 +37,13 @@ NETWORK: Rows = (
         effect=True,
         doc="Security protocol of each listener name, as NAME:PROTOCOL pairs. A name may be "
             "overridden in further configs under `listener.name.<name>.`."),
-    row("socket.send.buffer.bytes", INT, "102400", HIGH,
+    row("socket.send.buffer.bytes", INT, "102400", HIGH, effect=True,
         doc="SO_SNDBUF of client sockets, in bytes; -1 leaves it to the operating system."),
-    row("socket.receive.buffer.bytes", INT, "102400", HIGH,
+    row("socket.receive.buffer.bytes", INT, "102400", HIGH, effect=True,
         doc="SO_RCVBUF of client sockets, in bytes; -1 leaves it to the operating system."),
     row("socket.request.max.bytes", INT, "104857600", HIGH, at_least(1), effect=True,
         doc="Largest request accepted, in bytes. A frame that announces more closes its connection."),
-    row("socket.listen.backlog.size", INT, "50", MEDIUM, at_least(1),
+    row("socket.listen.backlog.size", INT, "50", MEDIUM, at_least(1), effect=True,
         doc="Length of the queue of connections the operating system has taken and the broker has not "
             "accepted yet."),
     row("max.connections.per.ip", INT, "2147483647", MEDIUM, at_least(0), CLUSTER_WIDE,

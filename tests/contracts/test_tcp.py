@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.seams.network import Address, ConnectionLost
+from odradek.seams.network import Address, ConnectionLost, SocketOptions
 from odradek.seams.tcp import TcpConnection, TcpNetwork
 from tests.contracts.conftest import has_ipv6
 from tests.contracts.test_descriptors import descriptors_left
@@ -116,6 +116,19 @@ async def test_accepting_goes_on_after_running_out_of_descriptors(
     assert len(taken) == 3
     for peer in peers:
         peer.close()
+    await listener.aclose()
+
+
+async def test_accepted_connections_have_the_buffers_that_were_asked_for() -> None:
+    options = SocketOptions(send_buffer_bytes=50_000, receive_buffer_bytes=70_000)
+    [listener] = await TcpNetwork().listen("127.0.0.1", 0, options)
+    with socket.create_connection(("127.0.0.1", listener.address.port)):
+        connection = await listener.accept()
+        assert isinstance(connection, TcpConnection)
+        for option, wanted in ((socket.SO_SNDBUF, 50_000), (socket.SO_RCVBUF, 70_000)):
+            size = connection._sock.getsockopt(socket.SOL_SOCKET, option)
+            assert size == 2 * wanted  # Linux doubles it, for its own book-keeping
+        connection.abort()
     await listener.aclose()
 
 
