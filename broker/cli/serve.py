@@ -32,9 +32,10 @@ HELP = "run a broker"
 DESCRIPTION = """\
 Run one broker until SIGTERM or SIGINT (Ctrl-C), which close it cleanly.
 
-Without --config it is one node for tests: node 1, the internal topics with one replica, and no
-initial delay for group rebalances; everything else is as Apache Kafka has it. With --config the
-file is a server.properties, read as it is; flags and --set win over it.
+Without --config it is one node for tests: node 1, the internal topics with one replica, no initial
+delay for group rebalances, and receive buffers left to the system; everything else is as Apache
+Kafka has it. With --config the file is a server.properties, read as it is; flags and --set win over
+it.
 """
 EPILOG = """\
 examples:
