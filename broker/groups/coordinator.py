@@ -25,6 +25,7 @@ from odradek.broker.coordination.leadership import AS_COORDINATOR, Leadership, L
 from odradek.broker.coordination.log import CoordinatorLog
 from odradek.broker.coordination.timers import Timers, Turn, monotonic_ms
 from odradek.broker.coordination.topics import OFFSETS_TOPIC
+from odradek.broker.coordination.waiter import ClientWaiter
 from odradek.broker.groups.actions import (
     NO_ERROR,
     Actions,
@@ -47,7 +48,7 @@ from odradek.broker.groups.actions import (
     Waiter,
 )
 from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.led import ClientWaiter, GroupStatistics, Led
+from odradek.broker.groups.led import GroupStatistics, Led
 from odradek.broker.groups.offsets import FetchedTopic
 from odradek.broker.groups.shard import Commit, DescribedGroup, ListedGroup, Shard
 from odradek.broker.groups.store import Loader, build_batches
@@ -250,7 +251,7 @@ class GroupCoordinator:
         answer_type: type[A],
     ) -> A:
         led = self.leadership.active(group_id)
-        waiter = ClientWaiter()
+        waiter = ClientWaiter[Answer]()
         if not self._drive(led, group_id, lambda now: act(led.shard, waiter, now)):
             raise KafkaError(ErrorCode.unknown_server_error, "a group broke an invariant")
         answer = await waiter.wait()
@@ -261,7 +262,7 @@ class GroupCoordinator:
         """Wait for the records that are on their way to the replicas, if there are any."""
         if self._log.is_committed(led.partition, led.last_offset):
             return
-        waiter = ClientWaiter()
+        waiter = ClientWaiter[Answer]()
         then = Respond((Reply(waiter, HeartbeatAnswer(NO_ERROR)),))
         self.leadership.wait_for(led, then)
         answer = await waiter.wait()

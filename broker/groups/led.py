@@ -1,39 +1,15 @@
-"""What the coordinator keeps of the clients that wait, and what it counts."""
+"""A partition that the coordinator leads, and what it counts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import trio
-
 from odradek.broker.coordination.leadership import LedPartition
-from odradek.broker.groups.actions import Answer, Then
+from odradek.broker.groups.actions import Then
 from odradek.broker.groups.shard import Shard
 
 Led: TypeAlias = LedPartition[Shard, Then]
-
-
-class ClientWaiter:
-    """A client's request that will be answered."""
-
-    __slots__ = ("_answer", "_answered")
-
-    def __init__(self) -> None:
-        self._answer: Answer | None = None
-        self._answered: trio.Event | None = None
-
-    def set(self, answer: Answer) -> None:
-        self._answer = answer
-        if self._answered is not None:
-            self._answered.set()
-
-    async def wait(self) -> Answer:
-        if self._answer is None:
-            self._answered = trio.Event()
-            await self._answered.wait()
-            assert self._answer is not None
-        return self._answer
 
 
 @dataclass(slots=True)

@@ -1,0 +1,208 @@
+"""What goes into the coordinator's machine and what comes out of it, as values.
+
+An event comes with a *waiter*: whatever its sender recognises the answer by. What must survive a
+restart comes out as an `Append`; the caller writes it and comes back with `appended(then)` or
+`append_failed(then, …)`, and only then has anything changed and comes the answer. `SendMarkers` is
+answered by `marked`, `Allocate` by handing in the same event with a fresh producer id.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from odradek.broker.transactions.states import State
+from odradek.protocol.errors import ErrorCode
+from odradek.storage.directories.names import TopicPartition
+
+Waiter: TypeAlias = Any
+"""Opaque; None where nobody asked."""
+
+NO_ERROR = ErrorCode.none
+NO_PRODUCER_ID = -1
+NO_EPOCH = -1
+EPOCH_MAX = 2**15 - 1
+EPOCH_BUMP = 2
+"""The transaction.version since which every end moves the epoch on (KIP-890)."""
+
+
+class Now(NamedTuple):
+    """When an event comes, and the level of `transaction.version` at that moment."""
+
+    wall_ms: int
+    transaction_version: int
+
+
+class Producer(NamedTuple):
+    """Who asks: a producer id and its epoch."""
+
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a record says of a transactional id; times in ms.
+
+    `last_epoch` is the one exception, it is in memory alone, as in Kafka.
+    """
+
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    state: State
+    updated_ms: int
+    partitions: tuple[TopicPartition, ...] = ()
+    started_ms: int = -1
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    client_version: int = 0
+    """The transaction.version that the client knew when it last changed the state."""
+    last_epoch: int = NO_EPOCH
+    """The epoch that a producer which asks for its next one again may still have."""
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerId:
+    """`expected` is who the producer thinks that it is (KIP-360)."""
+
+    transactional_id: str
+    timeout_ms: int
+    expected: Producer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    transactional_id: str
+    producer: Producer
+    partitions: tuple[TopicPartition, ...]
+    client_version: int = EPOCH_BUMP
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPartitions:
+    transactional_id: str
+    producer: Producer
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransaction:
+    transactional_id: str
+    producer: Producer
+    is_commit: bool
+    client_version: int = EPOCH_BUMP
+
+
+@dataclass(frozen=True, slots=True)
+class TimeOut:
+    """The transaction goes on for longer than its producer wanted."""
+
+    transactional_id: str
+
+
+Event: TypeAlias = InitProducerId | AddPartitions | VerifyPartitions | EndTransaction | TimeOut
+
+# Answers
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerAnswer:
+    """To InitProducerId and EndTxn: who the producer is from now on."""
+
+    error: ErrorCode
+    producer_id: int = NO_PRODUCER_ID
+    epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsAnswer:
+    """To AddPartitionsToTxn: an error for each partition asked for."""
+
+    errors: Mapping[TopicPartition, ErrorCode]
+
+
+Answer: TypeAlias = ProducerAnswer | PartitionsAnswer
+
+# Actions
+
+
+class Outcome(enum.Enum):
+    """What became of a marker."""
+
+    WRITTEN = "written"
+    GONE = "the partition was deleted"
+    LATER = "not now: hand it in again"
+    FENCED = "somebody newer is in charge"
+
+
+class Reply(NamedTuple):
+    waiter: Waiter
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """What follows when the record is there: `stored` holds, and the waiter is told `answer`. When
+    it can't be, nothing has changed, and the waiter is told the error."""
+
+    transactional_id: str
+    stored: Stored | None
+    event: Event | None = None
+    waiter: Waiter = None
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write `then.stored` under the id; None is a tombstone."""
+
+    then: Then
+
+
+@dataclass(frozen=True, slots=True)
+class SendMarkers:
+    """Have the partitions write how the transaction ended. From the second `attempt` on, later."""
+
+    transactional_id: str
+    producer: Producer
+    is_commit: bool
+    partitions: tuple[TopicPartition, ...]
+    transaction_version: int
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Get a fresh producer id, and hand in the event again with it."""
+
+    event: Event
+    waiter: Waiter
+
+
+@dataclass(slots=True)
+class Actions:
+    """What an event leads to. `notes` are for the broker's log, not for anyone's state."""
+
+    replies: list[Reply] = field(default_factory=list)
+    appends: list[Append] = field(default_factory=list)
+    markers: list[SendMarkers] = field(default_factory=list)
+    allocations: list[Allocate] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def reply(self, waiter: Waiter, answer: Answer) -> Actions:
+        if waiter is not None:
+            self.replies.append(Reply(waiter, answer))
+        return self
+
+
+def failed(event: Event, code: ErrorCode) -> Answer:
+    """The answer to an event that has this error."""
+    if isinstance(event, AddPartitions | VerifyPartitions):
+        return PartitionsAnswer(dict.fromkeys(event.partitions, code))
+    return ProducerAnswer(code)

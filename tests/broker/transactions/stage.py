@@ -1,0 +1,278 @@
+"""A shard with a log in memory, producers that remember what they were told, and partitions that
+take markers: for tests.
+
+It does what the driver does, without trio. Appends can fail or be held back, as if the high watermark
+did not move; so can the partitions' answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from odradek.broker.transactions import records
+from odradek.broker.transactions.actions import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    Actions,
+    AddPartitions,
+    Append,
+    EndTransaction,
+    Event,
+    InitProducerId,
+    Now,
+    Outcome,
+    PartitionsAnswer,
+    Producer,
+    ProducerAnswer,
+    SendMarkers,
+    Stored,
+    Then,
+    VerifyPartitions,
+)
+from odradek.broker.transactions.shard import Shard
+from odradek.broker.transactions.transaction import Transaction
+from odradek.protocol.errors import ErrorCode
+from odradek.storage.directories.names import TopicPartition
+
+ID = "txn"
+WALL_MS = 1_700_000_000_000
+FIRST_ID = 1000
+WEEK_MS = 604_800_000
+RETRY_MS = 100
+
+
+def partition(text: str) -> TopicPartition:
+    topic, _, index = text.rpartition("-")
+    return TopicPartition(topic, int(index))
+
+
+NOBODY = Producer(NO_PRODUCER_ID, NO_EPOCH)
+
+
+@dataclass(eq=False)
+class Request:
+    """A waiter: who asked what, and the answer."""
+
+    who: str
+    what: str
+    heard: bool = True
+    answers: list[Any] = field(default_factory=list)
+
+    @property
+    def answer(self) -> Any:
+        assert len(self.answers) <= 1, f"{self.who}'s {self.what} was answered twice"
+        return self.answers[0] if self.answers else None
+
+
+@dataclass
+class Client:
+    """A producer: who it thinks it is. `version` is the transaction.version it knows."""
+
+    name: str
+    version: int = 2
+    producer: Producer = NOBODY
+    timeout_ms: int = 60_000
+
+    def learn(self, answer: Any) -> None:
+        if isinstance(answer, ProducerAnswer) and answer.producer_id != NO_PRODUCER_ID:
+            self.producer = Producer(answer.producer_id, answer.epoch)
+
+
+class Stage:
+    """See the module."""
+
+    def __init__(self, version: int = 2) -> None:
+        self.version = version
+        self.shard = Shard()
+        self.now_ms = 0
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.clients: dict[str, Client] = {}
+        self.requests: list[Request] = []
+        self.next_id = FIRST_ID
+        self.fail_with: ErrorCode | None = None
+        self.holding = False
+        self.held: deque[Then] = deque()
+        self.partitions_wait = False
+        self.sent: deque[SendMarkers] = deque()
+        """Markers that the partitions have not answered, or that are to be sent again later."""
+        self.told: list[SendMarkers] = []
+        """Every marker that was handed in, in order."""
+        self.story: list[str] = []
+
+    @property
+    def now(self) -> Now:
+        return Now(WALL_MS + self.now_ms, self.version)
+
+    @property
+    def transaction(self) -> Transaction | None:
+        return self.shard.transactions.get(ID)
+
+    def client(self, name: str) -> Client:
+        return self.clients.setdefault(name, Client(name))
+
+    # What producers do
+
+    def begin(self, name: str, *, as_itself: bool = False, heard: bool = True) -> Request:
+        client = self.client(name)
+        expected = client.producer if as_itself else None
+        return self._ask(name, "init", InitProducerId(ID, client.timeout_ms, expected), heard)
+
+    def add(self, name: str, *partitions: str) -> Request:
+        client = self.client(name)
+        wanted = tuple(partition(each) for each in partitions)
+        return self._ask(name, "add", AddPartitions(ID, client.producer, wanted, client.version))
+
+    def verify(self, name: str, *partitions: str) -> Request:
+        wanted = tuple(partition(each) for each in partitions)
+        return self._ask(name, "verify", VerifyPartitions(ID, self.client(name).producer, wanted))
+
+    def end(self, name: str, *, is_commit: bool, heard: bool = True) -> Request:
+        client = self.client(name)
+        event = EndTransaction(ID, client.producer, is_commit, client.version)
+        return self._ask(name, "commit" if is_commit else "abort", event, heard)
+
+    def _ask(self, who: str, what: str, event: Event, heard: bool = True) -> Request:
+        request = Request(who, what, heard)
+        self.requests.append(request)
+        self.do(self.shard.handle(event, request, self.now))
+        return request
+
+    # What time does
+
+    def advance(self, ms: int) -> None:
+        """Let time pass, then look for what is out of time, and send again what has to be."""
+        self.now_ms += ms
+        if not self.partitions_wait:
+            self.answer_markers()
+        for transactional_id in list(self.shard.transactions):
+            self.do(self.shard.time_out(transactional_id, self.now))
+        for transactional_id in list(self.shard.transactions):
+            self.do(self.shard.expire(transactional_id, self.now, WEEK_MS))
+
+    # What partitions do
+
+    def answer_markers(self, outcomes: Mapping[TopicPartition, Outcome] | None = None) -> None:
+        """The partitions answer what was sent; where nothing else is said, that it is written."""
+        for _ in range(len(self.sent)):
+            sent = self.sent.popleft()
+            answers = {
+                each: (outcomes or {}).get(each, Outcome.WRITTEN) for each in sent.partitions
+            }
+            self.do(self.shard.marked(sent, answers, self.now))
+
+    # What the driver does
+
+    def do(self, actions: Actions) -> None:
+        todo = deque([actions])
+        while todo:
+            actions = todo.popleft()
+            self.story += actions.notes
+            for waiter, answer in actions.replies:
+                self._answer(waiter, answer)
+            for sending in actions.markers:
+                self._send(sending)
+            for allocate in actions.allocations:
+                fresh_id, self.next_id = self.next_id, self.next_id + 1
+                self.story.append(f"a fresh producer id: {fresh_id}")
+                todo.append(self.shard.handle(allocate.event, allocate.waiter, self.now, fresh_id))
+            todo.extend(self._append(each) for each in actions.appends)
+        if not self.partitions_wait and any(not each.attempt for each in self.sent):
+            self.answer_markers()
+
+    def _send(self, sending: SendMarkers) -> None:
+        self.sent.append(sending)
+        self.told.append(sending)
+        if sending.partitions:
+            kind = "COMMIT" if sending.is_commit else "ABORT"
+            producer_id, epoch = sending.producer
+            again = " again" if sending.attempt else ""
+            self.story.append(
+                f"markers{again}: {kind} of {producer_id}/{epoch} to {_words(sending.partitions)}"
+            )
+
+    def _answer(self, waiter: Request, answer: Any) -> None:
+        waiter.answers.append(answer)
+        assert len(waiter.answers) == 1, f"{waiter.who}'s {waiter.what} was answered twice"
+        if waiter.heard:
+            self.client(waiter.who).learn(answer)
+        unheard = "" if waiter.heard else " (which it does not hear)"
+        self.story.append(f"{waiter.who} <- {waiter.what}: {_tell(answer)}{unheard}")
+
+    def _append(self, append: Append) -> Actions:
+        then = append.then
+        if self.fail_with is not None:
+            code, self.fail_with = self.fail_with, None
+            self.story.append(f"the append fails: {code.name.upper()}")
+            return self.shard.append_failed(then, code)
+        self.log.append(records.encode(then.transactional_id, then.stored, self.version))
+        self.story.append(f"record {_tell_stored(then.stored)}")
+        if self.holding:
+            self.held.append(then)
+            return Actions()
+        return self.shard.appended(then, self.now)
+
+    def release(self, code: ErrorCode | None = None) -> None:
+        """What was held back is replicated, or, with a code, was given up."""
+        held, self.held = self.held, deque()
+        for then in held:
+            if code is None:
+                self.do(self.shard.appended(then, self.now))
+            else:
+                self.do(self.shard.append_failed(then, code))
+
+    def replayed(self) -> Shard:
+        """What a restart would make of the log."""
+        shard = Shard()
+        for key, value in self.log:
+            stored = None if value is None else records.decode_value(value)
+            shard.replay(records.decode_key(key), stored)
+        return shard
+
+    def restart(self) -> None:
+        """As if the broker was killed and started again: nobody is answered."""
+        self.shard = self.replayed()
+        self.held.clear()
+        self.sent.clear()
+        for transactional_id in list(self.shard.transactions):
+            self.do(self.shard.loaded(transactional_id, self.now))
+
+
+# In words, for transcripts
+
+
+def _words(partitions: tuple[TopicPartition, ...]) -> str:
+    return " ".join(str(each) for each in partitions) or "nowhere"
+
+
+def _tell(answer: Any) -> str:
+    if isinstance(answer, PartitionsAnswer):
+        return ", ".join(f"{each} {code.name.upper()}" for each, code in answer.errors.items())
+    assert isinstance(answer, ProducerAnswer)
+    if answer.error is not ErrorCode.none or answer.producer_id == NO_PRODUCER_ID:
+        return answer.error.name.upper()
+    return f"{answer.error.name.upper()}, it is {answer.producer_id}/{answer.epoch}"
+
+
+def _tell_stored(stored: Stored | None) -> str:
+    if stored is None:
+        return "gone"
+    parts = [f"{stored.state.value} {stored.producer_id}/{stored.epoch}"]
+    if stored.previous_producer_id not in (NO_PRODUCER_ID, stored.producer_id):
+        parts.append(f"before {stored.previous_producer_id}")
+    if stored.next_producer_id != NO_PRODUCER_ID:
+        parts.append(f"next {stored.next_producer_id}")
+    if stored.partitions:
+        parts.append(_words(stored.partitions))
+    return ", ".join(parts)
+
+
+def where_it_stands(stage: Stage) -> str:
+    transaction = stage.transaction
+    if transaction is None:
+        return "[nobody knows it]"
+    pending = transaction.pending
+    becoming = "" if pending is None else f", about to be {pending.value}"
+    return f"[{_tell_stored(transaction.stored)}{becoming}]"

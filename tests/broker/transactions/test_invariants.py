@@ -1,0 +1,131 @@
+"""What must hold whatever happens: producers, lost answers, kills, failing appends, slow replicas."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek.broker.transactions.actions import EPOCH_BUMP, Outcome, SendMarkers
+from odradek.broker.transactions.states import PREPARED
+from odradek.protocol.errors import ErrorCode
+from odradek.storage.directories.names import TopicPartition
+from tests.broker.transactions.stage import Request, Stage
+
+PARTITIONS = ("t-0", "t-1", "u-0")
+
+names = st.sampled_from("PQ")
+heard = st.booleans()
+steps = st.one_of(
+    st.tuples(st.just("begin"), names, st.booleans(), heard),
+    st.tuples(st.just("add"), names, st.sets(st.sampled_from(PARTITIONS), min_size=1)),
+    st.tuples(st.just("end"), names, st.booleans(), heard),
+    st.tuples(st.just("end"), names, st.booleans(), heard),
+    st.tuples(st.just("time"), st.sampled_from([1, 59_000, 61_000, 86_400_000 * 8])),
+    st.tuples(st.just("kill")),
+    st.tuples(st.just("fail")),
+    st.tuples(st.just("replicas"), st.sampled_from(["hold", "release", "give up"])),
+    st.tuples(st.just("partitions"), st.sampled_from(["wait", "answer", "one later"])),
+)
+
+
+class World(Stage):
+    """A stage, and what partitions and producers saw of it."""
+
+    def __init__(self, version: int, client_version: int) -> None:
+        super().__init__(version)
+        for name in "PQ":
+            self.client(name).version = client_version
+        self.given: set[tuple[int, int]] = set()
+
+    def play(self, step: tuple[object, ...]) -> Request | None:
+        match step:
+            case ("begin", str(name), bool(as_itself), bool(hears)):
+                return self.begin(name, as_itself=as_itself, heard=hears)
+            case ("add", str(name), set(partitions)):
+                return self.add(name, *sorted(partitions))
+            case ("end", str(name), bool(is_commit), bool(hears)):
+                return self.end(name, is_commit=is_commit, heard=hears)
+            case ("time", int(ms)):
+                self.advance(ms)
+            case ("kill",):
+                self.restart()
+            case ("fail",):
+                self.fail_with = ErrorCode.coordinator_not_available
+            case ("replicas", "hold"):
+                self.holding = True
+            case ("replicas", str(what)):
+                self.holding = False
+                code = ErrorCode.coordinator_not_available if what == "give up" else None
+                self.release(code)
+            case ("partitions", "wait"):
+                self.partitions_wait = True
+            case ("partitions", "one later"):
+                self.answer_markers({TopicPartition("t", 0): Outcome.LATER})
+            case ("partitions", _):
+                self.partitions_wait = False
+                self.answer_markers()
+        return None
+
+    def heal(self) -> None:
+        """All that was wrong is over, and time passes."""
+        self.fail_with, self.holding, self.partitions_wait = None, False, False
+        self.release()
+        for _ in range(5):
+            self.answer_markers()
+
+
+def check_markers(told: list[SendMarkers], version: int) -> None:
+    """No partition is ever told two different ends under one producer's epoch, where every
+    transaction has its own (KIP-890)."""
+    if version < EPOCH_BUMP:
+        return
+    ends: dict[tuple[object, TopicPartition], bool] = {}
+    for sent in told:
+        for each in sent.partitions:
+            assert ends.setdefault((sent.producer, each), sent.is_commit) == sent.is_commit
+
+
+@given(st.lists(steps, max_size=30), st.sampled_from([(2, 2), (2, 0), (1, 0), (0, 0)]))
+@settings(deadline=None, max_examples=150)
+def test_whatever_happens(history: list[tuple[object, ...]], versions: tuple[int, int]) -> None:
+    world = World(*versions)
+    for step in history:
+        request = world.play(step)
+        transaction = world.transaction
+        if transaction is not None and transaction.pending is None and not world.held:
+            stands = world.replayed().transactions.get(transaction.transactional_id)
+            assert stands is not None
+        if request is not None and request.what == "init" and request.answer is not None:
+            answer = request.answer
+            if answer.error is ErrorCode.none and step[0] == "begin" and not step[2]:
+                given = (answer.producer_id, answer.epoch)
+                assert given not in world.given, "two producers were given the same epoch"
+                world.given.add(given)
+    world.heal()
+    transaction = world.transaction
+    if transaction is not None:
+        assert transaction.pending is None
+        assert transaction.stored.state not in PREPARED, "a transaction that is never ended"
+    check_markers(world.told, versions[1])
+    for request in world.requests:
+        assert len(request.answers) <= 1
+
+
+@given(st.lists(steps, max_size=20), st.sampled_from([(2, 2), (0, 0)]))
+@settings(deadline=None, max_examples=100)
+def test_what_was_answered_survives_a_kill(
+    history: list[tuple[object, ...]], versions: tuple[int, int]
+) -> None:
+    """An end that was promised is what the partitions are told, whenever the broker is killed."""
+    world = World(*versions)
+    for step in history:
+        before = len(world.told)
+        request = world.play(step)
+        if request is None or request.what not in ("commit", "abort") or not request.answers:
+            continue
+        if request.answer.error is not ErrorCode.none:
+            continue
+        world.restart()
+        is_commit = request.what == "commit"
+        for sent in world.told[before:]:
+            assert sent.is_commit == is_commit

@@ -1,0 +1,149 @@
+"""Transactional ids in Kafka's bytes, and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.broker.transactions import records
+from odradek.broker.transactions.actions import Stored
+from odradek.broker.transactions.loading import Loader
+from odradek.broker.transactions.shard import Shard
+from odradek.broker.transactions.states import LASTING, State
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.records import records as log_records
+from odradek.protocol.schemas.serde import InvalidRecord, UnknownRecord
+from odradek.storage.directories.names import TopicPartition
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+ONGOING = Stored(4, 7, 60_000, State.ONGOING, 2000, (T0, U0, T1), 1000, 4, -1, 2)
+
+
+def test_a_value_is_written_in_version_0_below_transaction_version_1() -> None:
+    """Bytes written out by hand from Kafka's schemas; of partitions, those of a topic together."""
+    assert records.encode("id", ONGOING, 0) == (
+        bytes.fromhex("0000" "0002") + b"id",
+        bytes.fromhex(
+            "0000" "0000000000000004" "0007" "0000ea60" "01"
+            "00000002" "000174" "00000002" "00000000" "00000001" "000175" "00000001" "00000000"
+            "00000000000007d0" "00000000000003e8"
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_value_is_written_in_version_1_from_then_on(version: int) -> None:
+    _, value = records.encode("id", ONGOING, version)
+    assert value == bytes.fromhex(
+        "0001" "0000000000000004" "0007" "0000ea60" "01"
+        "03" "0274" "03" "00000000" "00000001" "00" "0275" "02" "00000000" "00"
+        "00000000000007d0" "00000000000003e8"
+        "02" "00" "08" "0000000000000004" "02" "02" "0002"
+    )  # fmt: skip
+
+
+def test_without_a_transaction_there_are_no_partitions_and_after_one_there_are_none() -> None:
+    empty = Stored(4, 7, 1, State.EMPTY, 2)
+    _, value = records.encode("id", empty, 0)
+    assert value is not None
+    assert value[17:21] == bytes.fromhex("ffffffff")
+    _, value = records.encode("id", Stored(4, 7, 1, State.COMPLETE_COMMIT, 2), 0)
+    assert value is not None
+    assert value[17:21] == bytes(4)
+
+
+def test_a_tombstone_has_no_value() -> None:
+    assert records.encode("id", None, 2)[1] is None
+
+
+ids = st.integers(-1, 2**62)
+some_stored = st.builds(
+    Stored,
+    st.integers(0, 2**62),
+    st.integers(0, 32767),
+    st.integers(1, 2**31 - 1),
+    st.sampled_from(LASTING),
+    st.integers(0, 2**50),
+    st.lists(st.builds(TopicPartition, st.sampled_from("tu"), st.integers(0, 9)), unique=True).map(
+        lambda found: tuple(sorted(found))
+    ),
+    st.integers(-1, 2**50),
+    ids,
+    ids,
+    st.sampled_from([0, 2]),
+).map(lambda each: each if each.state is not State.EMPTY else _without_partitions(each))
+
+
+def _without_partitions(stored: Stored) -> Stored:
+    from dataclasses import replace
+
+    return replace(stored, partitions=())
+
+
+@given(st.text(max_size=9), some_stored)
+def test_what_is_written_is_read(transactional_id: str, stored: Stored) -> None:
+    key, value = records.encode(transactional_id, stored, 2)
+    assert records.decode_key(key) == transactional_id
+    assert value is not None
+    assert records.decode_value(value) == stored
+
+
+@pytest.mark.parametrize("code", [6, 7, 8, -1])
+def test_a_record_in_no_lasting_state_is_none_of_kafkas(code: int) -> None:
+    _, value = records.encode("id", ONGOING, 0)
+    assert value is not None
+    broken = bytearray(value)
+    broken[16] = code & 0xFF
+    with pytest.raises(InvalidRecord):
+        records.decode_value(broken)
+
+
+def load(*batches: bytearray) -> Shard:
+    shard = Shard()
+    loader = Loader(shard)
+    for batch in batches:
+        for _ in loader.feed(batch):
+            pass
+    for _ in loader.finish():
+        pass
+    return shard
+
+
+def batch(*pairs: tuple[bytes | None, bytes | None], base: int = 0) -> bytearray:
+    rows = [log_records.Record(base + n, 1, key, value) for n, (key, value) in enumerate(pairs)]
+    return log_records.build_batch(rows, base_offset=base)
+
+
+def test_loading_keeps_the_last_of_each() -> None:
+    first, second = Stored(4, 7, 1, State.EMPTY, 2), Stored(5, 0, 1, State.EMPTY, 3)
+    shard = load(
+        batch(
+            records.encode("a", first, 2),
+            records.encode("b", first, 2),
+            records.encode("c", first, 0),
+        ),
+        batch(records.encode("a", second, 2), records.encode("b", None, 2), base=3),
+    )
+    stands = {each.transactional_id: each.stored for each in shard.transactions.values()}
+    assert stands["a"].producer_id == 5
+    assert stands["c"].producer_id == 4
+    assert set(stands) == {"a", "c"}
+
+
+def test_loading_skips_what_newer_versions_wrote(caplog: pytest.LogCaptureFixture) -> None:
+    good = records.encode("a", Stored(4, 7, 1, State.EMPTY, 2), 2)
+    shard = load(
+        batch((b"\x00\x09what", b"x"), (records.encode("b", None, 2)[0], b"\x00\x63"), good)
+    )
+    assert set(shard.transactions) == {"a"}
+    assert len(caplog.records) == 2
+    with pytest.raises(UnknownRecord):
+        records.decode_key(b"\x00\x09what")
+
+
+def test_loading_does_not_guess_what_it_cannot_read() -> None:
+    key, value = records.encode("a", ONGOING, 2)
+    assert value is not None
+    with pytest.raises(KafkaError):
+        load(batch((key, value[:-3])))

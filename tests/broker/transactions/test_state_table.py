@@ -1,0 +1,283 @@
+"""Every event in every state does what the table says, and a state changes only into what follows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from odradek.broker.transactions.actions import NO_EPOCH, Outcome, Producer, ProducerAnswer, Stored
+from odradek.broker.transactions.states import (
+    AT_REST,
+    BY_CODE,
+    FOLLOWS,
+    LASTING,
+    TABLE,
+    Event,
+    State,
+    Step,
+)
+from odradek.broker.transactions.transaction import Transaction
+from odradek.protocol.errors import ErrorCode
+from tests.broker.transactions.stage import ID, WALL_MS, WEEK_MS, Request, Stage, partition
+
+PRODUCER = Producer(1000, 5)
+BEFORE = Producer(1000, 4)
+NONE = ErrorCode.none
+
+
+def in_state(state: State, version: int = 2) -> Stage:
+    """A stage on which the transaction is in the state, its producer 1000/5, and partitions wait."""
+    partitions = () if state in AT_REST else (partition("t-0"),)
+    stored = Stored(
+        1000, 5, 60_000, state, WALL_MS, partitions, WALL_MS, client_version=version, last_epoch=4
+    )
+    stage = Stage(version)
+    stage.partitions_wait = True
+    stage.shard.transactions[ID] = Transaction(ID, stored)
+    client = stage.client("P")
+    client.producer, client.version = PRODUCER, version
+    return stage
+
+
+def ends(*, is_commit: bool, producer: Producer, version: int) -> Callable[[Stage], Request]:
+    def happen(stage: Stage) -> Request:
+        stage.client("P").producer = producer
+        stage.client("P").version = version
+        return stage.end("P", is_commit=is_commit)
+
+    return happen
+
+
+def marked(stage: Stage) -> None:
+    transaction = stage.transaction
+    assert transaction is not None
+    (sending,) = transaction._send(transaction.stored.partitions, attempt=0).markers
+    outcomes = dict.fromkeys(sending.partitions, Outcome.WRITTEN)
+    stage.do(stage.shard.marked(sending, outcomes, stage.now))
+
+
+def expires(stage: Stage) -> None:
+    stage.now_ms = WEEK_MS
+    stage.do(stage.shard.expire(ID, stage.now, WEEK_MS))
+
+
+def adds(*partitions: str) -> Callable[[Stage], Request]:
+    return lambda stage: stage.add("P", *partitions)
+
+
+HAPPEN: Mapping[Event, Callable[[Stage], Request | None]] = {
+    Event.PRODUCER_BEGINS: lambda stage: stage.begin("Q"),
+    Event.ADDS_NEW: adds("t-0", "u-0"),
+    Event.ADDS_KNOWN: adds("t-0"),
+    Event.VERIFIES: lambda stage: stage.verify("P", "t-0"),
+    Event.COMMITS_V1: ends(is_commit=True, producer=PRODUCER, version=0),
+    Event.ABORTS_V1: ends(is_commit=False, producer=PRODUCER, version=0),
+    Event.COMMITS: ends(is_commit=True, producer=PRODUCER, version=2),
+    Event.ABORTS: ends(is_commit=False, producer=PRODUCER, version=2),
+    Event.COMMITS_AGAIN: ends(is_commit=True, producer=BEFORE, version=2),
+    Event.ABORTS_AGAIN: ends(is_commit=False, producer=BEFORE, version=2),
+    Event.TIMES_OUT: lambda stage: stage.advance(60_001),
+    Event.MARKED: marked,
+    Event.EXPIRES: expires,
+}
+
+BECOMES: Mapping[Step, State] = {
+    Step.BEGIN_EPOCH: State.EMPTY,
+    Step.FENCE: State.PREPARE_ABORT,
+    Step.ADD: State.ONGOING,
+    Step.COMMIT: State.PREPARE_COMMIT,
+    Step.ABORT: State.PREPARE_ABORT,
+    Step.ABORT_NOTHING: State.COMPLETE_ABORT,
+    Step.COMPLETE_COMMIT: State.COMPLETE_COMMIT,
+    Step.COMPLETE_ABORT: State.COMPLETE_ABORT,
+}
+ANSWERS: Mapping[Step, ErrorCode] = {
+    Step.FENCE: ErrorCode.concurrent_transactions,
+    Step.WAIT: ErrorCode.concurrent_transactions,
+    Step.REFUSE: ErrorCode.invalid_txn_state,
+    Step.FENCED: ErrorCode.producer_fenced,
+}
+
+
+def told(request: Request | None) -> ErrorCode | None:
+    if request is None:
+        return None
+    answer = request.answer
+    if isinstance(answer, ProducerAnswer):
+        return answer.error
+    (code,) = set(answer.errors.values())
+    return code
+
+
+@pytest.mark.parametrize(
+    ("event", "state"), list(product(Event, LASTING)), ids=lambda each: each.name.lower()
+)
+def test_every_cell(event: Event, state: State) -> None:
+    stage = in_state(state, version=0 if event in (Event.COMMITS_V1, Event.ABORTS_V1) else 2)
+    step = TABLE[event][state]
+    request = HAPPEN[event](stage)
+    if step is Step.FORGET:
+        assert stage.transaction is None
+        assert stage.log[-1][1] is None
+        return
+    transaction = stage.transaction
+    assert transaction is not None
+    assert transaction.stored.state is BECOMES.get(step, state)
+    assert transaction.pending is None
+    assert bool(stage.log) == (step in BECOMES)
+    if request is not None:
+        expected = ErrorCode.transaction_abortable if step is Step.LOOK else NONE
+        known = step is Step.LOOK and state is State.ONGOING
+        assert told(request) is (NONE if known else ANSWERS.get(step, expected))
+    if step in (Step.COMMIT, Step.ABORT, Step.FENCE):
+        (sent,) = stage.sent
+        assert sent.is_commit == (step is Step.COMMIT)
+        assert (sent.producer, sent.partitions) == (transaction.producer, (partition("t-0"),))
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("step", [Step.COMMIT, Step.ABORT, Step.FENCE])
+def test_who_ends_a_transaction_moves_its_epoch_on(step: Step, version: int) -> None:
+    stage = in_state(State.ONGOING, version)
+    if step is Step.FENCE:
+        stage.begin("Q")
+    else:
+        stage.end("P", is_commit=step is Step.COMMIT)
+    moves = step is Step.FENCE or version == 2
+    assert stage.transaction is not None
+    assert stage.transaction.producer == (1000, 6 if moves else 5)
+    assert stage.sent[0].transaction_version == version
+
+
+@pytest.mark.parametrize(
+    ("event", "state"), list(product(Event, LASTING)), ids=lambda each: each.name.lower()
+)
+def test_while_a_change_is_being_written_everyone_waits(event: Event, state: State) -> None:
+    stage = in_state(state, version=0 if event in (Event.COMMITS_V1, Event.ABORTS_V1) else 2)
+    assert stage.transaction is not None
+    stage.transaction.pending = next(iter(FOLLOWS[state]))
+    request = HAPPEN[event](stage)
+    assert not stage.log
+    assert stage.transaction.stored.state is state
+    if event is Event.VERIFIES:
+        assert request is not None
+        assert request.answer is not None
+    elif request is not None:
+        assert told(request) is ErrorCode.concurrent_transactions
+
+
+@pytest.mark.parametrize("state", LASTING)
+@pytest.mark.parametrize(
+    ("producer", "code"),
+    [
+        (Producer(999, 5), ErrorCode.invalid_producer_id_mapping),
+        (Producer(1000, 6), ErrorCode.producer_fenced),
+        (Producer(1000, 3), ErrorCode.producer_fenced),
+    ],
+)
+@pytest.mark.parametrize("version", [0, 2])
+def test_strangers_are_turned_away(
+    state: State, producer: Producer, code: ErrorCode, version: int
+) -> None:
+    stage = in_state(state, version)
+    stage.client("P").producer = producer
+    for request in (
+        stage.add("P", "t-0"),
+        stage.verify("P", "t-0"),
+        stage.end("P", is_commit=True),
+        stage.end("P", is_commit=False),
+    ):
+        assert told(request) is code
+    assert not stage.log
+
+
+@pytest.mark.parametrize("state", sorted(AT_REST, key=lambda each: each.code))
+@pytest.mark.parametrize(
+    ("expected", "became"),
+    [
+        (PRODUCER, Producer(1000, 6)),
+        (BEFORE, PRODUCER),
+        (Producer(1000, 3), None),
+        (Producer(1000, 6), None),
+        (Producer(999, 5), None),
+    ],
+)
+def test_a_producer_that_says_who_it_is(
+    state: State, expected: Producer, became: Producer | None
+) -> None:
+    stage = in_state(state)
+    stage.client("P").producer = expected
+    request = stage.begin("P", as_itself=True)
+    assert told(request) is (ErrorCode.producer_fenced if became is None else NONE)
+    if became is not None:
+        assert (request.answer.producer_id, request.answer.epoch) == became
+
+
+@pytest.mark.parametrize("expected", [32765, 32764])
+def test_a_retry_where_the_epochs_are_used_up(expected: int) -> None:
+    """Kafka answers both with UNKNOWN_SERVER_ERROR: nobody could be given another epoch."""
+    stage = in_state(State.EMPTY)
+    assert stage.transaction is not None
+    stage.transaction.stored = replace(stage.transaction.stored, epoch=32766, last_epoch=32765)
+    stage.client("P").producer = Producer(1000, expected)
+    request = stage.begin("P", as_itself=True)
+    assert told(request) is (NONE if expected == 32765 else ErrorCode.producer_fenced)
+    assert stage.transaction.producer == (1000, 32766)
+
+
+def test_the_epoch_before_is_not_known_after_anyone_began() -> None:
+    stage = in_state(State.EMPTY)
+    stage.begin("Q")
+    assert stage.transaction is not None
+    assert stage.transaction.stored.last_epoch == NO_EPOCH
+
+
+def test_the_table_is_whole() -> None:
+    assert {event: set(row) for event, row in TABLE.items()} == {e: set(LASTING) for e in Event}
+    used = {step for row in TABLE.values() for step in row.values()}
+    assert used == set(Step), "a step that no cell uses"
+    assert set(FOLLOWS) == set(LASTING)
+    for row in TABLE.values():
+        for state, step in row.items():
+            after = State.PREPARE_ABORT if step is Step.ABORT_NOTHING else BECOMES.get(step)
+            assert after is None or after in FOLLOWS[state]
+
+
+def test_states_have_kafkas_codes_and_names() -> None:
+    assert [(BY_CODE[code].value, BY_CODE[code].code) for code in range(8)] == [
+        ("Empty", 0),
+        ("Ongoing", 1),
+        ("PrepareCommit", 2),
+        ("PrepareAbort", 3),
+        ("CompleteCommit", 4),
+        ("CompleteAbort", 5),
+        ("Dead", 6),
+        ("PrepareEpochFence", 7),
+    ]
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "transactions.md"
+
+
+def table_as_markdown() -> str:
+    names = " | ".join(state.value for state in LASTING)
+    lines = [f"| | {names} |", "|---|" + "---|" * len(LASTING)]
+    for event, row in TABLE.items():
+        cells = ("" if row[state] is Step.NOTHING else row[state].value for state in LASTING)
+        lines.append(f"| **{event.value}** | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_shows_the_table() -> None:
+    text = PAGE.read_text()
+    before, start, rest = text.partition("ODRADEK_REWRITE=1 -->\n")
+    _, end, after = rest.partition("<!-- the end of the table -->")
+    wanted = f"{before}{start}{table_as_markdown()}{end}{after}"
+    if os.environ.get("ODRADEK_REWRITE"):
+        PAGE.write_text(wanted)
+    assert text == wanted
