@@ -113,6 +113,7 @@ class ClientConnection:
             self._endpoint,
             self._connection.peer,
             self.flush,
+            self._broker.authorizer,
         )
         if not route.prompt:
             await self.flush()

@@ -11,6 +11,7 @@ from odradek.seams.network import Address
 
 if TYPE_CHECKING:
     from odradek.broker.node import Broker
+    from odradek.broker.security.authorizer import Authorizer
     from odradek.broker.server import Endpoint
 
 
@@ -26,4 +27,7 @@ class RequestContext:
     flush: Callable[[], Awaitable[None]]
     """Send the answers that wait in this connection. Whoever may wait for other than the disk calls
     it first, so that a client which pipelines sees its earlier answers."""
+    authorizer: Authorizer | None = None
+    """Who decides what the client may do; None lets everybody do everything."""
     principal: str = "User:ANONYMOUS"
+    """Who the listener says the client is."""

@@ -39,6 +39,7 @@ class Route:
 
 
 MODULES: Mapping[str, Sequence[Api]] = {
+    "acls": (apis.DESCRIBE_ACLS, apis.CREATE_ACLS, apis.DELETE_ACLS),
     "api_versions": (apis.API_VERSIONS,),
     "cluster": (apis.DESCRIBE_CLUSTER,),
     "configs": (

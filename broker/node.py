@@ -26,6 +26,7 @@ from odradek.broker.fetch_sessions import FetchSessions
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.partitions import PartitionTable
 from odradek.broker.producer_ids import ProducerIds
+from odradek.broker.security.configured import configured_authorizer, load_acls
 from odradek.broker.server import Endpoint, Server, open_listeners
 from odradek.broker.turnstile import Turnstile
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -85,6 +86,7 @@ class Broker:
             config.get_int("max.incremental.fetch.session.cache.slots"), seams.entropy
         )
         self.producer_ids = ProducerIds(self._reserve_producer_ids)
+        self.authorizer = configured_authorizer(config)
         self.server = Server(self)
         self.turnstile = Turnstile()
         self.transaction_partitions: TransactionPartitions | None = None
@@ -172,6 +174,8 @@ class Broker:
             raise CannotStart(f"the metadata log can't be used: {error}") from error
         self.apply_broker_configs(self.metadata.image)
         self.logs.update_configs()
+        if self.authorizer is not None:
+            load_acls(self.authorizer, self.metadata.image)
         self._partitions = PartitionTable(
             self.logs,
             lambda: self.metadata.image,
@@ -301,6 +305,8 @@ class Broker:
         topics = [name for kind, name in delta.changed_configs if kind == images.TOPIC]
         if topics:
             self.logs.update_configs(topics)
+        if self.authorizer is not None and delta.image.acls is not delta.before.acls:
+            load_acls(self.authorizer, delta.image)
         self.partitions.metadata_changed(delta)
         if delta.deleted_topics and self._groups is not None:
             self._groups.topics_deleted(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from odradek.broker.apis.authorized import CLUSTER_OPERATIONS, NOT_ASKED
+from odradek.broker.apis.authorized import NOT_ASKED, cluster_operations
 from odradek.broker.apis.topic_view import NO_CONTROLLER, TopicView
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis
@@ -50,7 +50,7 @@ async def describe_cluster(request: Any, ctx: RequestContext) -> Mapping[str, An
             }
             for broker, endpoint in brokers
         ],
-        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        "cluster_authorized_operations": cluster_operations(ctx)
         if request.include_cluster_authorized_operations
         else NOT_ASKED,
     }

@@ -11,6 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from odradek.broker.apis.authorized import (
+    ClusterDenied,
+    check_cluster,
+    check_group,
+    check_topic,
+    may_cluster,
+)
 from odradek.broker.apis.topic_view import check_topic_name
 from odradek.broker.config import describe, loggers
 from odradek.broker.config.describe import ConfigEntry
@@ -65,6 +72,7 @@ async def describe_configs(request: Any, ctx: RequestContext) -> Mapping[str, An
 
 def _described(resource: Any, with_synonyms: bool, with_docs: bool, ctx: RequestContext) -> Values:
     try:
+        _check_allowed(resource, ctx)
         entries = _entries(resource, ctx)
     except KafkaError as error:
         return _not_described(resource, error)
@@ -75,6 +83,17 @@ def _described(resource: Any, with_synonyms: bool, with_docs: bool, ctx: Request
         "resource_name": resource.resource_name,
         "configs": [_entry(each, with_synonyms, with_docs) for each in entries],
     }
+
+
+def _check_allowed(resource: Any, ctx: RequestContext) -> None:
+    """Raises KafkaError unless the client may do that to the resource's configs."""
+    match resource.resource_type:
+        case ResourceType.TOPIC:
+            check_topic(ctx, resource.resource_name)
+        case ResourceType.GROUP:
+            check_group(ctx, resource.resource_name)
+        case _:
+            check_cluster(ctx)
 
 
 def _not_described(resource: Any, error: KafkaError) -> Values:
@@ -235,6 +254,8 @@ def _preprocess(
                 raise KafkaError(ErrorCode.invalid_request, "A resource is named twice")
             _check_names(resource)
             done = check(resource, ctx)
+            if not done:
+                _check_allowed(resource, ctx)
         except KafkaError as error:
             answers[_key(resource)] = AlteredResource(
                 *_key(resource), error.code, error.message or None
@@ -281,6 +302,8 @@ def _check_replacement(resource: Any, ctx: RequestContext) -> bool:
 def _check_alteration(resource: Any, ctx: RequestContext, validate_only: bool) -> bool:
     match resource.resource_type:
         case ResourceType.BROKER_LOGGER:
+            if not may_cluster(ctx):
+                raise KafkaError(ClusterDenied.code)
             _alter_loggers(resource, ctx, validate_only)
             return True
         case ResourceType.BROKER:
@@ -381,6 +404,8 @@ def _responses(
 
 async def list_config_resources(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """Which resources have configs, or could have: topics and brokers always (KIP-1142)."""
+    if not may_cluster(ctx):
+        return {"error_code": ClusterDenied.code, "config_resources": []}
     possible = _LISTED_IN_0 if ctx.api_version == 0 else _LISTED
     wanted = tuple(field(request, "resource_types", ())) or possible
     if not set(wanted) <= set(possible):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from odradek.broker.apis.authorized import TopicDenied, check_topic_called, may_cluster
 from odradek.broker.context import RequestContext
 from odradek.broker.dispatch import Route
 from odradek.broker.fetch_sessions import PartitionKey, Wanted
@@ -18,6 +19,7 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.fetch import FetchedPartition, FetchedTopic, write_fetch_response
 from odradek.protocol.messages import field
+from odradek.replication.controller.acls import AclOperation
 from odradek.replication.errors import NotLeader
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice, WouldBlock
@@ -141,6 +143,8 @@ async def _read_partition(
 ) -> Read:
     partition = None
     try:
+        if ctx.authorizer is not None:
+            _check_allowed(wanted, ctx, limits)
         partition = await ctx.broker.partitions.get(wanted.topic, wanted.topic_id, wanted.index)
         partition.check_leader(wanted.current_leader_epoch)
         if limits.replica_id >= 0 and limits.replica_id not in partition.replicas:
@@ -160,8 +164,20 @@ async def _read_partition(
                 lane=str(partition.log.directory.parent),
             )
     except KafkaError as error:
-        answer = FetchedPartition(index=wanted.index, error_code=error.code)
+        answer = FetchedPartition(
+            index=wanted.index,
+            error_code=error.code,
+            aborted_transactions=() if partition is None else None,  # as Kafka has it
+        )
     return Read(wanted, answer, partition)
+
+
+def _check_allowed(wanted: Wanted, ctx: RequestContext, limits: Limits) -> None:
+    """Consumers read topics; followers act for the cluster. Raises TopicDenied."""
+    if limits.replica_id < 0:
+        check_topic_called(ctx, wanted.topic, wanted.topic_id)
+    elif not may_cluster(ctx, AclOperation.CLUSTER_ACTION):
+        raise TopicDenied
 
 
 def _read_log(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from odradek.broker.apis.authorized import check_group, check_transactional_id
 from odradek.broker.context import RequestContext
 from odradek.broker.coordination.log import partition_for
 from odradek.broker.coordination.topics import (
@@ -49,6 +50,7 @@ async def find_coordinator(request: Any, ctx: RequestContext) -> Mapping[str, An
 
 async def _answer(key_type: int, key: str, ctx: RequestContext) -> dict[str, Any]:
     try:
+        _check_allowed(key_type, key, ctx)
         node_id, endpoint = await _find(key_type, key, ctx)
     except KafkaError as error:
         return {**NOBODY, "error_code": error.code, "error_message": error.message}
@@ -60,6 +62,13 @@ async def _answer(key_type: int, key: str, ctx: RequestContext) -> dict[str, Any
         # As Kafka says it, which is not null in either form.
         "error_message": "" if ctx.api_version >= BATCHED_SINCE else "NONE",
     }
+
+
+def _check_allowed(key_type: int, key: str, ctx: RequestContext) -> None:
+    if key_type == GROUP:
+        check_group(ctx, key)
+    elif key_type == TRANSACTION:
+        check_transactional_id(ctx, key)
 
 
 async def _find(key_type: int, key: str, ctx: RequestContext) -> tuple[int, Endpoint]:

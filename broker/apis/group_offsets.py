@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from odradek.broker.apis.authorized import TopicDenied, check_group, may_group, may_topic
 from odradek.broker.context import RequestContext
 from odradek.broker.groups.actions import NO_ERROR, CommittedOffset, PartitionErrors
 from odradek.broker.groups.offsets import NO_OFFSET, FetchedTopic
@@ -38,12 +39,19 @@ Values = dict[str, Any]
 
 async def offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """Commit what names a partition that exists; the rest is refused one by one."""
+    may_commit = may_group(ctx, request.group_id)
     topics: list[Values] = []
     offsets: list[OffsetToCommit] = []
     answers: list[Values] = []
     """One for each of `offsets`, its error still to be told."""
     for topic in request.topics:
         found, unknown = _find_topic(topic, ctx)
+        if not may_commit:
+            found, unknown = None, ErrorCode.group_authorization_failed
+        elif (
+            name := field(topic, "name") if found is None else found.name
+        ) is not None and not may_topic(ctx, name):
+            found, unknown = None, TopicDenied.code
         partitions: list[Values] = []
         for each in topic.partitions:
             answer = {"partition_index": each.partition_index, "error_code": unknown}
@@ -136,13 +144,16 @@ async def _fetch(
             name, topic_id = _asked_topic(topic, ctx)
             if name is None:
                 unknown.append(_unknown_topic(topic, ErrorCode.unknown_topic_id, ctx))
+            elif not may_topic(ctx, name):
+                unknown.append(_unknown_topic(topic, TopicDenied.code, ctx))
             else:
                 asked.append((name, topic_id, topic.partition_indexes))
     try:
+        check_group(ctx, group_id)
         found = await ctx.broker.groups.fetch(group_id, asked, require_stable=require_stable)
     except KafkaError as error:
         return _failed_fetch(group_id, topics, error.code, ctx)
-    fetched = [_fetched_topic(each, ctx) for each in found]
+    fetched = [_fetched_topic(each, ctx) for each in found if may_topic(ctx, each.topic)]
     return {
         "group_id": group_id,
         "error_code": NO_ERROR,
@@ -209,12 +220,14 @@ async def offset_delete(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """Delete offsets of partitions that exist and that no member reads (KIP-496)."""
     image = ctx.broker.metadata.image
     known: list[tuple[str, int]] = []
+    denied = {topic.name for topic in request.topics if not may_topic(ctx, topic.name)}
     for topic in request.topics:
         found = image.topics_by_name.get(topic.name)
-        if found is not None:
+        if found is not None and topic.name not in denied:
             indexes = (each.partition_index for each in topic.partitions)
             known += [(topic.name, index) for index in indexes if index in found.partitions]
     try:
+        check_group(ctx, request.group_id)
         answer = await ctx.broker.groups.delete_offsets(request.group_id, known)
     except KafkaError as error:
         answer = PartitionErrors(error.code, ())
@@ -230,7 +243,9 @@ async def offset_delete(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
                 "partitions": [
                     {
                         "partition_index": each.partition_index,
-                        "error_code": errors.get((topic.name, each.partition_index), unknown),
+                        "error_code": TopicDenied.code
+                        if topic.name in denied
+                        else errors.get((topic.name, each.partition_index), unknown),
                     }
                     for each in topic.partitions
                 ],

@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from odradek.broker.apis.authorized import NOT_ASKED
+from odradek.broker.apis.authorized import (
+    NOT_ASKED,
+    GroupDenied,
+    check_group,
+    group_operations,
+    may_cluster,
+    may_group,
+)
 from odradek.broker.context import RequestContext
 from odradek.broker.groups.actions import (
     NO_ERROR,
@@ -28,6 +35,7 @@ from odradek.broker.groups.shard import DescribedGroup
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
+from odradek.replication.controller.acls import AclOperation
 
 ID_REQUIRED_SINCE = 4
 """JoinGroup: a dynamic member gets its id first, and joins with it (KIP-394)."""
@@ -40,8 +48,6 @@ PROTOCOL_REQUIRED_SINCE = 5
 BATCHED_LEAVE_SINCE = 3
 NOT_FOUND_SINCE = 6
 """DescribeGroups: a group that is not there is an error, not a dead group (KIP-1043)."""
-GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""What may be done with a group: read, delete, describe, describe and alter configs (KIP-430)."""
 MILLISECOND = timedelta(milliseconds=1)
 DEAD = "Dead"
 
@@ -54,6 +60,7 @@ async def join_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         rebalance_timeout_ms = request.rebalance_timeout // MILLISECOND
     groups = ctx.broker.groups
     try:
+        check_group(ctx, request.group_id)
         answer = await groups.join(
             Join(
                 request.group_id,
@@ -117,6 +124,7 @@ async def _sync(request: Any, ctx: RequestContext) -> SyncAnswer:
     if ctx.api_version >= PROTOCOL_REQUIRED_SINCE and None in (protocol_type, protocol_name):
         return SyncAnswer(ErrorCode.inconsistent_group_protocol)
     try:
+        check_group(ctx, request.group_id)
         return await ctx.broker.groups.sync(
             Sync(
                 request.group_id,
@@ -134,6 +142,7 @@ async def _sync(request: Any, ctx: RequestContext) -> SyncAnswer:
 
 async def heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     try:
+        check_group(ctx, request.group_id)
         answer = await ctx.broker.groups.heartbeat(
             Heartbeat(
                 request.group_id,
@@ -157,6 +166,7 @@ async def leave_group(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     else:
         leavers = (Leaver(request.member_id),)
     try:
+        check_group(ctx, request.group_id)
         answer = await ctx.broker.groups.leave(Leave(request.group_id, leavers))
     except KafkaError as error:
         answer = LeaveAnswer(error.code)
@@ -185,6 +195,7 @@ async def list_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         )
     except KafkaError as error:
         return {"error_code": error.code, "groups": []}
+    sees_all = may_cluster(ctx, AclOperation.DESCRIBE)
     return {
         "error_code": NO_ERROR,
         "groups": [
@@ -195,6 +206,7 @@ async def list_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
                 "group_type": each.kind,
             }
             for each in groups
+            if sees_all or may_group(ctx, each.group_id)
         ],
     }
 
@@ -205,8 +217,9 @@ async def describe_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any
 
 
 def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) -> dict[str, Any]:
-    operations = GROUP_OPERATIONS if asked_operations else NOT_ASKED
+    operations = group_operations(ctx, group_id) if asked_operations else NOT_ASKED
     try:
+        check_group(ctx, group_id)
         group = ctx.broker.groups.describe(group_id)
     except KafkaError as error:
         return {**_undescribed(group_id), "error_code": error.code}
@@ -260,7 +273,10 @@ def _described(group: DescribedGroup) -> dict[str, Any]:
 
 
 async def delete_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    results = await ctx.broker.groups.delete_groups(request.groups_names)
+    allowed = [group_id for group_id in request.groups_names if may_group(ctx, group_id)]
+    results = list(await ctx.broker.groups.delete_groups(allowed))
+    denied = dict.fromkeys(each for each in request.groups_names if each not in allowed)
+    results += [(group_id, GroupDenied.code) for group_id in denied]
     return {"results": [{"group_id": group_id, "error_code": error} for group_id, error in results]}
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from odradek.broker.apis.authorized import ClusterDenied, may_cluster
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
@@ -21,6 +22,8 @@ INT64_MAX = (1 << 63) - 1
 
 async def describe_log_dirs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """Every directory, with those of its partitions that are asked for; null asks for all."""
+    if not may_cluster(ctx):
+        return {"error_code": ClusterDenied.code, "results": []}
     wanted: Wanted = None
     if request.topics is not None:
         wanted = frozenset(

@@ -14,7 +14,13 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.apis.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from odradek.broker.apis.authorized import (
+    NOT_ASKED,
+    cluster_operations,
+    may_cluster,
+    may_topic,
+    topic_operations,
+)
 from odradek.broker.apis.topic_view import (
     NO_LEADER,
     PartitionView,
@@ -32,6 +38,7 @@ from odradek.broker.coordination.topics import (
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
+from odradek.replication.controller.acls import AclOperation
 from odradek.replication.controller.topics import NewTopic
 
 log = logging.getLogger("odradek.metadata")
@@ -42,6 +49,8 @@ _IDS_SINCE = 12
 _CLUSTER_OPERATIONS_IN = range(8, 11)
 _LISTENER_NOT_FOUND_SINCE = 6
 _PARTITIONS_BEFORE_YIELD = 500
+_NOT_TOLD = (ErrorCode.unknown_topic_id, ErrorCode.topic_authorization_failed)
+"""Of topics with these errors no operations are told."""
 
 
 async def metadata(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
@@ -52,8 +61,8 @@ async def metadata(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     topics = await (_all_topics(ctx) if everything else _asked_topics(request, ctx))
     if field(request, "include_topic_authorized_operations", False):
         for values in topics:
-            if values["error_code"] is not ErrorCode.unknown_topic_id:
-                values["topic_authorized_operations"] = TOPIC_OPERATIONS
+            if values["error_code"] not in _NOT_TOLD:
+                values["topic_authorized_operations"] = topic_operations(ctx, values["name"])
     return {**_cluster(request, ctx), "topics": topics}
 
 
@@ -74,7 +83,7 @@ def _cluster(request: Any, ctx: RequestContext) -> Values:
         ],
         "cluster_id": ctx.broker.cluster_id,
         "controller_id": view.controller_id(),
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked_operations else NOT_ASKED,
+        "cluster_authorized_operations": cluster_operations(ctx) if asked_operations else NOT_ASKED,
     }
 
 
@@ -109,6 +118,8 @@ async def _all_topics(ctx: RequestContext) -> list[Values]:
     topics: list[Values] = []
     partitions = 0
     for name, topic in view.image.topics_by_name.items():
+        if not may_topic(ctx, name):
+            continue
         topics.append(_topic(view, name, ctx.api_version))
         partitions += len(topic.partitions)
         if partitions >= _PARTITIONS_BEFORE_YIELD:
@@ -124,15 +135,39 @@ async def _asked_topics(request: Any, ctx: RequestContext) -> list[Values]:
     if ids:
         return _topics_by_id(dict.fromkeys(ids), ctx)
     names = list(dict.fromkeys(topic.name for topic in request.topics))
-    missing = [name for name in names if name not in ctx.broker.metadata.image.topics_by_name]
+    denied = {name for name in names if not may_topic(ctx, name)}
+    present = ctx.broker.metadata.image.topics_by_name
+    missing = [name for name in names if name not in present and name not in denied]
     if (
         missing
         and field(request, "allow_auto_topic_creation", True)
         and ctx.broker.config.get_bool("auto.create.topics.enable")
     ):
-        await _create(missing, ctx)
+        uncreatable = {name for name in missing if not _may_create(name, ctx)}
+        denied |= uncreatable
+        await _create([name for name in missing if name not in uncreatable], ctx)
     view = TopicView(ctx)
-    return [_topic(view, name, ctx.api_version) for name in names]
+    return [
+        _denied(name, is_internal=view.is_internal(name) and name in missing)
+        if name in denied
+        else _topic(view, name, ctx.api_version)
+        for name in names
+    ]
+
+
+def _may_create(name: str, ctx: RequestContext) -> bool:
+    return may_cluster(ctx, AclOperation.CREATE) or may_topic(ctx, name, AclOperation.CREATE)
+
+
+def _denied(name: str | None, topic_id: UUID | None = None, *, is_internal: bool = False) -> Values:
+    """What is told of a topic that the client may not describe: not whether there is one."""
+    return {
+        "error_code": ErrorCode.topic_authorization_failed,
+        "name": name,
+        "topic_id": topic_id,
+        "is_internal": is_internal,
+        "partitions": [],
+    }
 
 
 def _topics_by_id(ids: Iterable[UUID], ctx: RequestContext) -> list[Values]:
@@ -149,6 +184,8 @@ def _topics_by_id(ids: Iterable[UUID], ctx: RequestContext) -> list[Values]:
                     "partitions": [],
                 }
             )
+        elif not may_topic(ctx, found.name):  # an id is no secret, what it stands for is
+            topics.append(_denied(None, topic_id))
         else:
             topics.append(_topic(view, found.name, ctx.api_version))
     return topics

@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from odradek.broker.apis.authorized import check_topic, may_cluster
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
+from odradek.replication.controller.acls import AclOperation
 from odradek.replication.partition.partition import Partition
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.partition_log import TimestampAndOffset
@@ -60,6 +62,7 @@ async def _list_partition(
 ) -> dict[str, Any]:
     index = wanted.partition_index
     try:
+        check_topic(ctx, topic)
         if times_named[topic, index] > 1:
             raise KafkaError(ErrorCode.invalid_request, "a partition is named twice")
         since = SPECIAL_SINCE_VERSION.get(wanted.timestamp, 2**15)
@@ -131,6 +134,8 @@ async def offset_for_leader_epoch(request: Any, ctx: RequestContext) -> Mapping[
 async def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[str, Any]:
     answer = {"partition": wanted.partition, "leader_epoch": -1, "end_offset": -1}
     try:
+        if not may_cluster(ctx, AclOperation.CLUSTER_ACTION):  # which followers have
+            check_topic(ctx, topic)
         partition = await ctx.broker.partitions.get(topic, None, wanted.partition)
         partition.check_leader(field(wanted, "current_leader_epoch", -1))
         end = partition.log.epochs.end_offset_for(wanted.leader_epoch)
@@ -161,6 +166,7 @@ async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]
 
 async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> dict[str, Any]:
     try:
+        check_topic(ctx, topic)
         if ctx.broker.is_internal(topic):
             raise KafkaError(
                 ErrorCode.invalid_topic_exception, f"records of {topic} can't be deleted"

@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from odradek.broker.apis.authorized import (
+    TopicDenied,
+    check_topic_called,
+    may_transactional_id,
+)
 from odradek.broker.context import RequestContext
 from odradek.broker.dispatch import Route
 from odradek.protocol import apis
@@ -72,10 +77,8 @@ Topics = Sequence[tuple[Any, list[Outcome]]]
 async def produce(request: ProduceRequest, ctx: RequestContext) -> Mapping[str, Any] | None:
     """Append every partition's batch, then answer as `acks` says: never (0), now (1), or when the
     in-sync replicas have it (-1)."""
-    if request.acks not in (-1, 0, 1):
-        refused = KafkaError(
-            ErrorCode.invalid_required_acks, f"acks is {request.acks}; it can be -1, 0 or 1"
-        )
+    refused = _refusal(request, ctx)
+    if refused is not None:
         topics: Topics = [
             (topic, [Outcome(index, refused) for index, _ in topic.partitions])
             for topic in request.topics
@@ -108,6 +111,18 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Mapping[str, 
     }
 
 
+def _refusal(request: ProduceRequest, ctx: RequestContext) -> KafkaError | None:
+    """What is wrong with the request as a whole."""
+    if request.acks not in (-1, 0, 1):
+        return KafkaError(
+            ErrorCode.invalid_required_acks, f"acks is {request.acks}; it can be -1, 0 or 1"
+        )
+    transactional_id = request.transactional_id
+    if transactional_id is not None and not may_transactional_id(ctx, transactional_id):
+        return KafkaError(ErrorCode.transactional_id_authorization_failed)
+    return None
+
+
 async def _append_topic(
     topic: Any, acks: int, verified: Verified | None, ctx: RequestContext
 ) -> list[Outcome]:
@@ -134,6 +149,8 @@ async def _append(
     ctx: RequestContext,
 ) -> Outcome:
     try:
+        if ctx.authorizer is not None:
+            _check_allowed(topic, ctx)
         partition = await ctx.broker.partitions.get(topic.name, topic.topic_id, index)
         if ctx.broker.is_internal(partition.topic) and ctx.client_id != "__admin_client":
             raise KafkaError(
@@ -170,6 +187,13 @@ async def _append(
         appended.log_start_offset,
         partition,
     )
+
+
+def _check_allowed(topic: Any, ctx: RequestContext) -> None:
+    try:
+        check_topic_called(ctx, topic.name, topic.topic_id)
+    except TopicDenied as denied:
+        raise KafkaError(denied.code) from None  # no more than that: Kafka has no text for it here
 
 
 def _is_transactional(records: memoryview) -> bool:

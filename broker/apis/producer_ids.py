@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from odradek.broker.apis.authorized import check_producer
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -17,6 +18,7 @@ NO_PRODUCER_EPOCH = -1
 async def init_producer_id(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """A fresh producer id at epoch 0. Transactional ids are refused: see docs/compatibility.md."""
     try:
+        check_producer(ctx, request.transactional_id)
         has_id = field(request, "producer_id", NO_PRODUCER_ID) != NO_PRODUCER_ID
         has_epoch = field(request, "producer_epoch", NO_PRODUCER_EPOCH) != NO_PRODUCER_EPOCH
         if has_id != has_epoch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from odradek.broker.apis.authorized import TOPIC_OPERATIONS
+from odradek.broker.apis.authorized import may_topic, topic_operations
 from odradek.broker.apis.topic_view import PartitionView, TopicView, missing_topic_error
 from odradek.broker.context import RequestContext
 from odradek.protocol.errors import ErrorCode
@@ -35,12 +35,24 @@ async def describe_topic_partitions(request: Any, ctx: RequestContext) -> Mappin
         ),
     )
     ahead = sorted((name for name in names if _order(name) >= _order(start)), key=_order)
+    denied = [name for name in ahead if not may_topic(ctx, name)]
     first = cursor.partition_index if cursor is not None else 0
-    return _page(view, ahead, start, first, limit, missing_too=not everything)
+    if denied:
+        ahead = [name for name in ahead if name not in denied]
+    page = _page(view, ahead, start, first, limit, missing_too=not everything)
+    for values in page["topics"]:
+        values["topic_authorized_operations"] = topic_operations(ctx, values["name"])
+    if not everything:
+        page["topics"] += [_denied(name) for name in denied]
+    return page
 
 
 def _order(name: str) -> bytes:
     return name.encode("utf-16-be", "surrogatepass")
+
+
+def _denied(name: str) -> Values:
+    return {"error_code": ErrorCode.topic_authorization_failed, "name": name, "partitions": []}
 
 
 def _failed(name: str) -> Values:
@@ -77,7 +89,6 @@ def _page(
                 "topic_id": found.id,
                 "is_internal": view.is_internal(name),
                 "partitions": [_partition(each) for each in partitions[begin:end]],
-                "topic_authorized_operations": TOPIC_OPERATIONS,
             }
         )
         if end < len(partitions):
@@ -96,7 +107,6 @@ def _missing(view: TopicView, name: str) -> Values:
         "name": name,
         "is_internal": view.is_internal(name),
         "partitions": [],
-        "topic_authorized_operations": TOPIC_OPERATIONS,
     }
 
 

@@ -6,13 +6,15 @@ metadata log has the change and every later Metadata shows it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
 import trio
 
+from odradek.broker.apis.authorized import TopicDenied, may_cluster, may_topic
 from odradek.broker.apis.topic_partitions import describe_topic_partitions
 from odradek.broker.config.describe import created_topic_configs
 from odradek.broker.context import RequestContext
@@ -21,9 +23,11 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import Repeated, field
 from odradek.replication.controller import partitions as partition_operations
 from odradek.replication.controller import topics as topic_operations
+from odradek.replication.controller.acls import AclOperation
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.operations import Plan
 from odradek.replication.controller.partitions import MorePartitions, PartitionsResult
+from odradek.replication.controller.topic_names import CLUSTER_METADATA
 from odradek.replication.controller.topics import CreatedTopic, DeletedTopic, NewTopic
 
 T = TypeVar("T")
@@ -55,7 +59,8 @@ async def in_time(timeout: timedelta, operation: Callable[[], Awaitable[T]]) -> 
 
 
 async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    wanted = [_new_topic(topic) for topic in request.topics]
+    denied = _uncreatable(request, ctx)
+    wanted = [_new_topic(topic) for topic in request.topics if topic.name not in denied]
     try:
         created = await in_time(
             request.timeout,
@@ -63,7 +68,24 @@ async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         )
     except KafkaError as error:
         return {"topics": [_not_created(name, error) for name in _names(request)]}
-    return {"topics": [_created(topic, ctx) for topic in created]}
+    return {
+        "topics": [
+            *(_created(topic, ctx) for topic in created),
+            *(_not_created(name, TopicDenied()) for name in denied),
+        ]
+    }
+
+
+def _uncreatable(request: Any, ctx: RequestContext) -> Collection[str]:
+    """Topics that the client may not create; one named twice is refused for that."""
+    if ctx.authorizer is None or may_cluster(ctx, AclOperation.CREATE):
+        return ()
+    times = Counter(topic.name for topic in request.topics)
+    return [
+        name
+        for name, named in times.items()
+        if named == 1 and name != CLUSTER_METADATA and not may_topic(ctx, name)
+    ]
 
 
 def _new_topic(topic: Any) -> NewTopic:
@@ -92,7 +114,7 @@ def _not_created(name: str, error: KafkaError) -> Values:
 
 def _created(topic: CreatedTopic, ctx: RequestContext) -> Values:
     """A list is never null, whatever became of the topic: Java's client trips over that."""
-    return {
+    values = {
         "name": topic.name,
         "topic_id": topic.topic_id,
         "error_code": topic.error_code,
@@ -100,6 +122,20 @@ def _created(topic: CreatedTopic, ctx: RequestContext) -> Values:
         "num_partitions": topic.partitions,
         "replication_factor": topic.replication_factor,
         "configs": [] if topic.error_code else _configs_of_created(topic.configs, ctx),
+    }
+    if topic.error_code or may_topic(ctx, topic.name, AclOperation.DESCRIBE_CONFIGS):
+        return values
+    return _without_details(values)
+
+
+def _without_details(created: Values) -> Values:
+    """What is told to a client that may create a topic, and not see its configs (KIP-525)."""
+    return {
+        **created,
+        "topic_config_error_code": ErrorCode.topic_authorization_failed,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": [],
     }
 
 
@@ -170,12 +206,38 @@ async def _delete(
     ]
     names = [name for name, topic_id in asked if name is not None and topic_id is None]
     ids = [topic_id for name, topic_id in asked if topic_id is not None and name is None]
+    if ctx.authorizer is not None and not may_cluster(ctx, AclOperation.DELETE):
+        answers += _undeletable(names, ids, ctx)
     if names or ids:
 
         def operation(image: MetadataImage) -> Plan[list[DeletedTopic]]:
             return topic_operations.delete_topics(image, names, ids)
 
         answers += [_deleted(topic) for topic in await ctx.broker.metadata.perform(operation)]
+    return answers
+
+
+def _undeletable(names: list[str], ids: list[UUID], ctx: RequestContext) -> list[Values]:
+    """The answers for topics that the client may not delete, which are taken out of the lists.
+
+    Of a topic that it may not even describe, neither is told that there is one, nor its name.
+    """
+    by_id = ctx.broker.metadata.image.topics_by_id
+    answers = []
+    for topic_id in dict.fromkeys(ids):
+        found = by_id.get(topic_id)
+        if found is None or ids.count(topic_id) > 1 or may_topic(ctx, found.name):
+            continue
+        ids.remove(topic_id)
+        seen = may_topic(ctx, found.name, AclOperation.DESCRIBE)
+        answers.append(_not_deleted(found.name if seen else None, topic_id, TopicDenied()))
+    by_name = ctx.broker.metadata.image.topics_by_name
+    for name in dict.fromkeys(names):
+        seen = may_topic(ctx, name, AclOperation.DESCRIBE)
+        if names.count(name) > 1 or (seen and (name not in by_name or may_topic(ctx, name))):
+            continue
+        names.remove(name)
+        answers.append(_not_deleted(name, None, TopicDenied()))
     return answers
 
 
@@ -210,6 +272,12 @@ async def create_partitions(request: Any, ctx: RequestContext) -> Mapping[str, A
 
 
 async def _add(request: Any, ctx: RequestContext) -> list[PartitionsResult]:
+    named = Counter(topic.name for topic in request.topics)
+    denied = [
+        PartitionsResult(name, ErrorCode.topic_authorization_failed)
+        for name, times in named.items()
+        if times == 1 and not may_topic(ctx, name)
+    ]
     wanted = [
         MorePartitions(
             topic.name,
@@ -219,6 +287,7 @@ async def _add(request: Any, ctx: RequestContext) -> list[PartitionsResult]:
             else [tuple(each.broker_ids) for each in topic.assignments],
         )
         for topic in request.topics
+        if named[topic.name] > 1 or may_topic(ctx, topic.name)
     ]
 
     def operation(image: MetadataImage) -> Plan[list[PartitionsResult]]:
@@ -229,7 +298,7 @@ async def _add(request: Any, ctx: RequestContext) -> list[PartitionsResult]:
             validate_only=request.validate_only,
         )
 
-    return await ctx.broker.metadata.perform(operation)
+    return [*await ctx.broker.metadata.perform(operation), *denied]
 
 
 HANDLERS = {

@@ -99,8 +99,9 @@ NETWORK: Rows = (
         doc="Allow feature levels that are not stable yet. For tests."),
     row("config.providers", LIST, "", LOW, distinct(), CLUSTER_WIDE,
         doc="Names of providers that resolve `${name:path:key}` in values."),
-    row("authorizer.class.name", STRING, "", LOW, not_null,
-        doc="Class that decides who may do what; empty allows everything to everyone."),
+    row("authorizer.class.name", STRING, "", LOW, not_null, effect=True,
+        doc="Class that decides who may do what: org.apache.kafka.metadata.authorizer.StandardAuthorizer, "
+            "or empty, which allows everything to everyone."),
     row("broker.id", INT, "-1", HIGH, effect=True,
         doc="The older name of `node.id`; -1 is unset. If both are set they must agree."),
     row("broker.rack", STRING, None, MEDIUM, effect=True,

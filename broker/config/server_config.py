@@ -28,6 +28,11 @@ from odradek.broker.config.properties import parse_properties
 from odradek.broker.config.tables import BROKER, DYNAMIC_ONLY, TOPIC, broker_row, is_dynamic
 from odradek.broker.config.topics import topic_defaults, validate_topic
 from odradek.broker.config.types import ConfigError, ConfigValue, Password
+from odradek.broker.security.configured import (
+    ALLOW_EVERYONE,
+    SUPER_USERS,
+    check_authorizer,
+)
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.files import Files, Path
 from odradek.storage.log.config import LogConfig
@@ -405,6 +410,9 @@ def _check_served(config: ServerConfig) -> None:
             raise ConfigError.of(
                 name, ",".join(controllers), "several controllers are not supported yet, only one"
             )
+    check_authorizer(
+        config.get_str("authorizer.class.name"), config.layers.static.get(SUPER_USERS, "")
+    )
     for endpoint in (*config.all_listeners, *config.advertised_listeners):
         if endpoint.security_protocol != "PLAINTEXT":
             raise ConfigError.of(
@@ -414,6 +422,9 @@ def _check_served(config: ServerConfig) -> None:
             )
 
 
+_OF_PLUGINS = frozenset((SUPER_USERS, ALLOW_EVERYONE))
+
+
 def _unknown(config: ServerConfig, properties: Mapping[str, str]) -> list[str]:
     """Keys nobody reads: no row, no listener's own, none of those handed to tiered storage."""
     plugins = (
@@ -421,7 +432,9 @@ def _unknown(config: ServerConfig, properties: Mapping[str, str]) -> list[str]:
         cast(str, config["remote.log.metadata.manager.impl.prefix"]),
     )
     return sorted(
-        name for name in properties if broker_row(name) is None and not name.startswith(plugins)
+        name
+        for name in properties
+        if broker_row(name) is None and name not in _OF_PLUGINS and not name.startswith(plugins)
     )
 
 
@@ -442,8 +455,6 @@ def _warnings(config: ServerConfig) -> list[str]:
         )
     if config.get_list("config.providers"):
         found.append("config.providers is not supported yet: values are taken as they stand")
-    if config.get_str("authorizer.class.name"):
-        found.append("authorizer.class.name is not supported yet: everything is allowed")
     return found
 
 

@@ -1,23 +1,18 @@
 """The same requests to Apache Kafka 4.3 and to us, and the answers compared.
 
-Compared is all that a client can tell, but for what must differ: addresses, ids, sizes of disks, the
-words of an error (that there are some is compared). Where we differ on purpose, a case says so.
+What is compared is in side_by_side.py. Where we differ on purpose, a case says so.
 """
 
 from __future__ import annotations
 
-import datetime
-import enum
-import socket
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from odradek.protocol import apis, messages
-from odradek.protocol.apis import Api
+from odradek.protocol import apis
+from tests.broker.apis_admin.side_by_side import Both, Values, ask, plain, topic
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.odradek_process import start_odradek
 from tests.interop.real_kafka import start_kafka
@@ -29,83 +24,6 @@ CONFIG = {
     "transaction.state.log.num.partitions": "5",
     "log.retention.check.interval.ms": "1000",
 }
-DIFFER = {
-    "cluster_id",
-    "finalized_features_epoch",
-    "throttle_time",
-    "total_bytes",
-    "usable_bytes",
-    "documentation",
-    "host",
-    "port",
-    "log_dir",
-}
-# Configs whose values follow from where the two run.
-OWN_CONFIGS = {
-    "advertised.listeners",
-    "controller.listener.names",
-    "controller.quorum.bootstrap.servers",
-    "listeners",
-    "log.dirs",
-}
-
-Values = dict[str, Any]
-
-
-def ask(broker: BrokerProcess, api: Api, version: int, values: Values) -> Any:
-    host, _, port = broker.bootstrap.rpartition(":")
-    head = api.key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(4) + b"\x00\x01x"
-    if api.flexible(version):
-        head += b"\x00"
-    frame = head + messages.write_request(api.key, version, values)
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
-        connection.sendall(len(frame).to_bytes(4, "big") + frame)
-        with connection.makefile("rb") as answers:
-            size = int.from_bytes(answers.read(4), "big")
-            answer = answers.read(size)
-    header = 5 if api.flexible(version) and api is not apis.API_VERSIONS else 4
-    return messages.read_response(api.key, version, memoryview(answer)[header:])
-
-
-def plain(value: Any) -> Any:
-    """What is left to compare; lists without their order."""
-    if is_dataclass(value):
-        found = {
-            field.name: plain(getattr(value, field.name))
-            for field in fields(value)
-            if field.name not in DIFFER
-        }
-        if "error_message" in found:
-            found["error_message"] = found["error_message"] is not None
-        return found
-    if isinstance(value, tuple):
-        kept = [each for each in value if getattr(each, "name", None) not in OWN_CONFIGS]
-        return sorted((plain(each) for each in kept), key=repr)
-    if isinstance(value, UUID):
-        return "an id" if value.int > 1 << 32 else str(value)
-    if isinstance(value, enum.Enum):
-        return value.name
-    if isinstance(value, datetime.timedelta):
-        return value.total_seconds()
-    return value
-
-
-class Both:
-    """Asks both, and collects where they differ."""
-
-    def __init__(self, kafka: BrokerProcess, odradek: BrokerProcess) -> None:
-        self._brokers = (kafka, odradek)
-        self.differences: list[str] = []
-
-    def __call__(self, api: Api, version: int, **values: Any) -> None:
-        self.each(
-            lambda broker: ask(broker, api, version, values), f"{api.title} {version} {values}"
-        )
-
-    def each(self, question: Callable[[BrokerProcess], Any], title: str) -> None:
-        theirs, ours = (plain(question(broker)) for broker in self._brokers)
-        if theirs != ours:
-            self.differences.append(f"{title}\n  Kafka:   {theirs}\n  Odradek: {ours}")
 
 
 @pytest.fixture(scope="module")
@@ -125,24 +43,6 @@ def both(brokers: tuple[BrokerProcess, BrokerProcess]) -> Iterator[Both]:
     both = Both(*brokers)
     yield both
     assert not both.differences, "\n".join(both.differences)
-
-
-def topic(
-    name: str,
-    partitions: int = 1,
-    replication_factor: int = 1,
-    configs: Sequence[tuple[str, str | None]] = (),
-    assignments: Sequence[tuple[int, Sequence[int]]] = (),
-) -> Values:
-    return {
-        "name": name,
-        "num_partitions": partitions,
-        "replication_factor": replication_factor,
-        "assignments": [
-            {"partition_index": index, "broker_ids": replicas} for index, replicas in assignments
-        ],
-        "configs": [{"name": key, "value": value} for key, value in configs],
-    }
 
 
 def create(both: Both, *topics: Values, version: int = 7, **more: Any) -> None:
@@ -552,3 +452,27 @@ def test_delete_topics(both: Both) -> None:
     delete(named("x6", 13), timeout=0)
     delete(named("x6", 13), named("gone", 13))
     delete(named("x6", 13))
+
+
+def test_acls_without_an_authorizer(both: Both) -> None:
+    anything = {
+        "resource_type_filter": 1,
+        "resource_name_filter": None,
+        "pattern_type_filter": 1,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+    }
+    wanted = {
+        "resource_type": 2,
+        "resource_name": "x",
+        "resource_pattern_type": 3,
+        "principal": "User:x",
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+    }
+    both(apis.DESCRIBE_ACLS, 3, **anything)
+    both(apis.CREATE_ACLS, 3, creations=[wanted, wanted])
+    both(apis.DELETE_ACLS, 3, filters=[anything, anything])

@@ -184,7 +184,6 @@ CHECKED_ONLY = {
     "broker.session.timeout.ms",
     "group.coordinator.rebalance.protocols",
     "config.providers",
-    "authorizer.class.name",
     "remote.log.storage.system.enable",
     "remote.log.storage.manager.impl.prefix",
     "remote.log.metadata.manager.impl.prefix",

@@ -141,16 +141,24 @@ def test_bad_values_are_refused_with_the_reason() -> None:
 def test_what_is_warned_of() -> None:
     config = of(
         broker_heartbeat_interval_ms="5000",
-        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         config_providers="file",
         group_coordinator_rebalance_protocols="classic",
     )
     text = "\n".join(config.warnings)
-    assert len(config.warnings) == 4
+    assert len(config.warnings) == 3
     assert "broker.heartbeat.interval.ms" in text
-    assert "everything is allowed" in text
     assert "config.providers" in text
     assert "deprecated" in text
+
+
+def test_an_authorizer_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="StandardAuthorizer"):
+        of(authorizer_class_name="com.example.Mine")
+    config = of(
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        super_users="User:a",
+    )
+    assert not config.warnings
 
 
 @pytest.mark.parametrize(

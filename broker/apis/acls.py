@@ -1,0 +1,166 @@
+"""DescribeAcls, CreateAcls and DeleteAcls (KIP-140, KIP-290).
+
+Without an authorizer there are no ACLs to speak of: SECURITY_DISABLED. Whoever sends what stands for
+"unknown" (0) does not know what it says, and loses the connection, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any
+
+from odradek.broker.apis.authorized import check_cluster
+from odradek.broker.context import RequestContext
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
+from odradek.replication.controller import acls as operations
+from odradek.replication.controller.acls import (
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclResource,
+    PatternType,
+    Permission,
+)
+
+Values = dict[str, Any]
+
+
+class SecurityDisabled(KafkaError):
+    code = ErrorCode.security_disabled
+
+
+def _check_enabled(ctx: RequestContext) -> None:
+    check_cluster(ctx)
+    if ctx.authorizer is None:
+        raise SecurityDisabled("authorizer.class.name is not set: there are no ACLs")
+
+
+# DescribeAcls
+
+
+async def describe_acls(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    wanted = _filter(request)
+    try:
+        _check_enabled(ctx)
+    except KafkaError as error:
+        return {"error_code": error.code, "error_message": error.message, "resources": []}
+    found = operations.find_acls(ctx.broker.metadata.image, wanted)
+    return {"error_code": ErrorCode.none, "error_message": "", "resources": _by_resource(found)}
+
+
+def _filter(wanted: Any) -> AclFilter:
+    return AclFilter(
+        _known(wanted.resource_type_filter, AclResource),
+        wanted.resource_name_filter,
+        _known(wanted.pattern_type_filter, PatternType),
+        wanted.principal_filter,
+        wanted.host_filter,
+        _known(wanted.operation, AclOperation),
+        _known(wanted.permission_type, Permission),
+    )
+
+
+def _known(value: int, kind: type[IntEnum]) -> int:
+    """The value, UNKNOWN (0) for one of a Kafka to come. Raises InvalidFrame for UNKNOWN itself."""
+    if value == 0:
+        raise InvalidFrame(f"a request about ACLs with an unknown {kind.__name__}")
+    return value if value in kind.__members__.values() else 0
+
+
+def _by_resource(found: Iterable[Acl]) -> list[Values]:
+    resources: defaultdict[tuple[int, str, int], list[Values]] = defaultdict(list)
+    for acl in found:
+        resources[acl.resource_type, acl.resource_name, acl.pattern_type].append(
+            {
+                "principal": acl.principal,
+                "host": acl.host,
+                "operation": acl.operation,
+                "permission_type": acl.permission,
+            }
+        )
+    return [
+        {
+            "resource_type": resource_type,
+            "resource_name": name,
+            "pattern_type": pattern_type,
+            "acls": acls,
+        }
+        for (resource_type, name, pattern_type), acls in resources.items()
+    ]
+
+
+# CreateAcls
+
+
+async def create_acls(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    wanted = [_acl(each) for each in request.creations]
+    try:
+        _check_enabled(ctx)
+        answers = await ctx.broker.metadata.perform(
+            lambda image: operations.create_acls(image, wanted, entropy=ctx.broker.seams.entropy)
+        )
+    except KafkaError as error:
+        answers = [error] * len(wanted)
+    return {"results": [_result(answer, "") for answer in answers]}
+
+
+def _acl(wanted: Any) -> Acl:
+    return Acl(
+        _known(wanted.resource_type, AclResource),
+        wanted.resource_name,
+        _known(wanted.resource_pattern_type, PatternType),
+        wanted.principal,
+        wanted.host,
+        _known(wanted.operation, AclOperation),
+        _known(wanted.permission_type, Permission),
+    )
+
+
+def _result(error: KafkaError | None, nothing: str | None = None) -> Values:
+    """`nothing` is how Kafka says that there is no error message."""
+    if error is None:
+        return {"error_code": ErrorCode.none, "error_message": nothing}
+    return {"error_code": error.code, "error_message": error.message or None}
+
+
+# DeleteAcls
+
+
+async def delete_acls(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    filters = [_filter(each) for each in request.filters]
+    try:
+        _check_enabled(ctx)
+        deleted = await ctx.broker.metadata.perform(
+            lambda image: operations.delete_acls(image, filters)
+        )
+    except KafkaError as error:
+        return {"filter_results": [{**_result(error), "matching_acls": []} for _ in filters]}
+    return {
+        "filter_results": [
+            {**_result(found.error), "matching_acls": [_matching(acl) for acl in found.acls]}
+            for found in deleted
+        ]
+    }
+
+
+def _matching(acl: Acl) -> Values:
+    return {
+        **_result(None),
+        "resource_type": acl.resource_type,
+        "resource_name": acl.resource_name,
+        "pattern_type": acl.pattern_type,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation,
+        "permission_type": acl.permission,
+    }
+
+
+HANDLERS = {
+    apis.DESCRIBE_ACLS: describe_acls,
+    apis.CREATE_ACLS: create_acls,
+    apis.DELETE_ACLS: delete_acls,
+}

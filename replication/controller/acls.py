@@ -1,0 +1,237 @@
+"""Access control lists: what an ACL says, creating and deleting them (KIP-11, KIP-290).
+
+An ACL lets or forbids a principal on a host to do an operation on resources, which are named by a
+pattern: one name (`LITERAL`, where `*` is every name), or all that begin with it (`PREFIXED`). What
+the ACLs of an image add up to for one request is the authorizer's business; here they are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.operations import ItemRefused, Plan, check_size
+from odradek.seams.entropy import Entropy
+
+if TYPE_CHECKING:
+    from odradek.protocol.schemas.security_records import AccessControlEntryRecord
+
+WILDCARD: Final = "*"
+WILDCARD_PRINCIPAL: Final = "User:*"
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The only name of a CLUSTER resource."""
+
+
+class AclResource(IntEnum):
+    """What an ACL is about (ResourceType)."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    """How an ACL names resources; ANY and MATCH are for filters only."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class AclOperation(IntEnum):
+    """What is done with a resource."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class Permission(IntEnum):
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """One ACL, without the id under which it is kept."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str  # as `User:alice`
+    host: str
+    operation: int
+    permission: int
+
+
+def acl_of(record: AccessControlEntryRecord) -> Acl:
+    """What a record says."""
+    return Acl(
+        record.resource_type,
+        record.resource_name,
+        record.pattern_type,
+        record.principal,
+        record.host,
+        record.operation,
+        record.permission_type,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AclFilter:
+    """Which ACLs are meant; None and ANY mean all."""
+
+    resource_type: int = AclResource.ANY
+    resource_name: str | None = None
+    pattern_type: int = PatternType.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: int = AclOperation.ANY
+    permission: int = Permission.ANY
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it asks for something that this node has no word for, and so finds nothing."""
+        return 0 in (self.resource_type, self.pattern_type, self.operation, self.permission)
+
+    def matches(self, acl: Acl) -> bool:
+        return (
+            self.resource_type in (AclResource.ANY, acl.resource_type)
+            and self._names(acl)
+            and (self.principal is None or self.principal == acl.principal)
+            and (self.host is None or self.host == acl.host)
+            and self.operation in (AclOperation.ANY, acl.operation)
+            and self.permission in (Permission.ANY, acl.permission)
+        )
+
+    def _names(self, acl: Acl) -> bool:
+        """MATCH finds every pattern that a resource of the name falls under."""
+        if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
+            return False
+        name = self.resource_name
+        if name is None or self.pattern_type != PatternType.MATCH:
+            return name is None or name == acl.resource_name
+        if acl.pattern_type == PatternType.PREFIXED:
+            return name.startswith(acl.resource_name)
+        return acl.resource_name in (name, WILDCARD)
+
+
+def find_acls(image: MetadataImage, wanted: AclFilter) -> Iterator[Acl]:
+    """The ACLs that are meant, in the order in which they came to be."""
+    for record in image.acls.values():
+        acl = acl_of(record)
+        if wanted.matches(acl):
+            yield acl
+
+
+def create_acls(
+    image: MetadataImage, wanted: Sequence[Acl], *, entropy: Entropy
+) -> Plan[list[KafkaError | None]]:
+    """One answer for each ACL, None where it is there now; one that was there stays as it is."""
+    from odradek.protocol.schemas.security_records import AccessControlEntryRecord
+
+    present = {acl_of(record) for record in image.acls.values()} if wanted else set()
+    records: list[Any] = []
+    answers: list[KafkaError | None] = []
+    for acl in wanted:
+        try:
+            check_new(acl)
+        except KafkaError as error:
+            answers.append(error)
+            continue
+        answers.append(None)
+        if acl in present:
+            continue
+        present.add(acl)
+        records.append(
+            AccessControlEntryRecord(
+                id=entropy.uuid(),
+                resource_type=acl.resource_type,
+                resource_name=acl.resource_name,
+                pattern_type=acl.pattern_type,
+                principal=acl.principal,
+                host=acl.host,
+                operation=acl.operation,
+                permission_type=acl.permission,
+            )
+        )
+    check_size(records)
+    return Plan(records, answers)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedAcls:
+    """What one filter found and had deleted."""
+
+    acls: Sequence[Acl] = ()
+    error: KafkaError | None = None
+
+
+def delete_acls(image: MetadataImage, filters: Sequence[AclFilter]) -> Plan[list[DeletedAcls]]:
+    """One answer for each filter; an ACL that several of them find is named by each."""
+    from odradek.protocol.schemas.security_records import RemoveAccessControlEntryRecord
+
+    doomed: dict[Any, None] = {}
+    answers: list[DeletedAcls] = []
+    for wanted in filters:
+        if wanted.is_unknown:
+            answers.append(DeletedAcls(error=_invalid("The filter says what is not known here")))
+            continue
+        found = [
+            (acl_id, acl)
+            for acl_id, record in image.acls.items()
+            if wanted.matches(acl := acl_of(record))
+        ]
+        doomed.update((acl_id, None) for acl_id, _ in found)
+        answers.append(DeletedAcls([acl for _, acl in found]))
+    records = [RemoveAccessControlEntryRecord(id=acl_id) for acl_id in doomed]
+    check_size(records)
+    return Plan(records, answers)
+
+
+def check_new(acl: Acl) -> None:
+    """Raises ItemRefused (invalid_request) for what no ACL can say."""
+    if acl.resource_type <= AclResource.ANY:
+        raise _invalid("An ACL is about resources of one type")
+    if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise _invalid("An ACL names resources literally or by a prefix")
+    if acl.operation <= AclOperation.ANY:
+        raise _invalid("An ACL is about one operation, or ALL")
+    if acl.permission <= Permission.ANY:
+        raise _invalid("An ACL allows or denies")
+    if not acl.resource_name:
+        raise _invalid("A resource's name is not empty")
+    if acl.resource_type == AclResource.CLUSTER and acl.resource_name != CLUSTER_NAME:
+        raise _invalid(f"The only CLUSTER resource is {CLUSTER_NAME}")
+    if ":" not in acl.principal:
+        raise _invalid(f"{acl.principal!r} is no principal, as in User:alice")
+
+
+def _invalid(reason: str) -> ItemRefused:
+    return ItemRefused(ErrorCode.invalid_request, reason)

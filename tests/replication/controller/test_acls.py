@@ -1,0 +1,103 @@
+"""ACLs as operations on the image: created once, found and deleted by filters, kept in snapshots."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.acls import (
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclResource,
+    PatternType,
+    Permission,
+    acl_of,
+    create_acls,
+    delete_acls,
+    find_acls,
+)
+from odradek.replication.controller.draft import apply_records
+from odradek.replication.controller.image import MetadataImage
+from odradek.seams.entropy import SeededEntropy
+
+ENTROPY = SeededEntropy(random.Random(1))
+READ = Acl(
+    AclResource.TOPIC,
+    "pay",
+    PatternType.PREFIXED,
+    "User:alice",
+    "*",
+    AclOperation.READ,
+    Permission.ALLOW,
+)
+LITERAL = replace(READ, resource_name="payments", pattern_type=PatternType.LITERAL)
+WILDCARD = replace(LITERAL, resource_name="*", principal="User:bob")
+
+
+def with_acls(*acls: Acl) -> MetadataImage:
+    image = MetadataImage()
+    plan = create_acls(image, acls, entropy=ENTROPY)
+    return apply_records(image, plan.records, offset=len(plan.records)).image
+
+
+def names(found: AclFilter, image: MetadataImage) -> list[str]:
+    return [acl.resource_name for acl in find_acls(image, found)]
+
+
+def test_an_acl_is_there_once() -> None:
+    image = with_acls(READ, LITERAL, READ)
+    assert [acl_of(record) for record in image.acls.values()] == [READ, LITERAL]
+    again = create_acls(image, [READ, WILDCARD], entropy=ENTROPY)
+    assert again.result == [None, None]
+    assert [acl_of(record) for record in again.records] == [WILDCARD]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(READ, resource_type=AclResource.ANY),
+        replace(READ, resource_type=0),
+        replace(READ, pattern_type=PatternType.MATCH),
+        replace(READ, operation=AclOperation.ANY),
+        replace(READ, permission=Permission.ANY),
+        replace(READ, resource_name=""),
+        replace(READ, principal="alice"),
+        replace(READ, resource_type=AclResource.CLUSTER),
+    ],
+)
+def test_what_no_acl_can_say_is_refused_alone(wrong: Acl) -> None:
+    plan = create_acls(MetadataImage(), [wrong, LITERAL], entropy=ENTROPY)
+    assert [error and error.code for error in plan.result] == [ErrorCode.invalid_request, None]
+    assert len(plan.records) == 1
+
+
+def test_filters() -> None:
+    image = with_acls(READ, LITERAL, WILDCARD)
+    assert names(AclFilter(), image) == ["pay", "payments", "*"]
+    assert names(AclFilter(resource_name="payments"), image) == ["payments"]
+    for name, expected in (("payments", 3), ("pay", 2), ("other", 1)):
+        found = AclFilter(resource_name=name, pattern_type=PatternType.MATCH)
+        assert len(names(found, image)) == expected, name
+    assert names(AclFilter(pattern_type=PatternType.PREFIXED), image) == ["pay"]
+    assert names(AclFilter(principal="User:bob"), image) == ["*"]
+    assert names(AclFilter(operation=AclOperation.WRITE), image) == []
+    assert names(AclFilter(host="10.0.0.1"), image) == []
+
+
+def test_deleted_once_and_named_by_each_filter() -> None:
+    image = with_acls(READ, LITERAL)
+    filters = [AclFilter(resource_name="pay"), AclFilter(), AclFilter(operation=0)]
+    plan = delete_acls(image, filters)
+    assert [len(each.acls) for each in plan.result] == [1, 2, 0]
+    assert plan.result[2].error is not None
+    assert len(plan.records) == 2
+    assert not apply_records(image, plan.records, offset=9).image.acls
+
+
+def test_a_snapshot_has_them() -> None:
+    image = with_acls(READ, LITERAL)
+    assert apply_records(MetadataImage(), image.records(), offset=9).image.acls == image.acls
