@@ -8,5 +8,9 @@ found = find_packages(include=[pattern for floor in FLOORS for pattern in (floor
 setup(
     packages=[f"odradek.{package}" for package in found],
     package_dir={f"odradek.{floor}": floor for floor in FLOORS},
-    package_data={f"odradek.{floor}": ["py.typed"] for floor in FLOORS},
+    package_data={
+        **{f"odradek.{floor}": ["py.typed"] for floor in FLOORS},
+        "odradek.bench.load": ["*.c", "*.h"],
+        "odradek.bench.peers": ["pom.xml", "kfake_server/*"],
+    },
 )

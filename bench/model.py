@@ -27,6 +27,7 @@ class Feature(enum.Enum):
 
     PROCESS = "a process whose CPU time and memory can be read"
     RESTART = "data that is still there after kill -9"
+    KEEPS_RECORDS = "records that stay until they are read"
     CREATE_TOPICS = "the CreateTopics API"
     GROUPS = "consumer groups"
 

@@ -1,25 +1,21 @@
 """Apache Kafka as jars, and our own Java beside them: what the interop tests run.
 
-Maven resolves the jars that `pom.xml` names (from its local repository, or from wherever the
-machine's Maven is set up to look); the resulting class path and the compiled `java/*.java` are kept
-in a cache directory outside the repository, under a name made of their sources, so that a changed
-source is a new entry. Nothing here is needed to run Odradek.
+The jars are those that the bench measures (`bench/peers/kafka_jars.py`); the compiled `java/*.java`
+are kept in the same cache directory outside the repository. Nothing here is needed to run Odradek.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
-import subprocess
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-HERE = Path(__file__).parent
-POM = HERE / "pom.xml"
-JAVA_SOURCES = HERE / "java"
+from odradek.bench.model import PeerUnavailable
+from odradek.bench.obtaining import digest, kept, run_build
+from odradek.bench.peers.kafka_jars import POM, java_program, kafka_jars
+
+JAVA_SOURCES = Path(__file__).parent / "java"
 
 # Start fast and stay small: a test's JVM lives for seconds. Nothing but the program writes stdout.
 JVM_FLAGS = (
@@ -50,77 +46,28 @@ class KafkaDist:
         return [self.java, *flags, "-cp", self.classpath, main_class, *args]
 
 
-def cache_directory() -> Path:
-    """`ODRADEK_CACHE`, or the user's cache directory."""
-    if named := os.environ.get("ODRADEK_CACHE"):
-        return Path(named)
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "odradek"
-
-
 @cache
 def kafka_dist() -> KafkaDist:
     """Resolve the jars and compile our Java, where that was not done before."""
-    java, javac = _needed("java"), _needed("javac")
-    jars = _jars()
-    ours = _our_classes(javac, jars)
+    try:
+        java, jars = java_program(), kafka_jars()
+        ours = _our_classes(jars)
+    except PeerUnavailable as unavailable:
+        raise KafkaUnavailable(
+            f"the interop tests run Apache Kafka, which {unavailable}; "
+            "or leave these tests out with -m 'not interop'"
+        ) from None
     return KafkaDist(java, os.pathsep.join([str(ours), *jars]))
 
 
-def _needed(program: str) -> str:
-    if found := shutil.which(program):
-        return found
-    what = "Maven (the program mvn)" if program == "mvn" else f"a JDK, 17 or newer ({program})"
-    raise KafkaUnavailable(
-        f"the interop tests run Apache Kafka and need {what}, which is not on PATH; "
-        "install it, or leave these tests out with -m 'not interop'"
-    )
-
-
-def _jars() -> list[str]:
-    kept = cache_directory() / f"classpath-{_digest(POM)}.txt"
-    if kept.exists():
-        jars = kept.read_text().split(os.pathsep)
-        if all(Path(jar).exists() for jar in jars):
-            return jars
-    mvn = _needed("mvn")
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent) as directory:
-        output = Path(directory) / "classpath.txt"
-        done = subprocess.run(
-            [mvn, "-q", "-B", "-Dstyle.color=never", "-f", str(POM),
-             "dependency:build-classpath", f"-Dmdep.outputFile={output}"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode != 0:
-            raise KafkaUnavailable(f"Maven could not resolve Kafka's jars:\n{done.stdout[-4000:]}")
-        output.rename(kept)
-    return kept.read_text().split(os.pathsep)
-
-
-def _our_classes(javac: str, jars: list[str]) -> Path:
+def _our_classes(jars: list[str]) -> Path:
+    javac = java_program("javac")
     sources = sorted(JAVA_SOURCES.glob("*.java"))
-    classes = cache_directory() / f"classes-{_digest(POM, *sources)}"
-    if classes.exists():
-        return classes
-    with tempfile.TemporaryDirectory(dir=classes.parent) as directory:
-        made = Path(directory) / "classes"
-        done = subprocess.run(
-            [javac, "-d", str(made), "-cp", os.pathsep.join(jars), *map(str, sources)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode != 0:
-            raise KafkaUnavailable(f"javac refused tests/interop/java:\n{done.stderr[-4000:]}")
-        try:
-            made.rename(classes)
-        except OSError:  # another test run was faster
-            if not classes.exists():
-                raise
-    return classes
 
+    def compile_them(classes: Path) -> None:
+        run_build(
+            [javac, "-d", str(classes), "-cp", os.pathsep.join(jars), *map(str, sources)],
+            "compiling tests/interop/java",
+        )
 
-def _digest(*files: Path) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+    return kept(f"classes-{digest(POM, *sources)}", compile_them)

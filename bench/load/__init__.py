@@ -1,0 +1,115 @@
+"""The C program that puts load on a broker, `odradek-load`: built here, run from here.
+
+It is compiled with `cc` against librdkafka when first needed (Debian: `apt install gcc
+librdkafka-dev`) and kept under a name made of its sources.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from odradek.bench.model import PeerUnavailable, ServerProcess, WorkloadFailed
+from odradek.bench.obtaining import digest, kept, needed_program, run_build
+
+SOURCES = Path(__file__).parent
+FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra")
+CLIENT_BOUND = 0.9
+"""From this share of a core on, a thread of the client is what limits the rate."""
+PATIENCE_S = 180.0
+
+
+class LoadUnavailable(Exception):
+    """The load program can't be built here; the text says what to install."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the load program said, and the broker's CPU seconds in the measured part (if known)."""
+
+    said: dict[str, Any]
+    broker_cpu_s: float | None
+
+    @property
+    def seconds(self) -> float:
+        return float(self.said["seconds"])
+
+    @property
+    def cpu_s(self) -> float:
+        """The client's."""
+        return float(self.said["cpu_seconds"])
+
+    @property
+    def client_bound(self) -> bool:
+        return float(self.said["busiest_thread"]) >= CLIENT_BOUND
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        share, name = self.said["busiest_thread"], self.said["busiest_thread_name"]
+        return (f"the client's thread {name} used {share:.0%} of a core",)
+
+
+def load_program() -> Path:
+    """The built program; LoadUnavailable says what it needs."""
+    sources = sorted(SOURCES.glob("*.[ch]"))
+    try:
+        return kept(f"odradek-load-{digest(*sources)}", _build)
+    except PeerUnavailable as unavailable:
+        raise LoadUnavailable(
+            f"the load program can't be built ({unavailable}); it needs a C compiler and librdkafka "
+            "with its headers: apt install gcc librdkafka-dev"
+        ) from None
+
+
+def _build(program: Path) -> None:
+    cc = needed_program("cc", "a C compiler")
+    sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
+    run_build([cc, *FLAGS, *sources, "-o", str(program), "-lrdkafka", "-lpthread"], "compiling")
+
+
+def librdkafka_version() -> str:
+    """The version of the library that the load program runs on."""
+    done = subprocess.run([load_program(), "version"], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def run_load(
+    words: Sequence[str],
+    process: ServerProcess | None = None,
+    *,
+    timeout_s: float = PATIENCE_S,
+) -> Load:
+    """Run `odradek-load WORDS…` to its end, and see what CPU `process` uses in the measured part.
+
+    Raises WorkloadFailed if the program fails, is not done in `timeout_s`, or says that records were
+    refused.
+    """
+    with subprocess.Popen(
+        [load_program(), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        overdue = threading.Timer(timeout_s, program.kill)
+        overdue.start()
+        try:
+            assert program.stdout is not None
+            began = program.stdout.readline()
+            before = process.cpu_seconds() if process and began else None
+            result = program.stdout.readline()
+            after = process.cpu_seconds() if process and result else None
+            _, errors = program.communicate()
+        finally:
+            program.kill()
+            overdue.cancel()
+    if program.returncode != 0 or not result:
+        raise WorkloadFailed(
+            f"odradek-load {words[0]}: {errors.strip() or 'ended without a result'}"
+        )
+    said = json.loads(result)
+    if said.get("failed"):
+        raise WorkloadFailed(f"{said['failed']} records failed, the first with: {said['error']}")
+    used = None if before is None or after is None else after - before
+    return Load(said, used)

@@ -1,0 +1,77 @@
+/* odradek-load: the load that the bench puts on a broker.
+ *
+ * It exists because a client in Python tops out before the broker does. Each subcommand is one file:
+ * produce.c and consume.c drive librdkafka, requests.c writes prebuilt request bytes to plain
+ * sockets. support.c has what they share.
+ *
+ * On stdout: the line {"event": "begin"} when the measured part starts, so that whoever watches the
+ * broker's CPU knows when to look, and one JSON object when it is over. Failures are one line on
+ * stderr and exit code 2.
+ */
+#ifndef ODRADEK_LOAD_H
+#define ODRADEK_LOAD_H
+
+#include <stddef.h>
+#include <librdkafka/rdkafka.h>
+
+#define MAX_PROPERTIES 64
+#define MAX_THREADS 512
+
+struct options {
+    const char *bootstrap;
+    const char *topic;
+    const char *request_file; /* requests: what is sent, as it goes over the wire */
+    long count;               /* records to write or read in all */
+    size_t size;              /* bytes of a record's value */
+    int partitions;
+    int connections;
+    int depth;                /* requests: how many are on their way on each connection */
+    double seconds;           /* the measured part ends after this long, finished or not */
+    double warm_up;           /* seconds of the same load before the measured part */
+    const char *properties[MAX_PROPERTIES]; /* librdkafka's, as "key=value" */
+    int property_count;
+};
+
+int run_produce(const struct options *options);
+int run_consume(const struct options *options);
+int run_requests(const struct options *options);
+
+/* What this process used between usage_begin and usage_end. `busiest` is the share of a core that
+ * its busiest thread used: near 1, that thread is what limits the rate. */
+struct usage {
+    double seconds;
+    double cpu_seconds;
+    double busiest;
+    char busiest_name[32];
+
+    double began;
+    double cpu_began;
+    int thread_count;
+    struct {
+        int id;
+        double cpu_seconds;
+    } threads[MAX_THREADS];
+};
+
+void usage_begin(struct usage *usage); /* also prints the begin line */
+void usage_end(struct usage *usage);
+void usage_print(const struct usage *usage); /* as members of a JSON object, with a comma first */
+
+double now(void);       /* CLOCK_MONOTONIC, seconds */
+long long now_ns(void); /* the same, nanoseconds */
+
+_Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* A configuration with the bootstrap servers and the properties of the command line. */
+rd_kafka_conf_t *new_conf(const struct options *options);
+void set_conf(rd_kafka_conf_t *conf, const char *key, const char *value);
+
+/* Text to take values from: any `size` bytes that start in the first `text->length` can be read. It
+ * is log lines in JSON, so that it compresses as real records do (lz4 to about half). */
+struct text {
+    char *bytes;
+    size_t length;
+};
+struct text new_text(size_t size);
+
+#endif

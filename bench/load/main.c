@@ -1,0 +1,77 @@
+#include "load.h"
+
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char USAGE[] =
+    "usage: odradek-load produce  --bootstrap HOST:PORT --topic T [--count N] [--size BYTES]\n"
+    "                             [--partitions N] [--connections N] [--seconds S] [--warm-up S]\n"
+    "                             [-X KEY=VALUE]...\n"
+    "       odradek-load consume  --bootstrap HOST:PORT --topic T --count N [--partitions N]\n"
+    "                             [--seconds S] [-X KEY=VALUE]...\n"
+    "       odradek-load requests --bootstrap HOST:PORT --request FILE [--connections N]\n"
+    "                             [--depth N] [--seconds S] [--warm-up S]\n"
+    "       odradek-load version\n";
+
+static const struct option LONG_OPTIONS[] = {
+    {"bootstrap", required_argument, NULL, 'b'},   {"topic", required_argument, NULL, 't'},
+    {"request", required_argument, NULL, 'r'},     {"count", required_argument, NULL, 'n'},
+    {"size", required_argument, NULL, 's'},        {"partitions", required_argument, NULL, 'p'},
+    {"connections", required_argument, NULL, 'c'}, {"depth", required_argument, NULL, 'd'},
+    {"seconds", required_argument, NULL, 'T'},     {"warm-up", required_argument, NULL, 'w'},
+    {NULL, 0, NULL, 0},
+};
+
+static void parse(int count, char **words, struct options *options)
+{
+    int letter;
+    while ((letter = getopt_long(count, words, "X:", LONG_OPTIONS, NULL)) != -1) {
+        switch (letter) {
+        case 'b': options->bootstrap = optarg; break;
+        case 't': options->topic = optarg; break;
+        case 'r': options->request_file = optarg; break;
+        case 'n': options->count = atol(optarg); break;
+        case 's': options->size = (size_t)atol(optarg); break;
+        case 'p': options->partitions = atoi(optarg); break;
+        case 'c': options->connections = atoi(optarg); break;
+        case 'd': options->depth = atoi(optarg); break;
+        case 'T': options->seconds = atof(optarg); break;
+        case 'w': options->warm_up = atof(optarg); break;
+        case 'X':
+            if (options->property_count == MAX_PROPERTIES)
+                die("more than %d properties", MAX_PROPERTIES);
+            options->properties[options->property_count++] = optarg;
+            break;
+        default: fputs(USAGE, stderr); exit(2);
+        }
+    }
+}
+
+int main(int count, char **words)
+{
+    struct options options = {
+        .count = 1000000, .size = 1024, .partitions = 1, .connections = 1, .depth = 1, .seconds = 30,
+    };
+    const char *command = count > 1 ? words[1] : "";
+    int result = 2;
+    signal(SIGPIPE, SIG_IGN);
+    if (!strcmp(command, "version")) {
+        printf("librdkafka %s\n", rd_kafka_version_str());
+        return 0;
+    }
+    optind = 2;
+    parse(count, words, &options);
+    if (options.bootstrap && options.topic && !strcmp(command, "produce"))
+        result = run_produce(&options);
+    else if (options.bootstrap && options.topic && !strcmp(command, "consume"))
+        result = run_consume(&options);
+    else if (options.bootstrap && options.request_file && !strcmp(command, "requests"))
+        result = run_requests(&options);
+    else
+        fputs(USAGE, stderr);
+    fflush(stdout);
+    _Exit(result); /* librdkafka's threads are running: no destructors */
+}

@@ -1,0 +1,204 @@
+"""The machine a bench runs on: who uses its processor, its memory, what it is.
+
+CPU time of processes that live is read from their clocks (nanoseconds); that of children they have
+waited for from /proc (hundredths of a second). So the sum over a tree of processes never loses a
+child that ended in between.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_WARM_CHUNK = 1 << 20
+_WARM_BYTES_PER_S = 1.5e9
+"""What memory that was touched before is faster than, even on a machine with slow memory."""
+_WARM_TRIES = 4
+_PF_KTHREAD = 0x00200000
+
+
+@dataclass(frozen=True)
+class _Stat:
+    """What /proc/PID/stat says of a process."""
+
+    parent: int
+    is_kernel: bool
+    own_s: float
+    children_s: float
+    resident_bytes: int
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:  # it has ended
+        return None
+    fields = text.rpartition(")")[2].split()  # the name before may have spaces
+    own, children = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+    return _Stat(
+        parent=int(fields[1]),
+        is_kernel=bool(int(fields[6]) & _PF_KTHREAD),
+        own_s=own * _TICK_S,
+        children_s=children * _TICK_S,
+        resident_bytes=int(fields[21]) * _PAGE,
+    )
+
+
+def _all_processes() -> dict[int, _Stat]:
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (stat := _stat(int(name))) is not None:
+            found[int(name)] = stat
+    return found
+
+
+def _tree(root: int, processes: Mapping[int, _Stat]) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for pid, stat in processes.items():
+        children.setdefault(stat.parent, []).append(pid)
+    tree, todo = [], [root]
+    while todo:
+        pid = todo.pop()
+        if pid in processes:
+            tree.append(pid)
+        todo += children.get(pid, [])
+    return tree
+
+
+def _clock_s(pid: int) -> float | None:
+    """The process's CPU clock (clock_getcpuclockid(3)): all its threads, also ended ones."""
+    try:
+        return time.clock_gettime(((~pid) << 3) | 2)
+    except OSError:
+        return None
+
+
+def tree_cpu_s(root: int) -> float:
+    """User and system seconds of a process and all its descendants since they started."""
+    processes = _all_processes()
+    return sum(
+        (processes[pid].own_s if (exact := _clock_s(pid)) is None else exact)
+        + processes[pid].children_s
+        for pid in _tree(root, processes)
+    )
+
+
+def tree_resident_bytes(root: int) -> int:
+    """Resident memory of a process and all its descendants."""
+    processes = _all_processes()
+    return sum(processes[pid].resident_bytes for pid in _tree(root, processes))
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Who used the processor during a stretch of time; seconds of CPU, but for `elapsed_s`.
+
+    `others_s` are processes outside the tree that was watched, and what the hypervisor gave to
+    somebody else (steal). The kernel's own threads are nobody's.
+    """
+
+    elapsed_s: float
+    others_s: float
+
+    @property
+    def others_share(self) -> float:
+        """Cores that others kept busy: 0.25 is a quarter of one."""
+        return self.others_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+
+class Watch:
+    """Watches who uses the processor: `watch = Watch(); …; usage = watch.stop()`.
+
+    What descends from `root` (this process, by default) is ours, all else is others'. A broker that
+    the bench did not start counts among the others.
+    """
+
+    def __init__(self, root: int | None = None) -> None:
+        self._root = os.getpid() if root is None else root
+        self._began = time.monotonic()
+        self._before = self._others_s()
+
+    def stop(self) -> Usage:
+        """What was used since; may be called again."""
+        return Usage(time.monotonic() - self._began, self._others_s() - self._before)
+
+    def _others_s(self) -> float:
+        # A process that ends moves its time to whoever waits for it: the sum over all is what was
+        # ever used, so that differences need no memory of who was there.
+        processes = _all_processes()
+        ours = set(_tree(self._root, processes))
+        used = sum(
+            stat.own_s + stat.children_s
+            for pid, stat in processes.items()
+            if pid not in ours and not stat.is_kernel
+        )
+        return used + _steal_s()
+
+
+def _steal_s() -> float:
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()
+    return int(fields[8]) * _TICK_S
+
+
+def warm_memory(size_bytes: int) -> float:
+    """Touch free memory right before a run that will need this much; how fast it now is, bytes/s.
+
+    On a virtual machine the first touch of a page goes to the host, and can cost ten times the copy
+    that is measured. It does not help to do so once: a guest that reports its free pages to the host
+    loses them again within seconds. A file's pages are touched, since brokers' records become those;
+    again until it is fast, or was tried often enough.
+    """
+    size = min(size_bytes, available_bytes() // 2)
+    chunk = bytes(_WARM_CHUNK)
+    speed = 0.0
+    for _ in range(_WARM_TRIES):
+        with tempfile.TemporaryFile(buffering=0) as file:
+            began = time.monotonic()
+            for _ in range(size // _WARM_CHUNK):
+                file.write(chunk)
+            speed = size / (time.monotonic() - began)
+        if speed >= _WARM_BYTES_PER_S:
+            break
+    return speed
+
+
+def available_bytes() -> int:
+    """Memory that could be had without swapping (MemAvailable)."""
+    return _meminfo(("MemAvailable",))
+
+
+def settle(dirty_bytes: int = 64 << 20, patience_s: float = 60) -> None:
+    """Have what was written before on the disk, so that it is not written during the next run."""
+    os.sync()
+    end = time.monotonic() + patience_s
+    while _meminfo(("Dirty", "Writeback")) > dirty_bytes and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+def _meminfo(names: Iterable[str]) -> int:
+    wanted = tuple(f"{name}:" for name in names)
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(wanted))
+
+
+def describe() -> dict[str, str]:
+    """What the results say about the machine."""
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "processor": models[0] if models else platform.machine(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{_meminfo(('MemTotal',)) / 2**30:.1f} GiB",
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }

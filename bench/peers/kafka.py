@@ -1,0 +1,81 @@
+"""Apache Kafka: one node, KRaft, its own defaults."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from odradek.bench.model import Feature, PeerFailed, Target
+from odradek.bench.peers.kafka_jars import java_program, kafka_jars, kafka_version
+from odradek.bench.peers.process import Launch, free_port, running
+from odradek.bench.peers.topics import AdminTopics
+
+# What its kafka-server-start.sh and kafka-run-class.sh give the JVM.
+JVM = (
+    "-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)  # fmt: skip
+
+# What one node needs, as in its example configuration for one.
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+CLUSTER_ID = "b2RyYWRlay1iZW5jaC0wMQ"  # any 16 bytes
+
+
+class Kafka:
+    """Apache Kafka from Maven's repository."""
+
+    name = "kafka"
+    title = "Apache Kafka"
+    default = True
+    lacks: Mapping[Feature, str] = {}
+
+    def obtain(self) -> None:
+        java_program()
+        kafka_jars()
+
+    def version(self) -> str:
+        return kafka_version()
+
+    def settings(self) -> Mapping[str, str]:
+        return {**SETTINGS, "JVM": " ".join(JVM)}
+
+    @contextmanager
+    def start(self, directory: Path) -> Iterator[Target]:
+        address, controller = ("127.0.0.1", free_port()), f"127.0.0.1:{free_port()}"
+        values = {
+            **SETTINGS,
+            "controller.quorum.bootstrap.servers": controller,
+            "listeners": f"PLAINTEXT://{address[0]}:{address[1]},CONTROLLER://{controller}",
+            "log.dirs": str(directory / "data"),
+        }
+        config = directory / "server.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        java = [java_program(), *JVM, "-cp", os.pathsep.join(kafka_jars())]
+        _format(java, config)
+        launch = Launch([*java, "kafka.Kafka", str(config)], address, directory)
+        with running(launch) as process:
+            yield Target(self.name, process.bootstrap, AdminTopics(process.bootstrap), process)
+
+
+def _format(java: list[str], config: Path) -> None:
+    done = subprocess.run(
+        [*java, "kafka.tools.StorageTool", "format",
+         "-t", CLUSTER_ID, "-c", str(config), "--standalone"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise PeerFailed(f"kafka-storage format failed:\n{done.stdout}")

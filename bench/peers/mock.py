@@ -1,0 +1,72 @@
+"""librdkafka's mock cluster, as a process of its own.
+
+It is not a broker: it keeps the newest few MB of each partition, and throws the rest away. So it
+shows the limit of what a fake that does nothing could reach.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from odradek.bench.model import Feature, PeerFailed, PeerUnavailable, Target
+from odradek.bench.peers.process import Launch, running
+
+
+class MockTopics:
+    """`model.Topics` by the host's control socket: the mock has no CreateTopics."""
+
+    def __init__(self, control: Path) -> None:
+        self._control = control
+
+    def create(self, name: str, partitions: int) -> None:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(30)
+            connection.connect(str(self._control))
+            connection.sendall(f"{name} {partitions}\n".encode())
+            if (answer := connection.recv(1024).decode().strip()) != "ok":
+                raise PeerFailed(f"librdkafka's mock: {answer}")
+
+    def delete(self, name: str) -> None:
+        """Nothing: it can't, and what it keeps is small."""
+
+
+class LibrdkafkaMock:
+    """The mock cluster in the librdkafka that confluent-kafka brings along."""
+
+    name = "librdkafka-mock"
+    title = "librdkafka's mock cluster"
+    default = True
+    lacks: Mapping[Feature, str] = {
+        Feature.RESTART: "keeps the newest few MB of each partition in memory",
+        Feature.CREATE_TOPICS: "has no CreateTopics API",
+        Feature.KEEPS_RECORDS: "keeps the newest few MB of each partition",
+    }
+
+    def obtain(self) -> None:
+        if importlib.util.find_spec("confluent_kafka") is None:
+            raise PeerUnavailable("needs confluent-kafka: pip install 'odradek[bench]'")
+
+    def version(self) -> str:
+        return importlib.metadata.version("confluent-kafka")
+
+    def settings(self) -> Mapping[str, str]:
+        return {}
+
+    @contextmanager
+    def start(self, directory: Path) -> Iterator[Target]:
+        address, control = directory / "address", directory / "control"
+        command = [
+            sys.executable,
+            "-m",
+            "odradek.bench.peers.mock_host",
+            str(address),
+            str(control),
+        ]
+        with running(Launch(command, address, directory)) as process:
+            yield Target(self.name, process.bootstrap, MockTopics(control), process)

@@ -1,0 +1,57 @@
+"""This checkout's `odradek serve`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import odradek.bench
+from odradek.bench.model import Feature, Target
+from odradek.bench.peers.process import Launch, free_port, running
+from odradek.bench.peers.topics import AdminTopics
+
+# What Kafka's own example configuration sets too: one member's first assignment is not to wait for
+# others.
+SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+
+
+class Odradek:
+    """Odradek as it is installed here."""
+
+    name = "odradek"
+    title = "Odradek"
+    default = True
+    lacks: Mapping[Feature, str] = {}
+
+    def obtain(self) -> None:
+        """Nothing to do: it is what runs."""
+
+    def version(self) -> str:
+        """The version, with the commit if this is a checkout."""
+        number = importlib.metadata.version("odradek")
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=Path(odradek.bench.__file__).parent,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return f"{number} ({done.stdout.strip()})" if done.returncode == 0 else number
+
+    def settings(self) -> Mapping[str, str]:
+        return SETTINGS
+
+    @contextmanager
+    def start(self, directory: Path) -> Iterator[Target]:
+        address = ("127.0.0.1", free_port())
+        sets = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+        command = [
+            sys.executable, "-m", "odradek.broker", "serve",
+            "--listen", f"{address[0]}:{address[1]}",
+            "--log-dirs", str(directory / "data"),
+            *sets,
+        ]  # fmt: skip
+        with running(Launch(command, address, directory)) as process:
+            yield Target(self.name, process.bootstrap, AdminTopics(process.bootstrap), process)

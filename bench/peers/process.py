@@ -1,0 +1,153 @@
+"""A peer's process: started, asked until it answers, watched, killed, started again."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from odradek.bench import machine
+from odradek.bench.model import PeerFailed
+
+STOP_S = 30.0
+ASK_EVERY_S = 0.001
+_LOG_CHARACTERS = 4000
+
+# Metadata, version 1, correlation 0, no client id, an empty list of topics: the least there is to
+# ask, and every broker serves it (KIP-896 keeps it).
+_METADATA = struct.pack(">hhihi", 3, 1, 0, -1, 0)
+METADATA_REQUEST = struct.pack(">i", len(_METADATA)) + _METADATA
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers_metadata(address: tuple[str, int], timeout_s: float) -> bool:
+    """Whether a Metadata request on a new connection is answered."""
+    try:
+        with socket.create_connection(address, timeout=timeout_s) as connection:
+            connection.sendall(METADATA_REQUEST)
+            return len(connection.recv(8)) > 0
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a peer is started: its command, where it listens, how long that may take.
+
+    `address` may be a file that it writes HOST:PORT to, for one that chooses by itself.
+    """
+
+    command: Sequence[str]
+    address: tuple[str, int] | Path
+    directory: Path
+    environment: Mapping[str, str] | None = None
+    start_s: float = 60.0
+
+
+class PeerProcess:
+    """`model.ServerProcess` for a command line."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._log_file = launch.directory / "output.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.exec_started_at = 0.0
+        self.answered_at = 0.0
+
+    def start(self) -> None:
+        """Execute it and wait until it answers; PeerFailed, and it is gone, if it does not."""
+        with self._log_file.open("ab") as log:
+            self.exec_started_at = time.monotonic()
+            self._process = subprocess.Popen(
+                self._launch.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._launch.directory,
+                env=None if self._launch.environment is None else dict(self._launch.environment),
+            )
+        try:
+            self._wait_for_answer(self._process)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _wait_for_answer(self, process: subprocess.Popen[bytes]) -> None:
+        end = self.exec_started_at + self._launch.start_s
+        while (address := self._address()) is None or not answers_metadata(address, timeout_s=1):
+            if process.poll() is not None:
+                raise PeerFailed(f"ended at once, with {process.returncode}\n{self.log()}")
+            if time.monotonic() > end:
+                raise PeerFailed(f"no answer after {self._launch.start_s:g} s\n{self.log()}")
+            time.sleep(ASK_EVERY_S)
+        self.answered_at = time.monotonic()
+
+    def _address(self) -> tuple[str, int] | None:
+        where = self._launch.address
+        if isinstance(where, tuple):
+            return where
+        host, _, port = (where.read_text() if where.exists() else "").strip().rpartition(":")
+        return (host, int(port)) if port else None
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT, once it answers."""
+        address = self._address()
+        assert address is not None, "start() comes first"
+        return f"{address[0]}:{address[1]}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "start() comes first"
+        return self._process.pid
+
+    def cpu_seconds(self) -> float:
+        return machine.tree_cpu_s(self.pid)
+
+    def resident_bytes(self) -> int:
+        return machine.tree_resident_bytes(self.pid)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def restart(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            raise RuntimeError("it is still running")
+        self.start()
+
+    def log(self) -> str:
+        return self._log_file.read_text(errors="replace")[-_LOG_CHARACTERS:]
+
+
+@contextmanager
+def running(launch: Launch) -> Iterator[PeerProcess]:
+    """The process for a `with` block; it is stopped at the end."""
+    process = PeerProcess(launch)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.stop()

@@ -1,0 +1,55 @@
+"""Topics made and removed by the admin APIs, with our own client."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from odradek.bench.model import PeerFailed
+from odradek.client.admin import NewTopic, create_topics, delete_topics
+from odradek.client.errors import ClientError
+from odradek.client.metadata import Cluster, open_cluster
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.tcp import TcpNetwork
+
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+
+
+class AdminTopics:
+    """`model.Topics` by CreateTopics and DeleteTopics; one connection for each call."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+
+    def create(self, name: str, partitions: int) -> None:
+        async def create(cluster: Cluster) -> None:
+            await create_topics(cluster, [NewTopic(name, partitions, replication_factor=1)])
+            for partition in range(partitions):
+                await cluster.retrying(partial(cluster.leader, name, partition), also=_not_yet)
+
+        self._with_cluster(create)
+
+    def delete(self, name: str) -> None:
+        self._with_cluster(lambda cluster: delete_topics(cluster, [name]))
+
+    def _with_cluster(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
+        async def main() -> T:
+            async with open_cluster(
+                TcpNetwork(), self._bootstrap, client_id="odradek-bench", timeout_s=PATIENCE_S
+            ) as cluster:
+                return await work(cluster)
+
+        try:
+            return trio.run(main)
+        except (ClientError, KafkaError) as error:
+            raise PeerFailed(f"{self._bootstrap}: {error}") from error
+
+
+def _not_yet(error: Exception) -> bool:
+    """What Kafka says of a topic that its brokers have not heard of yet."""
+    return isinstance(error, KafkaError) and error.code is ErrorCode.unknown_topic_or_partition

@@ -1,0 +1,103 @@
+"""One workload against one peer, a few times: for whoever works on the hot path.
+
+    python -m odradek.bench.single produce-1k-p1
+    python -m odradek.bench.single consume-1k-p6 --peer kafka --runs 5
+    python -m odradek.bench.single --list
+
+The broker's process id is printed, so that a profiler can be attached (`py-spy record -p PID`,
+`perf record -g -p PID`). Nothing is interleaved and nothing is thrown away: figures that are to be
+compared come from the whole run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from odradek.bench import machine
+from odradek.bench.model import (
+    Peer,
+    PeerFailed,
+    PeerUnavailable,
+    Stage,
+    Target,
+    Workload,
+    WorkloadFailed,
+    why_not,
+)
+from odradek.bench.peers import PEERS
+from odradek.bench.workloads import WORKLOADS
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m odradek.bench.single", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("workload", nargs="?")
+    parser.add_argument("--peer", default="odradek", choices=PEERS)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--directory", type=Path, help="where the data goes (default: a new one)")
+    parser.add_argument("--list", action="store_true", help="the workloads' names")
+    args = parser.parse_args(argv)
+    workloads = {workload.name: workload for workload in WORKLOADS}
+    if args.list:
+        print(*(f"{name:32} {workload.title}" for name, workload in workloads.items()), sep="\n")
+        return 0
+    if args.workload not in workloads:
+        parser.error("which workload? --list shows them")
+    try:
+        return _run(workloads[args.workload], args)
+    except (PeerUnavailable, PeerFailed, WorkloadFailed) as failure:
+        print(f"{args.peer}: {failure}", file=sys.stderr)
+        return 1
+
+
+def _run(workload: Workload, args: argparse.Namespace) -> int:
+    peer = PEERS[args.peer]
+    if (reason := why_not(workload, peer)) is not None:
+        raise PeerUnavailable(reason)
+    peer.obtain()
+    print(f"{workload.title}: {peer.title} {peer.version()}")
+    fresh = workload.stage is Stage.FRESH
+    with ExitStack() as stack:
+        target = None if fresh else stack.enter_context(_started(peer, args.directory))
+        for _ in range(args.runs):
+            machine.settle()
+            if target is not None:
+                _measure(workload, target)
+            else:
+                with _started(peer, args.directory) as alone:
+                    _measure(workload, alone)
+    return 0
+
+
+@contextmanager
+def _started(peer: Peer, parent: Path | None) -> Iterator[Target]:
+    with (
+        tempfile.TemporaryDirectory(dir=parent, prefix="odradek-bench-") as directory,
+        peer.start(Path(directory)) as target,
+    ):
+        if target.process is not None:
+            print(f"process {target.process.pid} at {target.bootstrap}", flush=True)
+        yield target
+
+
+def _measure(workload: Workload, target: Target) -> None:
+    watch = machine.Watch()
+    outcome = workload.run(target)
+    usage = watch.stop()
+    values = [
+        f"{metric.name} {outcome.values[metric.name]:,.2f} {metric.unit}"
+        for metric in workload.metrics
+        if metric.name in outcome.values
+    ]
+    notes = [f"others {usage.others_share:.0%}", *outcome.notes]
+    print("   ".join(values), f"({'; '.join(notes)})", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""Throughput: records written and read as fast as the broker lets one C client do it.
+
+A run touches the memory it will need, makes a topic of its own, and removes it. A `Produce` run writes for a moment before it measures
+(a JVM compiles, librdkafka opens its connections), then writes a fixed amount of data, or for
+`SECONDS_MAX`. A `Consume` run writes the same, unmeasured, and reads it once, from the page cache.
+
+MB are 10^6 bytes of the records' values before compression, and so is the GB in CPU seconds per GB.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from odradek.bench import machine
+from odradek.bench.load import Load, run_load
+from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
+
+SECONDS_MAX = 20.0
+WARM_UP_S = 0.5
+
+BROKER_CPU = Metric("broker_cpu_s_per_gb", "s/GB", "lower")
+CLIENT_CPU = Metric("client_cpu_s_per_gb", "s/GB", "lower")
+WRITTEN = Metric("mb_per_s", "MB/s", "higher", limit="socket-to-file")
+READ = Metric("mb_per_s", "MB/s", "higher", limit="sendfile")
+
+# Size of a record -> its name, and the records of one run: about 1 GB, for small ones some seconds
+SIZES: Mapping[int, tuple[str, int]] = {
+    100: ("100b", 4_000_000),
+    1024: ("1k", 1_000_000),
+    100 * 1024: ("100k", 10_000),
+}
+COLD_MEMORY_BYTES = 2 << 30
+"""What a run may take that was free before: the page cache or a broker's memory for the records of
+the warm-up and the run, and the client's queue."""
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What the records are like and where they go."""
+
+    size: int = 1024
+    partitions: int = 1
+    compression: str = "none"
+    acks: str = "1"
+    idempotent: bool = False
+    default: bool = False
+
+    @property
+    def name(self) -> str:
+        """The parts that differ from the plainest, after size and partitions."""
+        parts = [SIZES[self.size][0], f"p{self.partitions}"]
+        parts += [f"acks{self.acks}"] if self.acks != "1" and not self.idempotent else []
+        parts += [self.compression] if self.compression != "none" else []
+        parts += ["idempotent"] if self.idempotent else []
+        return "-".join(parts)
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        size = f"{self.size} B" if self.size < 1024 else f"{self.size // 1024} KiB"
+        words = [f"{size} records", f"{self.partitions} partition{'s' * (self.partitions > 1)}"]
+        words += [f"acks={self.acks}"]
+        words += [self.compression] if self.compression != "none" else []
+        words += ["idempotent"] if self.idempotent else []
+        return ", ".join(words)
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            "record_bytes": self.size,
+            "records": SIZES[self.size][1],
+            "partitions": self.partitions,
+            "compression": self.compression,
+            "acks": self.acks,
+            "idempotent": self.idempotent,
+        }
+
+    def produce(self, target: Target, topic: str, warm_up_s: float) -> Load:
+        """Write the records, into memory that was touched before."""
+        machine.warm_memory(COLD_MEMORY_BYTES)
+        return run_load(
+            [
+                "produce", "--bootstrap", target.bootstrap, "--topic", topic,
+                "--count", str(SIZES[self.size][1]),
+                "--size", str(self.size),
+                "--partitions", str(self.partitions),
+                "--seconds", str(SECONDS_MAX),
+                "--warm-up", str(warm_up_s),
+                "-X", f"compression.codec={self.compression}",
+                "-X", f"acks={self.acks}",
+                "-X", f"enable.idempotence={str(self.idempotent).lower()}",
+            ],
+            target.process,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Produce:
+    """Write records of one shape."""
+
+    shape: _Shape
+    metrics: Sequence[Metric] = (WRITTEN, BROKER_CPU, CLIENT_CPU)
+    needs: frozenset[Feature] = frozenset()
+    stage: Stage = Stage.SHARED
+
+    @property
+    def name(self) -> str:
+        return f"produce-{self.shape.name}"
+
+    @property
+    def title(self) -> str:
+        return f"produce, {self.shape.title}"
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return self.shape.parameters
+
+    @property
+    def default(self) -> bool:
+        return self.shape.default
+
+    def run(self, target: Target) -> Outcome:
+        with target.topic(f"{self.name}-{next(_numbers)}", self.shape.partitions) as topic:
+            return _outcome(self.shape.produce(target, topic, WARM_UP_S))
+
+
+@dataclass(frozen=True)
+class Consume:
+    """Read records of one shape, that were written just before."""
+
+    shape: _Shape
+    metrics: Sequence[Metric] = (READ, BROKER_CPU, CLIENT_CPU)
+    needs: frozenset[Feature] = frozenset({Feature.KEEPS_RECORDS})
+    stage: Stage = Stage.SHARED
+
+    @property
+    def name(self) -> str:
+        return f"consume-{self.shape.name}"
+
+    @property
+    def title(self) -> str:
+        return f"consume, {self.shape.title}"
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return self.shape.parameters
+
+    @property
+    def default(self) -> bool:
+        return self.shape.default
+
+    def run(self, target: Target) -> Outcome:
+        with target.topic(f"{self.name}-{next(_numbers)}", self.shape.partitions) as topic:
+            records = int(self.shape.produce(target, topic, 0).said["records"])
+            load = run_load(
+                [
+                    "consume", "--bootstrap", target.bootstrap, "--topic", topic,
+                    "--count", str(records),
+                    "--partitions", str(self.shape.partitions),
+                    "--seconds", str(SECONDS_MAX),
+                ],
+                target.process,
+            )  # fmt: skip
+            if load.said["records"] < records:
+                raise WorkloadFailed(
+                    f"read {load.said['records']} of {records} records in {SECONDS_MAX:g} s"
+                )
+            return _outcome(load)
+
+
+def _outcome(load: Load) -> Outcome:
+    gb = load.said["bytes"] / 1e9
+    values = {WRITTEN.name: gb * 1e3 / load.seconds, CLIENT_CPU.name: load.cpu_s / gb}
+    if load.broker_cpu_s is not None:
+        values[BROKER_CPU.name] = load.broker_cpu_s / gb
+    return Outcome(values, load.client_bound, notes=load.notes)
+
+
+WORKLOADS: tuple[Produce | Consume, ...] = (
+    Produce(_Shape(default=True)),
+    Produce(_Shape(compression="lz4", default=True)),
+    Produce(_Shape(partitions=6, default=True)),
+    Produce(_Shape(size=100, default=True)),
+    Produce(_Shape(size=100 * 1024, default=True)),
+    Produce(_Shape(acks="all", idempotent=True, default=True)),
+    Produce(_Shape(acks="0")),
+    Produce(_Shape(acks="all")),
+    Produce(_Shape(compression="zstd")),
+    Produce(_Shape(partitions=48)),
+    Produce(_Shape(partitions=48, compression="lz4")),
+    Produce(_Shape(partitions=48, acks="all", idempotent=True)),
+    Produce(_Shape(size=100, partitions=6)),
+    Produce(_Shape(size=100, partitions=48)),
+    Produce(_Shape(size=100, compression="zstd")),
+    Produce(_Shape(size=100 * 1024, partitions=6)),
+    Produce(_Shape(size=100 * 1024, partitions=48)),
+    Produce(_Shape(size=100 * 1024, compression="lz4")),
+    Consume(_Shape(default=True)),
+    Consume(_Shape(partitions=6, default=True)),
+    Consume(_Shape(compression="lz4")),
+    Consume(_Shape(compression="zstd")),
+    Consume(_Shape(partitions=48)),
+    Consume(_Shape(size=100)),
+    Consume(_Shape(size=100, partitions=48)),
+    Consume(_Shape(size=100 * 1024)),
+    Consume(_Shape(size=100 * 1024, partitions=6)),
+)
