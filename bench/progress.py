@@ -1,0 +1,83 @@
+"""What a terminal shows of a run: what is done now, on one line; each workload's table once it is
+through.
+
+Progress goes to stderr and tables to stdout, so that the tables can be kept. Without a terminal there is no line
+to overwrite: then every run's end is a line.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from odradek.bench.model import Peer, Workload
+from odradek.bench.results_file import Failure, Results, Sample, State, WorkloadResults
+from odradek.bench.table import workload_lines
+
+CLEAR_LINE = "\r\x1b[K"
+
+
+class TerminalProgress:
+    """`runner.Progress` on a terminal, or on files that stand for it."""
+
+    def __init__(
+        self,
+        out: TextIO,
+        err: TextIO,
+        runs: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`runs` is how many runs there will be, repeats aside."""
+        self._out = out
+        self._err = err
+        self._live = err.isatty()
+        self._runs = runs
+        self._ended = 0
+        self._clock = clock
+        self._began = clock()
+
+    def doing(self, what: str) -> None:
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            self._err.write(CLEAR_LINE + f"{self._where()} {what} …"[:width])
+            self._err.flush()
+
+    def ran(self, workload: Workload, peer: Peer, end: Sample | Failure) -> None:
+        if isinstance(end, Failure) or end.state is not State.DISTURBED:
+            self._ended += 1
+        if isinstance(end, Failure):
+            self._say(f"{workload.name} on {peer.name} FAILED: {end.reason}")
+        elif end.state is State.DISTURBED:
+            self._say(
+                f"{workload.name} on {peer.name}: others used {end.others_cores:.0%} of a core"
+            )
+        elif not self._live:
+            self._say(f"{workload.name} on {peer.name}: {end.seconds:.1f} s")
+
+    def measured(self, workload: WorkloadResults, results: Results) -> None:
+        self.clear()
+        for line in workload_lines(results, workload):
+            self._out.write(line + "\n")
+        self._out.write("\n")
+        self._out.flush()
+
+    def clear(self) -> None:
+        """Take the line away that says what is done now."""
+        if self._live:
+            self._err.write(CLEAR_LINE)
+            self._err.flush()
+
+    def _say(self, what: str) -> None:
+        self.clear()
+        self._err.write(f"{self._where()} {what}\n")
+        self._err.flush()
+
+    def _where(self) -> str:
+        passed = self._clock() - self._began
+        left = ""
+        if 0 < self._ended < self._runs:
+            minutes = passed / self._ended * (self._runs - self._ended) / 60
+            left = f", about {minutes:.0f} min left"
+        return f"[{self._ended}/{self._runs}{left}]"

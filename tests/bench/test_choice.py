@@ -1,0 +1,33 @@
+"""Which peers and workloads a command line means."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.bench.choice import NotKnown, choose_peers, choose_workloads
+from tests.bench.fakes import FakePeer, FakeWorkload
+
+PEERS = {name: FakePeer(name, [], default=name != "c") for name in ("a", "b", "c")}
+WORKLOADS = [
+    FakeWorkload("produce-1k", []),
+    FakeWorkload("produce-100b", [], default=False),
+    FakeWorkload("latency", []),
+]
+
+
+def test_what_is_default_is_meant_where_nothing_is_said() -> None:
+    assert [peer.name for peer in choose_peers(PEERS, None)] == ["a", "b"]
+    assert [each.name for each in choose_workloads(WORKLOADS, None)] == ["produce-1k", "latency"]
+
+
+def test_names_and_patterns() -> None:
+    assert [peer.name for peer in choose_peers(PEERS, ["c", "a", "c"])] == ["c", "a"]
+    chosen = choose_workloads(WORKLOADS, ["latency", "produce-*"])
+    assert [each.name for each in chosen] == ["produce-1k", "produce-100b", "latency"]
+
+
+def test_what_is_not_known_is_named_with_what_is() -> None:
+    with pytest.raises(NotKnown, match="no peer 'd'; there are a, b, c"):
+        choose_peers(PEERS, ["a", "d"])
+    with pytest.raises(NotKnown, match="no workload is like 'prodcue"):
+        choose_workloads(WORKLOADS, ["latency", "prodcue*"])

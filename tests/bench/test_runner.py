@@ -1,0 +1,248 @@
+"""The order of a run, what is repeated, what is kept of a failure, and how it is interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from odradek.bench.model import (
+    Feature,
+    LimitResult,
+    Metric,
+    Outcome,
+    Peer,
+    PeerFailed,
+    Stage,
+    Workload,
+    WorkloadFailed,
+)
+from odradek.bench.results_file import Failure, Results, State
+from odradek.bench.runner import FAILURES_MAX, Plan, Runner
+from tests.bench.fakes import (
+    SPEED,
+    FakePeer,
+    FakeWatch,
+    FakeWorkload,
+    Journal,
+    QuietProgress,
+    empty_results,
+)
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return []
+
+
+def run(
+    directory: Path,
+    peers: Iterable[Peer],
+    workloads: Iterable[Workload],
+    shares: Iterable[float] = (),
+    **settings: int,
+) -> Results:
+    results = empty_results()
+    remaining = iter(shares)
+    plan = Plan(
+        list(peers), list(workloads), [], directory, **{"rounds": 2, "warm_ups": 0, **settings}
+    )
+    Runner(plan, results, QuietProgress(), lambda: FakeWatch(remaining)).run()
+    return results
+
+
+def peers_of(journal: Journal, *names: str) -> list[FakePeer]:
+    return [FakePeer(name, journal) for name in names]
+
+
+def failing(times: int) -> Callable[[str], Outcome]:
+    """Fails so many times on the peer "b", then works."""
+    left = [times]
+
+    def outcome(peer: str) -> Outcome:
+        if peer == "b" and left[0]:
+            left[0] -= 1
+            raise WorkloadFailed("records were refused")
+        return Outcome({SPEED.name: 1.0})
+
+    return outcome
+
+
+def test_peers_take_turns_on_processes_that_stay(tmp_path: Path, journal: Journal) -> None:
+    workloads = [FakeWorkload("w", journal), FakeWorkload("v", journal)]
+    run(tmp_path, peers_of(journal, "a", "b"), workloads)
+    assert journal == [
+        "start a", "w a", "start b", "w b", "w a", "w b",
+        "v a", "v b", "v a", "v b",
+        "stop b", "stop a",
+    ]  # fmt: skip
+
+
+def test_fresh_workloads_have_a_process_each_before_the_shared_ones(
+    tmp_path: Path, journal: Journal
+) -> None:
+    workloads = [
+        FakeWorkload("last", journal, stage=Stage.LAST),
+        FakeWorkload("shared", journal),
+        FakeWorkload("fresh", journal, stage=Stage.FRESH),
+    ]
+    run(tmp_path, peers_of(journal, "a"), workloads)
+    assert journal == [
+        *["start a", "fresh a", "stop a"] * 2,
+        "start a", "shared a", "shared a", "last a", "last a", "stop a",
+    ]  # fmt: skip
+
+
+def test_warm_ups_are_kept_and_do_not_count(tmp_path: Path, journal: Journal) -> None:
+    workloads = [FakeWorkload("w", journal), FakeWorkload("f", journal, stage=Stage.FRESH)]
+    results = run(tmp_path, peers_of(journal, "a"), workloads, warm_ups=1)
+    shared, fresh = results.workload("w"), results.workload("f")
+    assert shared is not None
+    assert fresh is not None
+    states = [sample.state for sample in shared.peers["a"].samples]
+    assert states == [State.WARM_UP, State.COUNTED, State.COUNTED]
+    assert len(shared.peers["a"].counted) == 2
+    assert [sample.state for sample in fresh.peers["a"].samples] == [State.COUNTED] * 2
+
+
+def test_a_disturbed_run_is_repeated_and_kept(tmp_path: Path, journal: Journal) -> None:
+    results = run(tmp_path, peers_of(journal, "a"), [FakeWorkload("w", journal)], [0.4, 0.1, 0.2])
+    (workload,) = results.workloads
+    measured = workload.peers["a"]
+    assert [(s.round, s.others_cores, s.state) for s in measured.samples] == [
+        (1, 0.4, State.DISTURBED),
+        (1, 0.1, State.COUNTED),
+        (2, 0.2, State.COUNTED),
+    ]
+    assert len(measured.counted) == 2
+    assert not measured.only_disturbed
+
+
+def test_repeats_end_and_what_is_always_disturbed_counts_as_such(
+    tmp_path: Path, journal: Journal
+) -> None:
+    results = run(
+        tmp_path, peers_of(journal, "a"), [FakeWorkload("w", journal)], [1.0] * 99, repeats_max=2
+    )
+    measured = results.workloads[0].peers["a"]
+    assert len(measured.samples) == 2 * 3
+    assert measured.only_disturbed
+    assert len(measured.counted) == 6
+
+
+def test_a_failure_is_named_and_the_others_go_on(tmp_path: Path, journal: Journal) -> None:
+    results = run(
+        tmp_path, peers_of(journal, "a", "b"), [FakeWorkload("w", journal, failing(1))], rounds=3
+    )
+    workload = results.workloads[0]
+    assert workload.peers["b"].failures == [Failure(1, "records were refused")]
+    assert [sample.round for sample in workload.peers["b"].samples] == [2, 3]
+    assert len(workload.peers["a"].samples) == 3
+    assert results.has_failures()
+
+
+def test_after_a_failure_the_peer_is_started_anew(tmp_path: Path, journal: Journal) -> None:
+    results = run(tmp_path, peers_of(journal, "b"), [FakeWorkload("w", journal, failing(1))])
+    assert journal == ["start b", "w b", "stop b", "start b", "w b", "stop b"]
+    assert results.remarks == ["b was started anew after a failure"]
+
+
+def test_a_workload_that_keeps_failing_is_given_up_on_that_peer(
+    tmp_path: Path, journal: Journal
+) -> None:
+    workloads = [FakeWorkload("w", journal, failing(99)), FakeWorkload("v", journal)]
+    results = run(tmp_path, peers_of(journal, "a", "b"), workloads, rounds=9)
+    assert len(results.workloads[0].peers["b"].failures) == FAILURES_MAX
+    assert len(results.workloads[1].peers["b"].samples) == 9
+
+
+def test_a_bug_in_a_workload_costs_that_workload_alone(tmp_path: Path, journal: Journal) -> None:
+    def broken(peer: str) -> Outcome:
+        raise ZeroDivisionError("no seconds")
+
+    workloads = [FakeWorkload("w", journal, broken), FakeWorkload("v", journal)]
+    results = run(tmp_path, peers_of(journal, "a"), workloads)
+    assert results.workloads[0].peers["a"].failures[0].reason == "ZeroDivisionError: no seconds"
+    assert len(results.workloads[1].peers["a"].samples) == 2
+
+
+def test_a_peer_that_does_not_start_is_a_failure_of_its_workloads(
+    tmp_path: Path, journal: Journal
+) -> None:
+    def refuse() -> None:
+        raise PeerFailed("ended at once")
+
+    peers = [*peers_of(journal, "a"), FakePeer("b", journal, on_start=refuse)]
+    results = run(tmp_path, peers, [FakeWorkload("w", journal)])
+    failures = results.workloads[0].peers["b"].failures
+    assert [each.reason for each in failures] == ["ended at once"] * FAILURES_MAX
+    assert len(results.workloads[0].peers["a"].samples) == 2
+
+
+def test_who_can_not_be_had_is_named(tmp_path: Path, journal: Journal) -> None:
+    peers = [*peers_of(journal, "a"), FakePeer("b", journal, unavailable="no compiler")]
+    results = run(tmp_path, peers, [FakeWorkload("w", journal)])
+    assert [(peer.name, peer.unavailable) for peer in results.peers] == [
+        ("a", None),
+        ("b", "no compiler"),
+    ]
+    assert list(results.workloads[0].peers) == ["a"]
+
+
+def test_what_a_peer_lacks_is_left_out_with_the_reason(tmp_path: Path, journal: Journal) -> None:
+    peers = [FakePeer("a", journal, lacks={Feature.GROUPS: "it has no groups"})]
+    workload = FakeWorkload("w", journal, needs=frozenset({Feature.GROUPS}))
+    results = run(tmp_path, peers, [workload])
+    assert results.workloads[0].peers["a"].skipped == "it has no groups"
+    assert journal == []
+
+
+def test_ctrl_c_ends_what_was_started_and_keeps_what_there_is(
+    tmp_path: Path, journal: Journal
+) -> None:
+    def interrupted(peer: str) -> Outcome:
+        if peer == "b":
+            raise KeyboardInterrupt
+        return Outcome({SPEED.name: 1.0})
+
+    workloads = [FakeWorkload("w", journal, interrupted), FakeWorkload("v", journal)]
+    results = run(tmp_path, peers_of(journal, "a", "b"), workloads)
+    assert results.interrupted
+    assert journal == ["start a", "w a", "start b", "w b", "stop b", "stop a"]
+    assert len(results.workloads[0].peers["a"].samples) == 1
+
+
+class FakeLimit:
+    name = "sendfile"
+    title = "sendfile alone"
+    metric = Metric("mb_per_s", "MB/s", "higher")
+
+    def __init__(self) -> None:
+        self.values = iter([200.0, 220.0])
+
+    def measure(self, directory: Path) -> LimitResult:
+        return LimitResult(next(self.values), {"cpu_s": 0.5})
+
+
+def test_limits_are_measured_once_a_round(tmp_path: Path) -> None:
+    results = empty_results()
+    plan = Plan([], [], [FakeLimit()], tmp_path, rounds=2)
+    Runner(plan, results, QuietProgress(), lambda: FakeWatch(iter(()))).run()
+    assert results.limits[0].samples == [(200.0, {"cpu_s": 0.5}), (220.0, {"cpu_s": 0.5})]
+
+
+def test_a_limit_that_fails_is_named(tmp_path: Path) -> None:
+    results = empty_results()
+    plan = Plan([], [], [FakeLimit()], tmp_path, rounds=3)  # one more than it has values
+    Runner(plan, results, QuietProgress(), lambda: FakeWatch(iter(()))).run()
+    assert results.limits[0].failure is not None
+    assert len(results.limits[0].samples) == 2
+
+
+def test_the_count_of_runs_is_what_is_run(tmp_path: Path, journal: Journal) -> None:
+    workloads = [FakeWorkload("w", journal), FakeWorkload("f", journal, stage=Stage.FRESH)]
+    plan = Plan(peers_of(journal, "a", "b"), workloads, [], tmp_path, rounds=3, warm_ups=1)
+    progress = QuietProgress()
+    Runner(plan, empty_results(), progress, lambda: FakeWatch(iter(()))).run()
+    assert plan.run_count() == len(progress.ends) == 2 * 4 + 2 * 3
