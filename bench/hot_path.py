@@ -31,7 +31,7 @@ from odradek.broker.connection import ClientConnection
 from odradek.broker.node import Broker
 from odradek.protocol import apis, messages
 from odradek.protocol.apis import Api
-from odradek.protocol.framing import frame, read_response_header, request_header
+from odradek.protocol.framing import frame_head, read_response_header, request_header
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams import Seams
 from odradek.seams.entropy import SeededEntropy
@@ -66,9 +66,7 @@ class Case:
     def request(self) -> bytes:
         head = request_header(self.api, self.version, 1, CLIENT_ID)
         body = messages.write_request(self.api.key, self.version, self.values())
-        return b"".join(
-            bytes(part) for part in frame([head, body]) if not isinstance(part, FileSlice)
-        )
+        return frame_head(head, [body])[0] + bytes(body)
 
 
 def _records(count: int, size: int) -> bytes:

@@ -24,7 +24,7 @@ from odradek.broker.receive_buffer import ReceiveBuffer
 from odradek.broker.turnstile import LARGE_BYTES
 from odradek.protocol import apis
 from odradek.protocol.errors import InvalidFrame
-from odradek.protocol.framing import frame, read_request_header, response_header
+from odradek.protocol.framing import frame_head, read_request_header, response_header
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Connection, ConnectionLost
 
@@ -124,13 +124,12 @@ class ClientConnection:
 
     async def _reply(self, route: Route, ctx: RequestContext, values: object) -> None:
         body = route.write(ctx.api.key, ctx.api_version, values)
-        parts: Parts = [body] if isinstance(body, (bytes, bytearray, memoryview)) else body
+        parts: Parts = (body,) if isinstance(body, (bytes, bytearray, memoryview)) else body
         head = response_header(ctx.api, ctx.api_version, ctx.correlation_id)
-        framed = frame([head, *parts])
-        self._unsent.extend(framed)
-        self._unsent_bytes += sum(
-            part.size if isinstance(part, FileSlice) else len(part) for part in framed
-        )
+        head, size_bytes = frame_head(head, parts)
+        self._unsent.append(head)
+        self._unsent.extend(parts)
+        self._unsent_bytes += size_bytes
         if self._unsent_bytes > UNSENT_BYTES_MAX:
             await self.flush()
 
@@ -138,7 +137,8 @@ class ClientConnection:
         if api is not apis.API_VERSIONS:
             raise InvalidFrame(f"{api.title} has no version {version} here")
         answer = unsupported_version_answer(self._broker)
-        self._unsent.extend(frame([response_header(api, 0, correlation_id), answer]))
+        head, _ = frame_head(response_header(api, 0, correlation_id), [answer])
+        self._unsent.extend((head, answer))
         await self.flush()
 
     async def flush(self) -> None:

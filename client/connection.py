@@ -21,7 +21,7 @@ from odradek.client.errors import ClientError, TimedOut, Unreachable, Unsupporte
 from odradek.protocol import messages
 from odradek.protocol.apis import API_VERSIONS, Api
 from odradek.protocol.errors import ErrorCode, InvalidFrame
-from odradek.protocol.framing import frame, read_response_header, request_header
+from odradek.protocol.framing import frame_head, read_response_header, request_header
 from odradek.seams.files import Buffer
 from odradek.seams.network import Address, Connection, ConnectionLost, Network
 
@@ -198,7 +198,8 @@ class BrokerConnection:
                 self._waiters.pop(correlation_id, None)
                 raise self._broken
             try:
-                await self._stream.send(frame([header, *body]))
+                head, _ = frame_head(header, body)
+                await self._stream.send([head, *body])
             except ConnectionLost as lost:
                 self.abort(Unreachable(f"lost the connection to {self.address}: {lost}"))
                 assert self._broken is not None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from struct import Struct
 from uuid import UUID
 
-from odradek.protocol.codec.writing import append_uvarint
+from odradek.protocol.codec.primitives import append_count, append_string, append_uvarint
 from odradek.seams.files import Buffer, FileSlice
 
 Part = Buffer | FileSlice
@@ -20,7 +20,6 @@ FLEXIBLE_VERSION = 12
 TOPIC_ID_VERSION = 13
 NODE_ENDPOINTS_VERSION = 16
 
-_INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _THROTTLE = Struct(">i")
 _THROTTLE_ERROR_SESSION = Struct(">ihi")
@@ -89,13 +88,13 @@ def write_fetch_response(
         out = bytearray(_THROTTLE_ERROR_SESSION.pack(throttle_time_ms, error_code, session_id))
     else:
         out = bytearray(_THROTTLE.pack(throttle_time_ms))
-    _append_count(out, len(topics), flexible)
+    append_count(out, len(topics), flexible)
     for topic in topics:
         if version >= TOPIC_ID_VERSION:
             out += topic.topic_id.bytes if topic.topic_id is not None else _ZERO_UUID
         else:
-            _append_string(out, topic.name, flexible)
-        _append_count(out, len(topic.partitions), flexible)
+            append_string(out, topic.name, flexible)
+        append_count(out, len(topic.partitions), flexible)
         for partition in topic.partitions:
             _append_partition(out, partition, version)
             records = partition.records
@@ -139,7 +138,7 @@ def _append_partition(out: bytearray, partition: FetchedPartition, version: int)
     if aborted is None:
         out += b"\0" if flexible else b"\xff\xff\xff\xff"
     else:
-        _append_count(out, len(aborted), flexible)
+        append_count(out, len(aborted), flexible)
         for producer_id, first_offset in aborted:
             out += _ABORTED.pack(producer_id, first_offset)
             if flexible:
@@ -149,7 +148,7 @@ def _append_partition(out: bytearray, partition: FetchedPartition, version: int)
     size = 0
     for part in partition.records:
         size += part.size if isinstance(part, FileSlice) else len(part)
-    _append_count(out, size, flexible)
+    append_count(out, size, flexible)
 
 
 def _append_partition_tags(out: bytearray, partition: FetchedPartition) -> None:
@@ -181,35 +180,17 @@ _SNAPSHOT = Struct(">bbqib")
 def _node_endpoints_tag(endpoints: Sequence[NodeEndpoint]) -> bytearray:
     """The section of the response's tagged fields, with the endpoints in it (tag 0)."""
     field = bytearray()
-    _append_count(field, len(endpoints), True)
+    append_count(field, len(endpoints), True)
     for endpoint in endpoints:
         field += _INT32.pack(endpoint.node_id)
-        _append_string(field, endpoint.host, True)
+        append_string(field, endpoint.host, True)
         field += _INT32.pack(endpoint.port)
         if endpoint.rack is None:
             field.append(0)
         else:
-            _append_string(field, endpoint.rack, True)
+            append_string(field, endpoint.rack, True)
         field.append(0)
     section = bytearray(b"\1\0")
     append_uvarint(section, len(field))
     section += field
     return section
-
-
-def _append_count(out: bytearray, count: int, flexible: bool) -> None:
-    if not flexible:
-        out += _INT32.pack(count)
-    elif count < 0x7F:
-        out.append(count + 1)
-    else:
-        append_uvarint(out, count + 1)
-
-
-def _append_string(out: bytearray, text: str, flexible: bool) -> None:
-    data = text.encode()
-    if flexible:
-        append_uvarint(out, len(data) + 1)
-    else:
-        out += _INT16.pack(len(data))
-    out += data

@@ -103,12 +103,12 @@ def request_header(api: Api, version: int, correlation_id: int, client_id: str |
     return _FIXED.pack(api.key, version, correlation_id, length) + name + tags
 
 
-def frame(parts: Sequence[Buffer | FileSlice]) -> list[Buffer | FileSlice]:
-    """Put the four-byte size in front; nothing is copied or read."""
-    size = 0
+def frame_head(header: bytes, parts: Sequence[Buffer | FileSlice]) -> tuple[bytes, int]:
+    """What comes before `parts`: the size, and the header. And the bytes of the whole frame."""
+    size = len(header)
     for part in parts:
         size += part.size if isinstance(part, FileSlice) else len(part)
-    return [_SIZE.pack(size), *parts]
+    return _SIZE.pack(size) + header, _SIZE.size + size
 
 
 def read_uvarint(view: Buffer, position: int) -> tuple[int, int]:

@@ -35,3 +35,9 @@ class UnknownLeaderEpoch(KafkaError):
 
 class NotEnoughReplicas(KafkaError):
     code = ErrorCode.not_enough_replicas
+
+
+class RequestTimedOut(KafkaError):
+    """What was asked for may still happen; the client waits no longer."""
+
+    code = ErrorCode.request_timed_out

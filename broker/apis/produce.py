@@ -5,9 +5,9 @@ The records are views into the connection's buffer, valid until this handler ret
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -20,8 +20,10 @@ from odradek.broker.context import RequestContext
 from odradek.broker.dispatch import Route
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
-from odradek.protocol.produce import ProduceRequest, read_produce
+from odradek.protocol.produce import ProduceRequest, ProduceTopic, read_produce
+from odradek.protocol.produce_response import ProducedPartition, write_produce_response
 from odradek.protocol.records.batch import MAGIC, TRANSACTIONAL_MASK
+from odradek.replication.errors import RequestTimedOut
 from odradek.replication.partition.partition import ACKS_ALL, Changed, Partition
 from odradek.storage.errors import InvalidRecord
 from odradek.storage.log.partition_log import PartitionLog
@@ -34,31 +36,20 @@ TURN_SECONDS = 0.003
 
 
 @dataclass(slots=True)
-class Outcome:
-    """One partition's answer."""
+class Outcome(ProducedPartition):
+    """One partition's answer, and what is needed until it can be given."""
 
-    index: int
-    error: KafkaError | None = None
-    base_offset: int = -1
     last_offset: int = -1
-    log_append_time_ms: int = -1
-    log_start_offset: int = -1
     partition: Partition | None = None
+    """Where the batch went; None if it was refused."""
 
-    def as_values(self) -> dict[str, Any]:
-        error = self.error
-        return {
-            "index": self.index,
-            "error_code": ErrorCode.none if error is None else error.code,
-            "base_offset": self.base_offset,
-            "log_append_time": self.log_append_time_ms,
-            "log_start_offset": self.log_start_offset,
-            "record_errors": [
-                {"batch_index": index, "batch_index_error_message": reason}
-                for index, reason in getattr(error, "record_errors", ())
-            ],
-            "error_message": error and (error.message or None),
-        }
+    def fail(self, error: KafkaError) -> Outcome:
+        """The answer is `error`."""
+        self.error_code = error.code
+        self.error_message = error.message or None
+        self.record_errors = getattr(error, "record_errors", ())
+        self.partition = None
+        return self
 
 
 MAGIC_AT = 16
@@ -67,20 +58,16 @@ FLAGS_AT = 22
 """Where it says that it is in a transaction."""
 
 
-class RequestTimedOut(KafkaError):
-    code = ErrorCode.request_timed_out
+Topics = Sequence[tuple[ProduceTopic, list[Outcome]]]
 
 
-Topics = Sequence[tuple[Any, list[Outcome]]]
-
-
-async def produce(request: ProduceRequest, ctx: RequestContext) -> Mapping[str, Any] | None:
+async def produce(request: ProduceRequest, ctx: RequestContext) -> Topics | None:
     """Append every partition's batch, then answer as `acks` says: never (0), now (1), or when the
     in-sync replicas have it (-1)."""
     refused = _refusal(request, ctx)
     if refused is not None:
         topics: Topics = [
-            (topic, [Outcome(index, refused) for index, _ in topic.partitions])
+            (topic, [Outcome(index).fail(refused) for index, _ in topic.partitions])
             for topic in request.topics
         ]
     else:
@@ -99,16 +86,7 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Mapping[str, 
     await _durable(topics, ctx)
     if request.acks == ACKS_ALL:
         await _replicated(topics, request.timeout_ms, ctx)
-    return {
-        "responses": [
-            {
-                "name": topic.name,
-                "topic_id": topic.topic_id,
-                "partition_responses": [outcome.as_values() for outcome in outcomes],
-            }
-            for topic, outcomes in topics
-        ]
-    }
+    return topics
 
 
 def _refusal(request: ProduceRequest, ctx: RequestContext) -> KafkaError | None:
@@ -124,7 +102,7 @@ def _refusal(request: ProduceRequest, ctx: RequestContext) -> KafkaError | None:
 
 
 async def _append_topic(
-    topic: Any, acks: int, verified: Verified | None, ctx: RequestContext
+    topic: ProduceTopic, acks: int, verified: Verified | None, ctx: RequestContext
 ) -> list[Outcome]:
     """One partition after the other. Others get their turn where this takes long: a segment that is
     full costs a few files, and all partitions of a topic may be full at once."""
@@ -140,7 +118,7 @@ async def _append_topic(
 
 
 async def _append(
-    topic: Any,
+    topic: ProduceTopic,
     index: int,
     records: memoryview | None,
     acks: int,
@@ -177,15 +155,15 @@ async def _append(
             guard=guard,
         )
     except KafkaError as error:
-        return Outcome(index, error)
+        return Outcome(index).fail(error)
     return Outcome(
         index,
-        None,
+        ErrorCode.none,
         appended.first_offset,
-        appended.last_offset,
         appended.log_append_time_ms,
         appended.log_start_offset,
-        partition,
+        last_offset=appended.last_offset,
+        partition=partition,
     )
 
 
@@ -208,10 +186,10 @@ def _close_on_error(topics: Topics) -> None:
     """A producer that wants no answer learns of an error by its connection being closed."""
     for topic, outcomes in topics:
         for outcome in outcomes:
-            if outcome.error is not None:
+            if outcome.error_code:
                 raise InvalidFrame(
                     f"a produce with acks=0 to {topic.name or topic.topic_id}-{outcome.index} "
-                    f"failed: {outcome.error.code.name} {outcome.error}"
+                    f"failed: {ErrorCode(outcome.error_code).name}: {outcome.error_message}"
                 )
 
 
@@ -230,7 +208,7 @@ async def _durable(topics: Topics, ctx: RequestContext) -> None:
         try:
             await ctx.broker.logs.flush(log, outcome.last_offset + 1)
         except KafkaError as error:
-            outcome.error = error
+            outcome.fail(error)
 
     async with trio.open_nursery() as nursery:
         for outcome, log in due:
@@ -249,7 +227,7 @@ async def _replicated(topics: Topics, timeout_ms: int, ctx: RequestContext) -> N
                 outcome.partition for outcome in pending if outcome.partition is not None
             )
     for outcome in pending:
-        outcome.error = RequestTimedOut("not all in-sync replicas had it in time")
+        outcome.fail(RequestTimedOut("not all in-sync replicas had it in time"))
 
 
 def _pending(topics: Topics) -> list[Outcome]:
@@ -257,14 +235,14 @@ def _pending(topics: Topics) -> list[Outcome]:
     for _, outcomes in topics:
         for outcome in outcomes:
             partition = outcome.partition
-            if outcome.error is not None or partition is None:
+            if partition is None:
                 continue
             if partition.is_replicated(outcome.last_offset):
                 continue
             try:
                 partition.check_leader()
             except KafkaError as error:
-                outcome.error = error
+                outcome.fail(error)
             else:
                 pending.append(outcome)
     return pending
@@ -274,4 +252,10 @@ def read(key: int, version: int, view: memoryview, offset: int) -> ProduceReques
     return read_produce(view, version, offset)
 
 
-HANDLERS = {apis.PRODUCE: Route(produce, read=read, prompt=True)}
+def write(key: int, version: int, topics: Topics) -> bytearray:
+    return write_produce_response(
+        version, [(topic.name, topic.topic_id, outcomes) for topic, outcomes in topics]
+    )
+
+
+HANDLERS = {apis.PRODUCE: Route(produce, read=read, write=write, prompt=True)}

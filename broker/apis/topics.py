@@ -29,6 +29,7 @@ from odradek.replication.controller.operations import Plan
 from odradek.replication.controller.partitions import MorePartitions, PartitionsResult
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
 from odradek.replication.controller.topics import CreatedTopic, DeletedTopic, NewTopic
+from odradek.replication.errors import RequestTimedOut
 
 T = TypeVar("T")
 Values = dict[str, Any]
@@ -36,10 +37,6 @@ Values = dict[str, Any]
 _DELETION_DISABLED_SINCE = 3
 DERIVED_MAX = 64
 """How many different sets of topic configs are kept described."""
-
-
-class RequestTimedOut(KafkaError):
-    code = ErrorCode.request_timed_out
 
 
 async def in_time(timeout: timedelta, operation: Callable[[], Awaitable[T]]) -> T:

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
+from odradek.protocol.codec.primitives import append_uvarint
 from odradek.protocol.codec.structure import PRIMITIVES, FieldPlan, Structure
 
 Writer = Callable[[bytearray, Any], None]
@@ -168,13 +169,6 @@ def _tags_step(structure: Structure) -> Step | None:
         out += section
 
     return step
-
-
-def append_uvarint(out: bytearray, value: int) -> None:
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
 
 
 def _field_writer(field: FieldPlan, flexible: bool) -> Writer:

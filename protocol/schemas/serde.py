@@ -14,9 +14,10 @@ from importlib import import_module
 from struct import Struct
 from typing import Any, TypeVar, cast
 
+from odradek.protocol.codec.primitives import append_uvarint
 from odradek.protocol.codec.reading import compile_reader
 from odradek.protocol.codec.structure import record_structure
-from odradek.protocol.codec.writing import append_uvarint, compile_writer
+from odradek.protocol.codec.writing import compile_writer
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.framing import read_uvarint
 from odradek.seams.files import Buffer

@@ -18,7 +18,7 @@ import trio
 from odradek.protocol import apis, messages
 from odradek.protocol.apis import API_VERSIONS, METADATA, Api
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.framing import frame, read_request_header, response_header
+from odradek.protocol.framing import frame_head, read_request_header, response_header
 from odradek.seams.network import Address, Connection, ConnectionLost
 from odradek.seams.tcp import TcpNetwork
 
@@ -94,7 +94,7 @@ class ScriptedBroker:
         version = answer.pop("version", asked.version)
         body = messages.write_response(asked.api.key, version, answer)
         header = response_header(asked.api, asked.version, asked.correlation_id)
-        await connection.send(frame([header, body]))
+        await connection.send([frame_head(header, [body])[0], body])
 
     def _read(self, api: Api, version: int, data: memoryview, start: int) -> Any:
         if not api.serves(version):

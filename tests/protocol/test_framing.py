@@ -111,14 +111,14 @@ class NoFile:
 def test_a_frame_counts_slices_without_reading_them() -> None:
     part = FileSlice(NoFile(), 100, 1_000_000)  # type: ignore[arg-type]
     parts: list[bytes | bytearray | memoryview | FileSlice] = [b"abc", memoryview(b"de"), part]
-    framed = framing.frame(parts)
-    assert framed[0] == struct.pack(">i", 1_000_005)
-    assert framed[1:] == parts
+    head, size_bytes = framing.frame_head(b"head", parts)
+    assert head == struct.pack(">i", 1_000_009) + b"head"
+    assert size_bytes == 1_000_013
 
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 2**21, 2**32 - 1])
 def test_unsigned_varints(number: int) -> None:
-    from odradek.protocol.codec.writing import append_uvarint
+    from odradek.protocol.codec.primitives import append_uvarint
 
     out = bytearray()
     append_uvarint(out, number)

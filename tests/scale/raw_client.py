@@ -10,7 +10,7 @@ from typing import Any
 
 from odradek.protocol import messages
 from odradek.protocol.apis import Api
-from odradek.protocol.framing import frame, read_response_header, request_header
+from odradek.protocol.framing import frame_head, read_response_header, request_header
 
 _SIZE = struct.Struct(">i")
 
@@ -26,7 +26,8 @@ class RawClient:
         """One request and its answer."""
         self._correlation_id += 1
         head = request_header(api, version, self._correlation_id, "raw")
-        parts: Iterable[Any] = frame([head, messages.write_request(api.key, version, values)])
+        body = messages.write_request(api.key, version, values)
+        parts: Iterable[Any] = (frame_head(head, [body])[0], body)
         self._socket.sendall(b"".join(parts))
         answer = memoryview(self._receive(_SIZE.unpack(self._receive(_SIZE.size))[0]))
         correlation_id, body = read_response_header(api, version, answer)
