@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from uuid import UUID
 
-from odradek.protocol.codec.reading import uuid_of
+from odradek.protocol.codec.primitives import check_count, read_string, read_uuid
 from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import read_uvarint, skip_tagged_fields
 
@@ -81,18 +81,18 @@ def _read_legacy(body: memoryview, position: int) -> ProduceRequest:
     position += 2
     transactional_id = None
     if length != -1:
-        transactional_id, position = _string(body, position, length, end)
+        transactional_id, position = read_string(body, position, length)
     acks, timeout_ms, topic_count = _ACKS_TIMEOUT_TOPICS.unpack_from(body, position)
     position += 10
-    _check_count(topic_count, 6, end - position)
+    check_count(topic_count, 6, end - position)
     topics = []
     room = MAX_PARTITIONS
     for _ in range(topic_count):
         (length,) = _INT16.unpack_from(body, position)
-        name, position = _string(body, position + 2, length, end)
+        name, position = read_string(body, position + 2, length)
         (count,) = _INT32.unpack_from(body, position)
         position += 4
-        _check_count(count, 8, end - position)
+        check_count(count, 8, end - position)
         room -= count + 1
         if room < 0:
             raise InvalidFrame(f"more than {MAX_PARTITIONS} partitions in a Produce request")
@@ -119,25 +119,22 @@ def _read_flexible(body: memoryview, position: int, by_id: bool) -> ProduceReque
     length, position = read_uvarint(body, position)
     transactional_id = None
     if length:
-        transactional_id, position = _string(body, position, length - 1, end)
+        transactional_id, position = read_string(body, position, length - 1)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
     topic_count, position = read_uvarint(body, position + 6)
-    _check_count(topic_count - 1, 3, end - position)
+    check_count(topic_count - 1, 3, end - position)
     topics = []
     room = MAX_PARTITIONS
     for _ in range(topic_count - 1):
         name = topic_id = None
         if by_id:
-            raw = body[position : position + 16]
+            topic_id = read_uuid(body, position)
             position += 16
-            if position > end:
-                raise IndexError
-            topic_id = uuid_of(bytes(raw))
         else:
             length, position = read_uvarint(body, position)
-            name, position = _string(body, position, length - 1, end)
+            name, position = read_string(body, position, length - 1)
         count, position = read_uvarint(body, position)
-        _check_count(count - 1, 6, end - position)
+        check_count(count - 1, 6, end - position)
         room -= count
         if room < 0:
             raise InvalidFrame(f"more than {MAX_PARTITIONS} partitions in a Produce request")
@@ -158,19 +155,6 @@ def _read_flexible(body: memoryview, position: int, by_id: bool) -> ProduceReque
         topics.append(ProduceTopic(name, topic_id, partitions))
     skip_tagged_fields(body, position)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
-
-
-def _string(body: memoryview, position: int, length: int, end: int) -> tuple[str, int]:
-    after = position + length
-    if length < 0 or after > end:
-        raise InvalidFrame(f"a string of {length} bytes, {end - position} are left")
-    return str(body[position:after], "utf-8"), after
-
-
-def _check_count(count: int, least: int, left: int) -> None:
-    """A count is refused before anything is made for it, if so many cannot be there."""
-    if count < 0 or count * least > left:
-        raise InvalidFrame(f"a count of {count}, {left} bytes are left")
 
 
 def _check_null(size: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from odradek.broker.apis.authorized import TopicDenied, check_topic_called, may_cluster
 from odradek.broker.context import RequestContext
@@ -18,15 +17,13 @@ from odradek.broker.fetch_wait import FetchWait
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.fetch import FetchedPartition, FetchedTopic, write_fetch_response
-from odradek.protocol.messages import field
+from odradek.protocol.fetch_request import TOPIC_ID_VERSION, FetchRequest, read_fetch
 from odradek.replication.controller.acls import AclOperation
 from odradek.replication.errors import NotLeader
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice, WouldBlock
 
-TOPIC_IDS_FROM_VERSION = 13
 READ_COMMITTED = 1
-CONSUMER = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +42,13 @@ class Limits:
     replica_id: int
 
 
-async def fetch(request: Any, ctx: RequestContext) -> Answer:
+async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer:
     """Read every partition of the plan; wait while there is too little and time is left."""
-    uses_topic_ids = ctx.api_version >= TOPIC_IDS_FROM_VERSION
+    uses_topic_ids = ctx.api_version >= TOPIC_ID_VERSION
     try:
         plan = ctx.broker.fetch_sessions.plan(
-            field(request, "session_id", 0),
-            field(request, "session_epoch", -1),
+            request.session_id,
+            request.session_epoch,
             _wanted(request),
             _forgotten(request),
             uses_topic_ids=uses_topic_ids,
@@ -62,7 +59,7 @@ async def fetch(request: Any, ctx: RequestContext) -> Answer:
     limits = _limits(request, ctx)
     found = await _read(plan.wanted, ctx, limits)
     missing = request.min_bytes - _size(found)
-    wait_seconds = request.max_wait.total_seconds()
+    wait_seconds = request.max_wait_ms / 1000
     if missing > 0 and wait_seconds > 0 and found and not _failed(found):
         _let_go(found)
         wait = FetchWait(missing)
@@ -76,37 +73,23 @@ async def fetch(request: Any, ctx: RequestContext) -> Answer:
     )
 
 
-def _wanted(request: Any) -> list[Wanted]:
+def _wanted(request: FetchRequest) -> list[Wanted]:
     return [
-        Wanted(
-            field(topic, "topic", None),
-            field(topic, "topic_id", None),
-            each.partition,
-            each.fetch_offset,
-            each.partition_max_bytes,
-            field(each, "current_leader_epoch", -1),
-            field(each, "last_fetched_epoch", -1),
-            field(each, "log_start_offset", -1),
-        )
-        for topic in request.topics
-        for each in topic.partitions
+        Wanted(name, topic_id, index, offset, max_bytes, epoch, last_fetched, log_start)
+        for name, topic_id, partitions in request.topics
+        for index, epoch, offset, last_fetched, log_start, max_bytes in partitions
     ]
 
 
-def _forgotten(request: Any) -> Iterable[PartitionKey]:
-    for topic in field(request, "forgotten_topics_data", ()):
-        key = field(topic, "topic_id", None) or field(topic, "topic", None)
-        for index in topic.partitions:
-            yield (key, index)
+def _forgotten(request: FetchRequest) -> Iterable[PartitionKey]:
+    for name, topic_id, partitions in request.forgotten:
+        for index in partitions:
+            yield (topic_id or name, index)
 
 
-def _limits(request: Any, ctx: RequestContext) -> Limits:
-    state = field(request, "replica_state", None)
-    replica_id = field(request, "replica_id", CONSUMER) if state is None else state.replica_id
-    max_bytes = min(
-        field(request, "max_bytes", 2**31 - 1), ctx.broker.config.get_int("fetch.max.bytes")
-    )
-    return Limits(max_bytes, field(request, "isolation_level", 0), replica_id)
+def _limits(request: FetchRequest, ctx: RequestContext) -> Limits:
+    max_bytes = min(request.max_bytes, ctx.broker.config.get_int("fetch.max.bytes"))
+    return Limits(max_bytes, request.isolation_level, request.replica_id)
 
 
 @dataclass(slots=True)
@@ -283,6 +266,10 @@ def _let_go(found: Iterable[Read]) -> None:
         part.file.unpin()
 
 
+def read(key: int, version: int, view: memoryview, offset: int) -> FetchRequest:
+    return read_fetch(view, version, offset)
+
+
 def write(key: int, version: int, answer: Answer) -> list[Buffer | FileSlice]:
     """The response, its records still slices of files."""
     topics: dict[object, tuple[Wanted, list[FetchedPartition]]] = {}
@@ -300,4 +287,4 @@ def write(key: int, version: int, answer: Answer) -> list[Buffer | FileSlice]:
     )
 
 
-HANDLERS = {apis.FETCH: Route(fetch, write=write, prompt=True)}
+HANDLERS = {apis.FETCH: Route(fetch, read=read, write=write, prompt=True)}

@@ -167,7 +167,7 @@ async def _append(
     )
 
 
-def _check_allowed(topic: Any, ctx: RequestContext) -> None:
+def _check_allowed(topic: ProduceTopic, ctx: RequestContext) -> None:
     try:
         check_topic_called(ctx, topic.name, topic.topic_id)
     except TopicDenied as denied:

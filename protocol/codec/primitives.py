@@ -1,8 +1,12 @@
-"""What the hand-written messages and the compiled ones write alike: varints, counts and strings."""
+"""What messages read and written by hand have in common with the compiled ones."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
+from uuid import UUID
+
+from odradek.protocol.errors import InvalidFrame
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -36,3 +40,34 @@ def append_string(out: bytearray, text: str | None, flexible: bool) -> None:
     else:
         out += _INT16.pack(len(data))
     out += data
+
+
+def check_count(count: int, least: int, left: int) -> None:
+    """A count is refused before anything is made for it, if so many cannot be there.
+
+    Each item has `least` bytes, `left` are there.
+    """
+    if count < 0 or count * least > left:
+        raise InvalidFrame(f"a count of {count}, {left} bytes are left")
+
+
+def read_string(body: memoryview, position: int, length: int) -> tuple[str, int]:
+    """The string of `length` bytes, and the position after it."""
+    after = position + length
+    if length < 0 or after > len(body):
+        raise InvalidFrame(f"a string of {length} bytes, {len(body) - position} are left")
+    return str(body[position:after], "utf-8"), after
+
+
+def read_uuid(body: memoryview, position: int) -> UUID:
+    """The UUID there. IndexError if it is cut short."""
+    raw = bytes(body[position : position + 16])
+    if len(raw) < 16:
+        raise IndexError
+    return uuid_of(raw)
+
+
+@lru_cache(maxsize=4096)
+def uuid_of(raw: bytes) -> UUID:
+    """Topic ids come again and again, and a UUID takes long to make."""
+    return UUID(bytes=raw)

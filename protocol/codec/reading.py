@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+from odradek.protocol.codec.primitives import uuid_of
 from odradek.protocol.codec.structure import FIXED_SIZES, PRIMITIVES, FieldPlan, Structure
 from odradek.protocol.errors import InvalidFrame, error_code
 from odradek.protocol.framing import read_uvarint
@@ -337,12 +338,6 @@ def _converter(field: FieldPlan) -> Convert | None:
 
 
 _ZERO = bytes(16)
-
-
-@lru_cache(maxsize=4096)
-def uuid_of(raw: bytes) -> UUID:
-    """Topic ids come again and again, and a UUID takes long to make."""
-    return UUID(bytes=raw)
 
 
 def _uuid_or_none(raw: bytes) -> UUID | None:

@@ -1,0 +1,261 @@
+"""Fetch requests, versions 4 to 18, read by hand: every poll of every consumer is one.
+
+As in `produce.py`: positions in local variables, bounds left to `struct` and to indexing, and
+checked by hand where a slice would come out short. Of a partition's tags (KIP-853's directory id,
+KIP-1166's high watermark) nothing is kept: they are for the metadata log's leader.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+from uuid import UUID
+
+from odradek.protocol.codec.primitives import check_count, read_string, read_uuid
+from odradek.protocol.errors import InvalidFrame
+from odradek.protocol.framing import read_uvarint, skip_tagged_fields
+
+MAX_PARTITIONS = 1 << 17
+"""Partitions in one request: what an attacker may make us allocate, far from what anyone needs."""
+
+LOG_START_VERSION = 5
+SESSION_VERSION = 7
+LEADER_EPOCH_VERSION = 9
+RACK_VERSION = 11
+FLEXIBLE_VERSION = 12
+TOPIC_ID_VERSION = 13
+REPLICA_STATE_VERSION = 15
+
+REPLICA_STATE_TAG = 1
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_HEAD_V4 = struct.Struct(">iiiib")
+_HEAD_V7 = struct.Struct(">iiiibii")
+_HEAD_V15 = struct.Struct(">iiibii")
+_PARTITION_V4 = struct.Struct(">iqi")
+_PARTITION_V5 = struct.Struct(">iqqi")
+_PARTITION_V9 = struct.Struct(">iiqqi")
+_PARTITION_V12 = struct.Struct(">iiqiqi")
+
+
+class FetchPartition(NamedTuple):
+    """Epochs and the follower's log start are -1 where they are not told."""
+
+    partition_index: int
+    current_leader_epoch: int
+    offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    max_bytes: int
+
+
+class FetchTopic(NamedTuple):
+    """Named up to version 12, by id from 13 on."""
+
+    name: str | None
+    topic_id: UUID | None
+    partitions: list[FetchPartition]
+
+
+class ForgottenTopic(NamedTuple):
+    name: str | None
+    topic_id: UUID | None
+    partitions: list[int]
+
+
+class FetchRequest:
+    """`replica_id` is -1 for a consumer; the session fields of older versions ask for none."""
+
+    __slots__ = (
+        "forgotten",
+        "isolation_level",
+        "max_bytes",
+        "max_wait_ms",
+        "min_bytes",
+        "replica_id",
+        "session_epoch",
+        "session_id",
+        "topics",
+    )
+
+    def __init__(self) -> None:
+        self.replica_id = -1
+        self.max_wait_ms = 0
+        self.min_bytes = 0
+        self.max_bytes = 0
+        self.isolation_level = 0
+        self.session_id = 0
+        self.session_epoch = -1
+        self.topics: list[FetchTopic] = []
+        self.forgotten: list[ForgottenTopic] = []
+
+
+def read_fetch(body: memoryview, version: int, position: int = 0) -> FetchRequest:
+    """Read the Fetch request at `position`; bytes left over are passed over, as in Kafka.
+
+    Raises InvalidFrame for anything malformed.
+    """
+    try:
+        request = FetchRequest()
+        position = _read_head(request, body, version, position)
+        position = _read_topics(request, body, version, position)
+        if version >= SESSION_VERSION:
+            position = _read_forgotten(request, body, version, position)
+        if version >= RACK_VERSION:
+            position = _skip_rack(body, version, position)
+        if version >= FLEXIBLE_VERSION:
+            _read_tags(request, body, version, position)
+        return request
+    except (struct.error, IndexError):
+        raise InvalidFrame("a Fetch request is cut short") from None
+    except UnicodeDecodeError:
+        raise InvalidFrame("a Fetch request's string is not UTF-8") from None
+
+
+def _read_head(request: FetchRequest, body: memoryview, version: int, position: int) -> int:
+    if version >= REPLICA_STATE_VERSION:
+        (
+            request.max_wait_ms,
+            request.min_bytes,
+            request.max_bytes,
+            request.isolation_level,
+            request.session_id,
+            request.session_epoch,
+        ) = _HEAD_V15.unpack_from(body, position)
+        return position + _HEAD_V15.size
+    if version >= SESSION_VERSION:
+        (
+            request.replica_id,
+            request.max_wait_ms,
+            request.min_bytes,
+            request.max_bytes,
+            request.isolation_level,
+            request.session_id,
+            request.session_epoch,
+        ) = _HEAD_V7.unpack_from(body, position)
+        return position + _HEAD_V7.size
+    (
+        request.replica_id,
+        request.max_wait_ms,
+        request.min_bytes,
+        request.max_bytes,
+        request.isolation_level,
+    ) = _HEAD_V4.unpack_from(body, position)
+    return position + _HEAD_V4.size
+
+
+def _read_topics(request: FetchRequest, body: memoryview, version: int, position: int) -> int:
+    flexible = version >= FLEXIBLE_VERSION
+    end = len(body)
+    count, position = _read_count(body, position, flexible, 3)
+    room = MAX_PARTITIONS
+    for _ in range(count):
+        name, topic_id, position = _read_topic(body, version, position)
+        partition_count, position = _read_count(body, position, flexible, 16)
+        room -= partition_count + 1
+        if room < 0:
+            raise InvalidFrame(f"more than {MAX_PARTITIONS} partitions in a Fetch request")
+        partitions = []
+        for _ in range(partition_count):
+            partition, position = _read_partition(body, version, position)
+            partitions.append(partition)
+            if flexible:
+                position = _skip_tags(body, position)
+        if flexible:
+            position = _skip_tags(body, position)
+        request.topics.append(FetchTopic(name, topic_id, partitions))
+    if position > end:
+        raise IndexError
+    return position
+
+
+def _read_partition(body: memoryview, version: int, position: int) -> tuple[FetchPartition, int]:
+    if version >= FLEXIBLE_VERSION:
+        found = FetchPartition._make(_PARTITION_V12.unpack_from(body, position))
+        return found, position + _PARTITION_V12.size
+    if version >= LEADER_EPOCH_VERSION:
+        index, epoch, offset, start, size = _PARTITION_V9.unpack_from(body, position)
+        return FetchPartition(index, epoch, offset, -1, start, size), position + _PARTITION_V9.size
+    if version >= LOG_START_VERSION:
+        index, offset, start, size = _PARTITION_V5.unpack_from(body, position)
+        return FetchPartition(index, -1, offset, -1, start, size), position + _PARTITION_V5.size
+    index, offset, size = _PARTITION_V4.unpack_from(body, position)
+    return FetchPartition(index, -1, offset, -1, -1, size), position + _PARTITION_V4.size
+
+
+def _read_forgotten(request: FetchRequest, body: memoryview, version: int, position: int) -> int:
+    flexible = version >= FLEXIBLE_VERSION
+    count, position = _read_count(body, position, flexible, 3)
+    room = MAX_PARTITIONS
+    for _ in range(count):
+        name, topic_id, position = _read_topic(body, version, position)
+        partition_count, position = _read_count(body, position, flexible, 4)
+        room -= partition_count + 1
+        if room < 0:
+            raise InvalidFrame(f"more than {MAX_PARTITIONS} forgotten partitions")
+        partitions = [
+            index
+            for (index,) in _INT32.iter_unpack(body[position : position + 4 * partition_count])
+        ]
+        position += 4 * partition_count
+        if flexible:
+            position = _skip_tags(body, position)
+        request.forgotten.append(ForgottenTopic(name, topic_id, partitions))
+    return position
+
+
+def _read_topic(
+    body: memoryview, version: int, position: int
+) -> tuple[str | None, UUID | None, int]:
+    """A topic's name or id, and the position after it."""
+    if version >= TOPIC_ID_VERSION:
+        return None, read_uuid(body, position), position + 16
+    if version >= FLEXIBLE_VERSION:
+        length, position = read_uvarint(body, position)
+        length -= 1
+    else:
+        (length,) = _INT16.unpack_from(body, position)
+        position += 2
+    name, position = read_string(body, position, length)
+    return name, None, position
+
+
+def _read_count(body: memoryview, position: int, flexible: bool, least: int) -> tuple[int, int]:
+    """How many items follow, each of `least` bytes at least."""
+    if flexible:
+        count, position = read_uvarint(body, position)
+        count -= 1
+    else:
+        (count,) = _INT32.unpack_from(body, position)
+        position += 4
+    check_count(count, least, len(body) - position)
+    return count, position
+
+
+def _skip_tags(body: memoryview, position: int) -> int:
+    return position + 1 if body[position] == 0 else skip_tagged_fields(body, position)
+
+
+def _skip_rack(body: memoryview, version: int, position: int) -> int:
+    if version >= FLEXIBLE_VERSION:
+        length, position = read_uvarint(body, position)
+        length -= 1
+    else:
+        (length,) = _INT16.unpack_from(body, position)
+        position += 2
+    _, position = read_string(body, position, length)
+    return position
+
+
+def _read_tags(request: FetchRequest, body: memoryview, version: int, position: int) -> None:
+    """Of the request's tags, who fetches: a follower says so there from version 15 on."""
+    count, position = read_uvarint(body, position)
+    for _ in range(count):
+        tag, position = read_uvarint(body, position)
+        size, position = read_uvarint(body, position)
+        if position + size > len(body):
+            raise IndexError
+        if tag == REPLICA_STATE_TAG and version >= REPLICA_STATE_VERSION:
+            (request.replica_id,) = _INT32.unpack_from(body, position)
+        position += size
