@@ -12,10 +12,15 @@ from odradek.broker.cli.errors import CommandFailed, WrongUsage
 EXTRA = "pip install 'odradek[bench]'"
 
 DESCRIPTION = """\
-Measure brokers side by side: medians with their range, every sample kept.
+Measure brokers side by side: real workloads over real sockets, peers in turns, medians with their
+range, every sample kept.
 """
 EPILOG = """\
 examples:
+  odradek bench list
+  odradek bench run                                     # everything, against every peer that can be had
+  odradek bench run --peers odradek,kafka --workloads 'latency*' --rounds 3 --out new.json
+  odradek bench run --bootstrap broker.example:9092 --workloads 'topics*'
   odradek bench report new.json --html report.html
   odradek bench compare old.json new.json
   odradek bench instructions
@@ -52,6 +57,44 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--peers", metavar="NAME,…", type=_names, help="which brokers (default: those list stars)"
+    )
+    parser.add_argument(
+        "--workloads",
+        metavar="PATTERN",
+        nargs="+",
+        help="which workloads, by name or shell pattern (default: those that list stars)",
+    )
+    parser.add_argument(
+        "--rounds", metavar="N", type=int, default=5, help="runs of each that count (default: 5)"
+    )
+    parser.add_argument(
+        "--warm-ups",
+        metavar="N",
+        type=int,
+        default=1,
+        help="rounds before them that don't, so that a JVM may compile (default: 1)",
+    )
+    parser.add_argument(
+        "--bootstrap", metavar="HOST:PORT", help="measure the broker that runs there, nothing else"
+    )
+    parser.add_argument(
+        "--directory", metavar="DIR", help="where the brokers' data lies (default: a temporary one)"
+    )
+    parser.add_argument("--out", metavar="FILE", help="results as JSON, with every sample")
+    parser.add_argument("--report", metavar="FILE", help="results as a page with plots")
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", metavar="RESULTS.json")
     parser.add_argument("--html", metavar="FILE", help="write a page with plots")
@@ -85,6 +128,8 @@ def _instructions_arguments(parser: argparse.ArgumentParser) -> None:
 
 # name -> (the line of help, its arguments); the module of the same name does the work
 COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
+    "run": ("measure, and say what was found", _run_arguments),
+    "list": ("show the workloads and the peers", _list_arguments),
     "report": ("results as tables, or as a page with plots", _report_arguments),
     "compare": ("two results against each other: what got worse", _compare_arguments),
     "instructions": (

@@ -1,8 +1,8 @@
 /* odradek-load: the load that the bench puts on a broker.
  *
  * It exists because a client in Python tops out before the broker does. Each subcommand is one file:
- * produce.c and consume.c drive librdkafka, requests.c writes prebuilt request bytes to plain
- * sockets. support.c has what they share.
+ * produce.c, consume.c and latency.c drive librdkafka, requests.c writes prebuilt request bytes to
+ * plain sockets. support.c has what they share.
  *
  * On stdout: the line {"event": "begin"} when the measured part starts, so that whoever watches the
  * broker's CPU knows when to look, and one JSON object when it is over. Failures are one line on
@@ -28,6 +28,8 @@ struct options {
     int depth;                /* requests: how many are on their way on each connection */
     double seconds;           /* the measured part ends after this long, finished or not */
     double warm_up;           /* seconds of the same load before the measured part */
+    double rate;              /* latency: records a second */
+    const char *output_file;  /* latency: what each record took */
     const char *properties[MAX_PROPERTIES]; /* librdkafka's, as "key=value" */
     int property_count;
 };
@@ -35,6 +37,7 @@ struct options {
 int run_produce(const struct options *options);
 int run_consume(const struct options *options);
 int run_requests(const struct options *options);
+int run_latency(const struct options *options);
 
 /* What this process used between usage_begin and usage_end. `busiest` is the share of a core that
  * its busiest thread used: near 1, that thread is what limits the rate. */

@@ -14,6 +14,9 @@ static const char USAGE[] =
     "                             [--seconds S] [-X KEY=VALUE]...\n"
     "       odradek-load requests --bootstrap HOST:PORT --request FILE [--connections N]\n"
     "                             [--depth N] [--seconds S] [--warm-up S]\n"
+    "       odradek-load latency  --bootstrap HOST:PORT --topic T --rate N --output FILE\n"
+    "                             [--size BYTES] [--partitions N] [--seconds S] [--warm-up S]\n"
+    "                             [-X KEY=VALUE]...\n"
     "       odradek-load version\n";
 
 static const struct option LONG_OPTIONS[] = {
@@ -22,6 +25,7 @@ static const struct option LONG_OPTIONS[] = {
     {"size", required_argument, NULL, 's'},        {"partitions", required_argument, NULL, 'p'},
     {"connections", required_argument, NULL, 'c'}, {"depth", required_argument, NULL, 'd'},
     {"seconds", required_argument, NULL, 'T'},     {"warm-up", required_argument, NULL, 'w'},
+    {"rate", required_argument, NULL, 'a'},        {"output", required_argument, NULL, 'o'},
     {NULL, 0, NULL, 0},
 };
 
@@ -40,6 +44,8 @@ static void parse(int count, char **words, struct options *options)
         case 'd': options->depth = atoi(optarg); break;
         case 'T': options->seconds = atof(optarg); break;
         case 'w': options->warm_up = atof(optarg); break;
+        case 'a': options->rate = atof(optarg); break;
+        case 'o': options->output_file = optarg; break;
         case 'X':
             if (options->property_count == MAX_PROPERTIES)
                 die("more than %d properties", MAX_PROPERTIES);
@@ -70,6 +76,9 @@ int main(int count, char **words)
         result = run_consume(&options);
     else if (options.bootstrap && options.request_file && !strcmp(command, "requests"))
         result = run_requests(&options);
+    else if (options.bootstrap && options.topic && options.output_file && options.rate > 0 &&
+             !strcmp(command, "latency"))
+        result = run_latency(&options);
     else
         fputs(USAGE, stderr);
     fflush(stdout);

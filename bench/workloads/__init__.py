@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odradek.bench.model import Workload
-from odradek.bench.workloads import throughput
+from odradek.bench.workloads import beside, groups, latency, throughput, topics
 
-WORKLOADS: Sequence[Workload] = (*throughput.WORKLOADS,)
+WORKLOADS: Sequence[Workload] = (
+    *throughput.WORKLOADS,
+    *latency.WORKLOADS,
+    *beside.WORKLOADS,
+    *topics.WORKLOADS,
+    *groups.WORKLOADS,
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from odradek.bench.cli.main import COMMANDS
-from odradek.bench.results_file import save
+from odradek.bench.peers import PEERS
+from odradek.bench.results_file import load, save
+from odradek.bench.workloads import WORKLOADS, topics
 from odradek.broker.cli.main import main
+from odradek.testing import Broker
 from tests.bench.test_results_file import full_results
 
 
@@ -118,3 +122,51 @@ def test_results_are_shown_and_drawn(
     page = tmp_path / "page.html"
     assert main(["bench", "report", old, "--html", str(page)]) == 0
     assert page.read_text().startswith("<!doctype html>")
+
+
+def test_a_broker_that_runs_is_measured_by_its_address(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "TOPICS", 20)
+    found = tmp_path / "found.json"
+    with Broker() as broker:
+        words = ["--bootstrap", broker.bootstrap, "--workloads", "topics-one*", "group-*-ever"]
+        code = main(["bench", "run", *words, "--rounds", "2", "--out", str(found)])
+    out, _ = capsys.readouterr()
+    assert code == 0
+    results = load(found)
+    assert [len(w.peers["given"].counted) for w in results.workloads] == [0, 2]
+    assert "topics-one-by-one: create" in out
+    assert "group-assignment-ever on given was left out: the bench did not start this" in out
+
+
+def test_nobody_at_an_address_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["--bootstrap", "127.0.0.1:1", "--workloads", "topics-at-once", "--rounds", "1"]
+    assert main(["bench", "run", *words]) == 1
+    assert "given could not be had: nobody answers at 127.0.0.1:1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--peers", "kafak"], "no peer 'kafak'; there are odradek, kafka"),
+        (["--workloads", "laten"], "no workload is like 'laten'"),
+        (["--rounds", "0"], "--rounds is 1 or more"),
+        (["--bootstrap", "127.0.0.1:1", "--peers", "kafka"], "no --peers beside it"),
+        (["--bootstrap", "somewhere"], "--bootstrap takes HOST:PORT"),
+    ],
+)
+def test_what_can_not_be_run_is_wrong_usage(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "run", *words]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_what_can_be_run_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "list"]) == 0
+    out = capsys.readouterr().out
+    assert all(workload.name in out for workload in WORKLOADS)
+    assert all(peer in out for peer in PEERS)
+    assert main(["bench", "list", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["workloads"]) == len(WORKLOADS)

@@ -1,0 +1,50 @@
+"""`odradek bench list`: what can be measured, on whom, and against which limits."""
+
+from __future__ import annotations
+
+import argparse
+
+from odradek.bench.peers import PEERS
+from odradek.bench.workloads import WORKLOADS
+from odradek.broker.cli.output import print_json, print_lines, print_table
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.json:
+        print_json(
+            {
+                "workloads": [
+                    {
+                        "name": each.name,
+                        "title": each.title,
+                        "default": each.default,
+                        "parameters": dict(each.parameters),
+                        "metrics": [metric.name for metric in each.metrics],
+                    }
+                    for each in WORKLOADS
+                ],
+                "peers": [
+                    {"name": each.name, "title": each.title, "default": each.default}
+                    for each in PEERS.values()
+                ],
+            }
+        )
+        return 0
+    print_table(
+        ["WORKLOAD", "", "WHAT", "METRICS"],
+        [
+            (each.name, _star(each.default), each.title, ", ".join(m.name for m in each.metrics))
+            for each in WORKLOADS
+        ],
+    )
+    print_lines([""])
+    print_table(
+        ["PEER", "", "WHAT"],
+        [(each.name, _star(each.default), each.title) for each in PEERS.values()],
+    )
+    print_lines(["", "* by default"])
+    return 0
+
+
+def _star(is_default: bool) -> str:
+    return "*" if is_default else " "

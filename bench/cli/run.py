@@ -1,0 +1,116 @@
+"""`odradek bench run`: exit code 1 where a workload failed or a peer that was asked for is missing."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from odradek.bench import machine
+from odradek.bench.choice import NotKnown, choose_peers, choose_workloads
+from odradek.bench.load import LoadUnavailable, librdkafka_version
+from odradek.bench.model import Peer
+from odradek.bench.peers import PEERS
+from odradek.bench.peers.given import GivenAddress
+from odradek.bench.progress import TerminalProgress
+from odradek.bench.results_file import Results, save
+from odradek.bench.runner import Plan, Runner
+from odradek.bench.summary import remarks
+from odradek.bench.workloads import WORKLOADS
+from odradek.broker.cli.errors import WrongUsage
+from odradek.broker.cli.output import print_lines
+
+INTERRUPTED = 130
+
+
+def run(args: argparse.Namespace) -> int:
+    peers = _peers(args)
+    try:
+        workloads = choose_workloads(WORKLOADS, args.workloads)
+    except NotKnown as reason:
+        raise WrongUsage(str(reason)) from None
+    if args.rounds < 1 or args.warm_ups < 0:
+        raise WrongUsage("--rounds is 1 or more, --warm-ups 0 or more")
+    if args.report is not None:
+        import odradek.bench.report  # noqa: F401 - that its libraries lack is said now, not in an hour
+
+    with (
+        tempfile.TemporaryDirectory(dir=args.directory, prefix="odradek-bench-") as directory,
+        _like_ctrl_c(signal.SIGTERM),
+    ):
+        plan = Plan(
+            peers, workloads, [], Path(directory), rounds=args.rounds, warm_ups=args.warm_ups
+        )
+        results = _empty_results(plan)
+        progress = TerminalProgress(sys.stdout, sys.stderr, plan.run_count())
+        Runner(plan, results, progress, machine.Watch, settle=machine.settle).run()
+        progress.clear()
+    return _end(args, results)
+
+
+def _peers(args: argparse.Namespace) -> Sequence[Peer]:
+    if args.bootstrap is not None:
+        if args.peers is not None:
+            raise WrongUsage("--bootstrap measures what runs there: no --peers beside it")
+        host, _, port = args.bootstrap.split(",")[0].rpartition(":")
+        if not host or not port.isdecimal():
+            raise WrongUsage(f"--bootstrap takes HOST:PORT, not {args.bootstrap!r}")
+        return [GivenAddress(args.bootstrap)]
+    try:
+        return choose_peers(PEERS, args.peers)
+    except NotKnown as reason:
+        raise WrongUsage(str(reason)) from None
+
+
+def _empty_results(plan: Plan) -> Results:
+    results = Results(
+        version=version("odradek"),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=machine.describe(),
+        settings={
+            "rounds": plan.rounds,
+            "warm_ups": plan.warm_ups,
+            "others_cores_max": plan.others_cores_max,
+        },
+    )
+    try:
+        results.settings = {**results.settings, "client": librdkafka_version()}
+    except LoadUnavailable as reason:  # the workloads that need it will fail, by name
+        results.remarks.append(str(reason))
+    return results
+
+
+@contextmanager
+def _like_ctrl_c(signum: int) -> Iterator[None]:
+    """What was started is ended and what was measured is written, also when we are told to go."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signum, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signum, before)
+
+
+def _end(args: argparse.Namespace, results: Results) -> int:
+    """Write what was asked for; the exit code."""
+    print_lines(f"! {line}" for line in remarks(results))
+    if args.out is not None:
+        save(results, Path(args.out))
+    if args.report is not None:
+        from odradek.bench.report import page
+
+        Path(args.report).write_text(page(results), encoding="utf-8")
+    if results.interrupted:
+        return INTERRUPTED
+    asked = args.peers is not None or args.bootstrap is not None
+    missing = asked and any(each.unavailable for each in results.peers)
+    return 1 if results.has_failures() or missing else 0

@@ -1,0 +1,213 @@
+/* latency: records at a fixed rate, each timed from when it was meant to be sent to its arrival.
+ *
+ * A record carries the moment at which it was due, not the one at which it was sent: where the
+ * producer is held up, the records it could not send meanwhile are late and count as late (no
+ * coordinated omission). How late the producer itself came is written down too, so that a reader can
+ * tell the client's share from the broker's.
+ *
+ * The output file gets the latencies of all records and then their latenesses, in nanoseconds, as
+ * 64-bit integers of this machine; a record that never came has latency 0.
+ */
+#include "load.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#define WARM_UP_PAUSE_NS 2000000LL
+#define FIRST_RECORD_SECONDS 20
+#define LAST_RECORDS_SECONDS 10
+#define A_SECOND 1000000000LL
+
+/* What a record begins with; in a warm-up record `due_ns` is 0. */
+struct stamp {
+    int64_t due_ns;
+    int64_t number;
+};
+
+static const struct options *options;
+static long record_count;
+static int64_t *latency_ns, *lateness_ns;
+static atomic_long received, acknowledged, refused;
+static atomic_int first_came, stopping;
+static char first_error[256];
+
+static void sleep_until(long long moment_ns)
+{
+    struct timespec moment = {moment_ns / A_SECOND, moment_ns % A_SECOND};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &moment, NULL) == EINTR)
+        ;
+}
+
+static rd_kafka_t *new_client(rd_kafka_type_t type, rd_kafka_conf_t *conf)
+{
+    char error[256];
+    rd_kafka_t *client = rd_kafka_new(type, conf, error, sizeof error);
+    if (!client)
+        die("%s", error);
+    return client;
+}
+
+/* The consumer: reads every partition from its beginning */
+
+static rd_kafka_t *open_consumer(void)
+{
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    set_conf(conf, "bootstrap.servers", options->bootstrap);
+    set_conf(conf, "group.id", "odradek-load"); /* librdkafka wants one; nothing is committed */
+    set_conf(conf, "enable.auto.commit", "false");
+    set_conf(conf, "fetch.min.bytes", "1");
+    set_conf(conf, "socket.nagle.disable", "true");
+    rd_kafka_t *consumer = new_client(RD_KAFKA_CONSUMER, conf);
+    rd_kafka_poll_set_consumer(consumer);
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(options->partitions);
+    for (int partition = 0; partition < options->partitions; partition++)
+        rd_kafka_topic_partition_list_add(list, options->topic, partition)->offset =
+            RD_KAFKA_OFFSET_BEGINNING;
+    rd_kafka_assign(consumer, list);
+    rd_kafka_topic_partition_list_destroy(list);
+    return consumer;
+}
+
+static void arrived(const rd_kafka_message_t *message, long long at_ns)
+{
+    struct stamp stamp;
+    if (message->err || message->len < sizeof stamp)
+        return;
+    memcpy(&stamp, message->payload, sizeof stamp);
+    if (!stamp.due_ns) {
+        first_came = 1;
+    } else if (stamp.number < record_count && !latency_ns[stamp.number]) {
+        latency_ns[stamp.number] = at_ns - stamp.due_ns;
+        received++;
+    }
+}
+
+static void *consume(void *consumer)
+{
+    while (!stopping) {
+        rd_kafka_message_t *message = rd_kafka_consumer_poll(consumer, 100);
+        if (!message)
+            continue;
+        arrived(message, now_ns());
+        rd_kafka_message_destroy(message);
+    }
+    return NULL;
+}
+
+/* The producer */
+
+static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *message, void *opaque)
+{
+    (void)producer;
+    (void)opaque;
+    if (!message->err)
+        acknowledged++;
+    else if (!refused++)
+        snprintf(first_error, sizeof first_error, "%s", rd_kafka_err2str(message->err));
+}
+
+static rd_kafka_t *open_producer(void)
+{
+    rd_kafka_conf_t *conf = new_conf(options);
+    set_conf(conf, "linger.ms", "0");
+    set_conf(conf, "socket.nagle.disable", "true");
+    rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
+    return new_client(RD_KAFKA_PRODUCER, conf);
+}
+
+static void send_record(rd_kafka_topic_t *topic, char *record, struct stamp stamp)
+{
+    memcpy(record, &stamp, sizeof stamp);
+    if (rd_kafka_produce(topic, (int32_t)(stamp.number % options->partitions), RD_KAFKA_MSG_F_COPY,
+                         record, options->size, NULL, 0, NULL))
+        die("a record can't be sent: %s", rd_kafka_err2str(rd_kafka_last_error()));
+}
+
+/* Until records come through, and for `warm_up` seconds more: connections, the partitions' state
+ * and the code on both sides are there. */
+static void warm_up(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *record)
+{
+    struct stamp stamp = {0, 0};
+    long long end = now_ns() + FIRST_RECORD_SECONDS * A_SECOND;
+    for (; !first_came; stamp.number++) {
+        if (now_ns() > end)
+            die("no record came through in %d s %s", FIRST_RECORD_SECONDS, first_error);
+        send_record(topic, record, stamp);
+        rd_kafka_poll(producer, 100);
+    }
+    end = now_ns() + (long long)(options->warm_up * A_SECOND);
+    for (; now_ns() < end; stamp.number++) {
+        send_record(topic, record, stamp);
+        rd_kafka_poll(producer, 0);
+        sleep_until(now_ns() + WARM_UP_PAUSE_NS);
+    }
+    rd_kafka_flush(producer, LAST_RECORDS_SECONDS * 1000);
+    acknowledged = refused = 0;
+}
+
+static void send_at_rate(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *record)
+{
+    long long began = now_ns() + A_SECOND / 100;
+    for (long i = 0; i < record_count; i++) {
+        long long due = began + (long long)((double)i * A_SECOND / options->rate);
+        sleep_until(due);
+        lateness_ns[i] = now_ns() - due;
+        send_record(topic, record, (struct stamp){due, i});
+        rd_kafka_poll(producer, 0);
+    }
+    rd_kafka_flush(producer, LAST_RECORDS_SECONDS * 1000);
+    long long end = now_ns() + LAST_RECORDS_SECONDS * A_SECOND;
+    while (received < acknowledged && now_ns() < end)
+        sleep_until(now_ns() + A_SECOND / 100);
+}
+
+static void write_output(void)
+{
+    size_t count = (size_t)record_count;
+    FILE *file = fopen(options->output_file, "wb");
+    if (!file || fwrite(latency_ns, sizeof *latency_ns, count, file) != count ||
+        fwrite(lateness_ns, sizeof *lateness_ns, count, file) != count || fclose(file))
+        die("%s: %s", options->output_file, strerror(errno));
+}
+
+int run_latency(const struct options *given)
+{
+    pthread_t consuming;
+    struct usage usage;
+    options = given;
+    record_count = (long)(options->rate * options->seconds);
+    if (record_count < 1 || options->size < sizeof(struct stamp))
+        die("at least one record, of at least %zu bytes", sizeof(struct stamp));
+    prctl(PR_SET_TIMERSLACK, 1); /* ns: sleeps end when they are to */
+    latency_ns = calloc((size_t)record_count, sizeof *latency_ns);
+    lateness_ns = calloc((size_t)record_count, sizeof *lateness_ns);
+    char *record = calloc(1, options->size);
+    if (!latency_ns || !lateness_ns || !record)
+        die("no memory for %ld records", record_count);
+
+    rd_kafka_t *consumer = open_consumer();
+    pthread_create(&consuming, NULL, consume, consumer);
+    rd_kafka_t *producer = open_producer();
+    rd_kafka_topic_t *topic = rd_kafka_topic_new(producer, options->topic, NULL);
+    warm_up(producer, topic, record);
+    usage_begin(&usage);
+    send_at_rate(producer, topic, record);
+    usage_end(&usage);
+    stopping = 1;
+    pthread_join(consuming, NULL);
+    write_output();
+
+    printf("{\"sent\": %ld, \"acknowledged\": %ld, \"refused\": %ld, \"received\": %ld, "
+           "\"error\": \"%s\"",
+           record_count, acknowledged, refused, received, first_error);
+    usage_print(&usage);
+    puts("}");
+    return 0;
+}

@@ -1,0 +1,212 @@
+"""Members of a classic consumer group, as bare as they can be: join, sync, beat.
+
+Many sockets in one loop. A member that has its assignment beats every `BEAT_S` until all are settled,
+so that what is timed is the coordinator, not an interval that a real client would wait. The leader
+gives each member the partition of its own number, which says nothing about assignors and everything
+about the rounds that the group takes.
+"""
+
+from __future__ import annotations
+
+import enum
+import selectors
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from odradek.bench.model import WorkloadFailed
+from odradek.bench.wire import Wire, must_be_none
+from odradek.client.assignors import RANGE, write_assignment, write_subscription
+from odradek.client.consumer import TopicPartition
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+
+BEAT_S = 0.005
+RETRY_S = 0.005
+SESSION_MS = 30_000
+REBALANCE_MS = 60_000
+PATIENCE_S = 90.0
+
+_COMING = frozenset(
+    (
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+    )
+)
+_AGAIN = frozenset(
+    (ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation, ErrorCode.unknown_member_id)
+)
+
+
+_NUMBER = struct.Struct(">i")
+
+
+class _State(enum.Enum):
+    JOINING = enum.auto()
+    SYNCING = enum.auto()
+    BEATING = enum.auto()
+    """A heartbeat is under way."""
+    RESTING = enum.auto()
+    """Assigned; the next heartbeat is due at `due`."""
+
+
+class Member:
+    """One member on a connection of its own, driven by its answers."""
+
+    def __init__(self, address: tuple[str, int], group: str, topic: str) -> None:
+        self.wire = Wire(address)
+        self.due = 0.0
+        self.generation = -1
+        self.members = 0
+        """How many the group had in this generation; only its leader knows."""
+        self.state = _State.RESTING
+        self.assigned = False
+        self._group = group
+        self._topic = topic
+        self._member_id = ""
+        self._joins = 0
+
+    def join(self) -> None:
+        """Ask to be in the next generation. What a member wants is new each time, so that any
+        member's asking begins a rebalance."""
+        self.state, self.assigned = _State.JOINING, False
+        self._send(
+            apis.JOIN_GROUP,
+            {
+                "session_timeout": SESSION_MS,
+                "rebalance_timeout": REBALANCE_MS,
+                "protocols": [{"name": RANGE, "metadata": self._subscription()}],
+                "reason": "",
+            },
+        )
+
+    def _subscription(self) -> bytes:
+        self._joins += 1
+        without_data = write_subscription([self._topic])[: -_NUMBER.size]
+        return without_data + _NUMBER.pack(_NUMBER.size) + _NUMBER.pack(self._joins)
+
+    def beat(self) -> None:
+        self.state = _State.BEATING
+        self._send(apis.HEARTBEAT, {"generation_id": self.generation})
+
+    def leave(self) -> None:
+        """Leave for good, and wait for the answer."""
+        if self._member_id:
+            who = {"member_id": self._member_id, "group_instance_id": None, "reason": None}
+            values = {"group_id": self._group, "member_id": self._member_id, "members": [who]}
+            self.wire.ask(apis.LEAVE_GROUP, values)
+        self.wire.close()
+
+    def answered(self, now: float) -> None:
+        """Read the answer that is there, and do what follows from it."""
+        answer = self.wire.receive()
+        if self.state is _State.JOINING:
+            self._joined(answer)
+        elif self.state is _State.SYNCING:
+            self._synced(answer, now)
+        elif answer.error_code in _AGAIN:
+            self.join()
+        else:
+            must_be_none(answer.error_code, "a heartbeat")
+            self.state, self.due = _State.RESTING, now + BEAT_S
+
+    def _joined(self, answer: Any) -> None:
+        if answer.error_code == ErrorCode.member_id_required:  # KIP-394: come again with it
+            self._member_id = answer.member_id
+            self.join()
+            return
+        must_be_none(answer.error_code, "joining")
+        self._member_id, self.generation = answer.member_id, answer.generation_id
+        leads = answer.leader == answer.member_id
+        self.members = len(answer.members) if leads else 0
+        self.state = _State.SYNCING
+        self._send(
+            apis.SYNC_GROUP,
+            {
+                "generation_id": self.generation,
+                "protocol_name": RANGE,
+                "assignments": self._assign(answer.members) if leads else [],
+            },
+        )
+
+    def _assign(self, members: Sequence[Any]) -> list[Mapping[str, Any]]:
+        return [
+            {
+                "member_id": row.member_id,
+                "assignment": write_assignment([TopicPartition(self._topic, index)]),
+            }
+            for index, row in enumerate(members)
+        ]
+
+    def _synced(self, answer: Any, now: float) -> None:
+        if answer.error_code in _AGAIN:
+            self.join()
+            return
+        must_be_none(answer.error_code, "the assignment")
+        if not answer.assignment:
+            raise WorkloadFailed("a member got an empty assignment")
+        self.assigned = True
+        self.state, self.due = _State.RESTING, now + BEAT_S
+
+    def _send(self, api: apis.Api, values: Mapping[str, Any]) -> None:
+        who = {
+            "group_id": self._group,
+            "member_id": self._member_id,
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+        }
+        known = {k: v for k, v in who.items() if k != "protocol_type" or api is not apis.HEARTBEAT}
+        self.wire.send(api, {**known, **values})
+
+
+def settled(members: Sequence[Member]) -> bool:
+    """Whether all have an assignment of one generation, and the group is them and nobody else."""
+    return (
+        all(member.assigned for member in members)
+        and len({member.generation for member in members}) == 1
+        and sum(member.members for member in members) == len(members)
+    )
+
+
+def drive(
+    members: Sequence[Member], done: Callable[[Sequence[Member]], bool], *, beating: bool = True
+) -> None:
+    """Let the members talk until `done`. WorkloadFailed if that takes more than `PATIENCE_S`."""
+    end = time.perf_counter() + PATIENCE_S
+    with selectors.DefaultSelector() as selector:
+        for member in members:
+            selector.register(member.wire.socket, selectors.EVENT_READ, member)
+        while not done(members):
+            now = time.perf_counter()
+            if now > end:
+                raise WorkloadFailed(f"the group was not settled after {PATIENCE_S:g} s")
+            wake = end
+            for member in members if beating else ():
+                if member.state is _State.RESTING:
+                    if member.due <= now:
+                        member.beat()
+                    else:
+                        wake = min(wake, member.due)
+            for key, _ in selector.select(wake - now):
+                key.data.answered(time.perf_counter())
+
+
+def quiet(members: Sequence[Member]) -> None:
+    """Take the answers to heartbeats that are still under way."""
+    drive(members, lambda each: all(m.state is _State.RESTING for m in each), beating=False)
+
+
+def find_coordinator(wire: Wire, group: str) -> None:
+    """Ask until there is one. WorkloadFailed for an error that no waiting mends."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        keys = {"key": group, "coordinator_keys": [group], "key_type": 0}
+        answer = wire.ask(apis.FIND_COORDINATOR, keys)
+        rows = getattr(answer, "coordinators", None)
+        code = rows[0].error_code if rows else answer.error_code
+        if code not in _COMING or time.monotonic() > end:
+            must_be_none(code, "finding the coordinator")
+            return
+        time.sleep(RETRY_S)

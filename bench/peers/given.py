@@ -1,0 +1,44 @@
+"""A broker that runs already, wherever that is: only its address is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from odradek.bench.model import Feature, PeerUnavailable, Target
+from odradek.bench.peers.process import answers_metadata
+from odradek.bench.peers.topics import AdminTopics
+
+ANSWER_S = 5.0
+NOT_OURS = "the bench did not start this broker"
+
+
+class GivenAddress:
+    """What `--bootstrap` names. Its process can't be looked at, nor killed, nor be had fresh."""
+
+    name = "given"
+    default = False
+    lacks: Mapping[Feature, str] = {Feature.PROCESS: NOT_OURS, Feature.RESTART: NOT_OURS}
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.title = bootstrap
+
+    def obtain(self) -> None:
+        """Raises PeerUnavailable if nobody answers."""
+        if not answers_metadata(self._target().address, ANSWER_S):
+            raise PeerUnavailable(f"nobody answers at {self.bootstrap}")
+
+    def version(self) -> str:
+        return "unknown"
+
+    def settings(self) -> Mapping[str, str]:
+        return {}
+
+    @contextmanager
+    def start(self, directory: Path) -> Iterator[Target]:
+        yield self._target()
+
+    def _target(self) -> Target:
+        return Target(self.name, self.bootstrap, AdminTopics(self.bootstrap))

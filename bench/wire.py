@@ -1,0 +1,91 @@
+"""Requests over a plain socket, so that what is timed is the broker and not a client's manners.
+
+Real clients pause, retry and refresh on timers of their own, which would be most of what an
+assignment or a topic takes. A `Wire` writes a request and blocks for its answer; encoding costs some
+tens of microseconds, the same for every broker.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from odradek.bench.model import WorkloadFailed
+from odradek.protocol import apis, messages
+from odradek.protocol.apis import Api
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.framing import frame_head, read_response_header, request_header
+
+CLIENT_ID = "odradek-bench"
+PATIENCE_S = 120.0
+_SIZE = struct.Struct(">i")
+
+
+class Wire:
+    """One connection; a request at a time by `ask`, or `send` and `receive` by hand."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.socket = socket.create_connection(address, timeout=PATIENCE_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._under_way: tuple[Api, int] | None = None
+        answer = self._exchange(apis.API_VERSIONS, 0, {})
+        self._highest = {row.api_key: row.max_version for row in answer.api_keys}
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def version(self, api: Api) -> int:
+        """The newest version that both sides have. WorkloadFailed if the broker lacks the API."""
+        highest: int = self._highest.get(api.key, -1)
+        if highest < api.min_version:
+            raise WorkloadFailed(f"the broker does not serve {api.title}")
+        return min(highest, api.max_version)
+
+    def ask(self, api: Api, values: Mapping[str, Any]) -> Any:
+        """One request and its answer, in the newest version that both sides have."""
+        return self._exchange(api, self.version(api), values)
+
+    def send(self, api: Api, values: Mapping[str, Any]) -> None:
+        """Write a request, whose answer `receive` is for."""
+        self._send(api, self.version(api), values)
+
+    def receive(self) -> Any:
+        """Block for the answer to what was sent."""
+        assert self._under_way is not None, "nothing was sent"
+        api, version = self._under_way
+        answer = memoryview(self._read(_SIZE.unpack(self._read(_SIZE.size))[0]))
+        _, body = read_response_header(api, version, answer)
+        return messages.read_response(api.key, version, answer, body)
+
+    def _exchange(self, api: Api, version: int, values: Mapping[str, Any]) -> Any:
+        self._send(api, version, values)
+        return self.receive()
+
+    def _send(self, api: Api, version: int, values: Mapping[str, Any]) -> None:
+        head = request_header(api, version, 0, CLIENT_ID)
+        body = messages.write_request(api.key, version, values)
+        self._under_way = api, version
+        self.socket.sendall(frame_head(head, [body])[0] + body)
+
+    def _read(self, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            piece = self.socket.recv(size - len(found))
+            if not piece:
+                raise WorkloadFailed("the broker closed the connection")
+            found += piece
+        return bytes(found)
+
+
+def must_be_none(error_code: int, about: str) -> None:
+    """WorkloadFailed unless it is the code for no error."""
+    if error_code:
+        raise WorkloadFailed(f"{about}: {ErrorCode(error_code).name}")

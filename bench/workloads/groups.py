@@ -1,0 +1,212 @@
+"""Classic consumer groups: how long until a member has its assignment.
+
+The members are bare ones (`members.py`), without the pauses of a real client, but for one workload
+that looks through librdkafka's eyes. Times are from opening the connection, or from the first
+JoinGroup of a rebalance, to the last member's SyncGroup answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import confluent_kafka
+
+from odradek.bench.members import Member, drive, find_coordinator, quiet, settled
+from odradek.bench.model import (
+    Feature,
+    Metric,
+    Outcome,
+    Parameter,
+    Stage,
+    Target,
+    Workload,
+    WorkloadFailed,
+)
+from odradek.bench.wire import Wire
+
+ASSIGNMENT = Metric("assignment_ms", "ms", "lower")
+SLOWEST = Metric("slowest_ms", "ms", "lower")
+JOIN = Metric("join_ms", "ms", "lower")
+REBALANCE = Metric("rebalance_ms", "ms", "lower")
+
+GROUPS_A_RUN = 20
+REBALANCES_A_RUN = 10
+LIBRDKAFKA_S = 60.0
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class FirstAssignment:
+    """A group's only member gets its first assignment; the median of twenty groups."""
+
+    name: str = "group-assignment"
+    title: str = "first assignment of a one-member group, the groups' topic there already"
+    metrics: Sequence[Metric] = (ASSIGNMENT, SLOWEST)
+    needs: frozenset[Feature] = frozenset({Feature.GROUPS})
+    stage: Stage = Stage.SHARED
+    default: bool = True
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"groups": GROUPS_A_RUN}
+
+    def run(self, target: Target) -> Outcome:
+        with target.topic(f"{self.name}-{next(_numbers)}") as topic:
+            _first_assignment_ms(target, topic)  # makes the groups' topic
+            taken = [_first_assignment_ms(target, topic) for _ in range(GROUPS_A_RUN)]
+        return Outcome({ASSIGNMENT.name: statistics.median(taken), SLOWEST.name: max(taken)})
+
+
+@dataclass(frozen=True)
+class VeryFirstAssignment:
+    """The same on a broker that never had a group: its topic for groups is made on the way."""
+
+    name: str = "group-assignment-ever"
+    title: str = "the very first assignment of a broker's life"
+    metrics: Sequence[Metric] = (ASSIGNMENT,)
+    needs: frozenset[Feature] = frozenset({Feature.GROUPS, Feature.PROCESS})
+    stage: Stage = Stage.FRESH
+    default: bool = True
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {}
+
+    def run(self, target: Target) -> Outcome:
+        with target.topic(f"{self.name}-{next(_numbers)}") as topic:
+            return Outcome({ASSIGNMENT.name: _first_assignment_ms(target, topic)})
+
+
+def _first_assignment_ms(target: Target, topic: str) -> float:
+    group = f"group-{next(_numbers)}"
+    began = time.perf_counter()
+    with Wire(target.address) as wire:
+        find_coordinator(wire, group)
+        member = Member(target.address, group, topic)
+        member.join()
+        drive([member], settled)
+        taken = time.perf_counter() - began
+        quiet([member])
+        member.leave()
+    return taken * 1e3
+
+
+@dataclass(frozen=True)
+class Rebalance:
+    """`members` join an empty group at once; then all of them join anew, ten times.
+
+    Nobody waits for a heartbeat to learn of the rebalance: everyone knows, and says something new.
+    """
+
+    members: int
+    metrics: Sequence[Metric] = (JOIN, REBALANCE)
+    needs: frozenset[Feature] = frozenset({Feature.GROUPS})
+    stage: Stage = Stage.SHARED
+    default: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"group-rebalance-{self.members}"
+
+    @property
+    def title(self) -> str:
+        plural = "s" * (self.members > 1)
+        return f"{self.members} member{plural} join a group, and rebalance"
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"members": self.members, "rebalances": REBALANCES_A_RUN}
+
+    def run(self, target: Target) -> Outcome:
+        with target.topic(f"{self.name}-{next(_numbers)}", self.members) as topic:
+            _first_assignment_ms(target, topic)
+            with _members(target, topic, self.members) as members:
+                join_ms = _settle_ms(members)
+                rebalances_ms = [_settle_ms(members) for _ in range(REBALANCES_A_RUN)]
+        return Outcome({JOIN.name: join_ms, REBALANCE.name: statistics.median(rebalances_ms)})
+
+
+@contextmanager
+def _members(target: Target, topic: str, count: int) -> Iterator[list[Member]]:
+    group = f"group-{next(_numbers)}"
+    with Wire(target.address) as wire:
+        find_coordinator(wire, group)
+    members = [Member(target.address, group, topic) for _ in range(count)]
+    try:
+        yield members
+        for member in members:
+            member.leave()
+    finally:
+        for member in members:
+            member.wire.close()
+
+
+def _settle_ms(members: Sequence[Member]) -> float:
+    """Have all of them join; how long until all have their new assignment."""
+    began = time.perf_counter()
+    for member in members:
+        member.join()
+    drive(members, settled)
+    taken = time.perf_counter() - began
+    quiet(members)
+    return taken * 1e3
+
+
+@dataclass(frozen=True)
+class LibrdkafkaAssignment:
+    """The first assignment of a one-member group as a librdkafka consumer has it, its pauses
+    included."""
+
+    name: str = "group-assignment-librdkafka"
+    title: str = "first assignment of a one-member group, as a librdkafka consumer has it"
+    metrics: Sequence[Metric] = (ASSIGNMENT, SLOWEST)
+    needs: frozenset[Feature] = frozenset({Feature.GROUPS})
+    stage: Stage = Stage.SHARED
+    default: bool = True
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"groups": GROUPS_A_RUN // 2, "librdkafka": confluent_kafka.libversion()[0]}
+
+    def run(self, target: Target) -> Outcome:
+        with target.topic(f"{self.name}-{next(_numbers)}") as topic:
+            _first_assignment_ms(target, topic)  # makes the groups' topic
+            taken = [_librdkafka_ms(target, topic) for _ in range(GROUPS_A_RUN // 2)]
+        return Outcome({ASSIGNMENT.name: statistics.median(taken), SLOWEST.name: max(taken)})
+
+
+def _librdkafka_ms(target: Target, topic: str) -> float:
+    assigned: list[float] = []
+
+    def on_assign(consumer: confluent_kafka.Consumer, partitions: object) -> None:
+        assigned.append(time.perf_counter())
+
+    began = time.perf_counter()
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": target.bootstrap, "group.id": f"group-{next(_numbers)}"}
+    )
+    try:
+        consumer.subscribe([topic], on_assign=on_assign)
+        while not assigned:
+            consumer.poll(0.1)
+            if time.perf_counter() - began > LIBRDKAFKA_S:
+                raise WorkloadFailed(f"no assignment in {LIBRDKAFKA_S:g} s")
+    finally:
+        consumer.close()
+    return (assigned[0] - began) * 1e3
+
+
+WORKLOADS: tuple[Workload, ...] = (
+    VeryFirstAssignment(),
+    FirstAssignment(),
+    LibrdkafkaAssignment(),
+    Rebalance(1),
+    Rebalance(5),
+    Rebalance(50),
+)

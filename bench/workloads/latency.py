@@ -1,0 +1,155 @@
+"""End-to-end latency at a fixed rate, from when a record was due to its arrival at a consumer.
+
+One C client on librdkafka is producer and consumer (`load/latency.c`); it writes down every record's
+latency, measured from the moment the record was meant to be sent. A record that could not be sent in
+time because the ones before it were held up is therefore late, as it would be for whoever waits for it
+(no coordinated omission). `sender_p99_us` is how late the client itself was to hand records over, the
+part of it that is not the broker's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hdrh.histogram import HdrHistogram
+
+from odradek.bench.load import run_load
+from odradek.bench.model import (
+    Feature,
+    Histogram,
+    Metric,
+    Outcome,
+    Parameter,
+    Stage,
+    Target,
+    WorkloadFailed,
+)
+
+P50 = Metric("p50_us", "µs", "lower", limit="ping-pong")
+P99 = Metric("p99_us", "µs", "lower")
+P999 = Metric("p999_us", "µs", "lower")
+MAX = Metric("max_us", "µs", "lower")
+SENDER_P99 = Metric("sender_p99_us", "µs", "lower")
+LATENCIES = (P50, P99, P999, MAX, SENDER_P99)
+
+LONGEST_NS = 60_000_000_000
+SIGNIFICANT_DIGITS = 3
+WARM_UP_S = 1.0
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Records at a fixed rate: how many, how large, how acknowledged."""
+
+    rate: int = 1000
+    seconds: float = 20.0
+    record_bytes: int = 1024
+    acks: str = "all"
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            "records_per_s": self.rate,
+            "seconds": self.seconds,
+            "record_bytes": self.record_bytes,
+            "acks": self.acks,
+            "linger_ms": 0,
+        }
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A stream through one partition, with nothing beside it."""
+
+    stream: Stream = Stream()
+    name: str = "latency-1000"
+    metrics: Sequence[Metric] = LATENCIES
+    needs: frozenset[Feature] = frozenset()
+    stage: Stage = Stage.SHARED
+    default: bool = True
+
+    @property
+    def title(self) -> str:
+        return (
+            f"end to end at {self.stream.rate:,} records/s of {self.stream.record_bytes:,} bytes, "
+            f"acks={self.stream.acks}"
+        )
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return self.stream.parameters
+
+    def run(self, target: Target) -> Outcome:
+        with target.topic(f"{self.name}-{next(_numbers)}") as topic:
+            return measure(target, topic, self.stream)
+
+
+def measure(target: Target, topic: str, stream: Stream) -> Outcome:
+    """Run a stream through a topic that is there. WorkloadFailed if a record did not come through."""
+    with tempfile.TemporaryDirectory(prefix="odradek-latency-") as directory:
+        output = Path(directory) / "latencies"
+        load = run_load(
+            [
+                "latency", "--bootstrap", target.bootstrap, "--topic", topic,
+                "--size", str(stream.record_bytes),
+                "--rate", str(stream.rate),
+                "--seconds", str(stream.seconds),
+                "--warm-up", str(WARM_UP_S),
+                "--output", str(output),
+                "-X", f"acks={stream.acks}",
+            ],
+            target.process,
+        )  # fmt: skip
+        latencies, latenesses = read_output(output)
+    said = load.said
+    if said["refused"] or said["received"] < said["sent"]:
+        raise WorkloadFailed(
+            f"of {said['sent']} records {said['refused']} were refused ({said['error']}) "
+            f"and {said['received']} came through"
+        )
+    return outcome(latencies, latenesses)
+
+
+def read_output(path: Path) -> tuple[Sequence[int], Sequence[int]]:
+    """Latencies and the sender's latenesses, in ns, one of each a record."""
+    numbers = array("q", path.read_bytes())
+    half = len(numbers) // 2
+    return numbers[:half], numbers[half:]
+
+
+def outcome(latencies_ns: Iterable[int], latenesses_ns: Iterable[int]) -> Outcome:
+    """The percentiles of a stream, and how often each latency was seen."""
+    recorded, lateness = _recorded(latencies_ns), _recorded(latenesses_ns)
+    values = {
+        P50.name: recorded.get_value_at_percentile(50) / 1e3,
+        P99.name: recorded.get_value_at_percentile(99) / 1e3,
+        P999.name: recorded.get_value_at_percentile(99.9) / 1e3,
+        MAX.name: recorded.get_max_value() / 1e3,
+        SENDER_P99.name: lateness.get_value_at_percentile(99) / 1e3,
+    }
+    return Outcome(values, histogram=_buckets(recorded))
+
+
+def _recorded(values_ns: Iterable[int]) -> HdrHistogram:
+    histogram = HdrHistogram(1, LONGEST_NS, SIGNIFICANT_DIGITS)
+    for value in values_ns:
+        histogram.record_value(max(1, min(value, LONGEST_NS)))
+    return histogram
+
+
+def _buckets(recorded: HdrHistogram) -> Histogram:
+    found = tuple(
+        (bucket.value_iterated_to / 1e3, bucket.count_added_in_this_iter_step)
+        for bucket in recorded.get_recorded_iterator()
+    )
+    return Histogram(P50.unit, found)
+
+
+WORKLOADS: tuple[Latency, ...] = (Latency(),)

@@ -1,0 +1,118 @@
+"""Making topics: a thousand one after the other, and a thousand in one request.
+
+Timed from the first request to the last answer, on one connection. Before a run counts, Metadata must
+show all of them with a leader; they are deleted again outside of the time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
+from odradek.bench.wire import Wire, must_be_none
+from odradek.protocol import apis
+
+TOPICS = 1000
+TIMEOUT_MS = 60_000
+LEADERS_S = 60.0
+ASK_EVERY_S = 0.05
+SECONDS = Metric("seconds", "s", "lower")
+
+_runs = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class CreateTopics:
+    """Create `TOPICS` topics of one partition, `per_request` in a request."""
+
+    name: str
+    title: str
+    per_request: int
+    metrics: Sequence[Metric] = (SECONDS,)
+    needs: frozenset[Feature] = frozenset({Feature.CREATE_TOPICS})
+    stage: Stage = Stage.SHARED
+    default: bool = True
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"topics": TOPICS, "per_request": self.per_request}
+
+    def run(self, target: Target) -> Outcome:
+        number = next(_runs)
+        names = [f"{self.name}-{number}-{index}" for index in range(TOPICS)]
+        with Wire(target.address) as wire:
+            wire.ask(apis.METADATA, {"topics": []})
+            try:
+                began = time.perf_counter()
+                for first in range(0, TOPICS, self.per_request):
+                    _create(wire, names[first : first + self.per_request])
+                seconds = time.perf_counter() - began
+                _wait_for_leaders(wire, names)
+            finally:
+                _delete(wire, names)
+        return Outcome({SECONDS.name: seconds})
+
+
+def _create(wire: Wire, names: Sequence[str]) -> None:
+    answer = wire.ask(
+        apis.CREATE_TOPICS,
+        {
+            "topics": [
+                {
+                    "name": name,
+                    "num_partitions": 1,
+                    "replication_factor": 1,
+                    "assignments": [],
+                    "configs": [],
+                }
+                for name in names
+            ],
+            "timeout": TIMEOUT_MS,
+            "validate_only": False,
+        },
+    )
+    for topic in answer.topics:
+        must_be_none(topic.error_code, f"creating {topic.name}")
+
+
+def _wait_for_leaders(wire: Wire, names: Sequence[str]) -> None:
+    end = time.monotonic() + LEADERS_S
+    while missing := _without_leader(wire, names):
+        if time.monotonic() > end:
+            raise WorkloadFailed(f"{len(missing)} topics have no leader, {missing[0]} among them")
+        time.sleep(ASK_EVERY_S)
+
+
+def _without_leader(wire: Wire, names: Sequence[str]) -> list[str]:
+    answer = wire.ask(
+        apis.METADATA,
+        {
+            "topics": [{"name": name, "topic_id": None} for name in names],
+            "allow_auto_topic_creation": False,
+        },
+    )
+    led = {topic.name for topic in answer.topics if not topic.error_code and _is_led(topic)}
+    return [name for name in names if name not in led]
+
+
+def _is_led(topic: Any) -> bool:
+    return len(topic.partitions) == 1 and topic.partitions[0].leader_id >= 0
+
+
+def _delete(wire: Wire, names: Sequence[str]) -> None:
+    """Those that are there; what went wrong before this is the error to show."""
+    if wire.version(apis.DELETE_TOPICS) >= 6:
+        topics: Mapping[str, Any] = {"topics": [{"name": n, "topic_id": None} for n in names]}
+    else:
+        topics = {"topic_names": list(names)}
+    wire.ask(apis.DELETE_TOPICS, {**topics, "timeout": TIMEOUT_MS})
+
+
+WORKLOADS: tuple[CreateTopics, ...] = (
+    CreateTopics("topics-one-by-one", f"create {TOPICS:,} topics, one a request", 1),
+    CreateTopics("topics-at-once", f"create {TOPICS:,} topics in one request", TOPICS),
+)
