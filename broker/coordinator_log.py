@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from odradek.protocol.records.batch import NO_SEQUENCE
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.errors import NotLeader
 from odradek.replication.partition.partition import ACKS_ALL, Changed, Partition
 from odradek.seams.files import Buffer
 from odradek.seams.offload import Offload
 from odradek.storage.log.partition_log import Origin
+from odradek.storage.log.verifications import Guard
 
 
 class PartitionCoordinatorLog:
-    """Implements `broker.coordination.log.CoordinatorLog` over the partitions of `topic`."""
+    """Implements `broker.coordination.log.CoordinatorLog` over the partitions of `topic`, and for
+    the groups `broker.groups.store.OffsetsLog`."""
 
     def __init__(
         self,
@@ -41,6 +44,34 @@ class PartitionCoordinatorLog:
         return self._partition(partition).log.config.max_message_bytes
 
     def append(self, partition: int, batch: bytearray, now_ms: int) -> int:
+        return self._append(partition, batch, now_ms)
+
+    def begin_verification(
+        self, partition: int, producer_id: int, producer_epoch: int, *, adds_partitions: bool
+    ) -> Guard | None:
+        return self._partition(partition).begin_verification(
+            producer_id, producer_epoch, NO_SEQUENCE, adds_partitions=adds_partitions
+        )
+
+    def append_in_transaction(
+        self, partition: int, batch: bytearray, now_ms: int, guard: Guard | None
+    ) -> int:
+        return self._append(partition, batch, now_ms, guard=guard)
+
+    def append_marker(
+        self, partition: int, batch: bytearray, now_ms: int, transaction_version: int
+    ) -> int:
+        return self._append(partition, batch, now_ms, transaction_version=transaction_version)
+
+    def _append(
+        self,
+        partition: int,
+        batch: bytearray,
+        now_ms: int,
+        *,
+        guard: Guard | None = None,
+        transaction_version: int = 0,
+    ) -> int:
         found = self._partition(partition)
         appended = found.append(
             memoryview(batch),
@@ -48,6 +79,8 @@ class PartitionCoordinatorLog:
             min_in_sync=found.log.config.min_insync_replicas,
             now_ms=now_ms,
             origin=Origin.COORDINATOR,
+            transaction_version=transaction_version,
+            guard=guard,
         )
         return appended.first_offset
 

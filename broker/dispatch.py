@@ -65,6 +65,8 @@ MODULES: Mapping[str, Sequence[Api]] = {
     "offsets": (apis.LIST_OFFSETS, apis.OFFSET_FOR_LEADER_EPOCH, apis.DELETE_RECORDS),
     "produce": (apis.PRODUCE,),
     "producer_ids": (apis.INIT_PRODUCER_ID,),
+    "txn_markers": (apis.WRITE_TXN_MARKERS, apis.DESCRIBE_PRODUCERS),
+    "txn_offsets": (apis.TXN_OFFSET_COMMIT,),
     "topics": (
         apis.CREATE_TOPICS,
         apis.DELETE_TOPICS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import trio
@@ -10,18 +10,14 @@ import trio
 from odradek.replication.partition.partition import Partition
 
 
-class FetchWait:
-    """Wakes once `missing_bytes` more became visible in the partitions watched, or one of them
-    changed hands. It counts what is appended, reading nothing."""
+class _Wait:
+    """Wakes once a partition watched changed hands, or by what `visible` of its kinds says."""
 
-    def __init__(self, missing_bytes: int) -> None:
-        self._missing_bytes = missing_bytes
+    def __init__(self) -> None:
         self._enough = trio.Event()
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
-        self._missing_bytes -= size_bytes
-        if self._missing_bytes <= 0:
-            self._enough.set()
+        raise NotImplementedError
 
     def interrupted(self, partition: Partition) -> None:
         self._enough.set()
@@ -42,3 +38,30 @@ class FetchWait:
         """Return when woken, or after `seconds`."""
         with trio.move_on_after(seconds):
             await self._enough.wait()
+
+
+class FetchWait(_Wait):
+    """Wakes once `missing_bytes` more became visible in the partitions watched. It counts what is
+    appended, reading nothing."""
+
+    def __init__(self, missing_bytes: int) -> None:
+        super().__init__()
+        self._missing_bytes = missing_bytes
+
+    def visible(self, partition: Partition, size_bytes: int) -> None:
+        self._missing_bytes -= size_bytes
+        if self._missing_bytes <= 0:
+            self._enough.set()
+
+
+class StableWait(_Wait):
+    """Wakes once a last stable offset has moved, for readers of what is committed: how many bytes
+    that brings is not known without a look."""
+
+    def __init__(self, stable_offsets: Mapping[Partition, int]) -> None:
+        super().__init__()
+        self._stable_offsets = stable_offsets
+
+    def visible(self, partition: Partition, size_bytes: int) -> None:
+        if partition.log.last_stable_offset > self._stable_offsets[partition]:
+            self._enough.set()

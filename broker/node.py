@@ -48,6 +48,7 @@ from odradek.storage.log_manager import Intervals, LogManager
 
 if TYPE_CHECKING:
     from odradek.broker.groups.coordinator import GroupCoordinator
+    from odradek.broker.transactions.markers import MarkerWriter
     from odradek.broker.transactions.verification import TransactionPartitions
     from odradek.replication.controller.producer_ids import ProducerIdBlock
     from odradek.replication.controller.topics import CreatedTopic, NewTopic
@@ -93,6 +94,7 @@ class Broker:
         """Who adds partitions to transactions; while there is nobody, none are written."""
         self._partitions: PartitionTable | None = None
         self._groups: GroupCoordinator | None = None
+        self._markers: MarkerWriter | None = None
         self._house: trio.Nursery | None = None
 
     @property
@@ -112,6 +114,20 @@ class Broker:
             self._groups = self._new_group_coordinator()
             self._house.start_soon(self._groups.run)
         return self._groups
+
+    @property
+    def markers(self) -> MarkerWriter:
+        """Who ends transactions in the partitions of this node."""
+        if self._markers is None:
+            from odradek.broker.transactions.marker_writer import PartitionMarkers
+
+            self._markers = PartitionMarkers(
+                lambda: self.partitions,
+                lambda partition, marker: self.groups.complete_transaction(partition, marker),
+                self.seams.clock,
+                self.config.get_int("request.timeout.ms"),
+            )
+        return self._markers
 
     @staticmethod
     def is_internal(topic: str) -> bool:

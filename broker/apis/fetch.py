@@ -13,7 +13,7 @@ from odradek.broker.apis.authorized import TopicDenied, check_topic_called, may_
 from odradek.broker.context import RequestContext
 from odradek.broker.dispatch import Route
 from odradek.broker.fetch_sessions import PartitionKey, Wanted
-from odradek.broker.fetch_wait import FetchWait
+from odradek.broker.fetch_wait import FetchWait, StableWait
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.fetch import FetchedPartition, FetchedTopic, write_fetch_response
@@ -60,17 +60,39 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer:
     found = await _read(plan.wanted, ctx, limits)
     missing = request.min_bytes - _size(found)
     wait_seconds = request.max_wait_ms / 1000
-    if missing > 0 and wait_seconds > 0 and found and not _failed(found):
-        _let_go(found)
-        wait = FetchWait(missing)
-        with wait.watching(each.partition for each in found if each.partition is not None):
-            if not _moved(found):
-                await ctx.flush()
-                await wait.wait(wait_seconds)
-        found = await _read(plan.wanted, ctx, limits)
+    if missing > 0 and wait_seconds > 0:
+        found = await _wait_for_more(
+            found, plan.wanted, request.min_bytes, wait_seconds, ctx, limits
+        )
     return Answer(
         ErrorCode.none, plan.session_id, plan.select((each.wanted, each.answer) for each in found)
     )
+
+
+async def _wait_for_more(
+    found: list[Read],
+    wanted: Sequence[Wanted],
+    min_bytes: int,
+    wait_seconds: float,
+    ctx: RequestContext,
+    limits: Limits,
+) -> list[Read]:
+    """Read again when there is enough, or after `wait_seconds`; at once if something failed."""
+    clock = ctx.broker.seams.clock
+    give_up_at = clock.monotonic() + wait_seconds
+    while True:
+        missing, left_seconds = min_bytes - _size(found), give_up_at - clock.monotonic()
+        if missing <= 0 or left_seconds <= 0 or not found or _failed(found):
+            return found
+        _let_go(found)
+        partitions = [each.partition for each in found if each.partition is not None]
+        is_committed = limits.isolation_level == READ_COMMITTED
+        wait = StableWait(_stable(found)) if is_committed else FetchWait(missing)
+        with wait.watching(partitions):
+            if not _moved(found):
+                await ctx.flush()
+                await wait.wait(left_seconds)
+        found = await _read(wanted, ctx, limits)
 
 
 def _wanted(request: FetchRequest) -> list[Wanted]:
@@ -259,6 +281,15 @@ def _moved(found: Iterable[Read]) -> bool:
         and each.partition.log.high_watermark != each.answer.high_watermark
         for each in found
     )
+
+
+def _stable(found: Iterable[Read]) -> dict[Partition, int]:
+    """The last stable offsets that were seen."""
+    return {
+        each.partition: each.answer.last_stable_offset
+        for each in found
+        if each.partition is not None
+    }
 
 
 def _let_go(found: Iterable[Read]) -> None:

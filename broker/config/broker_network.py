@@ -74,7 +74,7 @@ NETWORK: Rows = (
         doc="Threads that handle requests, disk access included. One event loop does this here."),
     row("background.threads", INT, "10", HIGH, at_least(1), CLUSTER_WIDE,
         doc="Threads for housekeeping such as deletion of files."),
-    row("request.timeout.ms", INT, "30000", HIGH,
+    row("request.timeout.ms", INT, "30000", HIGH, effect=True,
         doc="How long a request that waits for others may take, in ms: the limit where the request "
             "itself names none."),
     row("socket.connection.setup.timeout.ms", LONG, "10000", MEDIUM,

@@ -90,11 +90,14 @@ def build_batches(
     compression: int,
     batch_bytes_max: int,
     atomic: bool,
+    producer: tuple[int, int] | None = None,
 ) -> Iterator[tuple[bytearray, slice]]:
     """The batches that hold these records, in order, each with which records those are.
 
-    Raises RecordsTooLarge if `atomic` ones would need more than one.
+    With a `producer`'s id and epoch they are in its transaction. Raises RecordsTooLarge if `atomic`
+    ones would need more than one.
     """
+    producer_id, producer_epoch = producer or (-1, -1)
     sizes = [len(key) + len(value or b"") + RECORD_OVERHEAD_MAX for key, value in records]
     if atomic and HEADER_SIZE + sum(sizes) > batch_bytes_max and len(records) > 1:
         raise RecordsTooLarge(f"{len(records)} records of {sum(sizes)} bytes")
@@ -110,6 +113,9 @@ def build_batches(
                 for position, (key, value) in enumerate(records[start:end])
             ],
             compression=compression,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=producer is not None,
         )
         yield batch, slice(start, end)
         start = end

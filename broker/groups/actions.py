@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode
+from odradek.storage.log.verifications import Guard
 
 Waiter: TypeAlias = Any
 """Opaque; the one who asked recognises the answer by it."""
@@ -22,6 +23,14 @@ Waiter: TypeAlias = Any
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
 NO_ERROR = ErrorCode.none
+
+
+class Producer(NamedTuple):
+    """Who commits offsets in a transaction; `guard` is for the first of it (KIP-890)."""
+
+    producer_id: int
+    epoch: int
+    guard: Guard | None
 
 
 class Now(NamedTuple):
@@ -306,12 +315,14 @@ class Append:
 
     `replay` says that the state changes by replaying the records, as soon as they are in the log;
     otherwise whoever made them changes it when told of `then`. `atomic` records go into one batch.
+    Those of a `producer` are pending until its transaction ends; they are atomic, too.
     """
 
     records: tuple[Record, ...]
     then: Then = field(default_factory=Respond)
     replay: bool = True
     atomic: bool = False
+    producer: Producer | None = None
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
@@ -22,7 +23,6 @@ from uuid import UUID
 import trio
 
 from odradek.broker.coordination.leadership import AS_COORDINATOR, Leadership, LoadInProgress
-from odradek.broker.coordination.log import CoordinatorLog
 from odradek.broker.coordination.timers import Timers, Turn, monotonic_ms
 from odradek.broker.coordination.topics import OFFSETS_TOPIC
 from odradek.broker.coordination.waiter import ClientWaiter
@@ -49,9 +49,11 @@ from odradek.broker.groups.actions import (
 )
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.led import GroupStatistics, Led
-from odradek.broker.groups.offsets import FetchedTopic
+from odradek.broker.groups.offsets import NO_PRODUCER, FetchedTopic
 from odradek.broker.groups.shard import Commit, DescribedGroup, ListedGroup, Shard
-from odradek.broker.groups.store import Loader, build_batches
+from odradek.broker.groups.store import Loader, OffsetsLog, build_batches
+from odradek.broker.groups.transactions import InTransaction, verify
+from odradek.broker.transactions.markers import TransactionMarker
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
@@ -65,7 +67,7 @@ class GroupCoordinator:
     """See the module. Requests raise KafkaError where there is no group to ask."""
 
     def __init__(
-        self, log: CoordinatorLog, config: GroupConfig, *, clock: Clock, entropy: Entropy
+        self, log: OffsetsLog, config: GroupConfig, *, clock: Clock, entropy: Entropy
     ) -> None:
         self._log = log
         self._config = config
@@ -168,6 +170,30 @@ class GroupCoordinator:
         )
         self.statistics.offset_commits += _successes(answer)
         return answer
+
+    async def commit_in_transaction(
+        self, request: Commit, transaction: InTransaction
+    ) -> PartitionErrors:
+        """TxnOffsetCommit: what is committed is pending until the transaction ends (KIP-98)."""
+        if not request.group_id:
+            raise KafkaError(ErrorCode.invalid_group_id)
+        led = self.leadership.active(request.group_id)
+        producer = await verify(transaction, self._log, led.partition)
+        return await self.commit(replace(request, producer=producer))
+
+    async def complete_transaction(self, partition: int, marker: TransactionMarker) -> None:
+        """Write a transaction's marker; what was pending holds, or is dropped, from then on.
+
+        Returns when it is on all in-sync replicas. Raises KafkaError.
+        """
+        led = self.leadership.serving(partition)
+        now = self._now()
+        led.last_offset = self._log.append_marker(
+            partition, marker.batch(now.wall_ms), now.wall_ms, marker.transaction_version
+        )
+        if not self._drive(led, None, partial(_end_transaction, led.shard, marker)):
+            raise KafkaError(ErrorCode.not_coordinator, "a group broke an invariant")
+        await self._committed(led)
 
     async def fetch(
         self,
@@ -313,19 +339,26 @@ class GroupCoordinator:
 
     def _write(self, led: Led, append: Append) -> None:
         """Raises KafkaError if not all records could be written; those that were are replayed."""
-        now = self._now()
+        now, producer = self._now(), append.producer
         for batch, records in build_batches(
             append.records,
             now_ms=now.wall_ms,
             compression=self._config.offsets_topic_compression,
             batch_bytes_max=self._log.batch_bytes_max(led.partition),
             atomic=append.atomic,
+            producer=None if producer is None else producer[:2],
         ):
-            first_offset = self._log.append(led.partition, batch, now.wall_ms)
+            if producer is None:
+                first_offset = self._log.append(led.partition, batch, now.wall_ms)
+            else:
+                first_offset = self._log.append_in_transaction(
+                    led.partition, batch, now.wall_ms, producer.guard
+                )
             led.last_offset = first_offset + len(records) - 1
             if append.replay:
+                producer_id = NO_PRODUCER if producer is None else producer.producer_id
                 for position, record in enumerate(records):
-                    led.shard.replay(record, first_offset + position)
+                    led.shard.replay(record, first_offset + position, producer_id)
 
     def _due(self, key: tuple[int, str]) -> None:
         partition, group_id = key
@@ -381,6 +414,11 @@ def _delete(group_id: str) -> Callable[[Shard, Waiter, Now], Actions]:
 
 def _delete_topic(shard: Shard, name: str, topic_id: UUID, now: Now) -> Actions:
     return shard.topic_deleted(name, topic_id)
+
+
+def _end_transaction(shard: Shard, marker: TransactionMarker, now: Now) -> Actions:
+    shard.end_transaction(marker.producer_id, committed=marker.is_commit)
+    return Actions()
 
 
 def _successes(answer: PartitionErrors) -> int:

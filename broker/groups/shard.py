@@ -31,6 +31,7 @@ from odradek.broker.groups.actions import (
     Now,
     OffsetKey,
     PartitionErrors,
+    Producer,
     Record,
     Replaced,
     Reply,
@@ -71,6 +72,8 @@ class Commit:
     """How long old clients (v2-4) want the offsets kept; -1 is the broker's retention."""
     knows_missing_groups: bool = True
     """From version 9 on a group that is not there is GROUP_ID_NOT_FOUND, not ILLEGAL_GENERATION."""
+    producer: Producer | None = None
+    """TxnOffsetCommit: in whose transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,17 +235,22 @@ class Shard:
                 key = OffsetKey(request.group_id, each.topic, each.partition)
                 records.append(Record(key, _to_commit(each, request.retention_ms, now)))
             errors.append((each.topic, each.partition, code))
-        return _write(records, waiter, PartitionErrors(NO_ERROR, tuple(errors)))
+        answer = PartitionErrors(NO_ERROR, tuple(errors))
+        return _write(records, waiter, answer, request.producer)
 
     def _check_commit(self, request: Commit, now: Now) -> ErrorCode:
         group = self.groups.get(request.group_id)
         if group is not None:
             return group.check_commit(
-                request.member_id, request.instance_id, request.generation, now
+                request.member_id,
+                request.instance_id,
+                request.generation,
+                now,
+                transactional=request.producer is not None,
             )
         if request.generation < 0:
             return NO_ERROR  # the offsets make it a simple group
-        if request.knows_missing_groups:
+        if request.knows_missing_groups and request.producer is None:
             return ErrorCode.group_id_not_found
         return ErrorCode.illegal_generation
 
@@ -377,12 +385,18 @@ def _refused(
     return actions
 
 
-def _write(records: list[Record], waiter: Waiter, answer: PartitionErrors | GroupErrors) -> Actions:
+def _write(
+    records: list[Record],
+    waiter: Waiter,
+    answer: PartitionErrors | GroupErrors,
+    producer: Producer | None = None,
+) -> Actions:
     """Write what replaying will do, then answer; at once if there is nothing to write."""
     actions = Actions()
     if records:
         then = Respond((Reply(waiter, answer),))
-        actions.appends.append(Append(tuple(records), then))
+        is_atomic = producer is not None
+        actions.appends.append(Append(tuple(records), then, atomic=is_atomic, producer=producer))
     else:
         actions.reply(waiter, answer)
     return actions

@@ -14,6 +14,29 @@ from odradek.broker.groups import records as group_records
 from odradek.broker.groups.actions import Record
 from odradek.broker.groups.offsets import NO_PRODUCER
 from odradek.protocol.schemas.serde import UnknownRecord
+from odradek.storage.log.verifications import Guard
+
+
+class OffsetsLog(log.CoordinatorLog, Protocol):
+    """`__consumer_offsets`, in which transactions write too."""
+
+    def begin_verification(
+        self, partition: int, producer_id: int, producer_epoch: int, *, adds_partitions: bool
+    ) -> Guard | None:
+        """See `storage.log.producers.ProducerStates.begin_verification`."""
+        ...
+
+    def append_in_transaction(
+        self, partition: int, batch: bytearray, now_ms: int, guard: Guard | None
+    ) -> int:
+        """As `append`, of a producer; its first batch in a transaction needs the guard."""
+        ...
+
+    def append_marker(
+        self, partition: int, batch: bytearray, now_ms: int, transaction_version: int
+    ) -> int:
+        """As `append`, the end of a producer's transaction."""
+        ...
 
 
 class Replayer(Protocol):
@@ -31,10 +54,10 @@ def build_batches(
     compression: int,
     batch_bytes_max: int,
     atomic: bool,
+    producer: tuple[int, int] | None = None,
 ) -> Iterator[tuple[bytearray, Sequence[Record]]]:
-    """The batches that hold these records, in order, each with its records.
-
-    Raises RecordsTooLarge if `atomic` ones would need more than one.
+    """The batches that hold these records, in order, each with its records; see
+    `coordination.log.build_batches`.
     """
     for batch, part in log.build_batches(
         [group_records.encode(each) for each in records],
@@ -42,6 +65,7 @@ def build_batches(
         compression=compression,
         batch_bytes_max=batch_bytes_max,
         atomic=atomic,
+        producer=producer,
     ):
         yield batch, records[part]
 

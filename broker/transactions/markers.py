@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.records.control import end_marker
 from odradek.storage.directories.names import TopicPartition
 
 
@@ -28,6 +29,16 @@ class TransactionMarker:
     partitions: tuple[TopicPartition, ...]
     transaction_version: int = 0
     """From version 2 on a marker's epoch is greater than that of what it ends (KIP-890)."""
+
+    def batch(self, now_ms: int) -> bytearray:
+        """The control batch that says it."""
+        return end_marker(
+            commit=self.is_commit,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            coordinator_epoch=self.coordinator_epoch,
+            timestamp_ms=now_ms,
+        )
 
 
 MarkerErrors = Mapping[TopicPartition, ErrorCode]

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
+from odradek.broker.apis.authorized import check_topic_called
 from odradek.broker.context import RequestContext
 from odradek.broker.transactions.verification import Support, TransactionPartitions, ask
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -51,6 +52,7 @@ async def verify(request: ProduceRequest, transactional_id: str, ctx: RequestCon
             with suppress(KafkaError):  # appending it will say the same
                 if records is None or not (header := Batch(records)).is_transactional:
                     continue
+                check_topic_called(ctx, topic.name, topic.topic_id)
                 partition = await ctx.broker.partitions.get(topic.name, topic.topic_id, index)
                 producers.add((header.producer_id, header.producer_epoch))
                 key = (topic.topic_id or topic.name, index)
@@ -83,7 +85,7 @@ class _Asking:
     producer_epoch: int
     support: Support
 
-    async def once(self, batches: Sequence[_Batch], now_ms: int) -> dict[Key, Guard | ErrorCode]:
+    async def once(self, batches: Sequence[_Batch]) -> dict[Key, Guard | ErrorCode]:
         found: dict[Key, Guard | ErrorCode] = {}
         wanted: dict[TopicPartition, Key] = {}
         for each in batches:
@@ -94,7 +96,6 @@ class _Asking:
                     self.producer_epoch,
                     each.sequence,
                     adds_partitions=self.support.adds_partitions,
-                    now_ms=now_ms,
                 )
             except KafkaError as error:
                 found[each.key] = error.code
@@ -126,7 +127,7 @@ async def _until_decided(
     max_ms = config.get_int("add.partitions.to.txn.retry.backoff.max.ms")
     give_up_at = clock.monotonic() + max_ms / 1000
     while True:
-        found = await asking.once(batches, clock.wall_ms())
+        found = await asking.once(batches)
         is_busy = ErrorCode.concurrent_transactions in found.values()
         if not (is_busy and asking.support.adds_partitions and clock.monotonic() < give_up_at):
             break

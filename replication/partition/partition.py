@@ -164,12 +164,17 @@ class Partition:
         return appended
 
     def begin_verification(
-        self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool, now_ms: int
+        self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool
     ) -> Guard | None:
-        """See `ProducerStates.begin_verification`. Raises NotLeader too."""
+        """See `ProducerStates.begin_verification`. Raises NotLeader and LogFailed too."""
         self.check_leader()
+        self.log.check_online()
         return self.log.producers.begin_verification(
-            producer_id, epoch, sequence, adds_partitions=adds_partitions, now_ms=now_ms
+            producer_id,
+            epoch,
+            sequence,
+            adds_partitions=adds_partitions,
+            now_ms=self.log.clock.wall_ms(),
         )
 
     def is_replicated(self, offset: int) -> bool:

@@ -8,6 +8,8 @@ from odradek.broker.groups import records
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import records as log_records
 from odradek.protocol.records.batch import batches
+from odradek.storage.log.producers import ProducerStates
+from odradek.storage.log.verifications import Guard
 
 
 class NotLeader(KafkaError):
@@ -20,6 +22,7 @@ class MemoryLog:
     def __init__(self, partitions: int = 1) -> None:
         self.data: dict[int, bytearray] = {index: bytearray() for index in range(partitions)}
         self.ends = dict.fromkeys(range(partitions), 0)
+        self.producers = [ProducerStates("o", expiration_ms=1 << 40) for _ in range(partitions)]
         self.high_watermarks: dict[int, int] | None = None
         """Where they are held; None lets them follow the ends."""
         self.changed = trio.Event()
@@ -36,11 +39,40 @@ class MemoryLog:
         return self.limit
 
     def append(self, partition: int, batch: bytearray, now_ms: int) -> int:
+        return self._append(partition, batch)
+
+    def begin_verification(
+        self, partition: int, producer_id: int, producer_epoch: int, *, adds_partitions: bool
+    ) -> Guard | None:
+        return self.producers[partition].begin_verification(
+            producer_id, producer_epoch, -1, adds_partitions=adds_partitions, now_ms=0
+        )
+
+    def append_in_transaction(
+        self, partition: int, batch: bytearray, now_ms: int, guard: Guard | None
+    ) -> int:
+        return self._append(partition, batch, guard)
+
+    def append_marker(
+        self, partition: int, batch: bytearray, now_ms: int, transaction_version: int
+    ) -> int:
+        return self._append(partition, batch, version=transaction_version)
+
+    def _append(
+        self, partition: int, batch: bytearray, guard: Guard | None = None, version: int = 0
+    ) -> int:
         if self.fail_with is not None:
             raise self.fail_with
         (header,) = batches(memoryview(batch), check=True)
         first = self.ends[partition]
+        if header.producer_id >= 0:
+            states = self.producers[partition]
+            states.check(header, from_client=False, transaction_version=version, guard=guard)
         header.stamp(first, 0)
+        if header.producer_id >= 0:
+            completed = states.apply(header)
+            if completed is not None:
+                states.complete(completed)
         self.data[partition] += batch
         self.ends[partition] = first + header.record_count
         return first

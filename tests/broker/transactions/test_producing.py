@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,33 +15,12 @@ from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing import Broker
 from tests.broker.test_produce import ask, end_offset
+from tests.broker.transactions.coordinator import Coordinator
 
 NONE = ErrorCode.none
+NOW_MS = time.time_ns() // 1_000_000
+"""A marker's time is the broker's: records of long ago would have a segment of their own."""
 _numbers = itertools.count()
-
-
-@dataclass
-class Coordinator:
-    """Says what it is told to say; `asked` is what it was asked."""
-
-    answers: list[ErrorCode] = field(default_factory=lambda: [NONE])
-    """One after the other, the last for ever."""
-    asked: list[tuple[str, int, int, list[TopicPartition], bool]] = field(default_factory=list)
-
-    async def add_partitions(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Sequence[TopicPartition],
-        *,
-        verify_only: bool,
-    ) -> Mapping[TopicPartition, ErrorCode]:
-        self.asked.append(
-            (transactional_id, producer_id, producer_epoch, list(partitions), verify_only)
-        )
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return dict.fromkeys(partitions, answer)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +46,7 @@ def topic(broker: Broker) -> str:
 
 
 def batch(sequence: int = 0, *, producer_id: int = 5, epoch: int = 0) -> bytes:
-    record = Record(offset=0, timestamp=1_700_000_000_000, key=b"k", value=b"v", headers=())
+    record = Record(offset=0, timestamp=NOW_MS, key=b"k", value=b"v", headers=())
     return bytes(
         build_batch(
             [record],

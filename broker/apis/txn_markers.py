@@ -1,0 +1,114 @@
+"""WriteTxnMarkers and DescribeProducers: how transactions end in partitions, and which have not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from odradek.broker.apis.authorized import ClusterDenied, check_topic, may_cluster
+from odradek.broker.apis.topic_view import check_topic_name
+from odradek.broker.context import RequestContext
+from odradek.broker.transactions.markers import TransactionMarker
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import field
+from odradek.replication.controller.acls import AclOperation
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.log.producers import ProducerEntry
+
+Values = dict[str, Any]
+
+PRODUCERS_BEFORE_YIELD = 500
+
+
+async def write_txn_markers(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Append every marker to its partitions (KIP-98): for coordinators, and for an operator who ends
+    a transaction that hangs (KIP-664)."""
+    markers = [
+        TransactionMarker(
+            each.producer_id,
+            each.producer_epoch,
+            each.coordinator_epoch,
+            each.transaction_result,
+            tuple(
+                TopicPartition(topic.name, index)
+                for topic in each.topics
+                for index in topic.partition_indexes
+            ),
+            field(each, "transaction_version", 0),
+        )
+        for each in request.markers
+    ]
+    if may_cluster(ctx) or may_cluster(ctx, AclOperation.CLUSTER_ACTION):
+        answers = await ctx.broker.markers.write(markers)
+    else:
+        denied = ClusterDenied.code
+        answers = [dict.fromkeys(marker.partitions, denied) for marker in markers]
+    errors: dict[int, dict[TopicPartition, ErrorCode]] = {}
+    for marker, written in zip(markers, answers, strict=True):
+        errors.setdefault(marker.producer_id, {}).update(written)
+    return {
+        "markers": [
+            {"producer_id": producer_id, "topics": _by_topic(written)}
+            for producer_id, written in errors.items()
+        ]
+    }
+
+
+def _by_topic(errors: Mapping[TopicPartition, ErrorCode]) -> list[Values]:
+    topics: dict[str, list[Values]] = {}
+    for (topic, index), error in errors.items():
+        topics.setdefault(topic, []).append({"partition_index": index, "error_code": error})
+    return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
+
+
+async def describe_producers(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Who has written to partitions of this node, and whose transactions are open there (KIP-664)."""
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    await _describe(topic.name, index, ctx) for index in topic.partition_indexes
+                ],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+async def _describe(topic: str, index: int, ctx: RequestContext) -> Values:
+    answer: Values = {"partition_index": index, "error_message": None, "active_producers": []}
+    try:
+        check_topic_name(topic)
+        check_topic(ctx, topic)
+        partition = await ctx.broker.partitions.get(topic, None, index)
+        partition.check_epoch(-1)
+        partition.log.check_online()
+    except KafkaError as error:
+        return {**answer, "error_code": error.code, "error_message": error.message or None}
+    found = answer["active_producers"]
+    for count, entry in enumerate(list(partition.log.producers.active.values())):
+        found.append(_producer(entry))
+        if count % PRODUCERS_BEFORE_YIELD == PRODUCERS_BEFORE_YIELD - 1:
+            await trio.lowlevel.checkpoint()
+    return {**answer, "error_code": ErrorCode.none}
+
+
+def _producer(entry: ProducerEntry) -> Values:
+    return {
+        "producer_id": entry.producer_id,
+        "producer_epoch": entry.epoch,
+        "last_sequence": entry.last_sequence,
+        "last_timestamp": entry.last_timestamp,
+        "coordinator_epoch": entry.coordinator_epoch,
+        "current_txn_start_offset": entry.transaction_start,
+    }
+
+
+HANDLERS = {
+    apis.WRITE_TXN_MARKERS: write_txn_markers,
+    apis.DESCRIBE_PRODUCERS: describe_producers,
+}

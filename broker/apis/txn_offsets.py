@@ -1,0 +1,116 @@
+"""TxnOffsetCommit: offsets that hold if their producer's transaction is committed (KIP-98, KIP-447)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from odradek.broker.apis.authorized import (
+    GroupDenied,
+    TopicDenied,
+    TransactionalIdDenied,
+    may_group,
+    may_topic,
+    may_transactional_id,
+)
+from odradek.broker.context import RequestContext
+from odradek.broker.groups.actions import NO_ERROR, NO_GENERATION, NO_MEMBER_ID
+from odradek.broker.groups.shard import Commit, OffsetToCommit
+from odradek.broker.groups.transactions import InTransaction
+from odradek.broker.transactions.verification import Support
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import field
+
+LOADING_SINCE = 2
+"""Clients before cannot be told COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
+
+Values = dict[str, Any]
+
+
+async def txn_offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Commit what names a partition that exists; the rest is refused one by one."""
+    image = ctx.broker.metadata.image
+    denied = _denied(request, ctx)
+    topics: list[Values] = []
+    offsets: list[OffsetToCommit] = []
+    answers: list[Values] = []
+    """One for each of `offsets`, its error still to be told."""
+    for topic in request.topics:
+        found = image.topics_by_name.get(topic.name)
+        refused = denied
+        if refused is None and not may_topic(ctx, topic.name):
+            refused = TopicDenied.code
+        partitions: list[Values] = []
+        for each in topic.partitions:
+            answer = {"partition_index": each.partition_index, "error_code": NO_ERROR}
+            partitions.append(answer)
+            if refused is not None:
+                answer["error_code"] = refused
+                continue
+            if found is None or each.partition_index not in found.partitions:
+                answer["error_code"] = ErrorCode.unknown_topic_or_partition
+                continue
+            offsets.append(_to_commit(topic.name, each))
+            answers.append(answer)
+        topics.append({"name": topic.name, "partitions": partitions})
+    if offsets:
+        errors = await _commit(request, tuple(offsets), ctx)
+        for answer, error in zip(answers, errors, strict=True):
+            answer["error_code"] = _as_version(error, ctx.api_version)
+    return {"topics": topics}
+
+
+def _denied(request: Any, ctx: RequestContext) -> ErrorCode | None:
+    """What the whole request is refused with."""
+    if not may_transactional_id(ctx, request.transactional_id):
+        return TransactionalIdDenied.code
+    return None if may_group(ctx, request.group_id) else GroupDenied.code
+
+
+def _to_commit(topic: str, partition: Any) -> OffsetToCommit:
+    return OffsetToCommit(
+        topic,
+        None,  # as Kafka: transactional commits name no topic id
+        partition.partition_index,
+        partition.committed_offset,
+        field(partition, "committed_leader_epoch", -1),
+        partition.committed_metadata,
+    )
+
+
+async def _commit(
+    request: Any, offsets: tuple[OffsetToCommit, ...], ctx: RequestContext
+) -> Sequence[ErrorCode]:
+    commit = Commit(
+        request.group_id,
+        field(request, "member_id", NO_MEMBER_ID),
+        field(request, "group_instance_id"),
+        field(request, "generation_id", NO_GENERATION),
+        offsets,
+    )
+    broker = ctx.broker
+    transaction = InTransaction(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        Support.of_offset_commit(ctx.api_version),
+        broker.transaction_partitions,
+        broker.config.get_bool("transaction.partition.verification.enable"),
+    )
+    try:
+        answer = await broker.groups.commit_in_transaction(commit, transaction)
+    except KafkaError as error:
+        return [error.code] * len(offsets)
+    return [error for _, _, error in answer.partitions]
+
+
+def _as_version(error: ErrorCode, version: int) -> ErrorCode:
+    if error is ErrorCode.stale_member_epoch:
+        return ErrorCode.illegal_generation
+    if error is ErrorCode.coordinator_load_in_progress and version < LOADING_SINCE:
+        return ErrorCode.coordinator_not_available
+    return error
+
+
+HANDLERS = {apis.TXN_OFFSET_COMMIT: txn_offset_commit}

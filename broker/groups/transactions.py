@@ -1,0 +1,66 @@
+"""Offsets committed in a transaction: the coordinator of the transaction is asked first (KIP-890)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from odradek.broker.coordination.leadership import AS_COORDINATOR
+from odradek.broker.coordination.topics import OFFSETS_TOPIC
+from odradek.broker.groups.actions import Producer
+from odradek.broker.groups.store import OffsetsLog
+from odradek.broker.transactions.verification import Support, TransactionPartitions, ask
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.log.verifications import UNGUARDED
+
+AS_GROUP_COORDINATOR = {
+    **AS_COORDINATOR,
+    ErrorCode.network_exception: ErrorCode.coordinator_load_in_progress,
+}
+"""Asked again without another search for the coordinator, which nobody has lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class InTransaction:
+    """In which transaction somebody commits, and whom to ask about it.
+
+    `coordinator` is None where no transactions are coordinated, `is_verified` False where
+    `transaction.partition.verification.enable` is.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    support: Support
+    coordinator: TransactionPartitions | None
+    is_verified: bool = True
+
+
+async def verify(transaction: InTransaction, log: OffsetsLog, partition: int) -> Producer:
+    """Who may append to a partition of `__consumer_offsets` in the transaction. Raises KafkaError."""
+    producer_id, epoch = transaction.producer_id, transaction.producer_epoch
+    support = transaction.support
+    if not transaction.is_verified and not support.adds_partitions:
+        return Producer(producer_id, epoch, UNGUARDED)
+    if transaction.coordinator is None:
+        raise KafkaError(ErrorCode.invalid_txn_state, "no transactions are coordinated here")
+    try:
+        guard = log.begin_verification(
+            partition, producer_id, epoch, adds_partitions=support.adds_partitions
+        )
+    except KafkaError as error:
+        raise KafkaError(AS_GROUP_COORDINATOR.get(error.code, error.code)) from error
+    if guard is not None:
+        wanted = TopicPartition(OFFSETS_TOPIC, partition)
+        errors = await ask(
+            transaction.coordinator,
+            transaction.transactional_id,
+            producer_id,
+            epoch,
+            [wanted],
+            support,
+        )
+        code = errors[wanted]
+        if code is not ErrorCode.none:
+            raise KafkaError(AS_GROUP_COORDINATOR.get(code, code), "the transaction said no")
+    return Producer(producer_id, epoch, guard if transaction.is_verified else UNGUARDED)

@@ -1,0 +1,96 @@
+"""Markers written to the partitions of this node, as whoever ends a transaction hands them in.
+
+Of `__consumer_offsets` the group coordinator writes its markers itself, for what a transaction
+committed holds from then on. A marker that a partition refuses costs the others nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from odradek.broker.coordination.topics import OFFSETS_TOPIC
+from odradek.broker.partitions import PartitionTable
+from odradek.broker.transactions.markers import MarkerErrors, TransactionMarker
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.partition.partition import ACKS_ALL, Changed, Partition
+from odradek.seams.clock import Clock
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.log.partition_log import Origin
+
+CompleteTransaction = Callable[[int, TransactionMarker], Awaitable[None]]
+"""The group coordinator's: a partition of `__consumer_offsets` and a marker. Raises KafkaError."""
+
+AS_LEADER = {
+    ErrorCode.coordinator_not_available: ErrorCode.not_leader_or_follower,
+    ErrorCode.coordinator_load_in_progress: ErrorCode.not_leader_or_follower,
+    ErrorCode.not_coordinator: ErrorCode.not_leader_or_follower,
+}
+"""What the group coordinator says of itself, as one that knows of leaders alone understands it."""
+
+
+class PartitionMarkers:
+    """A `MarkerWriter`; waits at most `timeout_ms` (request.timeout.ms) for the replicas."""
+
+    def __init__(
+        self,
+        partitions: Callable[[], PartitionTable],
+        complete_offsets: CompleteTransaction,
+        clock: Clock,
+        timeout_ms: int,
+    ) -> None:
+        self._partitions = partitions
+        self._complete_offsets = complete_offsets
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+
+    async def write(self, markers: Sequence[TransactionMarker]) -> list[MarkerErrors]:
+        """See `MarkerWriter`."""
+        answers: list[dict[TopicPartition, ErrorCode]] = [{} for _ in markers]
+        async with trio.open_nursery() as nursery:
+            for marker, errors in zip(markers, answers, strict=True):
+                for partition in marker.partitions:
+                    nursery.start_soon(self._write, marker, partition, errors)
+        return list(answers)
+
+    async def _write(
+        self,
+        marker: TransactionMarker,
+        target: TopicPartition,
+        errors: dict[TopicPartition, ErrorCode],
+    ) -> None:
+        try:
+            if marker.producer_id < 0 or marker.producer_epoch < 0:
+                raise KafkaError(ErrorCode.unknown_server_error, "a marker of no producer")
+            partition = await self._partitions().get(target.topic, None, target.partition)
+            if target.topic == OFFSETS_TOPIC:
+                await self._complete_offsets(target.partition, marker)
+            else:
+                await self._append(marker, partition)
+        except KafkaError as error:
+            errors[target] = AS_LEADER.get(error.code, error.code)
+        else:
+            errors[target] = ErrorCode.none
+
+    async def _append(self, marker: TransactionMarker, partition: Partition) -> None:
+        partition.check_leader()
+        now_ms = self._clock.wall_ms()
+        appended = partition.append(
+            memoryview(marker.batch(now_ms)),
+            acks=ACKS_ALL,
+            min_in_sync=partition.log.config.min_insync_replicas,
+            now_ms=now_ms,
+            origin=Origin.COORDINATOR,
+            transaction_version=marker.transaction_version,
+        )
+        if not partition.is_replicated(appended.last_offset):
+            await self._replicated(partition, appended.last_offset)
+
+    async def _replicated(self, partition: Partition, offset: int) -> None:
+        with trio.move_on_after(self._timeout_ms / 1000):
+            while not partition.is_replicated(offset):
+                partition.check_leader()
+                await Changed.wait([partition])
+            return
+        raise KafkaError(ErrorCode.request_timed_out, "not all in-sync replicas had it in time")

@@ -1,0 +1,279 @@
+"""Offsets committed in transactions: pending until the marker, and what that keeps others from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from odradek.broker.groups.coordinator import GroupCoordinator
+from odradek.broker.groups.offsets import FetchedOffset
+from odradek.broker.groups.transactions import InTransaction
+from odradek.broker.transactions.markers import TransactionMarker
+from odradek.broker.transactions.verification import Support
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.storage.directories.names import TopicPartition
+from odradek.testing.virtual_clock import VirtualClock
+from tests.broker.groups.memory_log import MemoryLog
+from tests.broker.groups.test_group_coordinator import (
+    Asked,
+    a_commit,
+    a_member,
+    fetched,
+    running,
+)
+from tests.broker.transactions.coordinator import Coordinator
+
+P = 77
+PARTITION = TopicPartition("__consumer_offsets", 0)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def coordinator() -> Coordinator:
+    return Coordinator()
+
+
+def within(
+    coordinator: Coordinator | None, support: Support = Support.ADDS_PARTITIONS, **said: Any
+) -> InTransaction:
+    values = {"transactional_id": "tx", "producer_id": P, "producer_epoch": 0, **said}
+    return InTransaction(support=support, coordinator=coordinator, **values)
+
+
+def ending(*, commit: bool = True, epoch: int = 0, **said: Any) -> TransactionMarker:
+    return TransactionMarker(P, epoch, said.pop("coordinator", 0), commit, (PARTITION,), **said)
+
+
+async def commit(
+    groups: GroupCoordinator, transaction: InTransaction, offset: int = 9, **said: Any
+) -> ErrorCode:
+    answer = await groups.commit_in_transaction(a_commit(offset, **said), transaction)
+    ((_, _, error),) = answer.partitions
+    return error
+
+
+async def refused(groups: GroupCoordinator, transaction: InTransaction, **said: Any) -> ErrorCode:
+    with pytest.raises(KafkaError) as raised:
+        await groups.commit_in_transaction(a_commit(**said), transaction)
+    return raised.value.code
+
+
+async def stable(groups: GroupCoordinator, *, require: bool = True) -> FetchedOffset:
+    (topic,) = await groups.fetch("g", [("t", None, [0])], require_stable=require)
+    return topic.partitions[0]
+
+
+@pytest.mark.parametrize(("is_commit", "then"), [(True, 9), (False, 5)])
+async def test_what_is_pending_holds_or_is_dropped_with_the_marker(
+    clock: VirtualClock, coordinator: Coordinator, is_commit: bool, then: int
+) -> None:
+    async with running(clock, MemoryLog()) as groups:
+        await groups.commit(a_commit(5))
+        assert await commit(groups, within(coordinator), 9) is ErrorCode.none
+        assert (await stable(groups)).error is ErrorCode.unstable_offset_commit
+        assert (await stable(groups, require=False)).offset.offset == 5
+        await groups.complete_transaction(0, ending(commit=is_commit))
+        assert await fetched(groups) == then
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+async def test_a_restart_knows_what_is_pending_and_what_was_decided(
+    clock: VirtualClock, coordinator: Coordinator, is_commit: bool
+) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as groups:
+        await commit(groups, within(coordinator), 9)
+    async with running(clock, log) as groups:
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await stable(groups)).error is ErrorCode.unstable_offset_commit
+        await groups.complete_transaction(0, ending(commit=is_commit))
+    async with running(clock, log) as groups:
+        await trio.testing.wait_all_tasks_blocked()
+        assert await fetched(groups) == (9 if is_commit else -1)
+
+
+async def test_only_the_first_commit_of_a_transaction_is_asked_about(
+    clock: VirtualClock, coordinator: Coordinator
+) -> None:
+    async with running(clock, MemoryLog()) as groups:
+        for offset in (9, 10):
+            await commit(groups, within(coordinator), offset)
+        assert coordinator.asked == [("tx", P, 0, [PARTITION], False)]
+        await groups.complete_transaction(0, ending(epoch=1, transaction_version=2))
+        assert await fetched(groups) == 10
+        await commit(groups, within(coordinator, Support.OLD, producer_epoch=1), 11)
+        assert coordinator.asked[1:] == [("tx", P, 1, [PARTITION], True)]
+
+
+@pytest.mark.parametrize(
+    ("support", "said", "told"),
+    [
+        (Support.OLD, ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state),
+        (Support.ABORTABLE, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
+        (Support.OLD, ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch),
+        (
+            Support.ADDS_PARTITIONS,
+            ErrorCode.concurrent_transactions,
+            ErrorCode.concurrent_transactions,
+        ),
+        (Support.OLD, ErrorCode.network_exception, ErrorCode.coordinator_load_in_progress),
+        (Support.OLD, ErrorCode.not_coordinator, ErrorCode.not_coordinator),
+        (
+            Support.OLD,
+            ErrorCode.invalid_producer_id_mapping,
+            ErrorCode.invalid_producer_id_mapping,
+        ),
+    ],
+)
+async def test_what_the_transactions_coordinator_refuses(
+    clock: VirtualClock,
+    coordinator: Coordinator,
+    support: Support,
+    said: ErrorCode,
+    told: ErrorCode,
+) -> None:
+    coordinator.answers = [said]
+    async with running(clock, MemoryLog()) as groups:
+        assert await refused(groups, within(coordinator, support)) is told
+        assert (await stable(groups)).error is ErrorCode.none
+
+
+async def test_verification_can_be_switched_off_but_adding_can_not(
+    clock: VirtualClock, coordinator: Coordinator
+) -> None:
+    async with running(clock, MemoryLog()) as groups:
+        off = within(coordinator, Support.OLD, is_verified=False)
+        assert await commit(groups, off) is ErrorCode.none
+        assert coordinator.asked == []
+        await groups.complete_transaction(0, ending())
+        adding = within(coordinator, is_verified=False, producer_epoch=1)
+        assert await commit(groups, adding) is ErrorCode.none
+        assert len(coordinator.asked) == 1
+
+
+async def test_where_nobody_coordinates_nothing_is_pending(clock: VirtualClock) -> None:
+    async with running(clock, MemoryLog()) as groups:
+        assert await refused(groups, within(None)) is ErrorCode.invalid_txn_state
+
+
+async def test_a_marker_that_comes_while_the_coordinator_is_asked_wins(
+    clock: VirtualClock,
+) -> None:
+    class Slow(Coordinator):
+        async def add_partitions(self, *rest: Any, **more: Any) -> Any:
+            await groups.complete_transaction(0, ending())
+            return await super().add_partitions(*rest, **more)
+
+    async with running(clock, MemoryLog()) as groups:
+        late = within(Slow(), Support.ABORTABLE)
+        assert await commit(groups, late) is ErrorCode.invalid_txn_state
+        assert (await stable(groups)).error is ErrorCode.none
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ({"generation": 1}, ErrorCode.none),
+        ({"generation": -1, "member_id": ""}, ErrorCode.none),  # clients up to v2 say nothing
+        ({"generation": 2}, ErrorCode.illegal_generation),
+        ({"generation": 1, "member_id": "who"}, ErrorCode.unknown_member_id),
+        ({"generation": 1, "instance_id": "who"}, ErrorCode.unknown_member_id),
+    ],
+)
+async def test_a_member_commits_in_its_generation(
+    clock: VirtualClock, coordinator: Coordinator, said: dict[str, Any], error: ErrorCode
+) -> None:
+    async with running(clock, MemoryLog()) as groups:
+        member = await a_member(groups)
+        values = {"member_id": member.member_id, **said}
+        assert await commit(groups, within(coordinator), **values) is error
+
+
+async def test_there_is_no_generation_of_a_group_that_is_not_there(
+    clock: VirtualClock, coordinator: Coordinator
+) -> None:
+    async with running(clock, MemoryLog()) as groups:
+        transaction = within(coordinator)
+        assert await commit(groups, transaction, generation=1) is ErrorCode.illegal_generation
+        assert await refused(groups, transaction, group="") is ErrorCode.invalid_group_id
+
+
+async def test_what_is_committed_is_told_when_the_replicas_have_the_marker(
+    clock: VirtualClock, coordinator: Coordinator
+) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as groups, trio.open_nursery() as nursery:
+        await commit(groups, within(coordinator), 9)
+        log.hold()
+        marking = Asked(nursery, lambda: groups.complete_transaction(0, ending()))
+        await trio.testing.wait_all_tasks_blocked()
+        fetching = Asked(nursery, lambda: fetched(groups))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not marking.is_answered.is_set()
+        assert not fetching.is_answered.is_set()
+        log.move_on()
+        await marking.is_answered.wait()
+        await fetching.is_answered.wait()
+        assert fetching.answer == 9
+
+
+@pytest.mark.parametrize(
+    ("marker", "error"),
+    [
+        (ending(epoch=4, coordinator=2), ErrorCode.transaction_coordinator_fenced),
+        (ending(epoch=3, coordinator=3), ErrorCode.invalid_producer_epoch),
+        (ending(epoch=4, coordinator=3), None),
+        (ending(epoch=4, coordinator=3, transaction_version=2), ErrorCode.invalid_producer_epoch),
+        (ending(epoch=5, coordinator=3, transaction_version=2), None),
+    ],
+)
+async def test_markers_of_others_change_nothing(
+    clock: VirtualClock,
+    coordinator: Coordinator,
+    marker: TransactionMarker,
+    error: ErrorCode | None,
+) -> None:
+    async with running(clock, MemoryLog()) as groups:
+        await commit(groups, within(coordinator, producer_epoch=4), 1)
+        await groups.complete_transaction(0, ending(epoch=4, coordinator=3))
+        await commit(groups, within(coordinator, producer_epoch=4), 9)
+        if error is None:
+            await groups.complete_transaction(0, marker)
+            assert await fetched(groups) == 9
+        else:
+            with pytest.raises(KafkaError) as raised:
+                await groups.complete_transaction(0, marker)
+            assert raised.value.code is error
+            assert (await stable(groups)).error is ErrorCode.unstable_offset_commit
+
+
+async def test_a_marker_finds_a_coordinator_that_is_not_here(clock: VirtualClock) -> None:
+    async with running(clock, MemoryLog()) as groups:
+        with pytest.raises(KafkaError) as raised:
+            await groups.complete_transaction(5, ending())
+        assert raised.value.code is ErrorCode.not_coordinator
+
+
+async def test_a_group_with_pending_offsets_does_not_expire_but_can_be_deleted(
+    clock: VirtualClock, coordinator: Coordinator
+) -> None:
+    hour_ms = 3_600_000
+    log = MemoryLog()
+    async with running(
+        clock, log, offsets_retention_ms=hour_ms, offsets_retention_check_interval_ms=hour_ms // 2
+    ) as groups:
+        await commit(groups, within(coordinator), 9)
+        await groups.commit(a_commit(group="h"))
+        await clock.run_for(5 * hour_ms / 1000)
+        assert groups.describe("h") is None
+        assert groups.describe("g") is not None
+        assert await groups.delete_groups(["g"]) == [("g", ErrorCode.none)]
+        await groups.complete_transaction(0, ending())
+        assert await fetched(groups) == -1
+        assert groups.describe("g") is None

@@ -1,0 +1,31 @@
+"""The coordinator's end of `TransactionPartitions`, which says what it is told to say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from odradek.protocol.errors import ErrorCode
+from odradek.storage.directories.names import TopicPartition
+
+
+@dataclass
+class Coordinator:
+    answers: list[ErrorCode] = field(default_factory=lambda: [ErrorCode.none])
+    """One after the other, the last for ever."""
+    asked: list[tuple[str, int, int, list[TopicPartition], bool]] = field(default_factory=list)
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        verify_only: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        self.asked.append(
+            (transactional_id, producer_id, producer_epoch, list(partitions), verify_only)
+        )
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return dict.fromkeys(partitions, answer)
