@@ -48,6 +48,7 @@ MODULES: Mapping[str, Sequence[Api]] = {
         apis.INCREMENTAL_ALTER_CONFIGS,
         apis.LIST_CONFIG_RESOURCES,
     ),
+    "consumer_groups": (apis.CONSUMER_GROUP_HEARTBEAT, apis.CONSUMER_GROUP_DESCRIBE),
     "fetch": (apis.FETCH,),
     "find_coordinator": (apis.FIND_COORDINATOR,),
     "group_offsets": (apis.OFFSET_COMMIT, apis.OFFSET_FETCH, apis.OFFSET_DELETE),

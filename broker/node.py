@@ -24,6 +24,7 @@ from odradek.broker.coordination.topics import (
 from odradek.broker.coordinator_log import PartitionCoordinatorLog
 from odradek.broker.fetch_sessions import FetchSessions
 from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.consumer.settings import ConsumerSettings
 from odradek.broker.partitions import PartitionTable
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.security.configured import configured_authorizer, load_acls
@@ -291,8 +292,10 @@ class Broker:
         )
 
     def _new_group_coordinator(self) -> GroupCoordinator:
+        from odradek.broker.groups.consumer.environment import Environment
         from odradek.broker.groups.coordinator import GroupCoordinator
 
+        config = GroupConfig.from_configs(self.config)
         offsets_log = PartitionCoordinatorLog(
             OFFSETS_TOPIC,
             self.partitions.opened,
@@ -301,10 +304,15 @@ class Broker:
         )
         return GroupCoordinator(
             offsets_log,
-            GroupConfig.from_configs(self.config),
+            config,
             clock=self.seams.clock,
             entropy=self.seams.entropy,
+            environment=Environment(config, self.metadata.image, self._consumer_settings),
         )
+
+    def _consumer_settings(self, group_id: str) -> ConsumerSettings:
+        overrides = self.metadata.image.config(images.GROUP, group_id)
+        return ConsumerSettings.of(self.config, overrides)
 
     def log_config(self, topic: str) -> LogConfig:
         """A topic's effective config; the broker's defaults for one that is not known."""
@@ -324,10 +332,8 @@ class Broker:
         if self.authorizer is not None and delta.image.acls is not delta.before.acls:
             load_acls(self.authorizer, delta.image)
         self.partitions.metadata_changed(delta)
-        if delta.deleted_topics and self._groups is not None:
-            self._groups.topics_deleted(
-                [(topic.name, topic_id) for topic_id, topic in delta.deleted_topics.items()]
-            )
+        if self._groups is not None:
+            _tell_groups(self._groups, delta)
 
     def apply_broker_configs(self, image: MetadataImage) -> None:
         """Take over the dynamic broker configs."""
@@ -464,6 +470,19 @@ class Broker:
         from odradek.broker.config.validation import validate_resource_configs
 
         validate_resource_configs(self.config, kind, name, wanted, existing)
+
+
+def _tell_groups(groups: GroupCoordinator, delta: MetadataDelta) -> None:
+    """What became of topics that groups may read."""
+    names = {topic.name for topic in delta.created_topics.values()}
+    names.update(topic.name for topic in delta.deleted_topics.values())
+    names.update(delta.image.topics_by_id[each].name for each, _ in delta.changed_partitions)
+    if names or delta.changed_brokers:
+        groups.topics_changed(delta.image, names, created=bool(delta.created_topics))
+    if delta.deleted_topics:
+        groups.topics_deleted(
+            [(topic.name, topic_id) for topic_id, topic in delta.deleted_topics.items()]
+        )
 
 
 def _is_cancellation(error: BaseException) -> bool:

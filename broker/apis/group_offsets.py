@@ -15,7 +15,7 @@ from odradek.broker.apis.authorized import TopicDenied, check_group, may_group, 
 from odradek.broker.context import RequestContext
 from odradek.broker.groups.actions import NO_ERROR, CommittedOffset, PartitionErrors
 from odradek.broker.groups.offsets import NO_OFFSET, FetchedTopic
-from odradek.broker.groups.shard import Commit, OffsetToCommit
+from odradek.broker.groups.shard import NOBODY, Commit, OffsetToCommit
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
@@ -23,8 +23,8 @@ from odradek.replication.controller.image import TopicImage
 
 IDS_SINCE = 10
 """OffsetCommit and OffsetFetch: topics by id, no names any more."""
-MISSING_GROUP_SINCE = 9
-"""OffsetCommit: GROUP_ID_NOT_FOUND where it was ILLEGAL_GENERATION."""
+CONSUMER_GROUPS_SINCE = 9
+"""OffsetCommit: GROUP_ID_NOT_FOUND where it was ILLEGAL_GENERATION, and STALE_MEMBER_EPOCH."""
 BATCHED_FETCH_SINCE = 8
 FETCH_ERROR_SINCE = 2
 """OffsetFetch: an error of the whole group's, not only of partitions."""
@@ -109,7 +109,7 @@ async def _commit(
         request.generation_id_or_member_epoch,
         offsets,
         field(request, "retention_time", NO_RETENTION) // MILLISECOND,
-        knows_missing_groups=ctx.api_version >= MISSING_GROUP_SINCE,
+        knows_consumer_groups=ctx.api_version >= CONSUMER_GROUPS_SINCE,
     )
     try:
         answer = await ctx.broker.groups.commit(commit)
@@ -126,7 +126,14 @@ async def offset_fetch(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     require_stable = field(request, "require_stable", False)
     if ctx.api_version >= BATCHED_FETCH_SINCE:
         groups = [
-            await _fetch(each.group_id, each.topics, require_stable, ctx) for each in request.groups
+            await _fetch(
+                each.group_id,
+                each.topics,
+                require_stable,
+                ctx,
+                (field(each, "member_id"), field(each, "member_epoch", -1)),
+            )
+            for each in request.groups
         ]
         return {"groups": groups}
     group = await _fetch(request.group_id, request.topics, require_stable, ctx)
@@ -134,7 +141,11 @@ async def offset_fetch(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 
 async def _fetch(
-    group_id: str, topics: Iterable[Any] | None, require_stable: bool, ctx: RequestContext
+    group_id: str,
+    topics: Iterable[Any] | None,
+    require_stable: bool,
+    ctx: RequestContext,
+    member: tuple[str | None, int] = NOBODY,
 ) -> Values:
     asked: list[tuple[str, UUID | None, Iterable[int]]] | None = None
     unknown: list[Values] = []
@@ -150,7 +161,9 @@ async def _fetch(
                 asked.append((name, topic_id, topic.partition_indexes))
     try:
         check_group(ctx, group_id)
-        found = await ctx.broker.groups.fetch(group_id, asked, require_stable=require_stable)
+        found = await ctx.broker.groups.fetch(
+            group_id, asked, require_stable=require_stable, member=member
+        )
     except KafkaError as error:
         return _failed_fetch(group_id, topics, error.code, ctx)
     fetched = [_fetched_topic(each, ctx) for each in found if may_topic(ctx, each.topic)]

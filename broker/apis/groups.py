@@ -31,7 +31,7 @@ from odradek.broker.groups.actions import (
     Sync,
     SyncAnswer,
 )
-from odradek.broker.groups.shard import DescribedGroup
+from odradek.broker.groups.shard import DescribedGroup, NotClassicGroup
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
@@ -221,9 +221,7 @@ def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) -> dic
     try:
         check_group(ctx, group_id)
         group = ctx.broker.groups.describe(group_id)
-    except KafkaError as error:
-        return {**_undescribed(group_id), "error_code": error.code}
-    if group is None:
+    except NotClassicGroup as error:
         if ctx.api_version < NOT_FOUND_SINCE:
             return {
                 **_undescribed(group_id),
@@ -232,10 +230,12 @@ def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) -> dic
             }
         return {
             **_undescribed(group_id),
-            "error_code": ErrorCode.group_id_not_found,
-            "error_message": f"Group {group_id} not found.",
+            "error_code": error.code,
+            "error_message": error.message,
             "group_state": DEAD,
         }
+    except KafkaError as error:
+        return {**_undescribed(group_id), "error_code": error.code}
     return {**_described(group), "authorized_operations": operations}
 
 

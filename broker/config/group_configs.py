@@ -21,13 +21,13 @@ from odradek.broker.config.validators import (
 # fmt: off
 GROUP_ROWS: Rows = (
     row("consumer.session.timeout.ms", INT, "45000", MEDIUM, at_least(1),
-        scope=Scope.GROUP, synonyms=("group.consumer.session.timeout.ms",),
+        scope=Scope.GROUP, synonyms=("group.consumer.session.timeout.ms",), effect=True,
         doc="How long a member may be silent before it is removed, in ms."),
     row("consumer.heartbeat.interval.ms", INT, "5000", MEDIUM, at_least(1),
-        scope=Scope.GROUP, synonyms=("group.consumer.heartbeat.interval.ms",),
+        scope=Scope.GROUP, synonyms=("group.consumer.heartbeat.interval.ms",), effect=True,
         doc="How often members are told to send heartbeats, in ms."),
     row("consumer.assignment.interval.ms", INT, "1000", MEDIUM, at_least(0),
-        scope=Scope.GROUP, synonyms=("group.consumer.assignment.interval.ms",),
+        scope=Scope.GROUP, synonyms=("group.consumer.assignment.interval.ms",), effect=True,
         doc="Shortest time between two assignments, in ms."),
     row("share.session.timeout.ms", INT, "45000", MEDIUM, at_least(1),
         scope=Scope.GROUP, synonyms=("group.share.session.timeout.ms",),

@@ -39,6 +39,10 @@ class Loader(ABC):
     def replay(self, key: bytes, value: bytes | None, offset: int, producer_id: int) -> None:
         """Take over one record. Raises KafkaError for what can't be read."""
 
+    def has_pending(self, key: bytes) -> bool:
+        """Whether a tombstone of this key also ends what transactions wrote under it."""
+        return False
+
     @abstractmethod
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """Take over a transaction's marker."""
@@ -85,7 +89,7 @@ class Loader(ABC):
     def _flush(self) -> Iterator[None]:
         latest, self._latest = self._latest, {}
         for count, (key, (offset, value, ended)) in enumerate(latest.items()):
-            if ended:
+            if ended and self.has_pending(key):
                 self.replay(key, None, offset, NO_PRODUCER)
             self.replay(key, value, offset, NO_PRODUCER)
             if count % REPLAYS_PER_STEP == REPLAYS_PER_STEP - 1:

@@ -9,12 +9,13 @@ a client sees is backed by what the log holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.schemas.consumer_group_records import ConsumerGroupKey, ConsumerGroupValue
 from odradek.storage.log.verifications import Guard
 
 Waiter: TypeAlias = Any
@@ -103,6 +104,29 @@ class Leave:
     members: tuple[Leaver, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumerHeartbeat:
+    """ConsumerGroupHeartbeat (KIP-848): None says that nothing has changed since the last one.
+
+    An epoch of 0 joins, -1 leaves, -2 is a static member's that will be back. `may_see` tells
+    whether the client may see a topic that its expression matches.
+    """
+
+    group_id: str
+    member_id: str
+    epoch: int
+    client_id: str
+    client_host: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topics: tuple[str, ...] | None = None
+    regex: str | None = None
+    assignor: str | None = None
+    owned: Mapping[UUID, frozenset[int]] | None = None
+    may_see: Callable[[str], bool] | None = None
+
+
 # Answers. Each knows what it looks like when it fails for a reason outside the group.
 
 
@@ -138,6 +162,21 @@ class SyncAnswer:
 
     def failed(self, code: ErrorCode) -> SyncAnswer:
         return SyncAnswer(code)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHeartbeatAnswer:
+    """`assigned` is None where it is not told because nothing has changed."""
+
+    error: ErrorCode
+    message: str | None = None
+    member_id: str | None = None
+    epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assigned: Mapping[UUID, tuple[int, ...]] | None = None
+
+    def failed(self, code: ErrorCode) -> ConsumerHeartbeatAnswer:
+        return ConsumerHeartbeatAnswer(code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +230,13 @@ class GroupErrors:
 
 
 Answer: TypeAlias = (
-    JoinAnswer | SyncAnswer | HeartbeatAnswer | LeaveAnswer | PartitionErrors | GroupErrors
+    JoinAnswer
+    | SyncAnswer
+    | HeartbeatAnswer
+    | LeaveAnswer
+    | PartitionErrors
+    | GroupErrors
+    | ConsumerHeartbeatAnswer
 )
 
 
@@ -246,8 +291,8 @@ class StoredGroup:
     members: tuple[StoredMember, ...] = ()
 
 
-RecordKey: TypeAlias = OffsetKey | GroupKey
-RecordValue: TypeAlias = CommittedOffset | StoredGroup
+RecordKey: TypeAlias = OffsetKey | GroupKey | ConsumerGroupKey
+RecordValue: TypeAlias = CommittedOffset | StoredGroup | ConsumerGroupValue
 
 
 class Record(NamedTuple):
@@ -306,7 +351,25 @@ class Replaced:
     session_timeout_ms_before: int
 
 
-Then: TypeAlias = Respond | Created | Assigned | Replaced
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A group took the place of one of another kind, `before`; without the records it has not."""
+
+    group_id: str
+    before: Any
+    replies: tuple[Reply, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Members of a consumer group were too late; if that can't be written it is tried again."""
+
+    group_id: str
+    member_ids: tuple[str, ...]
+    replies: tuple[Reply, ...] = ()
+
+
+Then: TypeAlias = Respond | Created | Assigned | Replaced | Converted | Expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +388,16 @@ class Append:
     producer: Producer | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Match the topics with a consumer group's expressions, which takes its time; then report it
+    (`Shard.expressions_resolved`)."""
+
+    group_id: str
+    expressions: tuple[str, ...]
+    may_see: Callable[[str], bool] | None = None
+
+
 @dataclass(slots=True)
 class Actions:
     """What an event leads to. `notes` are for the log of the broker, not for anyone's state."""
@@ -332,6 +405,7 @@ class Actions:
     replies: list[Reply] = field(default_factory=list)
     appends: list[Append] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    resolves: list[Resolve] = field(default_factory=list)
     completed_rebalances: int = 0
 
     def reply(self, waiter: Waiter, answer: Answer) -> None:

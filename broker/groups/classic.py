@@ -472,6 +472,10 @@ class ClassicGroup(Generations):
             return ErrorCode.non_empty_group
         return NO_ERROR
 
+    def gone(self) -> tuple[Record, ...]:
+        """The records that end it."""
+        return (Record(GroupKey(self.group_id), None),)
+
     def check_delete(self) -> ErrorCode:
         if self.state is State.DEAD:
             return ErrorCode.group_id_not_found

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from odradek.broker.coordination.topics import Configs
+from odradek.broker.groups.assignors import ASSIGNORS, CLASSES
+from odradek.broker.groups.consumer.settings import MigrationPolicy
 
 MINUTE_MS = 60_000
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * MINUTE_MS
 """How long a new member may wait in JoinGroup: it has no heartbeat yet by which to notice it is gone."""
+
+
+class GroupConfigs(Configs, Protocol):
+    """Of `ServerConfig`, what is needed here."""
+
+    def get_str(self, name: str) -> str: ...
+
+    def get_list(self, name: str) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +38,16 @@ class GroupConfig:
     offsets_topic_compression: int = 0
     """Codec of the batches written; 0 is none."""
     commit_timeout_ms: int = 5000
+    protocols: frozenset[str] = frozenset({"classic", "consumer", "streams"})
+    """The kinds of groups that may be joined."""
+    consumer_max_size: int = 2**31 - 1
+    consumer_assignors: tuple[str, ...] = tuple(ASSIGNORS)
+    """The first one is for groups whose members name none."""
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    regex_refresh_interval_ms: int = 600_000
 
     @classmethod
-    def from_configs(cls, configs: Configs) -> GroupConfig:
+    def from_configs(cls, configs: GroupConfigs) -> GroupConfig:
         return cls(
             initial_rebalance_delay_ms=configs.get_int("group.initial.rebalance.delay.ms"),
             min_session_timeout_ms=configs.get_int("group.min.session.timeout.ms"),
@@ -43,4 +61,13 @@ class GroupConfig:
             offsets_load_buffer_bytes=configs.get_int("offsets.load.buffer.size"),
             offsets_topic_compression=configs.get_int("offsets.topic.compression.codec"),
             commit_timeout_ms=configs.get_int("offsets.commit.timeout.ms"),
+            protocols=frozenset(configs.get_list("group.coordinator.rebalance.protocols")),
+            consumer_max_size=configs.get_int("group.consumer.max.size"),
+            consumer_assignors=tuple(
+                CLASSES.get(each, each) for each in configs.get_list("group.consumer.assignors")
+            ),
+            migration_policy=MigrationPolicy(
+                configs.get_str("group.consumer.migration.policy").lower()
+            ),
+            regex_refresh_interval_ms=configs.get_int("group.consumer.regex.refresh.interval.ms"),
         )

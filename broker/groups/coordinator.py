@@ -7,7 +7,8 @@ answers that depend on them are given when the high watermark has passed them. N
 waits for that.
 
 Tasks: one for timers (a heap of the groups' next deadlines), one that lets old offsets expire, and
-those of `coordination.leadership`, which loads partitions and waits for their replicas.
+those of `coordination.leadership`, which loads partitions and waits for their replicas; and one for
+each group whose expressions are being matched with the topics.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from odradek.broker.groups.actions import (
     Actions,
     Answer,
     Append,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
     GroupErrors,
     Heartbeat,
     HeartbeatAnswer,
@@ -41,6 +44,7 @@ from odradek.broker.groups.actions import (
     Now,
     PartitionErrors,
     Reply,
+    Resolve,
     Respond,
     Sync,
     SyncAnswer,
@@ -48,13 +52,18 @@ from odradek.broker.groups.actions import (
     Waiter,
 )
 from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.consumer.describe import DescribedConsumerGroup
+from odradek.broker.groups.consumer.environment import Environment
+from odradek.broker.groups.consumer.expressions import match_topics
+from odradek.broker.groups.consumer.records import ResolvedRegex
 from odradek.broker.groups.led import GroupStatistics, Led
 from odradek.broker.groups.offsets import NO_PRODUCER, FetchedTopic
-from odradek.broker.groups.shard import Commit, DescribedGroup, ListedGroup, Shard
+from odradek.broker.groups.shard import NOBODY, Commit, DescribedGroup, ListedGroup, Shard
 from odradek.broker.groups.store import Loader, OffsetsLog, build_batches
 from odradek.broker.groups.transactions import InTransaction, verify
 from odradek.broker.transactions.markers import TransactionMarker
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.image import MetadataImage
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 
@@ -67,10 +76,19 @@ class GroupCoordinator:
     """See the module. Requests raise KafkaError where there is no group to ask."""
 
     def __init__(
-        self, log: OffsetsLog, config: GroupConfig, *, clock: Clock, entropy: Entropy
+        self,
+        log: OffsetsLog,
+        config: GroupConfig,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        environment: Environment | None = None,
     ) -> None:
+        """`environment` is what consumer groups are told of topics and of their settings."""
         self._log = log
         self._config = config
+        self._environment = environment or Environment(config)
+        self._nursery: trio.Nursery | None = None
         self._clock = clock
         self._entropy = entropy
         self.leadership: Leadership[Shard, Then] = Leadership(
@@ -87,6 +105,7 @@ class GroupCoordinator:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the timers, loads and waits until cancelled; started() at once."""
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             self.leadership.start(nursery)
             nursery.start_soon(self._timers.run)
             nursery.start_soon(self._run_expiry)
@@ -98,7 +117,7 @@ class GroupCoordinator:
     # What `leadership` asks for
 
     def new_shard(self) -> Shard:
-        return Shard(self._config)
+        return Shard(self._config, self._environment)
 
     def new_loader(self, shard: Shard) -> Loader:
         return Loader(shard)
@@ -164,6 +183,13 @@ class GroupCoordinator:
             request.group_id, lambda shard, *rest: shard.leave(request, *rest), LeaveAnswer
         )
 
+    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatAnswer:
+        return await self._ask(
+            request.group_id,
+            lambda shard, *rest: shard.consumer_heartbeat(request, *rest),
+            ConsumerHeartbeatAnswer,
+        )
+
     async def commit(self, request: Commit) -> PartitionErrors:
         answer = await self._ask(
             request.group_id, lambda shard, *rest: shard.commit(request, *rest), PartitionErrors
@@ -201,14 +227,15 @@ class GroupCoordinator:
         topics: Sequence[tuple[str, UUID | None, Iterable[int]]] | None,
         *,
         require_stable: bool,
+        member: tuple[str | None, int] = NOBODY,
     ) -> list[FetchedTopic]:
-        """Committed offsets, all of the group's where `topics` is None.
+        """Committed offsets, all of the group's where `topics` is None; see `Shard.fetch`.
 
         What is fetched will not be taken back: it is on all in-sync replicas.
         """
         led = self.leadership.active(group_id)
         await self._committed(led)
-        return led.shard.fetch(group_id, topics, require_stable=require_stable)
+        return led.shard.fetch(group_id, topics, require_stable=require_stable, member=member)
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
@@ -259,9 +286,32 @@ class GroupCoordinator:
             for group in led.shard.list_groups(wanted, of_kinds)
         ]
 
-    def describe(self, group_id: str) -> DescribedGroup | None:
-        """A group of this node, or None if there is no such group."""
+    def describe(self, group_id: str) -> DescribedGroup:
+        """A classic group of this node. Raises NotClassicGroup."""
         return self.leadership.active(group_id).shard.describe(group_id)
+
+    def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+        """Raises GROUP_ID_NOT_FOUND for what is no consumer group of this node."""
+        return self.leadership.active(group_id).shard.describe_consumer(group_id)
+
+    @property
+    def protocols(self) -> Collection[str]:
+        """The kinds of groups that may be joined (`group.coordinator.rebalance.protocols`)."""
+        return self._config.protocols
+
+    @property
+    def assignors(self) -> Sequence[str]:
+        """What members of consumer groups may ask for, the default first."""
+        return self._config.consumer_assignors
+
+    def topics_changed(
+        self, image: MetadataImage, topics: Collection[str], *, created: bool
+    ) -> None:
+        """`image` has these topics created, deleted or changed, `created` if there are new ones."""
+        self._environment.topics_changed(image, created=created)
+        for led in self.leadership:
+            if led.serves:
+                led.shard.topics_changed(topics)
 
     def topics_deleted(self, topics: Sequence[tuple[str, UUID]]) -> None:
         """Forget the offsets committed for topics (name, id) that were deleted."""
@@ -317,6 +367,9 @@ class GroupCoordinator:
             self.statistics.completed_rebalances += actions.completed_rebalances
             self._answer(actions.replies)
             todo.extend(self._append(led, append) for append in actions.appends)
+            for resolve in actions.resolves:
+                assert self._nursery is not None, "the coordinator does not run"
+                self._nursery.start_soon(self._resolve, led, resolve)
         if group_id is not None:
             self._timers.arm((led.partition, group_id), led.shard.wake_ms(group_id))
 
@@ -365,6 +418,29 @@ class GroupCoordinator:
         led = self.leadership.served(partition)
         if led is not None:
             self._drive(led, group_id, partial(led.shard.tick, group_id))
+
+    # Expressions
+
+    async def _resolve(self, led: Led, resolve: Resolve) -> None:
+        """Match the topics there are now, a few at a time, and say which were found."""
+        topics, turn = self._environment.topics, Turn(self._clock)
+        started_ms, found = self._clock.wall_ms(), dict[str, set[str]]()
+        try:
+            for matched_so_far in match_topics(resolve.expressions, list(topics.names())):
+                found = matched_so_far
+                await turn.pass_on()
+        except KafkaError as error:  # of an older record: members' expressions are checked
+            log.error("group %s has an expression that is none: %s", resolve.group_id, error)
+            found = {}
+        resolved = {
+            expression: ResolvedRegex(
+                frozenset(filter(resolve.may_see or bool, matched)), topics.version, started_ms
+            )
+            for expression, matched in found.items()
+        }
+        if self.leadership.holds(led):
+            act = partial(led.shard.expressions_resolved, resolve.group_id, resolved)
+            self._drive(led, resolve.group_id, act)
 
     # Expiry
 

@@ -10,7 +10,7 @@ is under way; generations only grow; a stable group is what replaying its last r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 from odradek.broker.groups.actions import (
@@ -99,6 +99,31 @@ class Generations:
         group.state = State.STABLE if stored.members else State.EMPTY
         group._know_subscriptions()
         return group
+
+    @classmethod
+    def converted(
+        cls,
+        group_id: str,
+        generation: int,
+        members: Sequence[Member],
+        config: GroupConfig,
+        now: Now,
+    ) -> Self:
+        """A stable group of those who were together in one of another kind. `began` starts it."""
+        group = cls(group_id, config, now)
+        group.generation = generation
+        for each in members:
+            group.roster.add(each, None)
+        group.protocol = group.roster.select_protocol()
+        group.state = State.STABLE
+        group._know_subscriptions()
+        return group
+
+    def rebalance(self, reason: str, now: Now) -> Actions:
+        """Have everyone join again, for a reason from outside."""
+        actions = Actions()
+        self._rebalance(reason, now, actions)
+        return actions
 
     def began(self, now: Now) -> Actions:
         """This node began to coordinate the group, whose state was loaded: sessions start anew."""

@@ -19,6 +19,7 @@ from odradek.broker.groups.actions import (
     StoredMember,
 )
 from odradek.protocol.schemas import serde
+from odradek.protocol.schemas.consumer_group_records import ConsumerGroupKey, ConsumerGroupValue
 from odradek.protocol.schemas.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -36,7 +37,7 @@ GROUP_VERSION = 3
 
 
 class OtherRecord(Exception):
-    """A record that is neither a classic group's nor an offset: of another kind of group."""
+    """A record of a kind of group that is not served: a share group's, or a streams group's."""
 
 
 def encode(record: Record) -> tuple[bytes, bytes | None]:
@@ -46,14 +47,18 @@ def encode(record: Record) -> tuple[bytes, bytes | None]:
         encoded = serde.encode_coordinator_key(
             OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)
         )
-    else:
+    elif isinstance(key, GroupKey):
         encoded = serde.encode_coordinator_key(GroupMetadataKey(group=key.group_id))
+    else:  # a consumer group's records are what their schemas are
+        encoded = serde.encode_coordinator_key(key)
     return encoded, None if record.value is None else _encode_value(record.value)
 
 
 def _encode_value(value: RecordValue) -> bytes:
     if isinstance(value, StoredGroup):
         return serde.encode_coordinator_value(_metadata(value), GROUP_VERSION)
+    if not isinstance(value, CommittedOffset):
+        return serde.encode_coordinator_value(value)
     has_expiry = value.expire_timestamp_ms is not None
     committed = OffsetCommitValue(
         offset=value.offset,
@@ -89,6 +94,14 @@ def _metadata(group: StoredGroup) -> GroupMetadataValue:
     )
 
 
+def is_offset_key(data: Buffer) -> bool:
+    """Whether it is the key of a committed offset."""
+    return int.from_bytes(data[:2], "big") in (
+        LegacyOffsetCommitKey.__api_key__,
+        OffsetCommitKey.__api_key__,
+    )
+
+
 def decode_key(data: Buffer) -> RecordKey:
     """Raises OtherRecord for Kafka's other kinds, serde.InvalidRecord for what is none of Kafka's."""
     key = serde.decode_group_key(data)
@@ -96,6 +109,8 @@ def decode_key(data: Buffer) -> RecordKey:
         return OffsetKey(key.group, key.topic, key.partition)
     if isinstance(key, GroupMetadataKey):
         return GroupKey(key.group)
+    if isinstance(key, ConsumerGroupKey):
+        return key
     raise OtherRecord(type(key).__name__)
 
 
@@ -106,6 +121,9 @@ def decode_value(key: RecordKey, data: Buffer) -> RecordValue:
             OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition), data
         )
         return _committed(value)
+    if not isinstance(key, GroupKey):
+        found: ConsumerGroupValue = serde.decode_group_value(key, data)
+        return found
     return _stored(serde.decode_group_value(GroupMetadataKey(group=key.group_id), data))
 
 

@@ -2,12 +2,13 @@
 
 Every operation takes a request and gives `Actions`. The state is what replaying the partition's
 records gives, plus what is under way in the groups (rebalances, sessions, waiting members); see
-`actions` for how the two meet. A group has a kind; classic groups are the only one so far.
+`actions` for how the two meet. A group is a classic or a consumer group, and can become the other;
+what happens to consumer groups is in `consumer.operations`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -18,7 +19,10 @@ from odradek.broker.groups.actions import (
     Append,
     Assigned,
     CommittedOffset,
+    ConsumerHeartbeat,
+    Converted,
     Created,
+    Expired,
     GroupErrors,
     GroupKey,
     Heartbeat,
@@ -44,9 +48,18 @@ from odradek.broker.groups.actions import (
 )
 from odradek.broker.groups.classic import ClassicGroup
 from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.consumer.describe import DescribedConsumerGroup, describe
+from odradek.broker.groups.consumer.environment import Environment
+from odradek.broker.groups.consumer.group import ConsumerGroup
+from odradek.broker.groups.consumer.operations import ConsumerOperations, Group
+from odradek.broker.groups.consumer.records import ResolvedRegex
 from odradek.broker.groups.offsets import NO_PRODUCER, FetchedTopic, OffsetStore
 from odradek.broker.groups.states import State
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.schemas.consumer_group_records import ConsumerGroupMetadataKey
+
+NOBODY = (None, -1)
+"""Who asks for offsets, and does not say that it is a member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +83,9 @@ class Commit:
     offsets: tuple[OffsetToCommit, ...]
     retention_ms: int = -1
     """How long old clients (v2-4) want the offsets kept; -1 is the broker's retention."""
-    knows_missing_groups: bool = True
-    """From version 9 on a group that is not there is GROUP_ID_NOT_FOUND, not ILLEGAL_GENERATION."""
+    knows_consumer_groups: bool = True
+    """From version 9 on a group that is not there is GROUP_ID_NOT_FOUND, not ILLEGAL_GENERATION,
+    and members of consumer groups can say their epoch."""
     producer: Producer | None = None
     """TxnOffsetCommit: in whose transaction."""
 
@@ -103,13 +117,22 @@ class DescribedGroup:
     members: tuple[DescribedMember, ...]
 
 
+class NotClassicGroup(KafkaError):
+    """There is no group of this name, or it is of another kind."""
+
+    code = ErrorCode.group_id_not_found
+
+
 class Shard:
     """See the module."""
 
-    def __init__(self, config: GroupConfig) -> None:
+    def __init__(self, config: GroupConfig, environment: Environment | None = None) -> None:
+        """`environment` is what consumer groups know of the world; without one, nothing."""
         self._config = config
-        self.groups: dict[str, ClassicGroup] = {}
+        self._environment = environment or Environment(config)
+        self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
+        self.consumers = ConsumerOperations(self.groups, self._environment)
 
     # Replaying
 
@@ -126,19 +149,40 @@ class Shard:
                 when = Now(0, value.commit_timestamp_ms)
                 self.groups[key.group_id] = ClassicGroup(key.group_id, self._config, when)
             self.offsets.put(key, value, producer_id)
+        elif not isinstance(key, GroupKey):
+            self._replay_consumer(record)
         elif value is None:
-            self.groups.pop(key.group_id, None)
+            if not isinstance(self.groups.get(key.group_id), ConsumerGroup):
+                self.groups.pop(key.group_id, None)
         else:
             assert isinstance(value, StoredGroup)
             group = ClassicGroup.from_stored(key.group_id, value, self._config)
             self.groups[key.group_id] = group
+
+    def _replay_consumer(self, record: Record) -> None:
+        """A record of a consumer group, which takes the place of what offsets alone made. What ends
+        one that is gone, or has become a classic group, is passed over."""
+        key, value = record
+        assert not isinstance(key, OffsetKey | GroupKey)
+        group = self.groups.get(key.group_id)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return
+            group = self.groups[key.group_id] = ConsumerGroup(key.group_id, self._environment)
+        group.state.replay(key, value)
+        if value is None and isinstance(key, ConsumerGroupMetadataKey):
+            del self.groups[key.group_id]
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         self.offsets.end_transaction(producer_id, committed=committed)
 
     def loaded(self, group_id: str, now: Now) -> Actions:
         """All is replayed: a group begins to live."""
-        return self.groups[group_id].began(now)
+        group = self.groups[group_id]
+        if isinstance(group, ConsumerGroup):
+            group.began(now)
+            return Actions()
+        return group.began(now)
 
     def unloaded(self, code: ErrorCode, now: Now) -> Actions:
         """This node does not coordinate the partition any more: whoever waits is told `code`."""
@@ -151,31 +195,49 @@ class Shard:
 
     def join(self, request: Join, waiter: Waiter, now: Now) -> Actions:
         group = self.groups.get(request.group_id)
-        if group is not None:
+        if isinstance(group, ClassicGroup):
             return group.join(request, waiter, now)
+        if group is not None and not group.is_empty:
+            return self.consumers.join(group, request, waiter, now)
         if request.member_id != NO_MEMBER_ID:
             return _refused(waiter, JoinAnswer(ErrorCode.unknown_member_id, request.member_id))
+        return self._create(request, group, waiter, now)
+
+    def _create(
+        self, request: Join, before: ConsumerGroup | None, waiter: Waiter, now: Now
+    ) -> Actions:
+        """The first member makes the group; an empty consumer group makes room for it."""
         group = ClassicGroup(request.group_id, self._config, now)
         self.groups[request.group_id] = group
-        stored = group.stored({})  # before anyone is in it
+        stored = Record(GroupKey(request.group_id), group.stored({}))  # before anyone is in it
         actions = group.join(request, waiter, now)
         assert not actions.appends, "a first join has nothing to store"
-        then = Created(request.group_id, tuple(actions.replies))
-        record = Record(GroupKey(request.group_id), stored)
-        actions.appends.append(Append((record,), then, replay=False))
-        actions.replies = []
+        replies, actions.replies = tuple(actions.replies), []
+        if before is None:
+            then: Then = Created(request.group_id, replies)
+            records: tuple[Record, ...] = (stored,)
+        else:
+            then, records = Converted(request.group_id, before, replies), (*before.gone(), stored)
+        actions.appends.append(Append(records, then, replay=False, atomic=True))
         return actions
+
+    def consumer_heartbeat(self, request: ConsumerHeartbeat, waiter: Waiter, now: Now) -> Actions:
+        return self.consumers.heartbeat(request, waiter, now)
 
     def sync(self, request: Sync, waiter: Waiter, now: Now) -> Actions:
         group = self.groups.get(request.group_id)
         if group is None or group.is_empty:
             return _refused(waiter, SyncAnswer(ErrorCode.unknown_member_id))
+        if isinstance(group, ConsumerGroup):
+            return self.consumers.sync(group, request, waiter, now)
         return group.sync(request, waiter, now)
 
     def heartbeat(self, request: Heartbeat, waiter: Waiter, now: Now) -> Actions:
         group = self.groups.get(request.group_id)
         if group is None:
             return _refused(waiter, HeartbeatAnswer(ErrorCode.unknown_member_id))
+        if isinstance(group, ConsumerGroup):
+            return self.consumers.classic_heartbeat(group, request, waiter, now)
         return group.heartbeat(request, waiter, now)
 
     def leave(self, request: Leave, waiter: Waiter, now: Now) -> Actions:
@@ -184,10 +246,14 @@ class Shard:
             unknown = ErrorCode.unknown_member_id
             members = (Left(each.member_id, each.instance_id, unknown) for each in request.members)
             return _refused(waiter, LeaveAnswer(NO_ERROR, tuple(members)))
+        if isinstance(group, ConsumerGroup):
+            return self.consumers.leave(group, request, waiter, now)
         return group.leave(request, waiter, now)
 
     def tick(self, group_id: str, now: Now) -> Actions:
         group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self.consumers.tick(group, now)
         return Actions() if group is None else group.tick(now)
 
     def wake_ms(self, group_id: str) -> int | None:
@@ -198,18 +264,24 @@ class Shard:
     # What became of an append
 
     def appended(self, then: Then, now: Now) -> Actions:
-        if isinstance(then, Respond | Created):
+        if isinstance(then, Respond | Created | Expired):
             return Actions(replies=list(then.replies))
+        if isinstance(then, Converted):
+            return self.consumers.converted(then, now)
         group = self.groups.get(then.group_id)
-        return Actions() if group is None else group.appended(then, now)
+        return group.appended(then, now) if isinstance(group, ClassicGroup) else Actions()
 
     def append_failed(self, then: Then, code: ErrorCode, now: Now, *, written: bool) -> Actions:
         """See `ClassicGroup.append_failed`."""
         if isinstance(then, Assigned | Replaced):
             group = self.groups.get(then.group_id)
-            if group is None:
+            if not isinstance(group, ClassicGroup):
                 return Actions()
             return group.append_failed(then, code, now, written=written)
+        if isinstance(then, Converted):
+            return self.consumers.not_converted(then, code, written, now)
+        if isinstance(then, Expired):
+            return self.consumers.not_expired(then, code, now)
         actions = Actions()
         if isinstance(then, Created) and not written:
             group = self.groups.pop(then.group_id, None)
@@ -240,6 +312,15 @@ class Shard:
 
     def _check_commit(self, request: Commit, now: Now) -> ErrorCode:
         group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return group.check_commit(
+                request.member_id,
+                request.instance_id,
+                request.generation,
+                partitions=[(each.topic_id, each.partition) for each in request.offsets],
+                knows_epochs=request.knows_consumer_groups,
+                transactional=request.producer is not None,
+            )
         if group is not None:
             return group.check_commit(
                 request.member_id,
@@ -250,7 +331,7 @@ class Shard:
             )
         if request.generation < 0:
             return NO_ERROR  # the offsets make it a simple group
-        if request.knows_missing_groups and request.producer is None:
+        if request.knows_consumer_groups and request.producer is None:
             return ErrorCode.group_id_not_found
         return ErrorCode.illegal_generation
 
@@ -260,9 +341,19 @@ class Shard:
         topics: Iterable[tuple[str, UUID | None, Iterable[int]]] | None,
         *,
         require_stable: bool,
+        member: tuple[str | None, int] = NOBODY,
     ) -> list[FetchedTopic]:
         """Offsets of these topics' partitions, or all there are. A group that is not there is no
-        error, it has committed nothing."""
+        error, it has committed nothing.
+
+        `member` is the id and the epoch of who asks, if it says so: one of a consumer group is told
+        UNKNOWN_MEMBER_ID or STALE_MEMBER_EPOCH if it is not that (any more).
+        """
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            error = group.check_fetch(*member)
+            if error is not NO_ERROR:
+                raise KafkaError(error)
         if topics is None:
             return self.offsets.fetch_all(group_id, require_stable=require_stable)
         return [
@@ -311,7 +402,7 @@ class Shard:
         records = [Record(key, None) for key in expired]
         is_bare = len(expired) == len(self.offsets.keys(group_id))
         if is_bare and group.is_empty and not self.offsets.has_open_transactions(group_id):
-            records.append(Record(GroupKey(group_id), None))
+            records += group.gone()
         if records:
             actions.appends.append(Append(tuple(records)))
         return actions, len(expired)
@@ -322,10 +413,10 @@ class Shard:
         group = self.groups.get(group_id)
         error = ErrorCode.group_id_not_found if group is None else group.check_delete()
         answer = GroupErrors(((group_id, error),))
-        if error is not NO_ERROR:
+        if group is None or error is not NO_ERROR:
             return _refused(waiter, answer)
         records = [Record(key, None) for key in self.offsets.keys(group_id)]
-        records.append(Record(GroupKey(group_id), None))
+        records += group.gone()
         return _write(records, waiter, answer)
 
     def delete_all(self, now: Now) -> Actions:
@@ -335,7 +426,9 @@ class Shard:
             actions.replies += group.end(ErrorCode.unknown_member_id, now).replies
         group_ids = dict.fromkeys((*self.groups, *self.offsets.groups()))
         records = [Record(key, None) for each in group_ids for key in self.offsets.keys(each)]
-        records += [Record(GroupKey(each), None) for each in group_ids]
+        for each in group_ids:
+            ended = self.groups.get(each)
+            records += [Record(GroupKey(each), None)] if ended is None else ended.gone()
         self.groups.clear()
         if records:
             actions.appends.append(Append(tuple(records)))
@@ -350,12 +443,13 @@ class Shard:
             and (not kinds or group.kind in kinds)
         ]
 
-    def describe(self, group_id: str) -> DescribedGroup | None:
+    def describe(self, group_id: str) -> DescribedGroup:
         """A classic group; metadata only while it is stable, as only then there is a protocol that
-        it is for. None if there is no such group."""
+        it is for. Raises NotClassicGroup."""
         group = self.groups.get(group_id)
-        if group is None:
-            return None
+        if not isinstance(group, ClassicGroup):
+            found = "not found" if group is None else "is not a classic group"
+            raise NotClassicGroup(f"Group {group_id} {found}.")
         is_stable = group.state is State.STABLE
         return DescribedGroup(
             group_id,
@@ -374,6 +468,24 @@ class Shard:
                 for each in group.roster.members.values()
             ),
         )
+
+    def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+        """Raises GROUP_ID_NOT_FOUND for what is no consumer group."""
+        return describe(self.consumers.group(group_id))
+
+    # Topics
+
+    def topics_changed(self, topics: Collection[str]) -> None:
+        """Topics of these names came, went or changed: groups that read them look again."""
+        for group in self.groups.values():
+            if isinstance(group, ConsumerGroup) and any(map(group.is_subscribed_to, topics)):
+                group.topics_changed()
+
+    def expressions_resolved(
+        self, group_id: str, found: Mapping[str, ResolvedRegex], now: Now
+    ) -> Actions:
+        """See `Resolve`; nothing was found where matching failed."""
+        return self.consumers.resolved(group_id, found)
 
 
 def _refused(

@@ -86,5 +86,8 @@ class Loader(loading.Loader):
         stored = None if value is None else group_records.decode_value(decoded, value)
         self._replayer.replay(Record(decoded, stored), offset, producer_id)
 
+    def has_pending(self, key: bytes) -> bool:
+        return group_records.is_offset_key(key)
+
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         self._replayer.end_transaction(producer_id, committed=committed)

@@ -182,7 +182,6 @@ CHECKED_ONLY = {
     "security.inter.broker.protocol",
     "broker.heartbeat.interval.ms",
     "broker.session.timeout.ms",
-    "group.coordinator.rebalance.protocols",
     "config.providers",
     "remote.log.storage.system.enable",
     "remote.log.storage.manager.impl.prefix",

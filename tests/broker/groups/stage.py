@@ -123,7 +123,9 @@ class Stage:
 
     @property
     def group(self) -> ClassicGroup | None:
-        return self.shard.groups.get(GROUP)
+        group = self.shard.groups.get(GROUP)
+        assert group is None or isinstance(group, ClassicGroup)
+        return group
 
     def client(self, name: str, **said: Any) -> Client:
         client = self.clients.setdefault(name, Client(name))
@@ -254,15 +256,18 @@ class Stage:
             self.clients[waiter.who].learn(answer)
         self.story.append(f"{waiter.who} <- {tell(waiter.what, answer)}")
 
+    def tell_record(self, record: Record) -> str:
+        return tell_record(record)
+
     def _append(self, append: Append) -> Actions:
-        if any(isinstance(each.key, GroupKey) for each in append.records):
+        if any(not isinstance(each.key, OffsetKey) for each in append.records):
             self.log_is_behind = self.fail_with is not None
         if self.fail_with is not None:
             code, self.fail_with = self.fail_with, None
             self.story.append(f"the append fails: {code.name.upper()}")
             return self.shard.append_failed(append.then, code, self.now, written=False)
         for record in append.records:
-            self.story.append(f"record {tell_record(record)}")
+            self.story.append(f"record {self.tell_record(record)}")
             self.log.append(record)
             if append.replay:
                 self.shard.replay(record, len(self.log) - 1)

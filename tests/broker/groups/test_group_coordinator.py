@@ -29,7 +29,7 @@ from odradek.broker.groups.actions import (
 )
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.coordinator import GroupCoordinator
-from odradek.broker.groups.shard import Commit, OffsetToCommit
+from odradek.broker.groups.shard import Commit, NotClassicGroup, OffsetToCommit
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import records as log_records
 from odradek.seams.entropy import SeededEntropy
@@ -420,7 +420,8 @@ async def test_groups_are_deleted_with_their_offsets(clock: VirtualClock) -> Non
             ("simple", ErrorCode.none),
             ("nobody", ErrorCode.group_id_not_found),
         ]
-        assert groups.describe("simple") is None
+        with pytest.raises(NotClassicGroup):
+            groups.describe("simple")
         assert await fetched(groups, "simple") == -1
     async with running(clock, log) as groups:
         await clock.settle()

@@ -262,7 +262,7 @@ def test_loading_follows_transactions() -> None:
 def test_loading_skips_kinds_it_does_not_know(caplog: pytest.LogCaptureFixture) -> None:
     log = Log()
     log.append([(b"\x00\x63what", b"ever"), (None, b"?")])
-    log.append([(b"\x00\x03\x00\x01g", b"\x00\x00")])  # a consumer group's epoch
+    log.append([(b"\x00\x0b\x00\x01g", b"\x00\x00")])  # a share group's epoch
     log.append([records.encode(Record(GroupKey("g"), GROUP))])
     with caplog.at_level(logging.WARNING, "odradek.coordination"):
         shard = load(log.data)

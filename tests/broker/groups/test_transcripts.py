@@ -1,12 +1,11 @@
 """Stories of rebalances, told line by line: what happens ("> …") and all that comes of it.
 
-The files under `transcripts` are meant to be read beside the KIPs they name. Whoever changes the
+The files under `tests/transcripts/classic_groups` are meant to be read beside the KIPs they name. Whoever changes the
 rules writes them anew with ODRADEK_REWRITE=1 and reads the difference.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +17,9 @@ from odradek.broker.groups.actions import Leaver
 from odradek.broker.groups.config import GroupConfig
 from odradek.protocol.errors import ErrorCode
 from tests.broker.groups.stage import GROUP, Stage
+from tests.transcripts.retelling import check, transcripts
 
-FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
+FILES = transcripts("classic_groups")
 CONFIGS = {
     "group.initial.rebalance.delay.ms": "initial_rebalance_delay_ms",
     "group.max.size": "max_size",
@@ -111,36 +111,19 @@ class Teller:
     def _where_it_stands(self) -> str:
         group = self.stage.shard.groups.get(GROUP)
         if group is None:
-            return "  [no group]"
+            return "[no group]"
         parts = [group.state_name, f"generation {group.generation}"]
         if group.roster.members:
             parts.append("members " + " ".join(group.roster.members))
             parts.append(f"leader {group.roster.leader_id}")
         if group.roster.pending:
             parts.append("pending " + " ".join(group.roster.pending))
-        return f"  [{', '.join(parts)}]"
-
-
-def retell(text: str) -> str:
-    """The transcript as it should be: its words and commands, with what comes of them now."""
-    teller, lines = Teller(), []
-    for line in text.splitlines():
-        if line.startswith("  "):
-            continue
-        lines.append(line)
-        if line.startswith("> "):
-            happened = teller.follow(line.removeprefix("> "))
-            lines += [each if each.startswith("  ") else f"  {each}" for each in happened]
-    return "\n".join(lines) + "\n"
+        return f"[{', '.join(parts)}]"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_transcript(path: Path) -> None:
-    text = path.read_text()
-    told = retell(text)
-    if os.environ.get("ODRADEK_REWRITE"):
-        path.write_text(told)
-    assert told == text
+    check(path, Teller().follow)
 
 
 def test_there_are_transcripts() -> None:

@@ -6,7 +6,6 @@ Whoever changes the rules writes them anew with ODRADEK_REWRITE=1 and reads the 
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +15,9 @@ import pytest
 from odradek.broker.transactions.actions import Outcome, Producer
 from odradek.protocol.errors import ErrorCode
 from tests.broker.transactions.stage import Stage, partition, where_it_stands
+from tests.transcripts.retelling import check, transcripts
 
-DIRECTORY = Path(__file__).parents[2] / "transcripts" / "transactions"
-FILES = sorted(DIRECTORY.glob("*.txt"))
+FILES = transcripts("transactions")
 
 
 class Teller:
@@ -100,25 +99,9 @@ class Teller:
                 client.producer = Producer(producer_id, epoch)
 
 
-def retell(text: str) -> str:
-    """The transcript as it should be: its words and commands, with what comes of them now."""
-    teller, lines = Teller(), []
-    for line in text.splitlines():
-        if line.startswith("  "):
-            continue
-        lines.append(line)
-        if line.startswith("> "):
-            lines += [f"  {each}" for each in teller.follow(line.removeprefix("> "))]
-    return "\n".join(lines) + "\n"
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_transcript(path: Path) -> None:
-    text = path.read_text()
-    told = retell(text)
-    if os.environ.get("ODRADEK_REWRITE"):
-        path.write_text(told)
-    assert told == text
+    check(path, Teller().follow)
 
 
 def test_there_are_transcripts() -> None:

@@ -1,0 +1,222 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: the new group protocol's requests (KIP-848)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from odradek.broker.apis.authorized import (
+    NOT_ASKED,
+    TopicDenied,
+    check_group,
+    group_operations,
+    may_topic,
+)
+from odradek.broker.context import RequestContext
+from odradek.broker.groups.actions import NO_ERROR, ConsumerHeartbeat, ConsumerHeartbeatAnswer
+from odradek.broker.groups.consumer.describe import (
+    DescribedConsumer,
+    DescribedConsumerGroup,
+    NamedPartitions,
+)
+from odradek.broker.groups.consumer.members import JOINING, LEFT, LEFT_FOR_NOW
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import field
+from odradek.protocol.uuids import ZERO_UUID, uuid_to_text
+from odradek.replication.controller.features import GROUP_VERSION
+
+MEMBER_MAKES_ID_SINCE = 1
+"""ConsumerGroupHeartbeat: the member comes with an id of its own, always (KIP-1082)."""
+MILLISECOND = timedelta(milliseconds=1)
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+
+
+async def consumer_group_heartbeat(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    try:
+        _check_served(ctx)
+        _check_allowed(request, ctx)
+        _check(request, ctx)
+        answer = await ctx.broker.groups.consumer_heartbeat(_heartbeat(request, ctx))
+    except KafkaError as error:
+        answer = ConsumerHeartbeatAnswer(error.code, error.message or None)
+    return {
+        "error_code": answer.error,
+        "error_message": answer.message,
+        "member_id": answer.member_id,
+        "member_epoch": answer.epoch,
+        "heartbeat_interval": answer.heartbeat_interval_ms,
+        "assignment": None
+        if answer.assigned is None
+        else {
+            "topic_partitions": [
+                {"topic_id": topic, "partitions": list(partitions)}
+                for topic, partitions in answer.assigned.items()
+            ]
+        },
+    }
+
+
+def _check_served(ctx: RequestContext) -> None:
+    """Raises UNSUPPORTED_VERSION where the cluster, or this broker, has only the classic protocol."""
+    enabled = ctx.broker.metadata.image.features.get(GROUP_VERSION, 0) >= 1
+    if not enabled or "consumer" not in ctx.broker.groups.protocols:
+        raise KafkaError(ErrorCode.unsupported_version)
+
+
+def _check_allowed(request: Any, ctx: RequestContext) -> None:
+    """Raises GroupDenied or TopicDenied."""
+    check_group(ctx, request.group_id)
+    if not all(may_topic(ctx, name) for name in request.subscribed_topic_names or ()):
+        raise TopicDenied
+
+
+def _check(request: Any, ctx: RequestContext) -> None:
+    """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR."""
+    epoch = request.member_epoch
+    if ctx.api_version >= MEMBER_MAKES_ID_SINCE or epoch > 0 or epoch == LEFT:
+        _check_text(request.member_id, "MemberId")
+    _check_text(request.group_id, "GroupId")
+    _check_text(request.instance_id, "InstanceId")
+    _check_text(request.rack_id, "RackId")
+    if epoch == JOINING:
+        _check_joining(request)
+    elif epoch == LEFT_FOR_NOW and request.instance_id is None:
+        raise _invalid("InstanceId can't be null.")
+    elif epoch < LEFT_FOR_NOW:
+        raise _invalid("MemberEpoch is invalid.")
+    names = ctx.broker.groups.assignors
+    if request.server_assignor is not None and request.server_assignor not in names:
+        raise KafkaError(
+            ErrorCode.unsupported_assignor,
+            f"ServerAssignor {request.server_assignor} is not supported. "
+            f"Supported assignors: {', '.join(names)}.",
+        )
+
+
+def _check_text(text: str | None, name: str) -> None:
+    if text is not None and not text.strip():
+        raise _invalid(f"{name} can't be empty.")
+
+
+def _check_joining(request: Any) -> None:
+    if request.rebalance_timeout // MILLISECOND == -1:
+        raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+    if request.topic_partitions is None or request.topic_partitions:
+        raise _invalid("TopicPartitions must be empty when (re-)joining.")
+    if request.subscribed_topic_names is None and _regex(request) is None:
+        raise _invalid(
+            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+        )
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_request, message)
+
+
+def _regex(request: Any) -> str | None:
+    found: str | None = field(request, "subscribed_topic_regex")
+    return found
+
+
+def _heartbeat(request: Any, ctx: RequestContext) -> ConsumerHeartbeat:
+    names, owned = request.subscribed_topic_names, request.topic_partitions
+    return ConsumerHeartbeat(
+        request.group_id,
+        request.member_id or uuid_to_text(UUID(ctx.broker.groups.fresh_id())),
+        request.member_epoch,
+        ctx.client_id or "",
+        f"/{ctx.peer.host}",
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout // MILLISECOND,
+        topics=None if names is None else tuple(names),
+        regex=_regex(request),
+        assignor=request.server_assignor,
+        owned=None
+        if owned is None
+        else {each.topic_id or ZERO_UUID: frozenset(each.partitions) for each in owned},
+        may_see=None if ctx.authorizer is None else lambda topic: may_topic(ctx, topic),
+    )
+
+
+async def consumer_group_describe(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    asked = request.include_authorized_operations
+    return {"groups": [_describe(group_id, asked, ctx) for group_id in request.group_ids]}
+
+
+def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) -> dict[str, Any]:
+    try:
+        _check_served(ctx)
+        check_group(ctx, group_id)
+        if not group_id:
+            raise KafkaError(ErrorCode.invalid_group_id)
+        group = ctx.broker.groups.describe_consumer(group_id)
+        _check_may_see(group, ctx)
+    except KafkaError as error:
+        return {
+            "error_code": error.code,
+            "error_message": error.message or None,
+            "group_id": group_id,
+            "authorized_operations": NOT_ASKED,
+        }
+    operations = group_operations(ctx, group_id) if asked_operations else NOT_ASKED
+    return {**_described(group), "authorized_operations": operations}
+
+
+def _check_may_see(group: DescribedConsumerGroup, ctx: RequestContext) -> None:
+    """Raises TOPIC_AUTHORIZATION_FAILED where the client may not know of all the group's topics."""
+    if ctx.authorizer is None:
+        return
+    parts = [part for each in group.members for part in (each.assigned, each.target)]
+    if not all(may_topic(ctx, name) for part in parts for _, name, _ in part):
+        raise KafkaError(
+            TopicDenied.code,
+            "The group has described topic(s) that the client is not authorized to describe.",
+        )
+
+
+def _described(group: DescribedConsumerGroup) -> dict[str, Any]:
+    return {
+        "error_code": NO_ERROR,
+        "group_id": group.group_id,
+        "group_state": group.state,
+        "group_epoch": group.epoch,
+        "assignment_epoch": group.target_epoch,
+        "assignor_name": group.assignor,
+        "members": [_member(each) for each in group.members],
+    }
+
+
+def _member(described: DescribedConsumer) -> dict[str, Any]:
+    member = described.member
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "rack_id": member.rack_id,
+        "member_epoch": member.epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": sorted(member.topics),
+        "subscribed_topic_regex": member.regex,
+        "assignment": _assignment(described.assigned),
+        "target_assignment": _assignment(described.target),
+        "member_type": CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,
+    }
+
+
+def _assignment(topics: NamedPartitions) -> dict[str, Any]:
+    return {
+        "topic_partitions": [
+            {"topic_id": topic_id, "topic_name": name, "partitions": list(partitions)}
+            for topic_id, name, partitions in topics
+        ]
+    }
+
+
+HANDLERS = {
+    apis.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
+    apis.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
+}

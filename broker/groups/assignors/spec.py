@@ -1,0 +1,65 @@
+"""What an assignor is given and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+from uuid import UUID
+
+Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
+"""A member's partitions by topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSpec:
+    """A member: the existing topics that it subscribes to, and what it was assigned last.
+
+    `topics` are in a fixed order, `assigned` is disjoint from every other member's.
+    """
+
+    topics: tuple[UUID, ...]
+    assigned: Assignment = field(default_factory=dict)
+    instance_id: str | None = None
+    rack_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """The members by id, and how many partitions their topics have."""
+
+    members: Mapping[str, MemberSpec]
+    partition_counts: Mapping[UUID, int]
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether all members subscribe to the same topics."""
+        first: frozenset[UUID] | None = None
+        for member in self.members.values():
+            topics = frozenset(member.topics)
+            if first is None:
+                first = topics
+            elif topics != first:
+                return False
+        return True
+
+    def assigned_partitions(self) -> frozenset[tuple[UUID, int]]:
+        return frozenset(
+            (topic, partition)
+            for member in self.members.values()
+            for topic, partitions in member.assigned.items()
+            for partition in partitions
+        )
+
+
+Result: TypeAlias = dict[str, dict[UUID, frozenset[int]]]
+"""Member to partitions; every partition of a topic that someone subscribes to is in it once."""
+
+
+class Assignor(Protocol):
+    name: str
+
+    def __call__(self, group: GroupSpec) -> Result: ...
+
+
+Assign: TypeAlias = Callable[[GroupSpec], Result]

@@ -1,0 +1,261 @@
+"""Members of a consumer group that speak the classic protocol, while a group changes over.
+
+To them the coordinator looks like one that never makes them the leader: JoinGroup is answered at once
+with their epoch as the generation, SyncGroup with what they have, and a heartbeat tells them to join
+again when there is something for them to give up or to get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from uuid import UUID
+
+from odradek.broker.groups.actions import (
+    NO_ERROR,
+    NO_MEMBER_ID,
+    Heartbeat,
+    Join,
+    JoinAnswer,
+    Leave,
+    Left,
+    Now,
+    Sync,
+    SyncAnswer,
+)
+from odradek.broker.groups.consumer.deadlines import Wait
+from odradek.broker.groups.consumer.group import ConsumerGroup, check_instance, unknown_member
+from odradek.broker.groups.consumer.members import (
+    JOINING,
+    Assigned,
+    ClassicSide,
+    Member,
+    MemberState,
+    Partitions,
+)
+from odradek.broker.groups.consumer.state import Draft
+from odradek.broker.groups.consumer.topics import Topics
+from odradek.broker.groups.subscription import CONSUMER_PROTOCOL
+from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
+from odradek.protocol.schemas import consumer_protocol
+from odradek.protocol.schemas.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+)
+from odradek.protocol.uuids import uuid_to_text
+
+
+def needs_id(request: Join) -> JoinAnswer | None:
+    """What a dynamic member is told that joins without an id, where it has to have one (KIP-394)."""
+    if request.member_id != NO_MEMBER_ID or request.instance_id is not None:
+        return None
+    return (
+        JoinAnswer(ErrorCode.member_id_required, fresh_id(request)) if request.id_required else None
+    )
+
+
+def fresh_id(request: Join) -> str:
+    return uuid_to_text(UUID(request.fresh_id))
+
+
+def check_join(group: ConsumerGroup, request: Join) -> None:
+    """Raises KafkaError where the group can't take such a member."""
+    group.check_room(Draft(group.state), request.member_id)
+    supported = group.state.classic_protocols()
+    everyone = group.state.classic_count
+    names = [name for name, _ in request.protocols]
+    if request.protocol_type != CONSUMER_PROTOCOL or not any(
+        supported[name] == everyone for name in names
+    ):
+        raise KafkaError(ErrorCode.inconsistent_group_protocol, "no protocol that all support")
+
+
+def rejoin(group: ConsumerGroup, draft: Draft, request: Join) -> tuple[Member, bool, Partitions]:
+    """Write down that a member joins, or joins again: the member, whether its subscription is
+    another, and what it says that it owns. Raises KafkaError."""
+    subscription = _read(request)
+    before = _find(group, draft, request)
+    timeout_ms = request.rebalance_timeout_ms
+    after = replace(
+        before,
+        instance_id=before.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=subscription.rack_id or before.rack_id,
+        rebalance_timeout_ms=before.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        topics=frozenset(subscription.topics),
+        regex="",
+        client_id=request.client_id,
+        client_host=request.client_host,
+        classic=ClassicSide(request.session_timeout_ms, request.protocols),
+    )
+    expression_changed, _ = group.change_expression(draft, before, after)
+    topics_changed = group.subscribe(draft, before, after)
+    changed = topics_changed or expression_changed
+    group.update_epoch(draft, bump=changed)
+    return after, changed, as_owned(subscription.owned_partitions, group.environment.topics)
+
+
+def _read(request: Join) -> ConsumerProtocolSubscription:
+    try:
+        return consumer_protocol.read_subscription(request.protocols[0][1])
+    except InvalidFrame:
+        raise KafkaError(
+            ErrorCode.unknown_server_error, "Malformed embedded consumer protocol."
+        ) from None
+
+
+def _find(group: ConsumerGroup, draft: Draft, request: Join) -> Member:
+    is_unknown = request.member_id == NO_MEMBER_ID
+    member_id = fresh_id(request) if is_unknown else request.member_id
+    if request.instance_id is None:
+        return draft.members.get(member_id) or Member(member_id)
+    existing = draft.state.static_member(request.instance_id)
+    if not is_unknown:
+        return check_instance(existing, request.instance_id, member_id)
+    if existing is None:
+        return Member(member_id)
+    back = replace(existing, member_id=member_id, epoch=JOINING, previous_epoch=JOINING)
+    group.replace(draft, existing, back)
+    return back
+
+
+def joined(group: ConsumerGroup, member: Member, now: Now) -> JoinAnswer:
+    """The answer to a join; from now on it has to sync within its rebalance timeout."""
+    assert member.classic is not None
+    group.deadlines.cancel(member.member_id, Wait.JOIN)
+    group.extend_session(member.member_id, now, member.classic.session_timeout_ms)
+    at_ms = now.monotonic_ms + member.rebalance_timeout_ms
+    group.deadlines.set(member.member_id, Wait.SYNC, at_ms)
+    return join_answer(member)
+
+
+def join_answer(member: Member) -> JoinAnswer:
+    assert member.classic is not None
+    return JoinAnswer(
+        NO_ERROR, member.member_id, member.epoch, CONSUMER_PROTOCOL, member.classic.protocols[0][0]
+    )
+
+
+def sync(group: ConsumerGroup, request: Sync, now: Now) -> SyncAnswer:
+    """Raises KafkaError."""
+    member = _member(group, request.member_id, request.instance_id)
+    assert member.classic is not None
+    _check_generation(member, request.generation)
+    protocol = member.classic.protocols[0][0]
+    if request.protocol_type not in (None, CONSUMER_PROTOCOL) or request.protocol_name not in (
+        None,
+        protocol,
+    ):
+        raise KafkaError(ErrorCode.inconsistent_group_protocol, f"it joined with {protocol}")
+    is_behind = group.state.target_epoch > member.epoch
+    if is_behind and member.state is not MemberState.UNREVOKED_PARTITIONS:
+        _expect_join(group, member, now)
+        raise KafkaError(ErrorCode.rebalance_in_progress, "there is a new target to join for")
+    group.deadlines.cancel(member.member_id, Wait.SYNC)
+    group.extend_session(member.member_id, now, member.classic.session_timeout_ms)
+    return SyncAnswer(
+        NO_ERROR,
+        request.protocol_type,
+        request.protocol_name,
+        write_assignment(member.assigned, member.classic.protocols[0][1], group.environment.topics),
+    )
+
+
+def heartbeat(group: ConsumerGroup, request: Heartbeat, now: Now) -> ErrorCode:
+    """Raises KafkaError."""
+    member = _member(group, request.member_id, request.instance_id)
+    assert member.classic is not None
+    _check_generation(member, request.generation)
+    group.extend_session(member.member_id, now, member.classic.session_timeout_ms)
+    state = group.state
+    if (
+        member.epoch < state.target_epoch
+        or member.state is MemberState.UNREVOKED_PARTITIONS
+        or (
+            member.state is MemberState.UNRELEASED_PARTITIONS
+            and not _waits_for_others(group, member)
+        )
+    ):
+        _expect_join(group, member, now)
+        return ErrorCode.rebalance_in_progress
+    return NO_ERROR
+
+
+def _waits_for_others(group: ConsumerGroup, member: Member) -> bool:
+    state = group.state
+    return any(
+        partition not in member.assigned.get(topic, {}) and state.is_owned(topic, partition)
+        for topic, partitions in state.target_of(member.member_id).items()
+        for partition in partitions
+    )
+
+
+def _expect_join(group: ConsumerGroup, member: Member, now: Now) -> None:
+    at_ms = now.monotonic_ms + member.rebalance_timeout_ms
+    group.deadlines.set_if_absent(member.member_id, Wait.JOIN, at_ms)
+
+
+def _member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:
+    if instance_id is None:
+        member = group.state.members.get(member_id)
+        if member is None:
+            raise unknown_member(group.group_id, member_id)
+    else:
+        member = check_instance(group.state.static_member(instance_id), instance_id, member_id)
+    if not member.is_classic:
+        raise KafkaError(
+            ErrorCode.unknown_member_id, f"Member {member_id} does not use the classic protocol."
+        )
+    return member
+
+
+def _check_generation(member: Member, generation: int) -> None:
+    if generation != member.epoch:
+        raise KafkaError(ErrorCode.illegal_generation, f"it is in generation {member.epoch}")
+
+
+def leavers(group: ConsumerGroup, request: Leave) -> tuple[list[Member], tuple[Left, ...]]:
+    """Who leaves, of either protocol, and what each one is told."""
+    gone: dict[str, Member] = {}
+    answers = []
+    for each in request.members:
+        error = NO_ERROR
+        try:
+            if each.instance_id is None:
+                member = group.state.members.get(each.member_id)
+                if member is None:
+                    raise unknown_member(group.group_id, each.member_id)
+            else:
+                member = group.state.static_member(each.instance_id)
+                claimed = each.member_id or (member.member_id if member is not None else "")
+                member = check_instance(member, each.instance_id, claimed)
+            gone[member.member_id] = member
+        except KafkaError as refused:
+            error = refused.code
+        answers.append(Left(each.member_id, each.instance_id, error))
+    return list(gone.values()), tuple(answers)
+
+
+# Between topic names and ids
+
+
+def as_owned(topics: Iterable[TopicPartitions], known: Topics) -> Partitions:
+    """What a member says it owns, by id; topics that are gone are left out."""
+    return {
+        topic_id: frozenset(each.partitions)
+        for each in topics
+        if (topic_id := known.id_of(each.topic)) is not None
+    }
+
+
+def write_assignment(assigned: Assigned | Partitions, metadata: bytes, known: Topics) -> bytes:
+    """An assignment by name, in the version that the member wrote its subscription in."""
+    named = tuple(
+        TopicPartitions(topic=name, partitions=tuple(sorted(partitions)))
+        for topic_id, partitions in assigned.items()
+        if (name := known.name_of(topic_id)) is not None
+    )
+    return consumer_protocol.write(
+        ConsumerProtocolAssignment(assigned_partitions=named),
+        consumer_protocol.version_of(metadata),
+    )

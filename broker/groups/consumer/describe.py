@@ -1,0 +1,64 @@
+"""What ConsumerGroupDescribe tells of a consumer group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+from odradek.broker.groups.consumer.group import ConsumerGroup
+from odradek.broker.groups.consumer.members import Assigned, Member, Partitions
+from odradek.broker.groups.consumer.topics import Topics
+
+NamedPartitions: TypeAlias = tuple[tuple[UUID, str, tuple[int, ...]], ...]
+"""Topics that exist, by id and name, with partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedConsumer:
+    member: Member
+    assigned: NamedPartitions
+    """What it has, with what it has yet to give up."""
+    target: NamedPartitions
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedConsumerGroup:
+    group_id: str
+    state: str
+    epoch: int
+    target_epoch: int
+    assignor: str
+    members: tuple[DescribedConsumer, ...]
+
+
+def describe(group: ConsumerGroup) -> DescribedConsumerGroup:
+    state, topics = group.state, group.environment.topics
+    default = group.environment.config.consumer_assignors[0]
+    return DescribedConsumerGroup(
+        group.group_id,
+        group.state_name,
+        state.epoch,
+        state.target_epoch,
+        state.preferred_assignor() or default,
+        tuple(
+            DescribedConsumer(
+                member,
+                _named(topics, member.assigned, member.revoking),
+                _named(topics, state.target_of(member.member_id)),
+            )
+            for member in state.members.values()
+        ),
+    )
+
+
+def _named(topics: Topics, *parts: Assigned | Partitions) -> NamedPartitions:
+    found: dict[UUID, list[int]] = {}
+    for part in parts:
+        for topic, partitions in part.items():
+            found.setdefault(topic, []).extend(partitions)
+    return tuple(
+        (topic, name, tuple(sorted(partitions)))
+        for topic, partitions in found.items()
+        if (name := topics.name_of(topic)) is not None
+    )

@@ -1,0 +1,168 @@
+"""Live groups change over from the classic protocol to the new one, and back (KIP-848).
+
+The first member that comes with the other protocol takes the group with it, if
+`group.consumer.migration.policy` lets it: into a consumer group when a heartbeat of the new protocol
+reaches a classic group; back when the last member of the new protocol leaves, or is replaced by one
+that speaks the classic protocol. Assignments are taken along, so that nobody's partitions move for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from odradek.broker.groups.actions import GroupKey, Now, Record
+from odradek.broker.groups.classic import ClassicGroup
+from odradek.broker.groups.consumer import records
+from odradek.broker.groups.consumer.classic_members import as_owned, write_assignment
+from odradek.broker.groups.consumer.deadlines import Wait
+from odradek.broker.groups.consumer.environment import Environment
+from odradek.broker.groups.consumer.group import ConsumerGroup
+from odradek.broker.groups.consumer.members import ClassicSide, Member
+from odradek.broker.groups.consumer.state import Draft
+from odradek.broker.groups.roster import Member as ClassicMember
+from odradek.broker.groups.subscription import CONSUMER_PROTOCOL
+from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
+from odradek.protocol.schemas import consumer_protocol
+
+
+class CannotUpgrade(KafkaError):
+    code = ErrorCode.group_id_not_found
+
+    def __init__(self, group_id: str, reason: str) -> None:
+        super().__init__(
+            f"Cannot upgrade classic group {group_id} to consumer group because {reason}"
+        )
+
+
+# From classic to consumer
+
+
+def upgrade(
+    classic: ClassicGroup, environment: Environment, now: Now
+) -> tuple[ConsumerGroup, Draft]:
+    """The consumer group that a classic group becomes, and the records that make it one.
+
+    Its members are stable in what they were assigned last. Raises CannotUpgrade.
+    """
+    group_id, config = classic.group_id, environment.config
+    if not config.migration_policy.upgrades:
+        raise CannotUpgrade(group_id, "online upgrade is disabled.")
+    if classic.protocol_type != CONSUMER_PROTOCOL:
+        raise CannotUpgrade(group_id, "the group does not use the consumer embedded protocol.")
+    if len(classic.roster) > config.consumer_max_size:
+        raise CannotUpgrade(group_id, "the group size exceeds the consumer group maximum size.")
+    try:
+        members = [
+            _as_member(each, classic, environment) for each in classic.roster.members.values()
+        ]
+    except InvalidFrame:
+        raise CannotUpgrade(group_id, "the embedded consumer protocol is malformed.") from None
+    group = ConsumerGroup(group_id, environment)
+    draft = Draft(group.state)
+    draft.records.append(Record(GroupKey(group_id), None))
+    draft.write_all(records.subscription(group_id, each) for each in members)
+    found = environment.topics.hash_of(draft.state.subscribed_topics())
+    draft.write(records.epoch(group_id, classic.generation, found))
+    for each in members:
+        target = {topic: frozenset(partitions) for topic, partitions in each.assigned.items()}
+        draft.write(records.target(group_id, each.member_id, target))
+    draft.write(records.target_epoch(group_id, classic.generation, 0))
+    draft.write_all(records.current(group_id, each) for each in members)
+    for each in members:
+        assert each.classic is not None
+        at_ms = now.monotonic_ms + each.classic.session_timeout_ms
+        group.deadlines.set(each.member_id, Wait.SESSION, at_ms)
+    return group, draft
+
+
+def _as_member(member: ClassicMember, classic: ClassicGroup, environment: Environment) -> Member:
+    """Raises InvalidFrame, or CannotUpgrade for what a custom assignor would lose."""
+    assignment = consumer_protocol.read_assignment(member.assignment)
+    if assignment.user_data:
+        raise CannotUpgrade(
+            classic.group_id,
+            "an unsupported custom assignor is in use. Please refer to the documentation or switch "
+            "to a default assignor before re-attempting the upgrade.",
+        )
+    protocol = classic.protocol
+    names = [name for name, _ in member.protocols]
+    metadata = member.metadata(protocol) if protocol in names else member.protocols[0][1]
+    subscription = consumer_protocol.read_subscription(metadata)
+    owned = as_owned(assignment.assigned_partitions, environment.topics)
+    return Member(
+        member.member_id,
+        epoch=classic.generation,
+        previous_epoch=classic.generation,
+        instance_id=member.instance_id,
+        rack_id=subscription.rack_id or None,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        topics=frozenset(subscription.topics),
+        assigned={
+            topic: dict.fromkeys(sorted(partitions), classic.generation)
+            for topic, partitions in owned.items()
+        },
+        classic=ClassicSide(member.session_timeout_ms, member.protocols),
+    )
+
+
+# From consumer to classic
+
+
+def downgrades_without(group: ConsumerGroup, leaving: Collection[str]) -> bool:
+    """Whether only members that speak the classic protocol stay when some leave, and may go back."""
+    staying = [each for each in group.state.members.values() if each.member_id not in leaving]
+    return bool(staying) and all(each.is_classic for each in staying) and _may(group, len(staying))
+
+
+def downgrades_by(group: ConsumerGroup, replaced: Member | None) -> bool:
+    """Whether the last member of the new protocol is replaced by one of the classic protocol."""
+    if replaced is None or replaced.is_classic:
+        return False
+    count = len(group.state.members)
+    return group.state.classic_count == count - 1 and _may(group, count)
+
+
+def _may(group: ConsumerGroup, count: int) -> bool:
+    config = group.environment.config
+    return config.migration_policy.downgrades and count <= config.max_size
+
+
+def downgrade(
+    group: ConsumerGroup, draft: Draft, leaving: Collection[str], now: Now
+) -> tuple[ClassicGroup, list[Record]]:
+    """The classic group that a consumer group becomes without some, and the records for it.
+
+    The draft has what was written so far; everybody who stays speaks the classic protocol.
+    """
+    state = draft.state
+    members = []
+    for each in state.members.values():
+        if each.member_id in leaving:
+            continue
+        assert each.classic is not None, "a member of the new protocol stays"
+        members.append(
+            ClassicMember(
+                each.member_id,
+                each.instance_id,
+                each.client_id,
+                each.client_host,
+                each.rebalance_timeout_ms,
+                each.classic.session_timeout_ms,
+                CONSUMER_PROTOCOL,
+                each.classic.protocols,
+            )
+        )
+    config = group.environment.config
+    classic = ClassicGroup.converted(group.group_id, state.epoch, members, config, now)
+    assignments = {}
+    for member in members:
+        member.assignment = assignments[member.member_id] = write_assignment(
+            state.target_of(member.member_id),
+            member.metadata(classic.protocol),
+            group.environment.topics,
+        )
+    stored = classic.stored(assignments)
+    group.tombstones(draft)
+    return classic, [*draft.records, Record(GroupKey(group.group_id), stored)]

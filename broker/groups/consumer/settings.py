@@ -1,0 +1,71 @@
+"""How consumer groups are configured: by the broker, and by a group for itself."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from odradek.broker.coordination.topics import Configs
+
+
+class MigrationPolicy(enum.Enum):
+    """Which way a live group may go when its members change their protocol."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def upgrades(self) -> bool:
+        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+    @property
+    def downgrades(self) -> bool:
+        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """What a consumer group can set for itself (ms), within the bounds that the broker sets."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    assignment_interval_ms: int = 1_000
+
+    @classmethod
+    def of(cls, configs: Configs, overrides: Mapping[str, str]) -> ConsumerSettings:
+        """A group's own value where it has one, kept within bounds that may have changed since."""
+        return cls(*(_setting(configs, overrides, *names) for names in _NAMES))
+
+
+def _setting(
+    configs: Configs, overrides: Mapping[str, str], name: str, default: str, least: str, most: str
+) -> int:
+    if name not in overrides:
+        return configs.get_int(default)
+    return max(configs.get_int(least), min(int(overrides[name]), configs.get_int(most)))
+
+
+_NAMES = (
+    (
+        "consumer.session.timeout.ms",
+        "group.consumer.session.timeout.ms",
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.max.session.timeout.ms",
+    ),
+    (
+        "consumer.heartbeat.interval.ms",
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+    ),
+    (
+        "consumer.assignment.interval.ms",
+        "group.consumer.assignment.interval.ms",
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.max.assignment.interval.ms",
+    ),
+)
+"""Of each setting: the group's config, the broker's default for it, and its bounds."""

@@ -1,0 +1,402 @@
+"""A shard with consumer groups, and clients of the new protocol that reconcile as they are told.
+
+Beside what the other stage has: topics that come, grow and go; clients that know their epoch and what
+they own; expressions that are matched when the test says so; and after every step a check that no
+partition has two owners, neither in the group nor among what clients believe to own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from odradek.broker.groups.actions import (
+    NO_MEMBER_ID,
+    Actions,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    GroupKey,
+    Join,
+    OffsetKey,
+    Record,
+    Resolve,
+    SyncAnswer,
+)
+from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.consumer.environment import Environment
+from odradek.broker.groups.consumer.expressions import match_topics
+from odradek.broker.groups.consumer.group import ConsumerGroup
+from odradek.broker.groups.consumer.members import MemberState
+from odradek.broker.groups.consumer.records import ResolvedRegex
+from odradek.broker.groups.consumer.settings import ConsumerSettings
+from odradek.broker.groups.shard import Commit, OffsetToCommit, Shard
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.schemas import consumer_protocol
+from odradek.protocol.schemas.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+)
+from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
+from tests.broker.groups.stage import GROUP, Client, Request, Stage
+from tests.broker.groups.stage import tell as tell_classic
+from tests.broker.groups.stage import tell_record as tell_classic_record
+
+PARTITION = PartitionImage((1,), (UUID(int=1),), (1,), 1, 0, 0)
+Owned = dict[str, tuple[int, ...]]
+
+
+@dataclass
+class Consumer(Client):
+    """A member's side in the new protocol. `owned` is what it reads, `reported` what it said so."""
+
+    epoch: int = 0
+    owned: Owned = field(default_factory=dict)
+    reported: Owned | None = None
+    to_reconcile: Owned | None = None
+    """What it was told to have, as long as it has not done so."""
+    regex: str | None = None
+    assignor: str | None = None
+    rack: str | None = None
+
+
+class ConsumerStage(Stage):
+    """See the module."""
+
+    def __init__(
+        self, config: GroupConfig | None = None, settings: ConsumerSettings | None = None
+    ) -> None:
+        super().__init__(config)
+        self.settings = settings or ConsumerSettings()
+        self.image = MetadataImage(offset=0)
+        self.environment = Environment(self.config, self.image, lambda group_id: self.settings)
+        self.shard = Shard(self.config, self.environment)
+        self.topics: dict[str, int] = {}
+        self.topic_ids: dict[str, UUID] = {}
+        self.resolves: list[Resolve] = []
+        self.resolving = True
+        """Whether expressions are matched at once."""
+
+    @property
+    def consumer_group(self) -> ConsumerGroup:
+        group = self.shard.groups[GROUP]
+        assert isinstance(group, ConsumerGroup)
+        return group
+
+    def consumer(self, name: str) -> Consumer:
+        client = self.clients.setdefault(name, Consumer(name))
+        assert isinstance(client, Consumer)
+        return client
+
+    # Topics
+
+    def set_topic(self, name: str, partitions: int) -> None:
+        """Make a topic, grow it, or with 0 partitions delete it."""
+        created = partitions > 0 and name not in self.topics
+        if partitions:
+            self.topics[name] = partitions
+            if created:
+                self.topic_ids[name] = UUID(int=self.image.offset + 100)
+        else:
+            del self.topics[name]
+        images = [
+            TopicImage(each, self.topic_ids[each], dict.fromkeys(range(count), PARTITION))
+            for each, count in self.topics.items()
+        ]
+        self.image = MetadataImage(
+            offset=self.image.offset + 1,
+            topics_by_name={each.name: each for each in images},
+            topics_by_id={each.id: each for each in images},
+        )
+        self.environment.topics_changed(self.image, created=created)
+        self.shard.topics_changed([name])
+
+    def name_of(self, topic_id: UUID) -> str:
+        return next(name for name, each in self.topic_ids.items() if each == topic_id)
+
+    # What clients do
+
+    def join_new(self, name: str, **said: Any) -> Request:
+        """Join, or join again with nothing, in the new protocol."""
+        client = self.consumer(name)
+        for attribute, value in said.items():
+            assert hasattr(client, attribute), attribute
+            setattr(client, attribute, value)
+        self.fresh_ids += 1
+        if client.member_id == NO_MEMBER_ID:
+            client.member_id = f"{name}{self.fresh_ids}"
+        client.epoch, client.owned, client.reported, client.to_reconcile = 0, {}, {}, None
+        return self._send(
+            client,
+            rebalance_timeout_ms=client.rebalance_timeout_ms,
+            topics=None if client.regex is not None else client.topics,
+            regex=client.regex,
+            assignor=client.assignor,
+            rack_id=client.rack,
+            owned={},
+        )
+
+    def beat(self, name: str, *, reconciles: bool = True, **said: Any) -> Request:
+        """A heartbeat; a client that reconciles has done what it was told before, and says so."""
+        client = self.consumer(name)
+        if reconciles:
+            self.finish(client)
+        owned = None
+        if client.owned != client.reported:
+            client.reported = dict(client.owned)
+            owned = {
+                self.topic_ids[topic]: frozenset(partitions)
+                for topic, partitions in client.owned.items()
+            }
+        return self._send(client, owned=owned, **said)
+
+    def finish(self, client: Consumer) -> None:
+        if client.to_reconcile is not None:
+            client.owned, client.to_reconcile = client.to_reconcile, None
+
+    def subscribe(self, name: str, *topics: str, regex: str | None = None) -> Request:
+        client = self.consumer(name)
+        client.topics, client.regex = topics, regex
+        return self.beat(name, topics=topics, regex=regex if regex is not None else "")
+
+    def leave_new(self, name: str, epoch: int = -1) -> Request:
+        client = self.consumer(name)
+        client.epoch = epoch
+        return self._send(client)
+
+    def _send(self, client: Consumer, **said: Any) -> Request:
+        waiter = self._ask(client.name, "heartbeat")
+        request = ConsumerHeartbeat(
+            GROUP,
+            client.member_id,
+            client.epoch,
+            client.name,
+            "/127.0.0.1",
+            instance_id=client.instance_id,
+            **said,
+        )
+        self.do(self.shard.consumer_heartbeat(request, waiter, self.now))
+        self.check()
+        return waiter
+
+    def join(self, name: str, **said: Any) -> Request:
+        """Join in the classic protocol, with what the client owns in the subscription."""
+        client = self.consumer(name)
+        for attribute, value in said.items():
+            setattr(client, attribute, value)
+        self.fresh_ids += 1
+        subscription = ConsumerProtocolSubscription(
+            topics=client.topics,
+            owned_partitions=named(client.owned),
+            generation_id=client.generation,
+        )
+        metadata = consumer_protocol.write(subscription, 3)
+        request = Join(
+            GROUP,
+            client.member_id,
+            client.instance_id,
+            client.name,
+            "/127.0.0.1",
+            client.session_timeout_ms,
+            client.rebalance_timeout_ms,
+            "consumer",
+            tuple((each, metadata) for each in client.protocols),
+            str(UUID(int=self.fresh_ids)),
+            id_required=client.version >= 4,
+            can_skip_assignment=client.version >= 9,
+        )
+        waiter = self._ask(name, "join")
+        self.do(self.shard.join(request, waiter, self.now))
+        self.check()
+        return waiter
+
+    def sync_with(self, name: str, **assignments: Owned) -> Request:
+        """Sync in the classic protocol; the leader hands in who gets what."""
+        return self.sync(
+            name,
+            **{
+                who: consumer_protocol.write(
+                    ConsumerProtocolAssignment(assigned_partitions=named(owned)), 3
+                )
+                for who, owned in assignments.items()
+            },
+        )
+
+    def commit_new(self, name: str, offsets: dict[tuple[str, int], int], epoch: int) -> Request:
+        client = self.consumer(name)
+        commits = tuple(
+            OffsetToCommit(topic, self.topic_ids.get(topic), partition, offset, -1, "")
+            for (topic, partition), offset in offsets.items()
+        )
+        waiter = self._ask(name, "commit")
+        request = Commit(GROUP, client.member_id, client.instance_id, epoch, commits)
+        self.do(self.shard.commit(request, waiter, self.now))
+        return waiter
+
+    # What the driver does
+
+    def do(self, actions: Actions) -> None:
+        super().do(actions)
+        self.resolves += actions.resolves
+        if self.resolving:
+            self.resolve()
+
+    def resolve(self) -> None:
+        """Match the topics with the expressions that wait for it."""
+        while self.resolves:
+            asked = self.resolves.pop(0)
+            found: dict[str, set[str]] = {}
+            for found in match_topics(asked.expressions, self.topics):  # noqa: B007
+                pass
+            resolved = {
+                expression: ResolvedRegex(frozenset(topics), self.image.offset, self.now.wall_ms)
+                for expression, topics in found.items()
+            }
+            self.do(self.shard.expressions_resolved(asked.group_id, resolved, self.now))
+
+    def replayed(self) -> Shard:
+        shard = Shard(self.config, self.environment)
+        for offset, record in enumerate(self.log):
+            shard.replay(record, offset)
+        return shard
+
+    def _answer(self, waiter: Request, answer: Any) -> None:
+        waiter.answers.append(answer)
+        client = self.clients.get(waiter.who)
+        if isinstance(client, Consumer):
+            self._learn(client, waiter.what, answer)
+        self.story.append(f"{waiter.who} <- {self.tell(waiter.what, answer)}")
+
+    def _learn(self, client: Consumer, what: str, answer: Any) -> None:
+        client.learn(answer)
+        if isinstance(answer, ConsumerHeartbeatAnswer):
+            if answer.error is ErrorCode.none:
+                client.epoch = answer.epoch
+                if answer.assigned is not None:
+                    client.to_reconcile = self.by_name(answer.assigned)
+            elif answer.error in (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id):
+                client.owned, client.to_reconcile = {}, None
+        elif isinstance(answer, SyncAnswer) and answer.error is ErrorCode.none:
+            read = consumer_protocol.read_assignment(answer.assignment)
+            client.owned = {each.topic: each.partitions for each in read.assigned_partitions}
+
+    def by_name(self, assigned: Any) -> Owned:
+        return {
+            self.name_of(topic): tuple(sorted(partitions)) for topic, partitions in assigned.items()
+        }
+
+    # What holds
+
+    def check(self) -> None:
+        """No partition has two owners."""
+        group = self.shard.groups.get(GROUP)
+        if not isinstance(group, ConsumerGroup):
+            return
+        held = [each for member in group.state.members.values() for each in member.holdings()]
+        assert len(held) == len(set(held)), "a partition has two owners"
+        replayed = self.replayed().groups.get(GROUP)
+        if not self.log_is_behind and isinstance(replayed, ConsumerGroup):
+            assert replayed.state.members == group.state.members
+            assert replayed.state.targets == group.state.targets
+            assert replayed.state.epoch == group.state.epoch
+
+    # In words
+
+    def tell(self, what: str, answer: Any) -> str:
+        if isinstance(answer, SyncAnswer) and answer.error is ErrorCode.none:
+            read = consumer_protocol.read_assignment(answer.assignment)
+            return f"{what}: assigned {words({e.topic: e.partitions for e in read.assigned_partitions})}"
+        if not isinstance(answer, ConsumerHeartbeatAnswer):
+            return tell_classic(what, answer)
+        if answer.error is not ErrorCode.none:
+            return f"{what}: {answer.error.name.upper()}"
+        told = f"{what}: epoch {answer.epoch}"
+        if answer.assigned is not None:
+            told += f", is to have {words(self.by_name(answer.assigned))}"
+        return told
+
+    def tell_record(self, record: Record) -> str:
+        key, value = record
+        if isinstance(key, OffsetKey):
+            return tell_classic_record(record)
+        if isinstance(key, GroupKey):
+            if value is None:
+                return "classic group: gone"
+            return f"classic group: generation {value.generation}"  # type: ignore[union-attr]
+        kind = type(key).__name__.removeprefix("ConsumerGroup").removesuffix("Key")
+        told = KINDS[kind]
+        who = getattr(key, "member_id", None) or getattr(key, "regular_expression", None)
+        if who:
+            told += f" of {who}"
+        return f"{told}: " + ("gone" if value is None else self._tell_value(kind, value))
+
+    def _tell_value(self, kind: str, value: Any) -> str:
+        match kind:
+            case "Metadata":
+                return f"epoch {value.epoch}"
+            case "MemberMetadata":
+                said = " ".join(value.subscribed_topic_names) or value.subscribed_topic_regex
+                static = f", instance {value.instance_id}" if value.instance_id else ""
+                classic = ", classic" if value.classic_member_metadata is not None else ""
+                return (said or "nothing") + static + classic
+            case "TargetAssignmentMetadata":
+                return f"epoch {value.assignment_epoch}"
+            case "TargetAssignmentMember":
+                found = {each.topic_id: each.partitions for each in value.topic_partitions}
+                return words(self.by_name(found))
+            case "CurrentMemberAssignment":
+                return self._tell_current(value)
+            case "RegularExpression":
+                return " ".join(value.topics) or "no topic"
+        raise AssertionError(kind)
+
+    def _tell_current(self, value: Any) -> str:
+        has = {each.topic_id: each.partitions for each in value.assigned_partitions}
+        gives = {each.topic_id: each.partitions for each in value.partitions_pending_revocation}
+        told = f"epoch {value.member_epoch}, {MemberState.from_number(value.state).name}"
+        told += f", has {words(self.by_name(has))}"
+        return told + (f", gives up {words(self.by_name(gives))}" if gives else "")
+
+    def where_it_stands(self) -> str:
+        group = self.shard.groups.get(GROUP)
+        if group is None:
+            return "[no group]"
+        if not isinstance(group, ConsumerGroup):
+            parts = [f"classic, {group.state_name}, generation {group.generation}"]
+            return f"[{', '.join([*parts, *group.roster.members])}]"
+        state = group.state
+        parts = [f"{group.state_name}, epoch {state.epoch}, target {state.target_epoch}"]
+        for member in state.members.values():
+            told = f"{member.member_id}@{member.epoch} has {words(self.by_name(member.assigned))}"
+            if member.revoking:
+                told += f" gives up {words(self.by_name(member.revoking))}"
+            if member.state is MemberState.UNRELEASED_PARTITIONS:
+                told += " waits for more"
+            parts.append(told)
+        return f"[{'; '.join(parts)}]"
+
+
+KINDS = {
+    "Metadata": "group",
+    "PartitionMetadata": "partition metadata",
+    "MemberMetadata": "subscription",
+    "TargetAssignmentMetadata": "target",
+    "TargetAssignmentMember": "target",
+    "CurrentMemberAssignment": "current assignment",
+    "RegularExpression": "topics",
+}
+
+
+def words(owned: Owned) -> str:
+    return (
+        " ".join(
+            f"{topic}:{','.join(map(str, partitions))}"
+            for topic, partitions in sorted(owned.items())
+        )
+        or "nothing"
+    )
+
+
+def named(owned: Owned) -> tuple[TopicPartitions, ...]:
+    return tuple(TopicPartitions(topic=topic, partitions=each) for topic, each in owned.items())

@@ -1,0 +1,175 @@
+"""Random histories of a consumer group: whatever happens, in whatever order, some things always hold.
+
+After every event no partition has two owners, in the group or among clients that do as they are told;
+epochs never go back; nobody is answered twice, and everybody is answered; what replaying the log gives
+is what the group is. And once everybody only says that it is alive, the group becomes stable, and
+every partition that somebody subscribes to is read by one member.
+"""
+
+from __future__ import annotations
+
+from hypothesis import assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from odradek.broker.groups.consumer.group import ConsumerGroup
+from odradek.broker.groups.consumer.settings import ConsumerSettings
+from odradek.broker.groups.consumer.state import State
+from odradek.protocol.errors import ErrorCode
+from tests.broker.groups.consumer.stage import Consumer, ConsumerStage
+from tests.broker.groups.stage import GROUP
+
+NAMES = ("A", "B", "C", "D")
+STATIC = {"D": "d"}
+SUBSCRIPTIONS = (("t",), ("t", "u"), ("u",), ())
+names = st.sampled_from(NAMES)
+
+
+class Histories(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch = 0
+
+    @initialize(interval_ms=st.sampled_from([0, 1000]), assignor=st.sampled_from(["range", None]))
+    def begin(self, interval_ms: int, assignor: str | None) -> None:
+        self.stage = ConsumerStage(settings=ConsumerSettings(assignment_interval_ms=interval_ms))
+        self.stage.set_topic("t", 4)
+        self.stage.set_topic("u", 3)
+        for name in NAMES:
+            client = self.stage.consumer(name)
+            client.instance_id = STATIC.get(name)
+            client.rebalance_timeout_ms = 20_000
+            client.assignor = assignor
+
+    def client(self, name: str) -> Consumer:
+        return self.stage.consumer(name)
+
+    def is_member(self, name: str) -> bool:
+        group = self.stage.shard.groups.get(GROUP)
+        if not isinstance(group, ConsumerGroup):
+            return False
+        member = group.state.members.get(self.client(name).member_id)
+        return member is not None and not member.is_away
+
+    @rule(name=names, topics=st.sampled_from(SUBSCRIPTIONS))
+    def join(self, name: str, topics: tuple[str, ...]) -> None:
+        assume(not self.is_member(name))
+        self.client(name).member_id = ""
+        self.stage.join_new(name, topics=topics, regex=None)
+
+    @rule(name=names, regex=st.sampled_from(["t", ".*", "[uv]"]))
+    def join_by_expression(self, name: str, regex: str) -> None:
+        assume(not self.is_member(name))
+        self.client(name).member_id = ""
+        self.stage.join_new(name, topics=(), regex=regex)
+
+    @rule(name=names)
+    def join_again_with_nothing(self, name: str) -> None:
+        assume(self.is_member(name) and name not in STATIC)
+        self.stage.join_new(name)
+
+    @rule(name=names, reconciles=st.booleans())
+    def heartbeat(self, name: str, reconciles: bool) -> None:
+        assume(self.is_member(name))
+        self.stage.beat(name, reconciles=reconciles)
+
+    @rule(name=names, topics=st.sampled_from(SUBSCRIPTIONS))
+    def subscribe(self, name: str, topics: tuple[str, ...]) -> None:
+        assume(self.is_member(name))
+        self.stage.subscribe(name, *topics)
+
+    @rule(name=names, for_now=st.booleans())
+    def leave(self, name: str, for_now: bool) -> None:
+        assume(self.is_member(name))
+        self.stage.leave_new(name, -2 if for_now and name in STATIC else -1)
+        self.stop(name)
+
+    def stop(self, name: str) -> None:
+        self.client(name).owned, self.client(name).to_reconcile = {}, None
+
+    @rule(topic=st.sampled_from("tuv"), partitions=st.integers(1, 6))
+    def topic_grows(self, topic: str, partitions: int) -> None:
+        count = max(partitions, self.stage.topics.get(topic, 0))
+        self.stage.set_topic(topic, count)
+
+    @rule(topic=st.sampled_from("tuv"))
+    def topic_goes(self, topic: str) -> None:
+        assume(topic in self.stage.topics)
+        self.stage.set_topic(topic, 0)
+        for name in NAMES:  # clients notice, and do not report what is not there
+            for owned in (self.client(name).owned, self.client(name).to_reconcile or {}):
+                owned.pop(topic, None)
+            (self.client(name).reported or {}).pop(topic, None)
+
+    @rule(ms=st.sampled_from([1, 999, 10_001, 20_000, 45_000]))
+    def time_passes(self, ms: int) -> None:
+        self.stage.advance(ms)
+        self.stage.check()
+        for name in NAMES:
+            if not self.is_member(name):  # a client that is fenced stops reading
+                self.stop(name)
+
+    @rule(code=st.sampled_from([ErrorCode.coordinator_not_available, ErrorCode.not_coordinator]))
+    def next_append_fails(self, code: ErrorCode) -> None:
+        self.stage.fail_with = code
+
+    @rule()
+    def replicas_fall_behind(self) -> None:
+        self.stage.holding = True
+
+    @rule()
+    def replicas_catch_up(self) -> None:
+        self.stage.holding = False
+        self.stage.release()
+
+    @rule()
+    def broker_restarts(self) -> None:
+        self.stage.requests = [each for each in self.stage.requests if not each.is_waiting]
+        self.stage.resolves.clear()
+        self.stage.restart()
+
+    @invariant()
+    def epochs_grow(self) -> None:
+        group = getattr(self, "stage", None) and self.stage.shard.groups.get(GROUP)
+        if isinstance(group, ConsumerGroup):
+            assert group.state.epoch >= self.epoch or group.state.epoch == 0
+            assert group.state.target_epoch <= group.state.epoch
+            assert all(each.epoch <= group.state.epoch for each in group.state.members.values())
+            self.epoch = group.state.epoch
+
+    def teardown(self) -> None:
+        if not hasattr(self, "stage"):
+            return
+        stage = self.stage
+        stage.fail_with, stage.holding = None, False
+        stage.release()
+        for _ in range(12):
+            for name in NAMES:
+                if self.is_member(name):
+                    stage.beat(name)
+            stage.advance(3000)
+        assert not [each for each in stage.requests if each.is_waiting]
+        group = stage.shard.groups.get(GROUP)
+        if not isinstance(group, ConsumerGroup) or any(
+            each.is_away for each in group.state.members.values()
+        ):
+            return
+        if group.is_empty:
+            return
+        assert group.state.state is State.STABLE, stage.where_it_stands()
+        wanted = {
+            (stage.topic_ids[name], index)
+            for name in group.state.subscribed_topics() & stage.topics.keys()
+            for index in range(stage.topics[name])
+        }
+        held = [
+            each
+            for member in group.state.members.values()
+            for each in member.holdings()
+            if each[0] in {stage.topic_ids[name] for name in stage.topics}
+        ]
+        assert sorted(held) == sorted(wanted)
+
+
+Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHistories = Histories.TestCase

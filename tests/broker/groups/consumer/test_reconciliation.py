@@ -1,0 +1,183 @@
+"""Reconciliation: every situation in every state, and that whatever happens members get there."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek.broker.groups.consumer.members import NOTHING, Member, MemberState, as_partitions
+from odradek.broker.groups.consumer.reconciliation import (
+    TABLE,
+    FencedMember,
+    Situation,
+    Step,
+    Target,
+    reconcile,
+)
+
+T, U = UUID(int=1), UUID(int=2)
+S = MemberState
+HELD = {T: {0: 3, 1: 3}, U: {0: 2}}
+
+
+def member(state: MemberState, situation: Situation) -> tuple[Member, Target, bool]:
+    """A member that has T-0, T-1 and U-0, and T-2 to give up where its state has such."""
+    _, behind, subscribes_to_less = situation.value
+    revoking = {T: {2: 1}} if state in (S.UNREVOKED_PARTITIONS, S.UNKNOWN) else NOTHING
+    made = Member("m", epoch=4, previous_epoch=3, state=state, assigned=HELD, revoking=revoking)
+    target = Target(5 if behind else 4, {T: frozenset({0, 1, 3}), U: frozenset({0})})
+    return made, target, subscribes_to_less
+
+
+@pytest.mark.parametrize(
+    ("situation", "state"), list(product(Situation, MemberState)), ids=lambda each: each.name
+)
+def test_every_cell(situation: Situation, state: MemberState) -> None:
+    before, target, subscribes_to_less = member(state, situation)
+    holds = situation.value[0]
+    owned = None if holds else {}
+    subscribed = frozenset({T}) if subscribes_to_less else frozenset({T, U})
+
+    def step() -> Member:
+        return reconcile(
+            before,
+            target,
+            owned=owned,
+            subscribed=subscribed,
+            subscribes_to_less=subscribes_to_less,
+            is_owned=lambda topic, partition: False,
+        )
+
+    match TABLE[situation][state]:
+        case Step.STAY:
+            assert step() is before
+        case Step.FENCE:
+            with pytest.raises(FencedMember):
+                step()
+        case Step.STRIP:
+            after = step()
+            assert after.epoch == before.epoch
+            assert after.assigned == {T: HELD[T]}
+            if holds:
+                assert after.state is S.UNREVOKED_PARTITIONS
+                assert after.revoking == {**before.revoking, U: HELD[U]}
+            else:
+                assert (after.state, after.revoking) == (before.state, before.revoking)
+        case Step.ADVANCE | Step.RESTART as kind:
+            after = step()
+            has_to_give = subscribes_to_less and holds and kind is Step.ADVANCE
+            assert after.epoch == (before.epoch if has_to_give else target.epoch)
+            assert after.previous_epoch == before.epoch
+            wanted = {T: {0: 3, 1: 3}} if has_to_give else {T: {0: 3, 1: 3, 3: target.epoch}}
+            assert after.assigned == (wanted if subscribes_to_less else {**wanted, U: {0: 2}})
+            assert after.state is (S.UNREVOKED_PARTITIONS if has_to_give else S.STABLE)
+
+
+def advance(before: Member, target: Target, taken: set[tuple[UUID, int]] | None = None) -> Member:
+    return reconcile(
+        before,
+        target,
+        owned={},
+        subscribed=frozenset({T, U}),
+        subscribes_to_less=False,
+        is_owned=lambda topic, partition: (topic, partition) in (taken or set()),
+    )
+
+
+def test_what_another_still_has_is_waited_for() -> None:
+    target = Target(2, {T: frozenset({0, 1, 2})})
+    waits = advance(Member("m", epoch=1), target, {(T, 1)})
+    assert (waits.state, waits.epoch, waits.assigned) == (
+        S.UNRELEASED_PARTITIONS,
+        2,
+        {T: {0: 2, 2: 2}},
+    )
+    done = advance(waits, target)
+    assert (done.state, done.assigned) == (S.STABLE, {T: {0: 2, 1: 2, 2: 2}})
+    assert done.previous_epoch == 2
+
+
+def test_what_it_gives_up_itself_and_gets_back_is_free() -> None:
+    before = Member(
+        "m", epoch=1, state=S.UNREVOKED_PARTITIONS, assigned={T: {0: 1}}, revoking={T: {1: 1}}
+    )
+    back = advance(before, Target(3, {T: frozenset({0, 1})}), {(T, 0), (T, 1)})
+    assert (back.state, back.assigned) == (S.STABLE, {T: {0: 1, 1: 3}})
+
+
+TARGETS = st.lists(
+    st.lists(st.sampled_from(["a", "b", "c"]), min_size=6, max_size=6), min_size=1, max_size=5
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    targets=TARGETS, steps=st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60)
+)
+def test_one_owner_at_a_time_and_everyone_arrives(
+    targets: list[list[str]], steps: list[tuple[str, bool]]
+) -> None:
+    """Targets change under way; members report faithfully, late, or not at all."""
+    members = {name: Member(name) for name in "abc"}
+    epoch = 1
+    has: dict[str, set[int]] = {name: set() for name in "abc"}
+    """What each client really reads: what it was last told, less what it was told to give up."""
+
+    def heartbeat(name: str, owners: list[str], *, tells: bool) -> None:
+        owned = {T: frozenset(has[name])} if tells else None
+        target = Target(epoch, {T: frozenset(i for i, who in enumerate(owners) if who == name)})
+        members[name] = reconcile(
+            members[name],
+            target,
+            owned=owned,
+            subscribed=frozenset({T}),
+            subscribes_to_less=False,
+            is_owned=lambda topic, partition: any(
+                (topic, partition) in each.holdings() for each in members.values()
+            ),
+        )
+        has[name] = set(as_partitions(members[name].assigned).get(T, ()))
+        everything = [each for m in members.values() for each in m.holdings()]
+        assert len(everything) == len(set(everything)), "two owners"
+        assert sum(map(len, has.values())) == len(set().union(*has.values())), "two read it"
+
+    script = iter(steps)
+    for number, owners in enumerate(targets):
+        epoch = number + 1
+        for name, tells in [each for each, _ in zip(script, range(12), strict=False)]:
+            heartbeat(name, owners, tells=tells)
+    for _ in range(4):
+        for name in "abc":
+            heartbeat(name, targets[-1], tells=True)
+    for name, each in members.items():
+        wanted = {i for i, who in enumerate(targets[-1]) if who == name}
+        assert has[name] == wanted
+        assert each.is_reconciled_to(epoch)
+
+
+def test_the_table_in_the_docs() -> None:
+    page = Path(__file__).parents[4] / "docs" / "groups.md"
+    text = page.read_text()
+    begin = text.index("\n", text.index("<!-- the steps:")) + 1
+    end = text.index("<!-- the end of the steps -->")
+    table = [["", *(state.name for state in MemberState)], ["---"] * (len(MemberState) + 1)]
+    for situation, row in TABLE.items():
+        name = situation.name.lower().replace("_", " ")
+        table.append([f"**{name}**", *(row[state].value for state in MemberState)])
+    wanted = "".join(f"| {' | '.join(row)} |\n" for row in table)
+    if os.environ.get("ODRADEK_REWRITE"):
+        page.write_text(text[:begin] + wanted + text[end:])
+    assert text[begin:end] == wanted
+
+
+def test_an_unknown_state_of_a_later_version() -> None:
+    assert MemberState.from_number(9) is S.UNKNOWN
+    fresh = replace(Member("m", epoch=1), state=S.UNKNOWN)
+    assert advance(fresh, Target(7, {T: frozenset({0})})).epoch == 7
