@@ -1,0 +1,192 @@
+"""What clients did and saw during a run, and what of it cannot be (in the manner of Jepsen's Kafka).
+
+Every value is written once, by one transaction. A run ends healed: the broker is up, every
+transaction is over, and the whole topic is read once more (`final`). All is compared with that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Outcome(Enum):
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+    """Nobody told the client: all of it or nothing of it happened."""
+
+
+@dataclass
+class Sent:
+    """A value, where it was sent, and the offset that the broker acknowledged (-1: none)."""
+
+    partition: int
+    value: bytes
+    offset: int = -1
+
+
+@dataclass
+class Transaction:
+    client: str
+    number: int
+    sent: list[Sent] = field(default_factory=list)
+    group_offset: int | None = None
+    """What was committed for the client's group in it; offsets only rise."""
+    outcome: Outcome = Outcome.UNKNOWN
+
+
+@dataclass(frozen=True)
+class Seen:
+    partition: int
+    offset: int
+    value: bytes
+
+
+@dataclass
+class History:
+    transactions: list[Transaction] = field(default_factory=list)
+    """In the order in which each client made them."""
+    polled: dict[str, list[Seen]] = field(default_factory=dict)
+    """What each read_committed reader saw, in its order, from the first offset to the end."""
+    final: list[Seen] = field(default_factory=list)
+    """All that is committed, in the end."""
+    open_partitions: Sequence[int] = ()
+    """Partitions whose last stable offset is not their end, although every transaction is over."""
+    group_offsets: dict[str, int] = field(default_factory=dict)
+    """What each client's group has in the end; nothing if it has nothing."""
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+def anomalies(history: History) -> list[Anomaly]:
+    """Everything in `history` that exactly-once semantics rule out; empty for a sound run."""
+    return [anomaly for check in _CHECKS for anomaly in check(history)]
+
+
+def _lost_and_torn(history: History) -> Iterator[Anomaly]:
+    there = {seen.value for seen in history.final}
+    for each in history.transactions:
+        found = [sent for sent in each.sent if sent.value in there]
+        missing = [sent for sent in each.sent if sent.value not in there]
+        if each.outcome is Outcome.COMMITTED:
+            for sent in missing:
+                yield Anomaly("lost write", f"{_name(each)} committed {sent}")
+        elif each.outcome is Outcome.ABORTED:
+            for sent in found:
+                yield Anomaly("aborted read", f"{_name(each)} aborted {sent}")
+        elif found and missing:
+            yield Anomaly("torn transaction", f"{_name(each)}: {found} without {missing}")
+
+
+def _aborted_polls(history: History) -> Iterator[Anomaly]:
+    there = {seen.value for seen in history.final}
+    for reader, polled in history.polled.items():
+        for seen in polled:
+            if seen.value not in there:
+                yield Anomaly("aborted read", f"{reader} saw {seen}, which is not there in the end")
+
+
+def _duplicates(history: History) -> Iterator[Anomaly]:
+    for value, count in Counter(seen.value for seen in history.final).items():
+        if count > 1:
+            yield Anomaly("duplicate", f"{value!r} is there {count} times")
+
+
+def _inconsistent_offsets(history: History) -> Iterator[Anomaly]:
+    values = {(seen.partition, seen.offset): seen.value for seen in history.final}
+    for reader, polled in history.polled.items():
+        for seen in polled:
+            wanted = values.get((seen.partition, seen.offset), seen.value)
+            if seen.value != wanted:
+                yield Anomaly("inconsistent offset", f"{reader} saw {seen}, in the end {wanted!r}")
+    places = {seen.value: (seen.partition, seen.offset) for seen in history.final}
+    for each in history.transactions:
+        for sent in each.sent:
+            place = places.get(sent.value)
+            if place and sent.offset >= 0 and place != (sent.partition, sent.offset):
+                yield Anomaly(
+                    "inconsistent offset", f"{_name(each)} was told {sent}, it is {place}"
+                )
+
+
+def _non_monotonic_sends(history: History) -> Iterator[Anomaly]:
+    last: dict[tuple[str, int], int] = {}
+    for each in history.transactions:
+        for sent in each.sent:
+            if sent.offset < 0:
+                continue
+            before = last.get((each.client, sent.partition), -1)
+            if sent.offset <= before:
+                yield Anomaly("non-monotonic send", f"{_name(each)}: {sent} after offset {before}")
+            last[each.client, sent.partition] = sent.offset
+
+
+def _polls(history: History) -> Iterator[Anomaly]:
+    """Each reader sees what is there in the end, each once, in its order, and nothing is skipped."""
+    partitions = {seen.partition for seen in history.final}
+    for reader, polled in history.polled.items():
+        for partition in partitions:
+            offsets = [seen.offset for seen in polled if seen.partition == partition]
+            if offsets != sorted(set(offsets)):
+                yield Anomaly("non-monotonic poll", f"{reader} in partition {partition}: {offsets}")
+            unseen = [
+                seen
+                for seen in history.final
+                if seen.partition == partition and seen.offset not in set(offsets)
+            ]
+            for seen in unseen:
+                skipped = offsets and seen.offset < max(offsets)
+                yield Anomaly("skipped by a poll" if skipped else "unseen", f"{reader}: {seen}")
+
+
+def _open_transactions(history: History) -> Iterator[Anomaly]:
+    for partition in history.open_partitions:
+        yield Anomaly("hanging transaction", f"the last stable offset of {partition} is stuck")
+
+
+def _group_offsets(history: History) -> Iterator[Anomaly]:
+    """The group has the offset of its last committed transaction, or of a later unknown one."""
+    there = {seen.value for seen in history.final}
+    for client in {each.client for each in history.transactions}:
+        known, possible = -1, {-1}
+        for each in _of(client, history.transactions):
+            if each.group_offset is None:
+                continue
+            happened = any(sent.value in there for sent in each.sent)
+            if each.outcome is Outcome.COMMITTED or (each.sent and happened):
+                known, possible = each.group_offset, {each.group_offset}
+            elif each.outcome is Outcome.UNKNOWN and not each.sent:
+                possible.add(each.group_offset)
+        found = history.group_offsets.get(client, -1)
+        if found not in possible:
+            yield Anomaly("group offset", f"group {client} has {found}, it committed {known}")
+
+
+def _of(client: str, transactions: Iterable[Transaction]) -> Iterator[Transaction]:
+    return (each for each in transactions if each.client == client)
+
+
+def _name(transaction: Transaction) -> str:
+    return f"transaction {transaction.number} of {transaction.client}"
+
+
+_CHECKS = (
+    _lost_and_torn,
+    _aborted_polls,
+    _duplicates,
+    _inconsistent_offsets,
+    _non_monotonic_sends,
+    _polls,
+    _open_transactions,
+    _group_offsets,
+)
