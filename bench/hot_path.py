@@ -37,6 +37,7 @@ from odradek.seams import Seams
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Address
+from odradek.seams.processes import ProcessWorkers
 from odradek.seams.real_files import RealFiles
 from odradek.seams.tcp import TcpNetwork
 from odradek.seams.threads import ThreadOffload
@@ -223,7 +224,12 @@ def _mark() -> None:
 async def run(directory: str, cases: Sequence[Case] = CASES) -> list[tuple[str, int]]:
     """Rehearse every case; returns the phases in the order in which they ran, as (case, times)."""
     seams = Seams(
-        VirtualClock(), SeededEntropy(random.Random(1)), TcpNetwork(), RealFiles(), ThreadOffload()
+        VirtualClock(),
+        SeededEntropy(random.Random(1)),
+        TcpNetwork(),
+        RealFiles(),
+        ThreadOffload(),
+        ProcessWorkers(),
     )
     config = ServerConfig.from_properties(
         {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": directory}, test_node=True

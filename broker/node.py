@@ -41,6 +41,7 @@ from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata import Metadata
 from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.seams import Seams
+from odradek.storage.compaction.settings import CleanerSettings
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.opening import Directories, open_directories
 from odradek.storage.log.config import LogConfig
@@ -277,6 +278,20 @@ class Broker:
                 recovery_threads_per_directory=config.get_int("num.recovery.threads.per.data.dir"),
             ),
             on_failure=self._directory_failed,
+            workers=self.seams.workers,
+            cleaner_settings=self._cleaner_settings,
+        )
+
+    def _cleaner_settings(self) -> CleanerSettings:
+        config = self.config
+        return CleanerSettings(
+            enable=config.get_bool("log.cleaner.enable"),
+            threads=config.get_int("log.cleaner.threads"),
+            io_max_bytes_per_second=config.get_float("log.cleaner.io.max.bytes.per.second"),
+            dedupe_buffer_size=config.get_int("log.cleaner.dedupe.buffer.size"),
+            io_buffer_size=config.get_int("log.cleaner.io.buffer.size"),
+            io_buffer_load_factor=config.get_float("log.cleaner.io.buffer.load.factor"),
+            backoff_ms=config.get_int("log.cleaner.backoff.ms"),
         )
 
     def _metadata_settings(self) -> MetadataLogSettings:

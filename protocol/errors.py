@@ -7,6 +7,8 @@ no answer, the connection is closed.
 
 from __future__ import annotations
 
+from typing import Any
+
 from kio.schema.errors import ErrorCode
 
 __all__ = ["ErrorCode", "KafkaError", "InvalidFrame", "CorruptBatch", "error_code"]
@@ -28,6 +30,14 @@ class KafkaError(Exception):
             message = code or message
         self.message = message
         super().__init__(f"{self.code.name}: {message}" if message else self.code.name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as it is (from a worker process), not made anew from its text."""
+        return _as_it_was, (type(self), self.args), self.__dict__
+
+
+def _as_it_was(kind: type[KafkaError], args: tuple[Any, ...]) -> KafkaError:
+    return kind.__new__(kind, *args)
 
 
 class CorruptBatch(KafkaError):

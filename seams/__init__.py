@@ -1,4 +1,4 @@
-"""The six doors to the machine: clock, entropy, network, files, objects, offload.
+"""The doors to the machine: clock, entropy, network, files, objects, offload, workers.
 
 Everything nondeterministic or slow enters through them, handed in at construction and never reached
 for (a lint keeps `os`, `time`, `random`, `socket`, … out of every other floor). The real ones live
@@ -14,6 +14,7 @@ from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files
 from odradek.seams.network import Network
 from odradek.seams.offload import Offload
+from odradek.seams.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +26,4 @@ class Seams:
     network: Network
     files: Files
     offload: Offload
+    workers: Workers

@@ -23,6 +23,7 @@ VALUES: Mapping[Checkpoint, Callable[[PartitionLog], int | None]] = {
     Checkpoint.RECOVERY_POINT: lambda log: log.recovery_point,
     Checkpoint.LOG_START: lambda log: log.log_start_offset or None,
     Checkpoint.HIGH_WATERMARK: lambda log: log.high_watermark,
+    Checkpoint.CLEANER: lambda log: log.cleaned_to,
 }
 
 

@@ -75,6 +75,8 @@ async def run(
                 delay_ms = min(first_ms, interval_ms)
                 nursery.start_soon(_repeat, manager, delay_ms, interval_ms, one_round)
         nursery.start_soon(manager.removals.run)
+        if manager.cleaners is not None:
+            nursery.start_soon(manager.cleaners.run)
         for home in manager.homes():
             nursery.start_soon(manager.flushing.run, home)
         task_status.started()

@@ -99,6 +99,7 @@ class Survey:
     recovery_points: dict[TopicPartition, int]
     log_starts: dict[TopicPartition, int]
     high_watermarks: dict[TopicPartition, int]
+    cleaned_to: dict[TopicPartition, int]
 
     @property
     def clean(self) -> bool:
@@ -119,6 +120,7 @@ def survey(files: Files, home: DirectoryLogs) -> Survey:
         home.read_checkpoint(Checkpoint.RECOVERY_POINT),
         home.read_checkpoint(Checkpoint.LOG_START),
         home.read_checkpoint(Checkpoint.HIGH_WATERMARK),
+        home.read_checkpoint(Checkpoint.CLEANER),
     )
 
 
@@ -183,6 +185,7 @@ class Opener:
             producer_id_expiration_ms=self.producer_id_expiration_ms,
         )
         opened.advance_high_watermark(found.high_watermarks.get(wanted, 0))
+        opened.cleaned_to = found.cleaned_to.get(wanted)
         return opened
 
     def create(

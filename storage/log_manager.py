@@ -36,7 +36,10 @@ from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.offload import Offload
+from odradek.seams.workers import Workers
 from odradek.storage import log_closing, log_housekeeping, log_loading
+from odradek.storage.compaction.cleaners import Cleaners
+from odradek.storage.compaction.settings import CleanerSettings
 from odradek.storage.directories import names, placement
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanMark
@@ -88,11 +91,13 @@ class LogManager:
         config_for: Callable[[str], LogConfig],
         intervals: Intervals | None = None,
         on_failure: Callable[[LogDirectory, Sequence[PartitionLog]], None] | None = None,
+        workers: Workers | None = None,
+        cleaner_settings: Callable[[], CleanerSettings] = CleanerSettings,
     ) -> None:
         """`config_for` gives a topic's effective config (the broker's defaults for an unknown one).
 
         `on_failure` is called on the loop when a directory went offline, with the logs that were
-        in it.
+        in it. Logs are compacted where there are `workers`, as `cleaner_settings` says by then.
         """
         self.directories = directories
         self.cordoned: frozenset[Path] = frozenset()
@@ -107,6 +112,9 @@ class LogManager:
         self._config_for = config_for
         self._on_failure = on_failure
         self.flushing = Flushing(self)
+        self.cleaners = (
+            None if workers is None else Cleaners(self, workers, entropy, cleaner_settings)
+        )
         self._opener = log_loading.Opener(
             files,
             clock,
@@ -146,7 +154,11 @@ class LogManager:
 
     def directory_of(self, log: PartitionLog) -> LogDirectory:
         """The directory a log is in. KeyError for a log of nobody's here."""
-        return self._homes[log.directory.parent].directory
+        return self.home_of(log).directory
+
+    def home_of(self, log: PartitionLog) -> DirectoryLogs:
+        """As `directory_of`, with all its logs."""
+        return self._homes[log.directory.parent]
 
     def directory_by_id(self, id: UUID) -> LogDirectory | None:
         return next((each for each in self.directories.all if each.id == id), None)
@@ -485,7 +497,8 @@ class LogManager:
 
     def _recovery_point_lowered(self, which: PartitionLog) -> None:
         """A log is about to be truncated: first the lower recovery point must be durable."""
-        self._homes[which.directory.parent].write_checkpoints((Checkpoint.RECOVERY_POINT,))
+        home = self._homes[which.directory.parent]
+        home.write_checkpoints((Checkpoint.RECOVERY_POINT, Checkpoint.CLEANER))
 
     def _flush_due(self, which: PartitionLog, up_to: int) -> None:
         """From any thread: a log wants to be synced."""

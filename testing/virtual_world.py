@@ -1,4 +1,4 @@
-"""The six seams of any number of simulated nodes, all from one seed.
+"""The seams of any number of simulated nodes, all from one seed.
 
     world = VirtualWorld(seed=7)
     node = world.node("broker-1")
@@ -27,6 +27,7 @@ from odradek.testing.virtual_files import VirtualFiles
 from odradek.testing.virtual_network import VirtualNetwork, VirtualWires
 from odradek.testing.virtual_objects import VirtualBucket, VirtualObjects
 from odradek.testing.virtual_offload import VirtualOffload
+from odradek.testing.virtual_workers import VirtualWorkers
 
 T = TypeVar("T")
 
@@ -42,6 +43,7 @@ class VirtualNode:
     network: VirtualNetwork
     offload: VirtualOffload
     objects: VirtualObjects
+    workers: VirtualWorkers
     seams: Seams
 
 
@@ -61,6 +63,7 @@ class VirtualWorld:
         files = VirtualFiles(disk or VirtualDisk(), power)
         network = self.wires.host(name, power)
         offload = VirtualOffload(power, entropy)
+        workers = VirtualWorkers(files, power)
         return VirtualNode(
             name=name,
             power=power,
@@ -69,8 +72,14 @@ class VirtualWorld:
             network=network,
             offload=offload,
             objects=VirtualObjects(self.bucket, power),
+            workers=workers,
             seams=Seams(
-                clock=self.clock, entropy=entropy, network=network, files=files, offload=offload
+                clock=self.clock,
+                entropy=entropy,
+                network=network,
+                files=files,
+                offload=offload,
+                workers=workers,
             ),
         )
 

@@ -30,10 +30,14 @@ class PendingDeletions:
     def __len__(self) -> int:
         return len(self._doomed)
 
-    def add(self, segment: Segment, snapshots: ProducerSnapshots, at_ms: int) -> None:
-        """Rename the segment's files and its snapshot, to be unlinked at `at_ms`. Raises OSError."""
+    def add(self, segment: Segment, snapshots: ProducerSnapshots | None, at_ms: int) -> None:
+        """Rename the segment's files and its snapshot, to be unlinked at `at_ms`. Raises OSError.
+
+        Without `snapshots` that stays: another segment begins where this one did.
+        """
         segment.rename(DELETED)
-        self._doomed.append(_Doomed(at_ms, segment, snapshots.set_aside(segment.base_offset)))
+        aside = None if snapshots is None else snapshots.set_aside(segment.base_offset)
+        self._doomed.append(_Doomed(at_ms, segment, aside))
 
     def remove_due(self, now_ms: int) -> int:
         """Unlink those whose time has come; how many segments. Raises OSError."""

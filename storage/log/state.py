@@ -78,6 +78,8 @@ class LogState:
         """Whether the directory is to be synced before the recovery point may move."""
         self.is_touched = False
         """Whether anything is to be written on closing."""
+        self.cleaned_to: int | None = None
+        """All below this offset was compacted together (cleaner-offset-checkpoint); None: never."""
         self.on_failure: Callable[[OSError], None] | None = None
         self.on_recovery_point_lowered: Callable[[], None] | None = None
         self.on_flush_due: Callable[[int], None] | None = None

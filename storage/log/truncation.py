@@ -116,6 +116,8 @@ def _forget_epochs(log: LogState, offset: int) -> None:
 
 def _lower_recovery_point(log: LogState, offset: int) -> None:
     log.is_touched = True
+    if log.cleaned_to is not None:
+        log.cleaned_to = min(log.cleaned_to, offset)
     if offset < log.recovery_point:
         log.recovery_point = offset
         if log.on_recovery_point_lowered is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -14,6 +14,7 @@ from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Path
 from odradek.seams.threads import ThreadOffload
+from odradek.storage.compaction.settings import CleanerSettings
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
@@ -23,6 +24,7 @@ from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
 from odradek.testing.virtual_offload import VirtualOffload
+from odradek.testing.virtual_workers import VirtualWorkers
 
 A, B = Path("/a"), Path("/b")
 T0 = 1_767_225_600_000
@@ -44,8 +46,11 @@ class World:
     """Offload to real threads: for what must come back to the loop from one."""
     failures: list[tuple[LogDirectory, list[PartitionLog]]] = field(default_factory=list)
 
+    cleaner: CleanerSettings = field(default_factory=CleanerSettings)
+
     def __post_init__(self) -> None:
         self.files = VirtualFiles(self.disk)
+        self.workers = VirtualWorkers(self.files, self.files.power)
 
     def on_failure(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
         self.failures.append((directory, list(logs)))
@@ -67,6 +72,8 @@ class World:
             config_for=self.config,
             intervals=self.intervals,
             on_failure=self.on_failure,
+            workers=self.workers,
+            cleaner_settings=lambda: self.cleaner,
         )
 
     @asynccontextmanager
@@ -123,3 +130,13 @@ def contents(log: PartitionLog) -> list[str]:
             ]
             offset = batch.last_offset + 1
     return found
+
+
+def append_keyed(
+    log: PartitionLog, values: Mapping[bytes, bytes | None], *, now_ms: int = T0
+) -> Appended:
+    """As `append`, with keys."""
+    records = [Record(-1, now_ms, key, value) for key, value in values.items()]
+    appended = log.append_as_leader(memoryview(build_batch(records)), leader_epoch=0, now_ms=now_ms)
+    log.advance_high_watermark(log.end_offset)
+    return appended

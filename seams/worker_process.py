@@ -1,0 +1,84 @@
+"""The process at the other end of `processes.py`: does one work at a time, step by step, until its
+stdin ends."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from odradek.seams.memory import keep_freed_memory
+from odradek.seams.processes import LENGTH, Begin, Done, End, Raised, Step, packed
+from odradek.seams.real_files import RealFiles
+from odradek.seams.workers import WorkerDied
+
+NICENESS = 10
+
+
+def main() -> None:
+    # What anything prints goes to stderr; stdout is for answers alone.
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    # A Ctrl-C in the broker's terminal reaches all of its group: the broker then lets go of us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
+    keep_freed_memory(kept_bytes=64 << 20, largest_bytes=32 << 20)
+    with os.fdopen(0, "rb") as questions:
+        serve(questions, answers)
+
+
+def serve(questions: BinaryIO, answers: BinaryIO) -> None:
+    """Until `questions` ends, or nobody reads the answers; the work at hand is closed then."""
+    files = RealFiles()
+    steps: Iterator[Any] = iter(())
+    try:
+        while (question := _read(questions)) is not None:
+            if isinstance(question, Begin):
+                steps = question.work(files, question.argument)
+            elif isinstance(question, End):
+                _close(steps)
+                answers.write(packed(Done()))
+            else:
+                answers.write(_next(steps))
+    except BrokenPipeError:
+        pass
+    finally:
+        _close(steps)
+
+
+def _read(questions: BinaryIO) -> object | None:
+    head = questions.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (size,) = LENGTH.unpack(head)
+    data = questions.read(size)
+    if len(data) < size:
+        return None
+    question: object = pickle.loads(data)
+    return question
+
+
+def _next(steps: Iterator[Any]) -> bytes:
+    try:
+        return packed(Step(next(steps)))
+    except StopIteration:
+        return packed(Done())
+    except Exception as error:
+        try:
+            answer = packed(Raised(error))
+            pickle.loads(answer[LENGTH.size :])
+        except Exception:  # some exceptions cannot travel
+            return packed(Raised(WorkerDied(f"{type(error).__name__}: {error}")))
+        return answer
+
+
+def _close(steps: Iterator[Any]) -> None:
+    close = getattr(steps, "close", None)
+    if close is not None:
+        close()
+
+
+if __name__ == "__main__":
+    main()

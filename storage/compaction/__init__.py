@@ -1,0 +1,1 @@
+"""Log compaction: the last value of every key stays (cleanup.policy=compact)."""

@@ -1,0 +1,262 @@
+"""One pass of compaction over one log, as a generator of steps: what a worker process runs.
+
+1. The dirty part is read, and the map of keys made: the last offset of every key. A map that is full
+   ends the dirty part there; the next pass goes on.
+2. All segments below are read, group by group. What stays is written to `.cleaned` files, which are
+   durable when the group's `Replacement` is handed out; the broker swaps them in (swap.py).
+
+Nothing that the log consists of is written to, so a worker that dies costs the work and nothing else;
+`.cleaned` files that it leaves are removed by whoever meets them next. Memory: the map, and a page
+with its columns, some ten times `page_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from odradek.protocol.errors import KafkaError
+from odradek.seams.files import File, Files, Path
+from odradek.storage.compaction import grouping
+from odradek.storage.compaction.grouping import Sizes
+from odradek.storage.compaction.keys import KeyHash
+from odradek.storage.compaction.offset_map import SLOT_BYTES, OffsetMap
+from odradek.storage.compaction.pages import Page, read_pages
+from odradek.storage.compaction.plan import Finished, Plan, Progress, Replacement, Statistics, Step
+from odradek.storage.compaction.retention import KnownKeys, decided, judge
+from odradek.storage.compaction.rewriting import Rewriting
+from odradek.storage.compaction.transactions import TransactionsSeen
+from odradek.storage.log import offset_index
+from odradek.storage.log.index_builder import IndexBuilder
+from odradek.storage.log.names import (
+    CLEANED,
+    LOG,
+    OFFSET_INDEX,
+    TIME_INDEX,
+    file_name,
+)
+from odradek.storage.log.scan import locate
+from odradek.storage.log.segment import Segment
+
+SYNC_BYTES = 64 << 20
+"""What is written is synced this often, so that the disk is never asked for a GiB at once."""
+_FULL = 64
+"""A map with less room than this part of it counts as full: the last slots would take long to fill."""
+
+
+def clean(files: Files, plan: Plan) -> Iterator[Step]:
+    """See the module. Raises OSError, and KafkaError for a log that makes no sense."""
+    return _Pass(files, plan).steps()
+
+
+class _Pass:
+    def __init__(self, files: Files, plan: Plan) -> None:
+        self._files = files
+        self._plan = plan
+        self._statistics = Statistics()
+        self._hash = KeyHash(plan.seed)
+        # No more slots than the dirty part can have keys.
+        slots = min(
+            plan.map_bytes // SLOT_BYTES,
+            int((plan.end - plan.first_dirty + 1) / plan.map_load) + 2,
+        )
+        self._map = OffsetMap(slots)
+        self._room = max(1, min(int(self._map.slots * plan.map_load), self._map.slots - 1))
+
+    def steps(self) -> Iterator[Step]:
+        known = yield from self._read_keys()
+        end_offset = known.last_offset + 1
+        transactions = TransactionsSeen(self._plan.aborted)
+        for group in self._groups(end_offset):
+            yield from self._rewrite(group, known, transactions)
+        yield Finished(end_offset, self._statistics)
+
+    # The map of keys
+
+    def _read_keys(self) -> Generator[Step, None, KnownKeys]:
+        """Returns what is known, once all of the dirty part is read, or the map is full."""
+        plan, statistics = self._plan, self._statistics
+        # One that ended before would seem to go on: its marker is not read.
+        transactions = TransactionsSeen(
+            each for each in plan.aborted if each.last_offset >= plan.first_dirty
+        )
+        last_offset = plan.end - 1
+        for page in self._dirty_pages():
+            full_at = self._put_keys(page, transactions)
+            statistics.mapped_bytes += page.size
+            yield Progress(page.size, is_mapping=True)
+            if full_at is not None:
+                last_offset = full_at
+                break
+        statistics.keys = self._map.size
+        statistics.map_filled = self._map.size / self._map.slots
+        return KnownKeys(self._map, self._hash, last_offset)
+
+    def _dirty_pages(self) -> Iterator[Page]:
+        plan = self._plan
+        for number, (base_offset, size) in enumerate(plan.segments):
+            is_last = number + 1 == len(plan.segments)
+            if not is_last and plan.segments[number + 1][0] <= plan.first_dirty:
+                continue
+            file = self._files.open(self._path(base_offset, LOG))
+            try:
+                position = self._first_position(file, base_offset, size)
+                yield from self._pages(file, position, base_offset, size)
+            finally:
+                file.close()
+
+    def _first_position(self, file: File, base_offset: int, size: int) -> int:
+        """Where in a segment the dirty part begins; an index that does not help costs time only."""
+        wanted = self._plan.first_dirty
+        if wanted <= base_offset:
+            return 0
+        try:
+            entries = self._files.read(self._path(base_offset, OFFSET_INDEX))
+            offset, position = base_offset, 0
+            whole = len(entries) // offset_index.ENTRY.size * offset_index.ENTRY.size
+            for relative, at in offset_index.ENTRY.iter_unpack(memoryview(entries)[:whole]):
+                if base_offset + relative > wanted or at <= position:
+                    break
+                offset, position = base_offset + relative, at
+            if position:
+                locate(file, offset, position, size, nowait=False, ends_at=offset)
+            return position
+        except (FileNotFoundError, KafkaError):
+            return 0
+
+    def _put_keys(self, page: Page, transactions: TransactionsSeen) -> int | None:
+        """Put the page's keys; if the map is full before its end, the last offset it has."""
+        is_void = decided(page, transactions)
+        records = page.records(~is_void & ~page.is_control)
+        self._statistics.mapped_records += len(records)
+        is_wanted = (records.key_size >= 0) & (records.offset >= self._plan.first_dirty)
+        rows = np.flatnonzero(is_wanted)
+        first, second = page.key_bits(records, rows, self._hash)
+        offsets = records.offset[rows]
+        done = 0
+        while done < len(rows):
+            room = self._room - self._map.size
+            if room <= self._room // _FULL:
+                # A segment's first page may be told full before anything of it was put.
+                return int(offsets[done - 1]) if done else int(page.base_offset[0]) - 1
+            some = slice(done, done + room)
+            self._map.put(first[some], second[some], offsets[some])
+            done += room
+        return None
+
+    # Rewriting
+
+    def _groups(self, end_offset: int) -> list[list[Sizes]]:
+        plan = self._plan
+        sizes = [
+            Sizes(
+                base_offset,
+                size,
+                self._size_of(base_offset, OFFSET_INDEX),
+                self._size_of(base_offset, TIME_INDEX),
+            )
+            for base_offset, size in plan.segments
+            if base_offset < end_offset
+        ]
+        return grouping.group(
+            sizes, segment_bytes=plan.segment_bytes, index_bytes=plan.index_bytes, end=plan.end
+        )
+
+    def _rewrite(
+        self, group: Sequence[Sizes], known: KnownKeys, transactions: TransactionsSeen
+    ) -> Iterator[Step]:
+        """1. The data, with what indexes it, in `.cleaned` files; 2. all of them synced; then it is
+        handed out. If that is not reached they are removed, as far as can be."""
+        plan = self._plan
+        target = Target(self._files, plan, group[0].base_offset)
+        try:
+            for source in group:
+                file = self._files.open(self._path(source.base_offset, LOG))
+                try:
+                    for page in self._pages(file, 0, source.base_offset, source.log):
+                        yield self._rewrite_page(page, known, transactions, target)
+                finally:
+                    file.close()
+            target.finish()
+        except BaseException:
+            target.discard()
+            raise
+        replaced = [each.base_offset for each in group]
+        yield Replacement(replaced, target.has_transaction_index)
+
+    def _rewrite_page(
+        self, page: Page, known: KnownKeys, transactions: TransactionsSeen, target: Target
+    ) -> Progress:
+        verdict = judge(page, known, self._plan, transactions)
+        horizon_ms = self._plan.now_ms + self._plan.delete_retention_ms
+        written = target.append(Rewriting(page, verdict, horizon_ms), transactions)
+        statistics = self._statistics
+        statistics.bytes_read += page.size
+        statistics.bytes_written += written
+        statistics.records_read += int(page.record_count.sum())
+        statistics.records_written += int(verdict.kept_count.sum())
+        statistics.records_without_key += verdict.without_key
+        return Progress(page.size, written)
+
+    # Files
+
+    def _path(self, base_offset: int, kind: str) -> Path:
+        return self._plan.directory / file_name(base_offset, kind)
+
+    def _size_of(self, base_offset: int, kind: str) -> int:
+        try:
+            return self._files.file_size(self._path(base_offset, kind))
+        except FileNotFoundError:
+            return 0
+
+    def _pages(self, file: File, position: int, base_offset: int, size: int) -> Iterator[Page]:
+        return read_pages(file, position, size, self._plan.page_bytes, end_offset=base_offset)
+
+
+class Target:
+    """A segment's `.cleaned` files while they are written."""
+
+    def __init__(self, files: Files, plan: Plan, base_offset: int) -> None:
+        self._files = files
+        self._builder = IndexBuilder(base_offset, plan.index_interval_bytes)
+        self._segment = Segment.create(
+            files,
+            plan.directory,
+            base_offset,
+            index_interval_bytes=plan.index_interval_bytes,
+            created_ms=plan.now_ms,
+            suffix=CLEANED,
+        )
+        self._unsynced_bytes = 0
+        self.has_transaction_index = False
+
+    def append(self, result: Rewriting, transactions: TransactionsSeen) -> int:
+        """What is left of a page, and the aborted transactions whose markers it had; its bytes."""
+        for each in transactions.retained:
+            self._segment.transaction_index.append(each)
+            self.has_transaction_index = True
+        transactions.retained.clear()
+        if not result.parts:
+            return 0
+        file = self._segment.file
+        position = file.append_v(result.parts)
+        for batch in result.batches:
+            self._builder.add(batch.last_offset, batch.max_timestamp, position)
+            position += batch.size
+        self._unsynced_bytes += sum(map(len, result.parts))
+        if self._unsynced_bytes >= SYNC_BYTES:
+            file.sync()
+            self._unsynced_bytes = 0
+        return sum(map(len, result.parts))
+
+    def finish(self) -> None:
+        """Write the indexes; all is durable when this returns."""
+        self._segment.restore_indexes(self._builder, sealed=True)
+        self._segment.sync()
+        self._segment.close()
+
+    def discard(self) -> None:
+        with suppress(OSError):
+            self._segment.remove()

@@ -1,0 +1,405 @@
+"""Compaction while the broker serves: who is next, the pass in a worker, the swaps on the loop.
+
+There are `log.cleaner.threads` tasks. Each takes the log with the largest dirty part, relative to its
+size, of those that are due, compacts it, and goes on until none is due; then its worker process ends,
+and it looks again in `log.cleaner.backoff.ms`.
+
+A pass is planned with the segments that there are, and given up between two steps if one of them is
+no longer the log's (truncated, deleted by retention), or the log is gone, offline, or not to be
+compacted any more: what was swapped in stays, for it is right by itself. A log that its own content
+keeps from being compacted is left alone until the next start, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from odradek.protocol.errors import KafkaError
+from odradek.seams.clock import Clock
+from odradek.seams.entropy import Entropy
+from odradek.seams.workers import Worker, WorkerDied, Workers
+from odradek.storage.compaction import swap
+from odradek.storage.compaction.plan import (
+    Finished,
+    LastBatch,
+    Plan,
+    Replacement,
+    Statistics,
+    Step,
+)
+from odradek.storage.compaction.scheduling import Bounds, Dirt, survey
+from odradek.storage.compaction.settings import CleanerSettings
+from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.errors import StorageError
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.segment import Segment
+
+if TYPE_CHECKING:
+    from odradek.storage.log_manager import LogManager
+
+log = logging.getLogger(__name__)
+
+SEED_BYTES = 32
+
+
+class GivenUp(Exception):
+    """The log is no longer what the pass was planned for; the text says in what."""
+
+
+@dataclass(slots=True)
+class CleanerStatistics:
+    """As of now, for whoever shows them; Kafka's metrics in brackets."""
+
+    passes: int = 0
+    given_up: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    max_dirty_ratio: float = 0.0
+    """(max-dirty-percent) of the dirtiest log when it was last looked."""
+    last_round_ms: int = -1
+    """(time-since-last-run-ms) when it was last looked, by the wall clock."""
+    last_pass_seconds: float = 0.0
+    """(max-clean-time-secs)"""
+    last_map_filled: float = 0.0
+    """(max-buffer-utilization-percent)"""
+    last_recopied: float = 0.0
+    """(cleaner-recopy-percent) bytes written for a byte read."""
+    uncleanable: int = 0
+    """(uncleanable-partitions-count)"""
+
+
+class Cleaners:
+    """All of a node's compaction. Its tasks are `run`'s."""
+
+    def __init__(
+        self,
+        manager: LogManager,
+        workers: Workers,
+        entropy: Entropy,
+        settings: Callable[[], CleanerSettings],
+    ) -> None:
+        self._manager = manager
+        self._workers = workers
+        self._entropy = entropy
+        self._settings = settings
+        self._throttle = Throttle(manager.clock, settings)
+        self._in_progress: set[PartitionLog] = set()
+        self._uncleanable: set[PartitionLog] = set()
+        self.statistics = CleanerStatistics()
+
+    async def run(self) -> None:
+        """Until cancelled; starts as many cleaners as the settings ask for, now and later."""
+        running: set[int] = set()
+        async with trio.open_nursery() as nursery:
+
+            async def cleaner(number: int) -> None:
+                running.add(number)
+                try:
+                    await self._cleaner(number)
+                finally:
+                    running.discard(number)
+
+            while True:
+                for number in range(self._threads()):
+                    if number not in running:
+                        nursery.start_soon(cleaner, number)
+                await self._pause()
+
+    def _threads(self) -> int:
+        settings = self._settings()
+        return settings.threads if settings.enable else 0
+
+    async def _pause(self) -> None:
+        await self._manager.clock.sleep(max(1, self._settings().backoff_ms) / 1000)
+
+    async def _cleaner(self, number: int) -> None:
+        while number < self._threads():
+            try:
+                await self.clean_what_is_due()
+            except WorkerDied as error:
+                log.warning("compaction is tried again later: %s", error)
+            await self._pause()
+
+    # A round
+
+    async def clean_what_is_due(self, passes_max: int | None = None) -> int:
+        """Compact until no log is due; how many passes there were. Raises WorkerDied."""
+        found = await self._take_filthiest()
+        if found is None:
+            return 0
+        passes = 0
+        try:
+            async with self._workers.open() as worker:
+                while found is not None:
+                    passes += 1
+                    await self._clean(worker, *found)
+                    self._in_progress.discard(found[0])
+                    found = None if passes == passes_max else await self._take_filthiest()
+        finally:
+            if found is not None:
+                self._in_progress.discard(found[0])
+        return passes
+
+    async def _take_filthiest(self) -> tuple[PartitionLog, Dirt] | None:
+        """The due log with the largest dirty part; it is `_in_progress` from here on."""
+        now_ms = self._manager.clock.wall_ms()
+        best: tuple[PartitionLog, Dirt] | None = None
+        dirtiest = 0.0
+        self._uncleanable.intersection_update(self._manager.logs())
+        for which in self._manager.logs():
+            if not self._is_candidate(which):
+                continue
+            dirt = await self._survey(which, now_ms)
+            if dirt is None or not self._is_candidate(which):
+                continue
+            dirtiest = max(dirtiest, dirt.ratio)
+            if dirt.is_due(which.config) and (best is None or dirt.ratio > best[1].ratio):
+                if best is not None:
+                    self._in_progress.discard(best[0])
+                best = which, dirt
+                self._in_progress.add(which)  # or another task would choose it meanwhile
+        self.statistics.max_dirty_ratio = dirtiest
+        self.statistics.last_round_ms = now_ms
+        self.statistics.uncleanable = len(self._uncleanable)
+        return best
+
+    def _is_candidate(self, which: PartitionLog) -> bool:
+        return (
+            which.config.compact
+            and which.failure is None
+            and len(which.segment_list) > 1
+            and which not in self._in_progress
+            and which not in self._uncleanable
+        )
+
+    async def _survey(self, which: PartitionLog, now_ms: int) -> Dirt | None:
+        """In a thread: sizes and timestamps of segments may have to be read."""
+
+        def look() -> Dirt:
+            bounds = Bounds(
+                which.log_start_offset,
+                which.last_stable_offset,
+                which.recovery_point,
+                which.end_offset,
+                which.cleaned_to,
+            )
+            return survey(which.segments, bounds, which.config, now_ms)
+
+        lane = self._manager.directory_of(which).lane
+        try:
+            return await self._manager.offload.run(look, lane=lane)
+        except (OSError, ValueError, KafkaError) as error:
+            # It was changed meanwhile, or its disk fails, which others will notice too.
+            log.debug("%s is not looked at for compaction: %s", which.directory, error)
+            return None
+
+    # A pass
+
+    async def _clean(self, worker: Worker, which: PartitionLog, dirt: Dirt) -> None:
+        started = self._manager.clock.monotonic()
+        one = Pass(self._manager, which, dirt, self._settings(), self._entropy)
+        name = f"{which.topic}-{which.partition}"
+        try:
+            statistics = await one.run(worker, self._throttle)
+        except GivenUp as reason:
+            self.statistics.given_up += 1
+            log.info("compaction of %s is given up: %s", name, reason)
+        except WorkerDied:
+            await one.tidy_up()
+            raise
+        except OSError as error:
+            log.warning("compaction of %s failed: %s", name, error)
+            self._manager.report(which, error, undone=True)
+            await one.tidy_up()
+        except Exception as error:
+            expected = isinstance(error, KafkaError)
+            log.error(
+                "%s can't be compacted, and is left as it is until the next start: %s",
+                name,
+                error,
+                exc_info=None if expected else error,
+            )
+            self._uncleanable.add(which)
+            await one.tidy_up()
+        else:
+            seconds = self._manager.clock.monotonic() - started
+            self._count(statistics, seconds)
+            log.info("compacted %s: %s", name, describe(one, statistics, seconds))
+
+    def _count(self, one: Statistics, seconds: float) -> None:
+        total = self.statistics
+        total.passes += 1
+        total.bytes_read += one.bytes_read
+        total.bytes_written += one.bytes_written
+        total.last_pass_seconds = seconds
+        total.last_map_filled = one.map_filled
+        total.last_recopied = one.bytes_written / max(1, one.bytes_read)
+
+
+class Pass:
+    """One log's compaction, from the plan to the checkpoint."""
+
+    def __init__(
+        self,
+        manager: LogManager,
+        which: PartitionLog,
+        dirt: Dirt,
+        settings: CleanerSettings,
+        entropy: Entropy,
+    ) -> None:
+        self.which = which
+        self.dirt = dirt
+        self.end_offset = dirt.first_dirty
+        self.map_seconds = 0.0
+        self._manager = manager
+        self._home = manager.home_of(which)
+        self._settings = settings
+        self._seed = entropy.bytes(SEED_BYTES)
+        self._left: list[Segment] = [
+            segment for segment in which.segments if segment.base_offset < dirt.end
+        ]
+        """The segments of the plan that have not been replaced."""
+        self._generation = -1
+
+    async def run(self, worker: Worker, throttle: Throttle) -> Statistics:
+        """Raises GivenUp, WorkerDied, OSError, and KafkaError or whatever else the content causes."""
+        try:
+            plan = await self._manager.offload.run(self._plan, lane=self._home.directory.lane)
+            statistics = Statistics()
+            started = self._manager.clock.monotonic()
+            async with aclosing(self._steps(worker, plan)) as steps:
+                async for step in steps:
+                    self._check()
+                    if isinstance(step, Replacement):
+                        await self._swap(step)
+                    elif isinstance(step, Finished):
+                        self.end_offset, statistics = step.end_offset, step.statistics
+                    else:
+                        if step.is_mapping:
+                            self.map_seconds = self._manager.clock.monotonic() - started
+                        await throttle.pay(step.bytes_read + step.bytes_written)
+        except (OSError, ValueError, KafkaError):
+            self._check()  # what it was about may have been taken away
+            raise
+        self.which.cleaned_to = self.end_offset
+        await self._manager.checkpoint([Checkpoint.CLEANER], self._home.directory)
+        return statistics
+
+    @staticmethod
+    def _steps(worker: Worker, plan: Plan) -> AsyncGenerator[Step, None]:
+        from odradek.storage.compaction.work import clean
+
+        return worker.run(clean, plan)
+
+    def _plan(self) -> Plan:
+        """In a thread."""
+        which, config, settings = self.which, self.which.config, self._settings
+        producers = {
+            producer_id: LastBatch(
+                entry.batches[-1].last_offset if entry.batches else None, entry.epoch
+            )
+            for producer_id, entry in dict(which.producers.active).items()
+        }
+        return Plan(
+            directory=which.directory,
+            segments=[(segment.base_offset, segment.size) for segment in self._left],
+            first_dirty=self.dirt.first_dirty,
+            end=self.dirt.end,
+            now_ms=self._manager.clock.wall_ms(),
+            delete_retention_ms=config.delete_retention_ms,
+            aborted=which.aborted_transactions(self._left[0].base_offset, self.dirt.end),
+            producers=producers,
+            seed=self._seed,
+            map_bytes=settings.map_bytes,
+            map_load=settings.io_buffer_load_factor,
+            page_bytes=settings.page_bytes,
+            segment_bytes=config.max_segment_bytes,
+            index_bytes=config.segment_index_bytes,
+            index_interval_bytes=config.index_interval_bytes,
+        )
+
+    def _check(self) -> None:
+        """Raise GivenUp unless the log is still what the rest of the pass is about."""
+        which = self.which
+        if which.failure is not None:
+            raise GivenUp(f"the log is offline: {which.failure}")
+        if not which.config.compact:
+            raise GivenUp("cleanup.policy is no longer to compact")
+        if which.generation != self._generation:
+            there = set(map(id, which.segments))
+            if not all(id(segment) in there for segment in self._left):
+                raise GivenUp("segments were truncated or deleted")
+            self._generation = which.generation
+
+    async def _swap(self, made: Replacement) -> None:
+        """See swap.py for the order. Cancellation waits for its end. Raises GivenUp, OSError."""
+        old = self._left[: len(made.replaced)]
+        assert [segment.base_offset for segment in old] == list(made.replaced)
+        lane, run = self._home.directory.lane, self._manager.offload.run
+        fresh = swap.cleaned_segment(self.which, old, made)
+        with trio.CancelScope(shield=True):
+            async with self._home.maintenance:
+                self._check()
+                try:
+                    await run(swap.announce, self.which, fresh, lane=lane)
+                    self._check()
+                except (OSError, GivenUp):
+                    await run(swap.withdraw, self.which, fresh, lane=lane)
+                    raise
+                try:
+                    swap.take_over(self.which, old, fresh)
+                    del self._left[: len(old)]
+                    await run(swap.settle, self.which, lane=lane)
+                except OSError as error:
+                    raise self.which.io_failed(error) from error
+
+    async def tidy_up(self) -> None:
+        """Remove what a worker left that could not do it itself; as far as can be."""
+
+        def remove() -> None:
+            for segment in self._left:
+                swap.remove_files(self.which, segment.base_offset)
+
+        async with self._home.maintenance:
+            if self.which.failure is None:
+                with suppress(OSError, StorageError):
+                    await self._manager.offload.run(remove, lane=self._home.directory.lane)
+
+
+class Throttle:
+    """log.cleaner.io.max.bytes.per.second, of all cleaners together."""
+
+    def __init__(self, clock: Clock, settings: Callable[[], CleanerSettings]) -> None:
+        self._clock = clock
+        self._settings = settings
+        self._paid_until = 0.0
+
+    async def pay(self, size: int) -> None:
+        """Wait as long as these bytes should have taken."""
+        now = self._clock.monotonic()
+        self._paid_until = max(self._paid_until, now)
+        self._paid_until += size / max(1.0, self._settings().io_max_bytes_per_second)
+        if self._paid_until > now:
+            await self._clock.sleep(self._paid_until - now)
+
+
+def describe(one: Pass, statistics: Statistics, seconds: float) -> str:
+    """The log line of a pass."""
+    read, written = statistics.bytes_read / 1e6, statistics.bytes_written / 1e6
+    text = (
+        f"offsets {one.dirt.first_dirty} to {one.end_offset}, "
+        f"{read:.1f} MB to {written:.1f} MB, "
+        f"{statistics.records_read} records to {statistics.records_written}, "
+        f"in {seconds:.1f} s ({read / max(seconds, 1e-3):.0f} MB/s), of which "
+        f"{one.map_seconds:.1f} s for a map of {statistics.keys} keys, "
+        f"{statistics.map_filled:.0%} full"
+    )
+    if statistics.records_without_key:
+        text += f"; {statistics.records_without_key} records had no key and are gone"
+    return text

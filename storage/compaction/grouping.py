@@ -1,0 +1,50 @@
+"""Which segments are rewritten into one, so that compaction does not leave ever smaller ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from odradek.storage.log.offset_index import RELATIVE_MAX
+
+SEGMENTS_MAX = 32
+"""In one group: their files are renamed on the loop, in one go (swap.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A segment's base offset and the bytes of its files."""
+
+    base_offset: int
+    log: int
+    offset_index: int
+    time_index: int
+
+
+def group(
+    segments: Sequence[Sizes], *, segment_bytes: int, index_bytes: int, end: int
+) -> list[list[Sizes]]:
+    """Neighbours that, even if nothing of them goes, fit one segment; `end` is where the last ends.
+
+    As Kafka's Cleaner.groupSegmentsBySize, but for the limit of their number.
+    """
+    groups: list[list[Sizes]] = []
+    for number, segment in enumerate(segments):
+        next_offset = segments[number + 1].base_offset if number + 1 < len(segments) else end
+        if groups and _fits(groups[-1], segment, next_offset, segment_bytes, index_bytes):
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+    return groups
+
+
+def _fits(
+    those: Sequence[Sizes], one: Sizes, next_offset: int, segment_bytes: int, index_bytes: int
+) -> bool:
+    return (
+        len(those) < SEGMENTS_MAX
+        and sum(each.log for each in those) + one.log <= segment_bytes
+        and sum(each.offset_index for each in those) + one.offset_index <= index_bytes
+        and sum(each.time_index for each in those) + one.time_index <= index_bytes
+        and (not one.log or next_offset - 1 - those[0].base_offset <= RELATIVE_MAX)
+    )

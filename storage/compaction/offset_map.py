@@ -1,0 +1,88 @@
+"""From keys to the last offset they were seen at, in memory that is fixed beforehand.
+
+An open-addressing table of 24 bytes a slot, as Kafka's: 128 bits of the key (keys.py), and the offset
+plus one, 0 being an empty slot. The number of slots is prime and each key has a step of its own, so
+that probing reaches every slot, and at Kafka's load factor of 0.9 finds a key at the third on average.
+Many keys are put or looked up at once: each round is one probe for all that are not done.
+
+The table is one zeroed array: pages that no key falls on cost nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from odradek.storage.compaction.varints import Bits, Ints
+
+SLOT_BYTES = 24
+
+_HALF = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+_SLOTS_MAX = (1 << 32) - 5
+_KEY, _KEY_TOO, _OFFSET = range(3)
+
+
+class OffsetMap:
+    """See the module. `size` is how many keys it holds; nobody lets it exceed `slots`."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = _prime_up_to(min(max(slots, 2), _SLOTS_MAX))
+        self.size = 0
+        self._table = np.zeros((self.slots, 3), np.uint64)
+
+    def put(self, first: Bits, second: Bits, offsets: Ints) -> None:
+        """Offsets ascend; the largest of a key stays."""
+        places, steps = self._probes(first, second)
+        values = (offsets + 1).astype(np.uint64)
+        table = self._table
+        while values.size:
+            empty = np.flatnonzero(table[places, _OFFSET] == 0)
+            if empty.size:
+                # Of several that want the same slot one gets it; who, is read afterwards.
+                wanted = places[empty]
+                table[wanted, _OFFSET] = values[empty]
+                won = empty[table[wanted, _OFFSET] == values[empty]]
+                table[places[won], _KEY] = first[won]
+                table[places[won], _KEY_TOO] = second[won]
+                self.size += won.size
+            found = table.take(places, axis=0)
+            is_here = (found[:, _KEY] == first) & (found[:, _KEY_TOO] == second)
+            newer = np.flatnonzero(is_here & (found[:, _OFFSET] < values))
+            while newer.size:  # once, for of a key's several offsets the last is written last
+                table[places[newer], _OFFSET] = values[newer]
+                newer = newer[table[places[newer], _OFFSET] < values[newer]]
+            left = np.flatnonzero(~is_here)
+            first, second, values = first[left], second[left], values[left]
+            places, steps = self._next(places[left], steps[left]), steps[left]
+
+    def get(self, first: Bits, second: Bits) -> Ints:
+        """The offset of each key; -1 for one that is not there."""
+        result = np.full(first.size, -1, np.int64)
+        rows = np.arange(first.size)
+        places, steps = self._probes(first, second)
+        while rows.size:
+            found = self._table.take(places, axis=0)
+            is_here = (found[:, _KEY] == first) & (found[:, _KEY_TOO] == second)
+            is_used = found[:, _OFFSET] != 0
+            result[rows[is_here & is_used]] = found[is_here & is_used, _OFFSET].astype(np.int64) - 1
+            left = np.flatnonzero(~is_here & is_used)
+            rows, first, second = rows[left], first[left], second[left]
+            places, steps = self._next(places[left], steps[left]), steps[left]
+        return result
+
+    def _probes(self, first: Bits, second: Bits) -> tuple[Ints, Ints]:
+        """The slot to begin at and the step from there, from different bits of the key."""
+        places = ((first >> _HALF) * np.uint64(self.slots)) >> _HALF
+        steps = (((second & _LOW) * np.uint64(self.slots - 1)) >> _HALF) + np.uint64(1)
+        return places.astype(np.int64), steps.astype(np.int64)
+
+    def _next(self, places: Ints, steps: Ints) -> Ints:
+        further = places + steps
+        further[further >= self.slots] -= self.slots
+        return further
+
+
+def _prime_up_to(number: int) -> int:
+    while any(number % divisor == 0 for divisor in range(2, int(number**0.5) + 1)):
+        number -= 1
+    return number

@@ -1,0 +1,92 @@
+"""What a compaction pass is asked to do, and what it tells on the way: values that travel between the
+broker and its worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from odradek.seams.files import Path
+from odradek.storage.log.transaction_index import AbortedTransaction
+
+
+@dataclass(frozen=True, slots=True)
+class LastBatch:
+    """The last that an active producer wrote: a batch of records that ends at `last_offset`, or,
+    where that is None, a marker of `epoch`."""
+
+    last_offset: int | None
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One pass over one log; see `cleaner.clean`. Offsets as in the log, sizes in bytes."""
+
+    directory: Path
+    segments: Sequence[tuple[int, int]]
+    """Base offset and size of every segment below `end`, from the oldest on."""
+    first_dirty: int
+    end: int
+    """Nothing at or past this offset is touched: the base offset of a segment."""
+    now_ms: int
+    delete_retention_ms: int
+    aborted: Sequence[AbortedTransaction]
+    """All that were aborted and have something below `end`."""
+    producers: Mapping[int, LastBatch]
+    """The active producers by id."""
+    seed: bytes
+    """Random and secret: for the hashes of keys."""
+    map_bytes: int
+    map_load: float
+    page_bytes: int
+    segment_bytes: int
+    index_bytes: int
+    index_interval_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Bytes read and written since the last step. Between any two steps the pass may be ended."""
+
+    bytes_read: int
+    bytes_written: int = 0
+    is_mapping: bool = False
+    """Whether it still reads for the map of keys, and rewrites nothing yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Durable `.cleaned` files hold what is left of these segments; they are to be swapped in before
+    the next step is asked for."""
+
+    replaced: Sequence[int]
+    """The base offsets, in order; the first is the new segment's."""
+    has_transaction_index: bool
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What a pass did; `mapped_` is the reading for the map of keys, the rest the rewriting."""
+
+    mapped_bytes: int = 0
+    mapped_records: int = 0
+    keys: int = 0
+    map_filled: float = 0.0
+    """Part of the map that was used, 0 to 1."""
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_written: int = 0
+    records_without_key: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last step: all below `end_offset` is clean now."""
+
+    end_offset: int
+    statistics: Statistics = field(default_factory=Statistics)
+
+
+Step = Progress | Replacement | Finished

@@ -1,0 +1,118 @@
+"""Which batches and records of a page stay: Kafka's Cleaner.cleanInto, for all of them at once.
+
+A record stays if it lies past what the map covers, or if it is the last of its key and has a value,
+or none but its batch's delete horizon has not come (KIP-534: the horizon is set when a tombstone is
+first seen by compaction, and is the time until which readers may still need it). Records of aborted
+transactions go, as do records without a key. A marker stays while batches of its transaction do, and
+then until a horizon of its own.
+
+A batch without records stays, empty, if it holds the last sequence or epoch of an active producer, or
+if it is the last of the pass: its offsets are the log's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from odradek.protocol.records.batch import Batch
+from odradek.storage.compaction.keys import KeyHash
+from odradek.storage.compaction.offset_map import OffsetMap
+from odradek.storage.compaction.pages import Page, Records
+from odradek.storage.compaction.plan import Plan
+from odradek.storage.compaction.transactions import TransactionsSeen
+from odradek.storage.compaction.varints import Flags, Ints
+from odradek.storage.log.producers import read_marker
+
+
+@dataclass(frozen=True, slots=True)
+class KnownKeys:
+    """The map, complete: it covers all offsets up to `last_offset`."""
+
+    offsets: OffsetMap
+    hash: KeyHash
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Of one page. Columns of its batches, but for `kept_records`, one of `records`."""
+
+    records: Records
+    kept_records: Flags
+    kept_count: Ints
+    sets_horizon: Flags
+    """They are given a delete horizon now."""
+    stays_empty: Flags
+    without_key: int
+
+
+def decided(page: Page, transactions: TransactionsSeen) -> Flags:
+    """Which batches' transactions leave nothing behind: aborted ones, and markers of no use."""
+    found = np.zeros(len(page), np.bool_)
+    special = np.flatnonzero(page.is_transactional | page.is_control)
+    for number in special.tolist():
+        producer_id, last_offset = int(page.producer_id[number]), int(page.last_offset[number])
+        if page.is_control[number]:
+            commits = _commits(page, number)
+            found[number] = transactions.marker(producer_id, last_offset, commits)
+        else:
+            found[number] = transactions.batch(producer_id, last_offset)
+    return found
+
+
+def _commits(page: Page, number: int) -> bool | None:
+    batch = Batch(memoryview(page.data), page.starts[number])
+    marker = read_marker(batch)
+    return None if marker is None else marker.is_commit
+
+
+def judge(page: Page, known: KnownKeys, plan: Plan, transactions: TransactionsSeen) -> Verdict:
+    """Raises CorruptBatch."""
+    is_void = decided(page, transactions)
+    horizon_passed = page.has_horizon & (page.base_timestamp <= plan.now_ms)
+    loses_all = is_void & (~page.is_control | horizon_passed)
+    records = page.records(~loses_all)
+    kept, without_key = _kept_records(page, records, known, horizon_passed)
+    kept_count = np.bincount(records.batch[kept], minlength=len(page)).astype(np.int64)
+    with_tombstones = np.zeros(len(page), np.bool_)
+    with_tombstones[records.batch[kept & ~records.has_value]] = True
+    return Verdict(
+        records,
+        kept,
+        kept_count,
+        sets_horizon=(with_tombstones | (is_void & page.is_control)) & ~page.has_horizon,
+        stays_empty=_last_of_producers(page, plan) | (page.last_offset + 1 == plan.end),
+        without_key=without_key,
+    )
+
+
+def _kept_records(
+    page: Page, records: Records, known: KnownKeys, horizon_passed: Flags
+) -> tuple[Flags, int]:
+    """Which stay, and how many of those looked at have no key."""
+    kept = (records.offset > known.last_offset) | page.is_control[records.batch]
+    rows = np.flatnonzero(~kept)
+    has_key = records.key_size[rows] >= 0
+    keyed = rows[has_key]
+    latest = known.offsets.get(*page.key_bits(records, keyed, known.hash))
+    is_needed = records.has_value[keyed] | ~horizon_passed[records.batch[keyed]]
+    kept[keyed] = (records.offset[keyed] >= latest) & is_needed
+    return kept, int(len(rows) - len(keyed))
+
+
+def _last_of_producers(page: Page, plan: Plan) -> Flags:
+    found = np.zeros(len(page), np.bool_)
+    if not plan.producers:
+        return found
+    for number in np.flatnonzero(page.producer_id >= 0).tolist():
+        last = plan.producers.get(int(page.producer_id[number]))
+        if last is None:
+            continue
+        if last.last_offset is None:
+            epoch = int(page.headers["producer_epoch"][number])
+            found[number] = page.is_control[number] and epoch == last.epoch
+        else:
+            found[number] = page.last_offset[number] == last.last_offset
+    return found

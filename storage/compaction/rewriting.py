@@ -1,0 +1,203 @@
+"""The bytes that are left of a page: batches as they were, with fewer records, or with none.
+
+- A batch that keeps all its records is copied, bytes and all.
+- One that loses some is built anew from its records' bytes: base and last offset, base timestamp,
+  producer, epoch and sequence stay, so that offsets keep their meaning and a producer's state follows
+  from the log as before; count, largest timestamp and CRC are new, and what was compressed is
+  compressed again by the same codec.
+- One that is given a delete horizon has it as base timestamp (KIP-534), to which the records'
+  timestamps are relative: these are written anew, record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from odradek.protocol.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    CRC_START,
+    DELETE_HORIZON_MASK,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+)
+from odradek.protocol.records.compression import NONE, compress
+from odradek.protocol.records.crc32c import crc32c
+from odradek.seams.files import Buffer
+from odradek.storage.compaction import varints
+from odradek.storage.compaction.pages import Page
+from odradek.storage.compaction.retention import Verdict
+
+_KEPT_WHEN_EMPTY = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
+_UNCHANGED = _KEPT_WHEN_EMPTY | COMPRESSION_MASK | DELETE_HORIZON_MASK
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One batch of the result, as an index sees it."""
+
+    last_offset: int
+    max_timestamp: int
+    size: int
+
+
+class Rewriting:
+    """The result of one page: `parts` are its bytes, `batches` what they are."""
+
+    def __init__(self, page: Page, verdict: Verdict, horizon_ms: int) -> None:
+        """`horizon_ms` is the delete horizon for those that get one now."""
+        self._page = page
+        self._verdict = verdict
+        self._horizon_ms = horizon_ms
+        self._view = memoryview(page.data)
+        self.parts: list[Buffer] = []
+        self.batches: list[Written] = []
+        self._run_start = self._run_end = 0
+        self._rewrite()
+
+    def _rewrite(self) -> None:
+        page, verdict = self._page, self._verdict
+        is_whole = (verdict.kept_count == page.record_count) & ~verdict.sets_horizon
+        is_copied = (is_whole & (verdict.kept_count > 0)).tolist()
+        kept_count, stays_empty = verdict.kept_count.tolist(), verdict.stays_empty.tolist()
+        last_offsets, max_timestamps = page.last_offset.tolist(), page.max_timestamp.tolist()
+        rebuilt = iter(self._rebuilt_bodies(~is_whole & (verdict.kept_count > 0)))
+        for number, (start, end) in enumerate(zip(page.starts, page.ends, strict=True)):
+            if is_copied[number]:
+                self._copy(start, end)
+                self.batches.append(
+                    Written(last_offsets[number], max_timestamps[number], end - start)
+                )
+            elif kept_count[number]:
+                self._rebuild(number, *next(rebuilt))
+            elif stays_empty[number]:
+                self._empty(number)
+        self._end_run()
+
+    def _copy(self, start: int, end: int) -> None:
+        """Batches that follow each other are one part."""
+        if start != self._run_end:
+            self._end_run()
+            self._run_start = start
+        self._run_end = end
+
+    def _end_run(self) -> None:
+        if self._run_end > self._run_start:
+            self.parts.append(self._view[self._run_start : self._run_end])
+        self._run_start = self._run_end = 0
+
+    def _add(self, number: int, max_timestamp: int, *parts: Buffer) -> None:
+        self._end_run()
+        self.parts += parts
+        size = sum(map(len, parts))
+        self.batches.append(Written(int(self._page.last_offset[number]), max_timestamp, size))
+
+    # A batch of some of its records
+
+    def _rebuilt_bodies(self, wanted: varints.Flags) -> Iterator[tuple[bytes, int]]:
+        """Of each wanted batch, in order: its records that stay, and their largest timestamp
+        (relative to the base timestamp as it was)."""
+        records = self._verdict.records
+        rows = np.flatnonzero(self._verdict.kept_records & wanted[records.batch])
+        if not rows.size:
+            return
+        batch = records.batch[rows]
+        bounds = np.flatnonzero(np.diff(batch, prepend=-1, append=-1))
+        latest = np.maximum.reduceat(records.timestamp_delta[rows], bounds[:-1]).tolist()
+        numbers = batch[bounds[:-1]].tolist()
+        for which, number in enumerate(numbers):
+            mine = rows[bounds[which] : bounds[which + 1]]
+            sets_horizon = bool(self._verdict.sets_horizon[number])
+            body = self._with_horizon(number, mine) if sets_horizon else self._joined(mine)
+            yield body, latest[which]
+
+    def _joined(self, rows: varints.Ints) -> bytes:
+        """The bytes of these records; those next to each other in one piece."""
+        records = self._verdict.records
+        starts, ends = records.start[rows], records.end[rows]
+        gap = np.flatnonzero(starts[1:] != ends[:-1])
+        first = np.concatenate(([0], gap + 1))
+        last = np.concatenate((gap, [len(rows) - 1]))
+        data = self._page.data
+        pieces = zip(starts[first].tolist(), ends[last].tolist(), strict=True)
+        return b"".join([data[start:end] for start, end in pieces])
+
+    def _with_horizon(self, number: int, rows: varints.Ints) -> bytes:
+        """These records with timestamps relative to the delete horizon."""
+        records, data = self._verdict.records, self._page.data
+        shift = int(self._page.base_timestamp[number]) - self._horizon_ms
+        out: list[bytes] = []
+        encode = varints.encode
+        for delta, rest, end in zip(
+            records.timestamp_delta[rows].tolist(),
+            records.timestamp_end[rows].tolist(),
+            records.end[rows].tolist(),
+            strict=True,
+        ):
+            timestamp = encode(delta + shift)
+            out += (encode(1 + len(timestamp) + end - rest), b"\0", timestamp, data[rest:end])
+        return b"".join(out)
+
+    def _rebuild(self, number: int, body: bytes, latest: int) -> None:
+        page = self._page
+        attributes = int(page.attributes[number]) & _UNCHANGED
+        base_timestamp = int(page.base_timestamp[number])
+        max_timestamp = base_timestamp + latest
+        if page.has_append_time[number]:
+            max_timestamp = int(page.max_timestamp[number])
+        if self._verdict.sets_horizon[number]:
+            attributes |= DELETE_HORIZON_MASK
+            base_timestamp = self._horizon_ms
+        codec = attributes & COMPRESSION_MASK
+        payload = body if codec == NONE else compress(codec, body)
+        count = int(self._verdict.kept_count[number])
+        header = self._header(number, attributes, base_timestamp, max_timestamp, count, payload)
+        self._add(number, max_timestamp, header, payload)
+
+    def _empty(self, number: int) -> None:
+        """The batch without records: its offsets, its producer, and its largest timestamp."""
+        page = self._page
+        attributes = int(page.attributes[number]) & _KEPT_WHEN_EMPTY
+        max_timestamp = int(page.max_timestamp[number])
+        header = self._header(number, attributes, NO_TIMESTAMP, max_timestamp, 0, b"")
+        self._add(number, max_timestamp, header)
+
+    def _header(
+        self,
+        number: int,
+        attributes: int,
+        base_timestamp: int,
+        max_timestamp: int,
+        count: int,
+        payload: bytes,
+    ) -> bytearray:
+        old = self._page.headers[number]
+        header = bytearray(HEADER_SIZE)
+        HEADER.pack_into(
+            header,
+            0,
+            old["base_offset"],
+            HEADER_SIZE - LOG_OVERHEAD + len(payload),
+            old["leader_epoch"],
+            MAGIC,
+            0,
+            attributes,
+            old["last_offset_delta"],
+            base_timestamp,
+            max_timestamp,
+            old["producer_id"],
+            old["producer_epoch"],
+            old["base_sequence"],
+            count,
+        )
+        crc = crc32c(payload, crc32c(memoryview(header)[CRC_START:]))
+        header[17:21] = crc.to_bytes(4, "big")
+        return header

@@ -1,0 +1,33 @@
+"""What compaction is told by the broker's configs (`log.cleaner.*`)."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+PAGE_BYTES_MIN = 4 << 20
+"""Columns of fewer records than fit here would cost more than they save."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerSettings:
+    """The names are Kafka's configs without `log.cleaner.`, so are the defaults."""
+
+    enable: bool = True
+    threads: int = 1
+    """Passes at once, each in a worker process of its own; memory is divided between them."""
+    io_max_bytes_per_second: float = sys.float_info.max
+    """Read and written, by all together."""
+    dedupe_buffer_size: int = 128 << 20
+    io_buffer_size: int = 512 << 10
+    io_buffer_load_factor: float = 0.9
+    """How full the map of keys may get, 0 to 1."""
+    backoff_ms: int = 15_000
+
+    @property
+    def map_bytes(self) -> int:
+        return self.dedupe_buffer_size // max(1, self.threads)
+
+    @property
+    def page_bytes(self) -> int:
+        return max(self.io_buffer_size // max(1, self.threads), PAGE_BYTES_MIN)

@@ -1,0 +1,96 @@
+"""Putting a segment made by compaction in the place of those it was made from.
+
+The new segment's files are durable under `.cleaned` names when this begins. In which order things
+become durable, and what the next start does after a crash (log/leftovers.py):
+
+1. `announce`, through offload: `.cleaned` files that are nobody's go, ours become `.swap`, and the
+   directory is synced. Before: they are debris, the old segments are the log. After: the `.swap`
+   files take over, whatever of the old ones is still there.
+2. `take_over`, on the loop, while readers wait: the old segments become `.deleted`, `.swap` becomes
+   the real name, and the list of segments changes. A crash: the same as after 1.
+3. `settle`, through offload: the directory is synced. From here on only the new segment is there; the
+   old ones' files are unlinked after `file.delete.delay.ms`, and slices that pin them go on.
+
+Nobody else may rename files of the log from 1 to 3: the caller holds the directory's `maintenance`.
+If the log changed so that 2 is not to be done, `withdraw` undoes 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from odradek.seams.files import Path
+from odradek.storage.compaction.plan import Replacement
+from odradek.storage.log.names import (
+    CLEANED,
+    INDEX_FILES,
+    LOG,
+    SEGMENT_FILES,
+    SWAP,
+    file_name,
+)
+from odradek.storage.log.segment import Segment
+from odradek.storage.log.state import LogState
+
+
+def cleaned_segment(log: LogState, old: Sequence[Segment], made: Replacement) -> Segment:
+    """The new segment, under its `.cleaned` names; nothing is opened yet."""
+    return Segment(
+        log.files,
+        log.directory,
+        made.replaced[0],
+        index_interval_bytes=log.config.index_interval_bytes,
+        created_ms=old[-1].created_ms,
+        has_transaction_index=made.has_transaction_index,
+        suffix=CLEANED,
+    )
+
+
+def announce(log: LogState, fresh: Segment) -> None:
+    """Step 1. Raises OSError."""
+    ours = {file_name(fresh.base_offset, kind) + CLEANED for kind in SEGMENT_FILES}
+    # Left by a worker that was killed. A start that found one below ours would not take ours over.
+    for name in log.files.list(log.directory):
+        if name.endswith(CLEANED) and name not in ours:
+            log.files.remove(log.directory / name, missing_ok=True)
+    fresh.rename(SWAP)
+    log.files.sync_directory(log.directory)
+
+
+def take_over(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
+    """Step 2; `old` are neighbours in the log's list. Raises OSError: the log is offline then."""
+    now_ms = log.clock.wall_ms()
+    due_ms = now_ms + log.config.file_delete_delay_ms
+    gone = set(map(id, old))
+    with log.replacing():
+        for segment in old:
+            # The producers' snapshot at the new segment's start stays; those in between go.
+            is_first = segment.base_offset == fresh.base_offset
+            log.deletions.add(segment, None if is_first else log.snapshots, due_ms)
+        fresh.rename("")
+        kept = [segment for segment in log.segment_list.all if id(segment) not in gone]
+        log.segment_list.replace((*kept, fresh))
+    log.is_touched = True
+
+
+def settle(log: LogState) -> None:
+    """Step 3. Raises OSError."""
+    log.files.sync_directory(log.directory)
+
+
+def withdraw(log: LogState, fresh: Segment) -> None:
+    """Remove the new segment's files, `.cleaned` or `.swap`; the data last. Raises OSError.
+
+    An index without its data would be taken for the old segment's; data without an index gets a
+    new one.
+    """
+    fresh.close()
+    remove_files(log, fresh.base_offset)
+
+
+def remove_files(log: LogState, base_offset: int) -> None:
+    """What a pass left of a new segment at `base_offset`, however far it came. Raises OSError."""
+    for suffix in (CLEANED, SWAP):
+        for kind in (*INDEX_FILES, LOG):
+            path: Path = log.directory / (file_name(base_offset, kind) + suffix)
+            log.files.remove(path, missing_ok=True)

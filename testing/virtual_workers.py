@@ -1,0 +1,54 @@
+"""Workers without processes: each step is made in the loop, on the node's own virtual disk."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import trio
+
+from odradek.seams.files import Files
+from odradek.seams.workers import WorkerDied
+from odradek.testing.power import Power
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+class VirtualWorkers:
+    """`deaths` is how many of the next steps are a worker's last."""
+
+    def __init__(self, files: Files, power: Power | None = None) -> None:
+        self._files = files
+        self._power = power or Power()
+        self.opened = 0
+        """Workers that were started."""
+        self.deaths = 0
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[VirtualWorkers]:
+        self._power.check()
+        self.opened += 1
+        yield self
+
+    async def run(
+        self, work: Callable[[Files, A], Iterator[T]], argument: A
+    ) -> AsyncGenerator[T, None]:
+        steps = work(self._files, argument)
+        while True:
+            await trio.lowlevel.checkpoint()
+            self._power.check()
+            if self.deaths:
+                self.deaths -= 1
+                raise WorkerDied("as the test wished")
+            try:
+                step = next(steps)
+            except StopIteration:
+                return
+            try:
+                yield step
+            except GeneratorExit:
+                if self._power.on:
+                    getattr(steps, "close", lambda: None)()
+                raise

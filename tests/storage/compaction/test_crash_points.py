@@ -1,0 +1,189 @@
+"""The power goes at every sync of a pass, and the node at every change of a name: the next start finds
+either the old segments or the new one, whole, and no file that is neither (DESIGN: crash order is
+written down). A worker that dies leaves the log as it was."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from odradek.seams.files import Path
+from odradek.seams.workers import WorkerDied
+from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager import LogManager
+from odradek.testing.power import NodeCrashed
+from odradek.testing.virtual_files import VirtualFiles
+from tests.storage.compaction.histories import COMPACTED, History, content
+from tests.storage.compaction.model import Kept
+from tests.storage.compaction.test_survivors import check_files
+from tests.storage.log_manager_world import ONE, A, World
+
+
+@dataclass
+class Story:
+    """A log that is about to be compacted, in a few groups of segments; and what it held."""
+
+    world: World = field(default_factory=lambda: World(paths=(A,), configs={"t": COMPACTED}))
+    before: list[Kept] = field(default_factory=list)
+    syncs: int = 0
+    """Before the pass; `syncs_after` after it."""
+    syncs_after: int = 0
+
+    async def begin(self, manager: LogManager) -> PartitionLog:
+        log = await manager.create("t", 0, ONE)
+        history = History(log, random.Random(3), self.world.clock, keys=6)
+        history.go_on(45)
+        history.seal()
+        await manager.checkpoint(Checkpoint)
+        self.before = content(log)
+        self.syncs = self.world.files.syncs
+        return log
+
+    async def play(self, manager: LogManager) -> list[Kept]:
+        log = await self.begin(manager)
+        assert manager.cleaners is not None
+        await manager.cleaners.clean_what_is_due()
+        return content(log)
+
+
+async def told(story: Story) -> list[Kept]:
+    """The story undisturbed: what is left in the end."""
+    async with story.world.running() as manager:
+        after = await story.play(manager)
+        story.syncs_after = story.world.files.syncs
+        log = manager.get("t", 0)
+        assert log is not None
+        assert len(log.segments) > 4
+    return after
+
+
+async def crashed(cut: Callable[[VirtualFiles], None]) -> Story:
+    """The story until the power goes."""
+    story = Story()
+    manager = story.world.manager()
+    await manager.load()
+    await story.begin(manager)
+    cut(story.world.files)
+    assert manager.cleaners is not None
+    with suppress(NodeCrashed):
+        await manager.cleaners.clean_what_is_due()
+    return story
+
+
+async def check(story: Story, after: list[Kept], *, seeds: int = 1) -> None:
+    """Whatever the power left: each group of segments is as before, or as compacted."""
+    for seed in range(seeds):
+        world = story.world.crashed(seed)
+        async with world.running() as manager:
+            log = manager.get("t", 0)
+            assert log is not None
+            found = content(log)
+            check_mixture(story.before, found, after)
+            check_files(world, log)
+            assert log.end_offset == story.before[-1].last_offset + 1
+            # It goes on from there, and ends where it would have.
+            assert manager.cleaners is not None
+            await manager.cleaners.clean_what_is_due()
+            assert survivors(content(log)) == survivors(after)
+        assert not [name for name in world.names(A / "t-0") if name.endswith((".cleaned", ".swap"))]
+
+
+def survivors(batches: list[Kept]) -> list[tuple[int, bytes | None]]:
+    return [
+        (record.offset, record.value)
+        for batch in batches
+        if not batch.is_control
+        for record in batch.records
+    ]
+
+
+def check_mixture(before: list[Kept], found: list[Kept], after: list[Kept]) -> None:
+    """A prefix is compacted, the rest is not, and nothing is there twice."""
+    offsets = [batch.base_offset for batch in found]
+    assert offsets == sorted(set(offsets))
+    for point in (*(batch.base_offset for batch in before), before[-1].last_offset + 1):
+        mixed = [batch for batch in after if batch.base_offset < point]
+        mixed += [batch for batch in before if batch.base_offset >= point]
+        if without_horizons(mixed) == without_horizons(found):
+            return
+    raise AssertionError("neither the old log nor the new one, nor one after the other")
+
+
+def without_horizons(batches: list[Kept]) -> list[tuple[int, tuple[object, ...]]]:
+    return [(batch.base_offset, batch.records) for batch in batches]
+
+
+async def test_power_cut_at_every_sync() -> None:
+    story = Story()
+    after = await told(story)
+    first, last = story.syncs, story.syncs_after
+    assert last - first > 15
+    for sync in range(first, last + 1):
+        at = await crashed(lambda files: files.cut_power_at(sync + 1))  # noqa: B023
+        await check(at, after, seeds=2)
+        just_after = await crashed(lambda files: files.cut_power_after(sync))  # noqa: B023
+        await check(just_after, after)
+
+
+class CountedFiles:
+    """Counts the changes of names, and cuts the power before the one it is told."""
+
+    def __init__(self, files: VirtualFiles, at: int) -> None:
+        self.count = 0
+        self._files = files
+        self._at = at
+        self._put = files.disk.put
+        files.disk.put = self.put  # type: ignore[method-assign]
+
+    def put(self, *changes: object) -> None:
+        if self.count == self._at:
+            self._files.disk.put = self._put  # type: ignore[method-assign]
+            self._files.power.cut()
+            raise NodeCrashed
+        self.count += 1
+        self._put(*changes)  # type: ignore[arg-type]
+
+
+async def test_power_cut_at_every_change_of_a_name() -> None:
+    after = await told(Story())
+    counted: list[CountedFiles] = []
+    await crashed(lambda files: counted.append(CountedFiles(files, -1)))
+    (names,) = [each.count for each in counted]
+    assert names > 30
+    for number in range(names):
+        story = await crashed(lambda files: counted.append(CountedFiles(files, number)))  # noqa: B023
+        await check(story, after)
+
+
+async def test_a_worker_that_dies_leaves_the_log_as_it_was_and_no_file() -> None:
+    story = Story()
+    async with story.world.running() as manager:
+        log = await story.begin(manager)
+        names = story.world.names(log.directory)
+        assert manager.cleaners is not None
+        story.world.workers.deaths = 1
+        with pytest.raises(WorkerDied):
+            await manager.cleaners.clean_what_is_due()
+        assert content(log) == story.before
+        assert story.world.names(log.directory) == names
+        assert await manager.cleaners.clean_what_is_due() > 0
+        assert content(log) != story.before
+
+
+async def test_debris_of_a_worker_that_was_killed_does_not_outlive_the_next_swap() -> None:
+    """A `.cleaned` file below a `.swap` makes a start take the latter for unfinished."""
+    story = Story()
+    async with story.world.running() as manager:
+        log = await story.begin(manager)
+        stray: Path = log.directory / "00000000000000000000.log.cleaned"
+        story.world.files.open(stray, create=True).close()
+        later: Path = log.directory / "00000000000000000099.index.cleaned"
+        story.world.files.open(later, create=True).close()
+        assert manager.cleaners is not None
+        await manager.cleaners.clean_what_is_due()
+        check_files(story.world, log)

@@ -1,0 +1,62 @@
+"""Compaction as a broker does it: in a process of its own, which is there while a log is due."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+
+import pytest
+
+from odradek.seams.clock import RealClock
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.testing import Broker
+from tests.storage.compaction.histories import content
+from tests.storage.compaction.test_survivors import latest_values
+from tests.storage.log_manager_world import append_keyed
+
+CONFIGS = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "internal.segment.bytes": "20000",
+}
+
+
+async def filled(broker: Broker) -> PartitionLog:
+    await broker.node.ensure_topic("t", 1, -1, CONFIGS)
+    log = (await broker.node.partitions.get("t", None, 0)).log
+    rng = random.Random(1)
+    now_ms = RealClock().wall_ms()
+    for _ in range(200):
+        append_keyed(log, {b"%d" % rng.randrange(50): rng.randbytes(100)}, now_ms=now_ms)
+    log.roll()
+    log.flush()
+    return log
+
+
+async def test_a_broker_compacts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    configs = {"log.cleaner.backoff.ms": "3600000", "log.cleaner.dedupe.buffer.size": "2000000"}
+    async with Broker(configs=configs, data=tmp_path) as broker:
+        log = await filled(broker)
+        latest, size_bytes = latest_values(log), log.size_bytes
+        cleaners = broker.node.logs.cleaners
+        assert cleaners is not None
+        with caplog.at_level(logging.INFO, "odradek.storage.compaction"):
+            assert await cleaners.clean_what_is_due() == 1
+        assert "compacted t-0: offsets 0 to 200" in caplog.text
+        assert "200 records to 47" in caplog.text
+        assert log.size_bytes < size_bytes / 2
+        assert latest_values(log) == latest
+        assert sum(len(batch.records) for batch in content(log)) == 47
+        assert cleaners.statistics.passes == 1
+        assert await cleaners.clean_what_is_due() == 0
+    assert (tmp_path / "cleaner-offset-checkpoint").read_text() == "0\n1\nt 0 200\n"
+
+
+async def test_the_cleaners_look_by_themselves(tmp_path: Path) -> None:
+    async with Broker(configs={"log.cleaner.backoff.ms": "10"}, data=tmp_path) as broker:
+        log = await filled(broker)
+        clock = RealClock()
+        while log.cleaned_to != 200:
+            await clock.sleep(0.01)
+        assert len(content(log)) == 47

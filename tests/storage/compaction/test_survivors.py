@@ -1,0 +1,242 @@
+"""Compaction against a model: what is left of random histories, pass after pass, is what the rules
+say, batch by batch; nothing that a reader or a producer relies on is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from odradek.storage.compaction.settings import CleanerSettings
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager import LogManager
+from odradek.testing.virtual_clock import VirtualClock
+from tests.storage.compaction.histories import COMPACTED, History, content, last_batches
+from tests.storage.compaction.model import Kept, compacted, kept
+from tests.storage.log.log_world import expected_indexes, read_batches
+from tests.storage.log_manager_world import ONE, World, append
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def world(clock: VirtualClock) -> World:
+    return World(clock=clock, configs={"t": COMPACTED})
+
+
+async def compact_once(manager: LogManager, log: PartitionLog) -> list[Kept]:
+    """One pass; what the model says is to be there afterwards."""
+    assert manager.cleaners is not None
+    before, first_dirty = content(log), log.cleaned_to or log.log_start_offset
+    bases, producers = [segment.base_offset for segment in log.segments], last_batches(log)
+    now_ms = manager.clock.wall_ms()
+    assert await manager.cleaners.clean_what_is_due(passes_max=1) == 1
+    assert log.cleaned_to is not None
+    return compacted(
+        before,
+        first_dirty=first_dirty,
+        cleaned_to=log.cleaned_to,
+        end=bases[-1],
+        rewritten_to=min(base for base in bases if base >= log.cleaned_to),
+        now_ms=now_ms,
+        delete_retention_ms=log.config.delete_retention_ms,
+        producers=producers,
+    )
+
+
+def check_files(world: World, log: PartitionLog) -> None:
+    """Indexes are those of the data, sizes and ends add up, and there is no stray file."""
+    names = set(world.names(log.directory))
+    for segment in log.segments[:-1]:
+        data = world.files.read(segment.path(".log"))
+        found = tuple(world.files.read(segment.path(kind)) for kind in (".index", ".timeindex"))
+        want = expected_indexes(
+            data, segment.base_offset, segment.index_interval_bytes, sealed=True
+        )
+        assert found == want
+        assert segment.size == len(data)
+    expected = {
+        segment.path(kind).name
+        for segment in log.segments
+        for kind in (".log", ".index", ".timeindex", ".txnindex")
+    }
+    others = {name for name in names - expected if not name.endswith(".deleted")}
+    snapshots = {name for name in others if name.endswith(".snapshot")}
+    bases = {segment.base_offset for segment in log.segments}
+    assert {int(name[:20]) for name in snapshots} <= bases
+    assert others - snapshots <= {"leader-epoch-checkpoint", "partition.metadata"}
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_what_is_left_is_what_the_model_says(
+    world: World, clock: VirtualClock, seed: int
+) -> None:
+    rng = random.Random(seed)
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        history = History(log, rng, clock, keys=rng.choice((3, 12, 40)))
+        for _ in range(4):
+            history.go_on(rng.randint(5, 60))
+            history.seal()
+            want = await compact_once(manager, log)
+            assert content(log) == want
+            check_files(world, log)
+            clock.advance(rng.choice((1, 61, 200)))  # some horizons pass
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_a_map_that_is_too_small_takes_several_passes(
+    world: World, clock: VirtualClock, seed: int
+) -> None:
+    world.cleaner = CleanerSettings(dedupe_buffer_size=24 * 11)
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        history = History(log, random.Random(seed), clock, keys=40)
+        history.go_on(100)
+        history.seal()
+        passes = 0
+        while log.cleaned_to is None or log.cleaned_to < log.segments[-1].base_offset:
+            want = await compact_once(manager, log)
+            assert content(log) == want
+            passes += 1
+        assert passes > 2
+        check_files(world, log)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_again_is_the_same(world: World, clock: VirtualClock, seed: int) -> None:
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        history = History(log, random.Random(seed), clock)
+        history.go_on(80)
+        history.seal()
+        await compact_once(manager, log)
+        # A horizon is not moved by the second pass, and a marker may get one only then.
+        log.cleaned_to = None
+        await compact_once(manager, log)
+        first = content(log)
+        data = [world.files.read(segment.path(".log")) for segment in log.segments]
+        log.cleaned_to = None
+        await compact_once(manager, log)
+        assert content(log) == first
+        assert [world.files.read(segment.path(".log")) for segment in log.segments] == data
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_every_reader_finds_the_last_of_every_key(
+    world: World, clock: VirtualClock, seed: int
+) -> None:
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        history = History(log, random.Random(seed), clock)
+        history.go_on(120)
+        history.seal()
+        latest = latest_values(log)
+        aborted = log.aborted_transactions(0, log.end_offset)
+        await compact_once(manager, log)
+        assert latest_values(log) == latest
+        left = content(log)
+        for start in range(log.end_offset):
+            found = [
+                record
+                for batch in content_from(log, start)
+                for record in batch.records
+                if record.offset >= start
+            ]
+            want = [record for batch in left for record in batch.records if record.offset >= start]
+            assert found == want
+        assert set(log.aborted_transactions(0, log.end_offset)) <= set(aborted)
+        for each in aborted:  # nothing of theirs is left to be filtered out
+            assert not any(
+                batch.records
+                for batch in left
+                if batch.producer[0] == each.producer_id
+                and not batch.is_control
+                and each.first_offset <= batch.base_offset < each.last_offset
+            )
+
+
+def content_from(log: PartitionLog, start: int) -> list[Kept]:
+    return [kept(batch) for batch in read_batches(log, start, log.end_offset)]
+
+
+def latest_values(log: PartitionLog) -> dict[bytes, tuple[int, bytes | None]]:
+    """What a read_committed table of the log ends up with."""
+    found: dict[bytes, tuple[int, bytes | None]] = {}
+    batches = content(log)
+    ends = log.aborted_transactions(0, log.end_offset)
+    for batch in batches:
+        is_aborted = any(
+            each.producer_id == batch.producer[0]
+            and each.first_offset <= batch.base_offset < each.last_offset
+            for each in ends
+        )
+        if not batch.is_control and not is_aborted:
+            for record in batch.records:
+                assert record.key is not None
+                found[record.key] = (record.offset, record.value)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_producers_go_on_after_a_recovery_from_what_is_left(
+    world: World, clock: VirtualClock, seed: int
+) -> None:
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        history = History(log, random.Random(seed), clock, keys=4)
+        history.go_on(100)
+        history.seal()
+        await compact_once(manager, log)
+        states = {
+            number: (entry.epoch, entry.last_sequence)
+            for number, entry in log.producers.active.items()
+        }
+        assert len(states) > 5
+        directory = log.directory
+    for name in world.names(directory):
+        if name.endswith(".snapshot"):
+            world.files.remove(directory / name)
+    world.files.remove(directory.parent / ".kafka_cleanshutdown")
+    async with world.running() as manager:
+        recovered = manager.get("t", 0)
+        assert recovered is not None
+        assert states == {
+            number: (entry.epoch, entry.last_sequence)
+            for number, entry in recovered.producers.active.items()
+        }
+
+
+async def test_small_segments_become_one(world: World, clock: VirtualClock) -> None:
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        history = History(log, random.Random(1), clock, keys=2)
+        history.go_on(60)
+        history.seal()
+        assert len(log.segments) > 5
+        log.update_config(dataclasses.replace(COMPACTED, internal_segment_bytes=1 << 20))
+        await compact_once(manager, log)
+        assert len(log.segments) == 2
+        check_files(world, log)
+
+
+async def test_records_without_a_key_go_with_the_first_pass(
+    world: World, clock: VirtualClock
+) -> None:
+    """The policy was to delete when they were written."""
+    world.configs["t"] = LogConfig()
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        append(log, "no key")
+        world.configs["t"] = COMPACTED
+        manager.update_configs()
+        history = History(log, random.Random(1), clock)
+        history.go_on(3)
+        history.seal()
+        await compact_once(manager, log)
+        assert content(log)[0].base_offset > 0
