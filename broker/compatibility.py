@@ -31,6 +31,11 @@ higher minimum for a broker that it can't talk to (KAFKA-18659); versions 0 to 2
   characters.
 - InitProducerId with a transactional id is refused with INVALID_REQUEST, and batches in a transaction
   with INVALID_TXN_STATE: there is no transaction coordinator yet.
+- GetTelemetrySubscriptions and PushTelemetry: Kafka shows them only where a metrics reporter takes what
+  clients push; there is none here, so they are not served. Client metrics subscriptions are kept.
+- CreateAcls with ANY where an ACL has to say what: INVALID_REQUEST for that ACL; Kafka answers
+  UNKNOWN_SERVER_ERROR for the whole request.
+- UpdateFeatures does not change `kraft.version`, which is what the directory was formatted with.
 - Records are not decoded when they are produced: a batch is checked by its header, its CRC and its
   size. Kafka decodes every batch and refuses records that make no sense; here, whoever reads them
   finds out.

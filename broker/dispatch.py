@@ -41,6 +41,7 @@ class Route:
 MODULES: Mapping[str, Sequence[Api]] = {
     "acls": (apis.DESCRIBE_ACLS, apis.CREATE_ACLS, apis.DELETE_ACLS),
     "api_versions": (apis.API_VERSIONS,),
+    "client_quotas": (apis.DESCRIBE_CLIENT_QUOTAS,),
     "cluster": (apis.DESCRIBE_CLUSTER,),
     "configs": (
         apis.DESCRIBE_CONFIGS,
@@ -49,6 +50,12 @@ MODULES: Mapping[str, Sequence[Api]] = {
         apis.LIST_CONFIG_RESOURCES,
     ),
     "consumer_groups": (apis.CONSUMER_GROUP_HEARTBEAT, apis.CONSUMER_GROUP_DESCRIBE),
+    "delegation_tokens": (
+        apis.CREATE_DELEGATION_TOKEN,
+        apis.RENEW_DELEGATION_TOKEN,
+        apis.EXPIRE_DELEGATION_TOKEN,
+        apis.DESCRIBE_DELEGATION_TOKEN,
+    ),
     "fetch": (apis.FETCH,),
     "find_coordinator": (apis.FIND_COORDINATOR,),
     "group_offsets": (apis.OFFSET_COMMIT, apis.OFFSET_FETCH, apis.OFFSET_DELETE),
@@ -66,14 +73,21 @@ MODULES: Mapping[str, Sequence[Api]] = {
     "offsets": (apis.LIST_OFFSETS, apis.OFFSET_FOR_LEADER_EPOCH, apis.DELETE_RECORDS),
     "produce": (apis.PRODUCE,),
     "producer_ids": (apis.INIT_PRODUCER_ID,),
-    "txn_markers": (apis.WRITE_TXN_MARKERS, apis.DESCRIBE_PRODUCERS),
-    "txn_offsets": (apis.TXN_OFFSET_COMMIT,),
+    "quorum": (apis.DESCRIBE_QUORUM, apis.UPDATE_FEATURES, apis.UNREGISTER_BROKER),
+    "reassignments": (
+        apis.ELECT_LEADERS,
+        apis.ALTER_PARTITION_REASSIGNMENTS,
+        apis.LIST_PARTITION_REASSIGNMENTS,
+    ),
+    "scram": (apis.DESCRIBE_USER_SCRAM_CREDENTIALS, apis.ALTER_USER_SCRAM_CREDENTIALS),
     "topics": (
         apis.CREATE_TOPICS,
         apis.DELETE_TOPICS,
         apis.CREATE_PARTITIONS,
         apis.DESCRIBE_TOPIC_PARTITIONS,
     ),
+    "txn_markers": (apis.WRITE_TXN_MARKERS, apis.DESCRIBE_PRODUCERS),
+    "txn_offsets": (apis.TXN_OFFSET_COMMIT,),
 }
 """Which module of `broker/apis` has the handlers of which APIs: what is served, without loading it."""
 SERVED: Mapping[int, str] = {

@@ -27,7 +27,7 @@ async def api_versions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return {"error_code": ErrorCode.invalid_request, "api_keys": []}
-    image = ctx.broker.metadata.image
+    metadata = ctx.broker.metadata
     return {
         "error_code": ErrorCode.none,
         "api_keys": [_row(api) for api in _served()],
@@ -37,10 +37,10 @@ async def api_versions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             # Clients of before version 4 break on a lowest level of 0 (KAFKA-17492).
             if low > 0 or version >= _LEVEL_ZERO_SINCE
         ],
-        "finalized_features_epoch": image.offset,
+        "finalized_features_epoch": metadata.image.offset,
         "finalized_features": [
             {"name": name, "min_version_level": level, "max_version_level": level}
-            for name, level in image.features.items()
+            for name, level in metadata.finalized_features.items()
             if level > 0
         ],
     }

@@ -88,6 +88,7 @@ class QuorumInfo:
     leader_id: int
     leader_epoch: int
     high_watermark: int
+    log_end_offset: int
     voters: tuple[Voter, ...]
     kraft_version: int
 
@@ -174,6 +175,7 @@ class Metadata:
             leader_id=self.leader_id,
             leader_epoch=self.leader_epoch,
             high_watermark=self._high_watermark,
+            log_end_offset=self._log.end_offset,
             voters=self._voters,
             kraft_version=self._kraft_version,
         )

@@ -7,7 +7,7 @@ version it answers in.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -27,6 +27,10 @@ from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.topics import CreatedTopic, NewTopic
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.network import Address
+from tests.broker.apis_admin.side_by_side import Both
+from tests.interop.broker_process import BrokerProcess
+from tests.interop.odradek_process import start_odradek
+from tests.interop.real_kafka import start_kafka
 
 DIRECTORY = UUID(int=1000)
 
@@ -38,6 +42,10 @@ class FakeMetadata:
         self.image = MetadataImage(offset=0, epoch=1, features=dict(images.DEFAULT_FEATURES))
         self._broker = broker
         self.performed = 0
+
+    @property
+    def finalized_features(self) -> Mapping[str, int]:
+        return self.image.features
 
     async def perform(self, operation: Any) -> Any:
         return self.decide(operation)
@@ -166,3 +174,30 @@ def client(broker: FakeBroker) -> Client:
 def client_of() -> Callable[[Any], Client]:
     """A client of a running node: its handlers are called without a socket."""
     return Client
+
+
+CONFIG = {
+    "offsets.topic.num.partitions": "5",
+    "transaction.state.log.num.partitions": "5",
+    "log.retention.check.interval.ms": "1000",
+}
+
+
+@pytest.fixture(scope="package")
+def brokers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
+    """Apache Kafka and Odradek, for the tests that ask both."""
+    directory = tmp_path_factory.mktemp("side-by-side")
+    with (
+        start_kafka(directory / "kafka", config=CONFIG, log_dir_count=2) as kafka,
+        start_odradek(directory / "odradek", config=CONFIG, log_dir_count=2) as odradek,
+    ):
+        yield kafka, odradek
+
+
+@pytest.fixture
+def both(brokers: tuple[BrokerProcess, BrokerProcess]) -> Iterator[Both]:
+    both = Both(*brokers)
+    yield both
+    assert not both.differences, "\n".join(both.differences)

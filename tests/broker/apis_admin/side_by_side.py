@@ -97,7 +97,7 @@ class Both:
     def __init__(
         self, kafka: BrokerProcess, odradek: BrokerProcess, source: str = "127.0.0.1"
     ) -> None:
-        self._brokers = (kafka, odradek)
+        self.brokers = (kafka, odradek)
         self._source = source
         self.differences: list[str] = []
 
@@ -108,7 +108,7 @@ class Both:
         )
 
     def each(self, question: Callable[[BrokerProcess], Any], title: str) -> None:
-        theirs, ours = (plain(question(broker)) for broker in self._brokers)
+        theirs, ours = (plain(question(broker)) for broker in self.brokers)
         if theirs != ours:
             self.differences.append(f"{title}\n  Kafka:   {theirs}\n  Odradek: {ours}")
 

@@ -1,0 +1,57 @@
+"""Delegation tokens (KIP-48), as a broker answers that was not given `delegation.token.secret.key`.
+
+On a listener that does not authenticate nobody may ask for one in the first place; on another the
+answer will be that there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from odradek.broker.context import RequestContext
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+
+NO_TIME = -1
+
+
+def _refusal(ctx: RequestContext) -> ErrorCode:
+    if ctx.endpoint.security_protocol in ("PLAINTEXT", "SSL"):
+        return ErrorCode.delegation_token_request_not_allowed
+    return ErrorCode.delegation_token_auth_disabled
+
+
+async def create_token(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    kind, _, name = ctx.principal.partition(":")
+    owner_kind = getattr(request, "owner_principal_type", None)
+    owner = getattr(request, "owner_principal_name", None)
+    return {
+        "error_code": _refusal(ctx),
+        "principal_type": owner_kind if owner else kind,
+        "principal_name": owner or name,
+        "token_requester_principal_type": kind,
+        "token_requester_principal_name": name,
+        "issue_timestamp": NO_TIME,
+        "expiry_timestamp": NO_TIME,
+        "max_timestamp": NO_TIME,
+        "token_id": "",
+        "hmac": b"",
+    }
+
+
+async def change_token(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Renew or expire."""
+    return {"error_code": _refusal(ctx), "expiry_timestamp": NO_TIME}
+
+
+async def describe_tokens(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    return {"error_code": _refusal(ctx), "tokens": []}
+
+
+HANDLERS = {
+    apis.CREATE_DELEGATION_TOKEN: create_token,
+    apis.RENEW_DELEGATION_TOKEN: change_token,
+    apis.EXPIRE_DELEGATION_TOKEN: change_token,
+    apis.DESCRIBE_DELEGATION_TOKEN: describe_tokens,
+}

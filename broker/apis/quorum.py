@@ -1,0 +1,176 @@
+"""DescribeQuorum, UpdateFeatures and UnregisterBroker: the controller's side of a cluster.
+
+The quorum has one voter, this node, which is at the end of its own log at any time (KIP-595, KIP-836,
+KIP-853).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from odradek.broker.apis.authorized import ClusterDenied, check_cluster, may_cluster
+from odradek.broker.context import RequestContext
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import field
+from odradek.replication.controller.brokers import unregister_broker
+from odradek.replication.controller.feature_updates import (
+    UPGRADE,
+    FeatureUpdate,
+    update_features,
+)
+from odradek.replication.controller.leadership import MIN_ISR
+from odradek.replication.controller.topic_names import CLUSTER_METADATA
+
+Values = dict[str, Any]
+
+RESULTS_UP_TO = 1
+"""UpdateFeatures: an answer for each feature, while those of version 2 stand or fall together."""
+
+
+# DescribeQuorum
+
+
+async def describe_quorum(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    if not may_cluster(ctx):
+        return {"error_code": ClusterDenied.code, "error_message": "", "topics": [], "nodes": []}
+    asked = [
+        (topic.topic_name, each.partition_index)
+        for topic in request.topics
+        for each in topic.partitions
+    ]
+    if asked != [(CLUSTER_METADATA, 0)]:
+        return _unknown(request)
+    return _described(ctx)
+
+
+def _unknown(request: Any) -> Values:
+    """There is one quorum, and whoever asks names it alone."""
+    unknown = {
+        "error_code": ErrorCode.unknown_topic_or_partition,
+        "error_message": "The only quorum is that of __cluster_metadata-0",
+        "leader_id": 0,
+        "leader_epoch": 0,
+        "high_watermark": 0,
+        "current_voters": [],
+        "observers": [],
+    }
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": "",
+        "topics": [
+            {
+                "topic_name": topic.topic_name,
+                "partitions": [
+                    {"partition_index": each.partition_index, **unknown}
+                    for each in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ],
+        "nodes": [],
+    }
+
+
+def _described(ctx: RequestContext) -> Values:
+    quorum = ctx.broker.metadata.quorum
+    now_ms = ctx.broker.seams.clock.wall_ms()
+    partition = {
+        "partition_index": 0,
+        "error_code": ErrorCode.none,
+        "error_message": "",
+        "leader_id": quorum.leader_id,
+        "leader_epoch": quorum.leader_epoch,
+        "high_watermark": quorum.high_watermark,
+        "current_voters": [
+            {
+                "replica_id": voter.id,
+                "replica_directory_id": voter.directory_id,
+                "log_end_offset": quorum.log_end_offset,
+                "last_fetch_timestamp": now_ms,
+                "last_caught_up_timestamp": now_ms,
+            }
+            for voter in quorum.voters
+        ],
+        "observers": [],
+    }
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": "",
+        "topics": [{"topic_name": CLUSTER_METADATA, "partitions": [partition]}],
+        "nodes": [
+            {
+                "node_id": voter.id,
+                "listeners": [
+                    {"name": each.listener, "host": each.host, "port": each.port}
+                    for each in voter.endpoints
+                ],
+            }
+            for voter in quorum.voters
+        ],
+    }
+
+
+# UpdateFeatures
+
+
+async def update(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    updates = [
+        FeatureUpdate(each.feature, each.max_version_level, field(each, "upgrade_type", UPGRADE))
+        for each in request.feature_updates
+    ]
+    metadata = ctx.broker.metadata
+    try:
+        check_cluster(ctx)
+        await metadata.perform(
+            lambda image: update_features(
+                image,
+                updates,
+                kraft_version=metadata.kraft_version,
+                min_insync_replicas=_static_min_isr(ctx),
+                validate_only=field(request, "validate_only", False),
+            )
+        )
+    except KafkaError as error:
+        message = error.message
+        if error.code is ErrorCode.invalid_update_version:
+            message = (
+                "The update failed for all features since the following feature had an error: "
+                + message
+            )
+        return {"error_code": error.code, "error_message": message, "results": []}
+    results = []
+    if ctx.api_version <= RESULTS_UP_TO:
+        results = [
+            {"feature": each.name, "error_code": ErrorCode.none, "error_message": "NONE"}
+            for each in updates
+        ]
+    return {"error_code": ErrorCode.none, "error_message": None, "results": results}
+
+
+def _static_min_isr(ctx: RequestContext) -> int:
+    return int(ctx.broker.config.layers.static.get(MIN_ISR, "1"))
+
+
+# UnregisterBroker
+
+
+async def unregister(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Forget a broker that is gone for good (KIP-500); one that lives registers again."""
+    unclean = ctx.broker.config.get_bool("unclean.leader.election.enable")
+    try:
+        check_cluster(ctx)
+        await ctx.broker.metadata.perform(
+            lambda image: unregister_broker(image, request.broker_id, unclean_election=unclean)
+        )
+    except KafkaError as error:
+        return {"error_code": error.code, "error_message": error.message}
+    return {"error_code": ErrorCode.none, "error_message": None}
+
+
+HANDLERS = {
+    apis.DESCRIBE_QUORUM: describe_quorum,
+    apis.UPDATE_FEATURES: update,
+    apis.UNREGISTER_BROKER: unregister,
+}

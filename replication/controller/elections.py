@@ -1,0 +1,83 @@
+"""Leaders chosen on request: the preferred one again, or anyone at all (KIP-460)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.image import NO_LEADER, MetadataImage, PartitionImage
+from odradek.replication.controller.leadership import surroundings
+from odradek.replication.controller.operations import ItemRefused, Plan, check_size
+from odradek.replication.controller.partition_change import Election, Wanted, decide_change
+
+ELECTIONS: Final = {0: Election.PREFERRED, 1: Election.UNCLEAN}
+"""ElectLeaders' election types."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElectedPartition:
+    topic: str
+    partition: int
+    error: KafkaError | None = None
+
+
+def elect_leaders(
+    image: MetadataImage,
+    election: Election,
+    wanted: Sequence[tuple[str, int]] | None,
+) -> Plan[list[ElectedPartition]]:
+    """One answer for each partition asked; None asks for all, those that need no election left out."""
+    everything = wanted is None
+    partitions: Iterable[tuple[str, int]] = wanted if wanted is not None else _all(image)
+    records: list[Any] = []
+    answers: list[ElectedPartition] = []
+    for topic, index in partitions:
+        try:
+            records.append(_elected(image, election, topic, index))
+        except KafkaError as error:
+            if not (everything and error.code is ErrorCode.election_not_needed):
+                answers.append(ElectedPartition(topic, index, error))
+        else:
+            answers.append(ElectedPartition(topic, index))
+    check_size(records)
+    return Plan(records, answers)
+
+
+def _all(image: MetadataImage) -> Iterable[tuple[str, int]]:
+    for name, topic in image.topics_by_name.items():
+        for index in topic.partitions:
+            yield name, index
+
+
+def _elected(image: MetadataImage, election: Election, name: str, index: int) -> Any:
+    """The record of the partition's new leader. Raises ItemRefused."""
+    topic = image.topics_by_name.get(name)
+    if topic is None:
+        raise ItemRefused(ErrorCode.unknown_topic_or_partition, f"No such topic as {name}")
+    partition = topic.partitions.get(index)
+    if partition is None:
+        raise ItemRefused(
+            ErrorCode.unknown_topic_or_partition, f"No such partition as {name}-{index}"
+        )
+    if _is_content(partition, election):
+        raise ItemRefused(ErrorCode.election_not_needed)
+    record = decide_change(
+        topic.id,
+        index,
+        partition,
+        Wanted(election=election),
+        surroundings(image, topic, partition),
+    )
+    if record is not None:
+        return record
+    if election is Election.PREFERRED:
+        raise ItemRefused(ErrorCode.preferred_leader_not_available)
+    raise ItemRefused(ErrorCode.eligible_leaders_not_available)
+
+
+def _is_content(partition: PartitionImage, election: Election) -> bool:
+    if election is Election.PREFERRED:
+        return partition.leader == partition.replicas[0]
+    return partition.leader != NO_LEADER

@@ -1,0 +1,109 @@
+"""SCRAM credentials: setting and deleting them (KIP-554).
+
+A client never sends a password, and nothing from which it could be had is kept: of the salted password
+only the two keys that are derived from it (RFC 5802, section 3), which prove a login and do not make
+one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.operations import ItemRefused, Plan, check_size
+
+HASHES: Final = {1: "sha256", 2: "sha512"}
+"""Mechanism to hash: 1 is SCRAM-SHA-256, 2 is SCRAM-SHA-512."""
+MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+MIN_ITERATIONS: Final = 4096
+MAX_ITERATIONS: Final = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class ScramDeletion:
+    user: str
+    mechanism: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScramUpsertion:
+    user: str
+    mechanism: int
+    iterations: int
+    salt: bytes
+    salted_password: bytes
+
+
+def alter_scram_credentials(
+    image: MetadataImage,
+    deletions: Sequence[ScramDeletion],
+    upsertions: Sequence[ScramUpsertion],
+) -> Plan[list[tuple[str, KafkaError | None]]]:
+    """One answer for each user, None for done; a user is altered once in a request or not at all."""
+    changes: list[ScramDeletion | ScramUpsertion] = [*deletions, *upsertions]
+    wanted: dict[str, ScramDeletion | ScramUpsertion] = {}
+    refused: dict[str, KafkaError] = {}
+    for each in changes:
+        if each.user in refused:
+            continue
+        if wanted.pop(each.user, None) is not None:
+            refused[each.user] = ItemRefused(
+                ErrorCode.duplicate_resource,
+                "A user credential cannot be altered twice in the same request",
+            )
+            continue
+        try:
+            _check(image, each)
+        except KafkaError as error:
+            refused[each.user] = error
+        else:
+            wanted[each.user] = each
+    records = [_record(each) for each in wanted.values()]
+    check_size(records)
+    return Plan(records, [*((user, None) for user in wanted), *refused.items()])
+
+
+def _check(image: MetadataImage, wanted: ScramDeletion | ScramUpsertion) -> None:
+    if not wanted.user:
+        raise ItemRefused(ErrorCode.unacceptable_credential, "Username must not be empty")
+    if wanted.mechanism not in HASHES:
+        raise ItemRefused(ErrorCode.unsupported_sasl_mechanism, "Unknown SCRAM mechanism")
+    if isinstance(wanted, ScramUpsertion):
+        if wanted.iterations < MIN_ITERATIONS:
+            raise ItemRefused(ErrorCode.unacceptable_credential, "Too few iterations")
+        if wanted.iterations > MAX_ITERATIONS:
+            raise ItemRefused(ErrorCode.unacceptable_credential, "Too many iterations")
+    elif (wanted.mechanism, wanted.user) not in image.scram:
+        raise ItemRefused(
+            ErrorCode.resource_not_found,
+            "Attempt to delete a user credential that does not exist",
+        )
+
+
+def _record(wanted: ScramDeletion | ScramUpsertion) -> Any:
+    from odradek.protocol.schemas import security_records as schemas
+
+    if isinstance(wanted, ScramDeletion):
+        return schemas.RemoveUserScramCredentialRecord(name=wanted.user, mechanism=wanted.mechanism)
+    stored_key, server_key = scram_keys(wanted.mechanism, wanted.salted_password)
+    return schemas.UserScramCredentialRecord(
+        name=wanted.user,
+        mechanism=wanted.mechanism,
+        salt=wanted.salt,
+        stored_key=stored_key,
+        server_key=server_key,
+        iterations=wanted.iterations,
+    )
+
+
+def scram_keys(mechanism: int, salted_password: bytes) -> tuple[bytes, bytes]:
+    """StoredKey and ServerKey of a salted password (RFC 5802, section 3)."""
+    name = HASHES[mechanism]
+    client_key = hmac.digest(salted_password, b"Client Key", name)
+    stored_key = hashlib.new(name, client_key).digest()
+    return stored_key, hmac.digest(salted_password, b"Server Key", name)
