@@ -175,7 +175,7 @@ class Metadata:
             leader_id=self.leader_id,
             leader_epoch=self.leader_epoch,
             high_watermark=self._high_watermark,
-            log_end_offset=self._log.end_offset,
+            log_end_offset=self._newest.offset + 1,
             voters=self._voters,
             kraft_version=self._kraft_version,
         )
