@@ -50,6 +50,8 @@ class _State(enum.Enum):
     """A heartbeat is under way."""
     RESTING = enum.auto()
     """Assigned; the next heartbeat is due at `due`."""
+    PUT_OFF = enum.auto()
+    """The coordinator is not there yet; joining is due at `due`."""
 
 
 class Member:
@@ -67,6 +69,11 @@ class Member:
         self._topic = topic
         self._member_id = ""
         self._joins = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is its turn, at `due`; otherwise an answer is on its way."""
+        return self.state in (_State.RESTING, _State.PUT_OFF)
 
     def join(self) -> None:
         """Ask to be in the next generation. What a member wants is new each time, so that any
@@ -87,7 +94,14 @@ class Member:
         without_data = write_subscription([self._topic])[: -_NUMBER.size]
         return without_data + _NUMBER.pack(_NUMBER.size) + _NUMBER.pack(self._joins)
 
-    def beat(self) -> None:
+    def act(self) -> None:
+        """What is due at `due`."""
+        if self.state is _State.PUT_OFF:
+            self.join()
+        else:
+            self._beat()
+
+    def _beat(self) -> None:
         self.state = _State.BEATING
         self._send(apis.HEARTBEAT, {"generation_id": self.generation})
 
@@ -103,7 +117,7 @@ class Member:
         """Read the answer that is there, and do what follows from it."""
         answer = self.wire.receive()
         if self.state is _State.JOINING:
-            self._joined(answer)
+            self._joined(answer, now)
         elif self.state is _State.SYNCING:
             self._synced(answer, now)
         elif answer.error_code in _AGAIN:
@@ -112,10 +126,13 @@ class Member:
             must_be_none(answer.error_code, "a heartbeat")
             self.state, self.due = _State.RESTING, now + BEAT_S
 
-    def _joined(self, answer: Any) -> None:
+    def _joined(self, answer: Any, now: float) -> None:
         if answer.error_code == ErrorCode.member_id_required:  # KIP-394: come again with it
             self._member_id = answer.member_id
             self.join()
+            return
+        if answer.error_code in _COMING:
+            self.state, self.due = _State.PUT_OFF, now + RETRY_S
             return
         must_be_none(answer.error_code, "joining")
         self._member_id, self.generation = answer.member_id, answer.generation_id
@@ -184,9 +201,9 @@ def drive(
                 raise WorkloadFailed(f"the group was not settled after {PATIENCE_S:g} s")
             wake = end
             for member in members if beating else ():
-                if member.state is _State.RESTING:
+                if member.waits:
                     if member.due <= now:
-                        member.beat()
+                        member.act()
                     else:
                         wake = min(wake, member.due)
             for key, _ in selector.select(wake - now):
@@ -195,7 +212,7 @@ def drive(
 
 def quiet(members: Sequence[Member]) -> None:
     """Take the answers to heartbeats that are still under way."""
-    drive(members, lambda each: all(m.state is _State.RESTING for m in each), beating=False)
+    drive(members, lambda each: all(member.waits for member in each), beating=False)
 
 
 def find_coordinator(wire: Wire, group: str) -> None:

@@ -189,7 +189,11 @@ def _librdkafka_ms(target: Target, topic: str) -> float:
 
     began = time.perf_counter()
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": target.bootstrap, "group.id": f"group-{next(_numbers)}"}
+        {
+            "bootstrap.servers": target.bootstrap,
+            "group.id": f"group-{next(_numbers)}",
+            "enable.metrics.push": False,  # KIP-714: an exchange of its own with those that have it
+        }
     )
     try:
         consumer.subscribe([topic], on_assign=on_assign)
