@@ -170,6 +170,7 @@ class LogState:
         start = self.log_start_offset
         self.snapshots.load(states, up_to=offset, start=start, now_ms=self.clock.wall_ms())
         replay(states, self.segment_list.all, start, offset)
+        states.replicated_to(self.high_watermark)
 
     # Failing
 

@@ -2,14 +2,20 @@
 
 34 bytes an entry: version i16 = 0, producer id, first offset, last offset (the marker's), last
 stable offset when it was written; i64 each. An entry is in the segment of its marker; last offsets
-grow. The file is created by the first abort, so that most segments have none.
+grow, and last stable offsets never fall. The file is created by the first abort, so that most
+segments have none.
+
+Entries are appended on the loop and read on any thread: a list that only grows, and that truncation
+replaces.
 """
 
 from __future__ import annotations
 
 import struct
 import threading
+from bisect import bisect_left
 from dataclasses import dataclass
+from operator import attrgetter
 
 from odradek.seams.files import File, Files, Path
 from odradek.storage.errors import CorruptRecords
@@ -17,6 +23,8 @@ from odradek.storage.log.index_file import replace_file
 
 ENTRY = struct.Struct(">hqqqq")
 VERSION = 0
+
+_last_offset = attrgetter("last_offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +49,14 @@ class TransactionIndex:
         """Whether there is a file; it may be empty."""
         self._file: File | None = None
         self._loading = threading.Lock()
-        self._entries: tuple[AbortedTransaction, ...] | None = None if exists else ()
+        self._entries: list[AbortedTransaction] | None = None if exists else []
 
     @property
     def entries(self) -> tuple[AbortedTransaction, ...]:
         """Raises CorruptRecords if the file is not whole entries of a version known here."""
+        return tuple(self._loaded())
+
+    def _loaded(self) -> list[AbortedTransaction]:
         if self._entries is None:
             with self._loading:  # a reader's thread must not overtake, and undo, an append
                 if self._entries is None:
@@ -53,18 +64,19 @@ class TransactionIndex:
         return self._entries
 
     def append(self, aborted: AbortedTransaction) -> None:
-        entries = self.entries
+        entries = self._loaded()
         if self._file is None:
             self._file = self._files.open(self.path, create=not self.exists, write=True)
             self.exists = True
         self._file.append_v((_pack(aborted),))
-        self._entries = (*entries, aborted)
+        entries.append(aborted)
 
     def collect(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
         """Those that overlap [start, end), and whether later segments can have no more of them."""
-        found = []
-        for each in self.entries:
-            if each.last_offset >= start and each.first_offset < end:
+        entries, found = self._loaded(), []
+        for position in range(bisect_left(entries, start, key=_last_offset), len(entries)):
+            each = entries[position]
+            if each.first_offset < end:
                 found.append(each)
             if each.last_stable_offset >= end:
                 return found, True
@@ -72,16 +84,16 @@ class TransactionIndex:
 
     def truncated(self, offset: int) -> TransactionIndex:
         """A new index of the transactions whose marker is below `offset`; its file replaces ours."""
-        entries = self.entries
+        entries = self._loaded()
         fresh = TransactionIndex(self._files, self.path, exists=self.exists)
-        fresh._entries = tuple(each for each in entries if each.last_offset < offset)
-        if len(fresh._entries) != len(entries):
-            fresh._replace(fresh._entries)
+        fresh._entries = kept = entries[: bisect_left(entries, offset, key=_last_offset)]
+        if len(kept) != len(entries):
+            fresh._replace(kept)
         return fresh
 
     def reload(self, offset: int) -> None:
         """After a crash: keep what is whole and ends below `offset`; zeros are no entry."""
-        self._entries = ()
+        self._entries = []
         if self.exists:
             data = self._files.read(self.path)
             whole = memoryview(data)[: len(data) // ENTRY.size * ENTRY.size]
@@ -94,11 +106,11 @@ class TransactionIndex:
                 ):
                     break
                 kept.append(each)
-            self._entries = tuple(kept)
+            self._entries = kept
             if len(kept) * ENTRY.size != len(data):
-                self._replace(self._entries)
+                self._replace(kept)
 
-    def _replace(self, entries: tuple[AbortedTransaction, ...]) -> None:
+    def _replace(self, entries: list[AbortedTransaction]) -> None:
         """A new file takes the old one's place at once, or none if there are no entries."""
         self.close()
         if entries:
@@ -133,7 +145,7 @@ def _pack(aborted: AbortedTransaction) -> bytes:
     )
 
 
-def _parse(data: bytes, path: Path) -> tuple[AbortedTransaction, ...]:
+def _parse(data: bytes, path: Path) -> list[AbortedTransaction]:
     if len(data) % ENTRY.size:
         raise CorruptRecords(f"{path} has {len(data)} bytes, which are not whole entries")
     entries = []
@@ -141,4 +153,4 @@ def _parse(data: bytes, path: Path) -> tuple[AbortedTransaction, ...]:
         if version != VERSION:
             raise CorruptRecords(f"{path} has an entry of version {version}")
         entries.append(AbortedTransaction(*fields))
-    return tuple(entries)
+    return entries
