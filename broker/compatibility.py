@@ -29,8 +29,6 @@ higher minimum for a broker that it can't talk to (KAFKA-18659); versions 0 to 2
   it; Kafka answers it from version 8 on.
 - A request with a string that is not UTF-8 closes the connection; Kafka reads it with replacement
   characters.
-- InitProducerId with a transactional id is refused with INVALID_REQUEST, and batches in a transaction
-  with INVALID_TXN_STATE: there is no transaction coordinator yet.
 - GetTelemetrySubscriptions and PushTelemetry: Kafka shows them only where a metrics reporter takes what
   clients push; there is none here, so they are not served. Client metrics subscriptions are kept.
 - CreateAcls with ANY where an ACL has to say what: INVALID_REQUEST for that ACL; Kafka answers

@@ -86,6 +86,13 @@ MODULES: Mapping[str, Sequence[Api]] = {
         apis.CREATE_PARTITIONS,
         apis.DESCRIBE_TOPIC_PARTITIONS,
     ),
+    "transactions": (
+        apis.ADD_PARTITIONS_TO_TXN,
+        apis.ADD_OFFSETS_TO_TXN,
+        apis.END_TXN,
+        apis.LIST_TRANSACTIONS,
+        apis.DESCRIBE_TRANSACTIONS,
+    ),
     "txn_markers": (apis.WRITE_TXN_MARKERS, apis.DESCRIBE_PRODUCERS),
     "txn_offsets": (apis.TXN_OFFSET_COMMIT,),
 }

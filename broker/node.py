@@ -21,14 +21,13 @@ from odradek.broker.coordination.topics import (
     TRANSACTIONS_TOPIC,
     InternalTopic,
 )
-from odradek.broker.coordinator_log import PartitionCoordinatorLog
+from odradek.broker.coordinators import Coordinators
 from odradek.broker.fetch_sessions import FetchSessions
-from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.consumer.settings import ConsumerSettings
 from odradek.broker.partitions import PartitionTable
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.security.configured import configured_authorizer, load_acls
 from odradek.broker.server import Endpoint, Server, open_listeners
+from odradek.broker.transactions.local import LocalCoordinator
 from odradek.broker.turnstile import Turnstile
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller import image as images
@@ -36,7 +35,6 @@ from odradek.replication.controller.brokers import BrokerRegistration, start_bro
 from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.controller.operations import Plan
-from odradek.replication.partition.partition import Partition
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata import Metadata
 from odradek.replication.raft.metadata_log import MetadataLogSettings
@@ -50,6 +48,7 @@ from odradek.storage.log_manager import Intervals, LogManager
 
 if TYPE_CHECKING:
     from odradek.broker.groups.coordinator import GroupCoordinator
+    from odradek.broker.transactions.coordinator import TransactionCoordinator
     from odradek.broker.transactions.markers import MarkerWriter
     from odradek.broker.transactions.verification import TransactionPartitions
     from odradek.replication.controller.producer_ids import ProducerIdBlock
@@ -92,12 +91,12 @@ class Broker:
         self.authorizer = configured_authorizer(config)
         self.server = Server(self)
         self.turnstile = Turnstile()
-        self.transaction_partitions: TransactionPartitions | None = None
-        """Who adds partitions to transactions; while there is nobody, none are written."""
+        self.transaction_partitions: TransactionPartitions = LocalCoordinator(
+            lambda: self.transactions
+        )
+        """Who adds partitions to transactions."""
         self._partitions: PartitionTable | None = None
-        self._groups: GroupCoordinator | None = None
-        self._markers: MarkerWriter | None = None
-        self._house: trio.Nursery | None = None
+        self.coordinators = Coordinators(self)
 
     @property
     def cluster_id(self) -> str:
@@ -110,26 +109,16 @@ class Broker:
 
     @property
     def groups(self) -> GroupCoordinator:
-        """The coordinator of groups; made when first asked for, many a broker never has a group."""
-        if self._groups is None:
-            assert self._house is not None
-            self._groups = self._new_group_coordinator()
-            self._house.start_soon(self._groups.run)
-        return self._groups
+        return self.coordinators.groups
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        return self.coordinators.transactions
 
     @property
     def markers(self) -> MarkerWriter:
         """Who ends transactions in the partitions of this node."""
-        if self._markers is None:
-            from odradek.broker.transactions.marker_writer import PartitionMarkers
-
-            self._markers = PartitionMarkers(
-                lambda: self.partitions,
-                lambda partition, marker: self.groups.complete_transaction(partition, marker),
-                self.seams.clock,
-                self.config.get_int("request.timeout.ms"),
-            )
-        return self._markers
+        return self.coordinators.markers
 
     @staticmethod
     def is_internal(topic: str) -> bool:
@@ -198,8 +187,8 @@ class Broker:
             self.logs,
             lambda: self.metadata.image,
             self.node_id,
-            on_role=self._role_changed,
-            on_gone=self._partition_gone,
+            on_role=self.coordinators.role_changed,
+            on_gone=self.coordinators.partition_gone,
         )
         self.metadata.subscribe(self._metadata_changed)
         try:
@@ -217,7 +206,7 @@ class Broker:
             raise CannotStart(_cannot_listen(self.config, error)) from None
         self.endpoints = [endpoint for endpoint, _ in opened]
         async with trio.open_nursery() as house:
-            self._house = house
+            self.coordinators.start(house)
             await house.start(self.metadata.run)
             await house.start(self.partitions.run)
             await house.start(self.logs.run)
@@ -306,29 +295,6 @@ class Broker:
             retention_ms=config.get_int("metadata.max.retention.ms"),
         )
 
-    def _new_group_coordinator(self) -> GroupCoordinator:
-        from odradek.broker.groups.consumer.environment import Environment
-        from odradek.broker.groups.coordinator import GroupCoordinator
-
-        config = GroupConfig.from_configs(self.config)
-        offsets_log = PartitionCoordinatorLog(
-            OFFSETS_TOPIC,
-            self.partitions.opened,
-            lambda: self.metadata.image,
-            self.seams.offload,
-        )
-        return GroupCoordinator(
-            offsets_log,
-            config,
-            clock=self.seams.clock,
-            entropy=self.seams.entropy,
-            environment=Environment(config, self.metadata.image, self._consumer_settings),
-        )
-
-    def _consumer_settings(self, group_id: str) -> ConsumerSettings:
-        overrides = self.metadata.image.config(images.GROUP, group_id)
-        return ConsumerSettings.of(self.config, overrides)
-
     def log_config(self, topic: str) -> LogConfig:
         """A topic's effective config; the broker's defaults for one that is not known."""
         if not hasattr(self, "metadata"):
@@ -347,26 +313,13 @@ class Broker:
         if self.authorizer is not None and delta.image.acls is not delta.before.acls:
             load_acls(self.authorizer, delta.image)
         self.partitions.metadata_changed(delta)
-        if self._groups is not None:
-            _tell_groups(self._groups, delta)
+        self.coordinators.metadata_changed(delta)
 
     def apply_broker_configs(self, image: MetadataImage) -> None:
         """Take over the dynamic broker configs."""
         self.config.apply_dynamic(
             image.config(images.BROKER, ""), image.config(images.BROKER, str(self.node_id))
         )
-
-    def _role_changed(self, partition: Partition) -> None:
-        if partition.topic != OFFSETS_TOPIC:
-            return
-        if partition.is_leader:
-            self.groups.leadership.elected(partition.index, partition.leader_epoch)
-        else:
-            self.groups.leadership.resigned(partition.index)
-
-    def _partition_gone(self, topic: str, index: int) -> None:
-        if topic == OFFSETS_TOPIC and self._groups is not None:
-            self._groups.leadership.resigned(index)
 
     def _directory_failed(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
         log.error(
@@ -379,7 +332,7 @@ class Broker:
             return  # found while logs are loaded: nobody waits for any yet
         self._partitions.directory_failed(logs)
         for failed in logs:
-            self._partition_gone(failed.topic, failed.partition)
+            self.coordinators.partition_gone(failed.topic, failed.partition)
 
     # What the cluster is told
 
@@ -485,19 +438,6 @@ class Broker:
         from odradek.broker.config.validation import validate_resource_configs
 
         validate_resource_configs(self.config, kind, name, wanted, existing)
-
-
-def _tell_groups(groups: GroupCoordinator, delta: MetadataDelta) -> None:
-    """What became of topics that groups may read."""
-    names = {topic.name for topic in delta.created_topics.values()}
-    names.update(topic.name for topic in delta.deleted_topics.values())
-    names.update(delta.image.topics_by_id[each].name for each, _ in delta.changed_partitions)
-    if names or delta.changed_brokers:
-        groups.topics_changed(delta.image, names, created=bool(delta.created_topics))
-    if delta.deleted_topics:
-        groups.topics_deleted(
-            [(topic.name, topic_id) for topic_id, topic in delta.deleted_topics.items()]
-        )
 
 
 def _is_cancellation(error: BaseException) -> bool:

@@ -91,13 +91,14 @@ class Broker:
         self._call(self.node.ensure_topic, name, partitions, -1, configs)
 
     def reset(self) -> None:
-        """Forget all topics and groups, in a few milliseconds; for use under plain `with`."""
+        """Forget all topics, groups and transactional ids, in a few milliseconds; for use under plain
+        `with`."""
         self._call(self.areset)
 
     async def areset(self) -> None:
-        """Forget all topics and groups; for use under trio."""
+        """Forget all topics, groups and transactional ids; for use under trio."""
         node = self.node
-        await node.groups.delete_all()
+        await node.coordinators.forget_all()
         names = [name for name in node.metadata.image.topics_by_name if not node.is_internal(name)]
         if names:
             answers = await node.metadata.perform(lambda image: delete_topics(image, names))

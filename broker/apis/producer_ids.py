@@ -1,22 +1,27 @@
-"""InitProducerId: ids for idempotent producers (KIP-98)."""
+"""InitProducerId: ids for idempotent producers, and for those with a transactional id (KIP-98)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from odradek.broker.apis.authorized import check_producer
 from odradek.broker.context import RequestContext
+from odradek.broker.transactions.actions import Producer
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
+FENCED_SINCE = 4
+"""PRODUCER_FENCED is known from this version on; before it was INVALID_PRODUCER_EPOCH (KIP-588)."""
+MILLISECOND = timedelta(milliseconds=1)
 
 
 async def init_producer_id(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """A fresh producer id at epoch 0. Transactional ids are refused: see docs/compatibility.md."""
+    """A fresh producer id at epoch 0, or what the transactional id's coordinator says."""
     try:
         check_producer(ctx, request.transactional_id)
         has_id = field(request, "producer_id", NO_PRODUCER_ID) != NO_PRODUCER_ID
@@ -24,9 +29,7 @@ async def init_producer_id(request: Any, ctx: RequestContext) -> Mapping[str, An
         if has_id != has_epoch:
             raise KafkaError(ErrorCode.invalid_request, "a producer id and its epoch go together")
         if request.transactional_id is not None:
-            raise KafkaError(
-                ErrorCode.invalid_request, "this broker has no transaction coordinator"
-            )
+            return await _transactional(request, ctx)
         producer_id = await ctx.broker.producer_ids.next()
     except KafkaError as error:
         return {
@@ -35,6 +38,21 @@ async def init_producer_id(request: Any, ctx: RequestContext) -> Mapping[str, An
             "producer_epoch": NO_PRODUCER_EPOCH,
         }
     return {"error_code": ErrorCode.none, "producer_id": producer_id, "producer_epoch": 0}
+
+
+async def _transactional(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Who the transactional id's producer is from now on; whoever was it before is fenced."""
+    producer_id = field(request, "producer_id", NO_PRODUCER_ID)
+    expected = None
+    if producer_id != NO_PRODUCER_ID:
+        expected = Producer(producer_id, request.producer_epoch)
+    answer = await ctx.broker.transactions.init_producer_id(
+        request.transactional_id, request.transaction_timeout // MILLISECOND, expected
+    )
+    error = answer.error
+    if error is ErrorCode.producer_fenced and ctx.api_version < FENCED_SINCE:
+        error = ErrorCode.invalid_producer_epoch
+    return {"error_code": error, "producer_id": answer.producer_id, "producer_epoch": answer.epoch}
 
 
 HANDLERS = {apis.INIT_PRODUCER_ID: init_producer_id}

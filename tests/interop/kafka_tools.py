@@ -45,6 +45,7 @@ TOOLS: Mapping[str, str] = {
     "reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "acls": "org.apache.kafka.tools.AclCommand",
     "client": "JavaClient",  # ours: java/JavaClient.java
+    "java-transactions": "JavaTransactions",  # ours, too
 }
 
 

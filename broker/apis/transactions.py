@@ -1,0 +1,271 @@
+"""What a producer asks of its transaction's coordinator, and tools of all of them.
+
+Handlers translate: what happens to transactions is decided in `broker.transactions`. Clients that do
+not know PRODUCER_FENCED are told INVALID_PRODUCER_EPOCH (KIP-588).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from odradek.broker.apis.authorized import (
+    TopicDenied,
+    TransactionalIdDenied,
+    check_cluster,
+    check_group,
+    check_transactional_id,
+    may_topic,
+    may_transactional_id,
+)
+from odradek.broker.context import RequestContext
+from odradek.broker.coordination.topics import offsets_topic
+from odradek.broker.transactions.actions import EPOCH_BUMP, NO_EPOCH, NO_PRODUCER_ID, Producer
+from odradek.broker.transactions.shard import Filter
+from odradek.broker.transactions.states import State
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import field
+from odradek.replication.controller.acls import AclOperation
+from odradek.storage.directories.names import TopicPartition
+
+NO_ERROR = ErrorCode.none
+FENCED_SINCE = 2
+"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: PRODUCER_FENCED is known from this version on."""
+BATCHED_SINCE = 4
+"""AddPartitionsToTxn: from here on brokers ask it, of many transactions at once (KIP-890)."""
+BUMPED_SINCE = 5
+"""EndTxn: the producer's epoch moves on at every end (KIP-890)."""
+BEFORE_EPOCH_BUMP = 0
+"""The transaction.version of clients that do not know of it."""
+
+Errors = Mapping[TopicPartition, ErrorCode]
+
+
+async def add_partitions_to_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    if ctx.api_version < BATCHED_SINCE:
+        errors = await _add_partitions(
+            request.v3_and_below_transactional_id,
+            Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
+            _partitions(request.v3_and_below_topics),
+            ctx,
+        )
+        return {"results_by_topic_v3_and_below": _by_topic(errors)}
+    try:
+        check_cluster(ctx, AclOperation.CLUSTER_ACTION)
+    except KafkaError as error:
+        return {"error_code": error.code, "results_by_transaction": []}
+    return {
+        "error_code": NO_ERROR,
+        "results_by_transaction": [
+            {
+                "transactional_id": each.transactional_id,
+                "topic_results": _by_topic(
+                    await _add_partitions(
+                        each.transactional_id,
+                        Producer(each.producer_id, each.producer_epoch),
+                        _partitions(each.topics),
+                        ctx,
+                        verify_only=each.verify_only,
+                    )
+                ),
+            }
+            for each in request.transactions
+        ],
+    }
+
+
+async def _add_partitions(
+    transactional_id: str,
+    producer: Producer,
+    partitions: Sequence[TopicPartition],
+    ctx: RequestContext,
+    *,
+    verify_only: bool = False,
+) -> Errors:
+    """All of the partitions, or none: those that could be added are OPERATION_NOT_ATTEMPTED."""
+    is_client = ctx.api_version < BATCHED_SINCE
+    if is_client and not may_transactional_id(ctx, transactional_id):
+        return dict.fromkeys(partitions, TransactionalIdDenied.code)
+    refused = {
+        each: code
+        for each in partitions
+        if (code := _check_partition(each, ctx, is_client=is_client)) is not NO_ERROR
+    }
+    if refused:
+        not_attempted = ErrorCode.operation_not_attempted
+        return {each: refused.get(each, not_attempted) for each in partitions}
+    errors = await ctx.broker.transactions.add_partitions(
+        transactional_id,
+        *producer,
+        partitions,
+        verify_only=verify_only,
+        client_version=BEFORE_EPOCH_BUMP if is_client else EPOCH_BUMP,
+    )
+    return {each: _known(code, ctx) for each, code in errors.items()}
+
+
+def _check_partition(
+    partition: TopicPartition, ctx: RequestContext, *, is_client: bool
+) -> ErrorCode:
+    if is_client and (
+        ctx.broker.is_internal(partition.topic)  # AddOffsetsToTxn is for those
+        or not may_topic(ctx, partition.topic)
+    ):
+        return TopicDenied.code
+    topic = ctx.broker.metadata.image.topics_by_name.get(partition.topic)
+    if topic is None or partition.partition not in topic.partitions:
+        return ErrorCode.unknown_topic_or_partition
+    return NO_ERROR
+
+
+def _known(code: ErrorCode, ctx: RequestContext) -> ErrorCode:
+    """The error, as the client knows it."""
+    if code is ErrorCode.producer_fenced and ctx.api_version < FENCED_SINCE:
+        return ErrorCode.invalid_producer_epoch
+    return code
+
+
+def _partitions(topics: Iterable[Any]) -> list[TopicPartition]:
+    """Each once."""
+    return list(
+        dict.fromkeys(
+            TopicPartition(topic.name, index) for topic in topics for index in topic.partitions
+        )
+    )
+
+
+def _by_topic(errors: Errors) -> list[dict[str, Any]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (topic, index), code in errors.items():
+        result = {"partition_index": index, "partition_error_code": code}
+        topics.setdefault(topic, []).append(result)
+    return [{"name": name, "results_by_partition": found} for name, found in topics.items()]
+
+
+async def add_offsets_to_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """The group's partition of `__consumer_offsets` takes part in the transaction (KIP-98)."""
+    broker = ctx.broker
+    try:
+        check_transactional_id(ctx, request.transactional_id)
+        check_group(ctx, request.group_id)
+        wanted = offsets_topic(broker.config)
+        await broker.ensure_internal_topic(wanted)
+        index = broker.groups.leadership.partition_for(request.group_id)
+    except KafkaError as error:
+        return {"error_code": error.code}
+    partition = TopicPartition(wanted.name, index)
+    errors = await broker.transactions.add_partitions(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        [partition],
+        client_version=BEFORE_EPOCH_BUMP,
+    )
+    return {"error_code": _known(errors[partition], ctx)}
+
+
+async def end_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    try:
+        check_transactional_id(ctx, request.transactional_id)
+        answer = await ctx.broker.transactions.end(
+            request.transactional_id,
+            Producer(request.producer_id, request.producer_epoch),
+            is_commit=request.committed,
+            client_version=(EPOCH_BUMP if ctx.api_version >= BUMPED_SINCE else BEFORE_EPOCH_BUMP),
+        )
+    except KafkaError as error:
+        return {
+            "error_code": error.code,
+            "producer_id": NO_PRODUCER_ID,
+            "producer_epoch": NO_EPOCH,
+        }
+    return {
+        "error_code": _known(answer.error, ctx),
+        "producer_id": answer.producer_id,
+        "producer_epoch": answer.epoch,
+    }
+
+
+async def list_transactions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """A pattern has to match the whole id (KIP-1152)."""
+    by_name = {state.value: state for state in State}
+    names = tuple(dict.fromkeys(request.state_filters))
+    unknown = [each for each in names if each not in by_name]
+    states = None if not names else [by_name[each] for each in names if each in by_name]
+    try:
+        pattern = re.compile(field(request, "transactional_id_pattern") or "(?s:.*)")
+        found = ctx.broker.transactions.list_transactions(
+            Filter(request.producer_id_filters, states, field(request, "duration_filter", -1))
+        )
+    except re.error:
+        code = ErrorCode.invalid_regular_expression
+        return {"error_code": code, "unknown_state_filters": [], "transaction_states": []}
+    except KafkaError as error:
+        return {
+            "error_code": error.code,
+            "unknown_state_filters": [],
+            "transaction_states": [],
+        }
+    return {
+        "error_code": NO_ERROR,
+        "unknown_state_filters": unknown,
+        "transaction_states": [
+            {
+                "transactional_id": each.transactional_id,
+                "producer_id": each.stored.producer_id,
+                "transaction_state": each.stored.state.value,
+            }
+            for each in found
+            if pattern.fullmatch(each.transactional_id)
+            and may_transactional_id(ctx, each.transactional_id)
+        ],
+    }
+
+
+async def describe_transactions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    return {"transaction_states": [_describe(each, ctx) for each in request.transactional_ids]}
+
+
+def _describe(transactional_id: str, ctx: RequestContext) -> dict[str, Any]:
+    values = {
+        "error_code": NO_ERROR,
+        "transactional_id": transactional_id,
+        "transaction_state": "",
+        "transaction_timeout": 0,
+        "transaction_start_time": 0,
+        "producer_id": 0,
+        "producer_epoch": 0,
+        "topics": [],
+    }
+    if not may_transactional_id(ctx, transactional_id):
+        return {**values, "error_code": TransactionalIdDenied.code}
+    if not transactional_id:
+        return {**values, "error_code": ErrorCode.invalid_request}
+    try:
+        stored = ctx.broker.transactions.describe(transactional_id)
+    except KafkaError as error:
+        return {**values, "error_code": error.code}
+    topics: dict[str, list[int]] = {}
+    for topic, index in stored.partitions:
+        if may_topic(ctx, topic):
+            topics.setdefault(topic, []).append(index)
+    return {
+        **values,
+        "transaction_state": stored.state.value,
+        "transaction_timeout": stored.timeout_ms,
+        "transaction_start_time": stored.started_ms,
+        "producer_id": stored.producer_id,
+        "producer_epoch": stored.epoch,
+        "topics": [{"topic": name, "partitions": found} for name, found in topics.items()],
+    }
+
+
+HANDLERS = {
+    apis.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    apis.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+    apis.END_TXN: end_txn,
+    apis.LIST_TRANSACTIONS: list_transactions,
+    apis.DESCRIBE_TRANSACTIONS: describe_transactions,
+}

@@ -1,0 +1,40 @@
+"""What the transaction coordinator is configured with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from odradek.broker.coordination.topics import Configs
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionConfig:
+    """Kafka's configs of these names; durations in ms, sizes in bytes."""
+
+    max_timeout_ms: int = 900_000
+    id_expiration_ms: int = 604_800_000
+    abort_interval_ms: int = 10_000
+    """How often transactions that are out of time are looked for."""
+    expiry_interval_ms: int = 3_600_000
+    """How often transactional ids that nobody uses are looked for."""
+    load_buffer_bytes: int = 5 * 1024 * 1024
+    append_timeout_ms: int = 30_000
+    """How long a record may take to reach the replicas."""
+    marker_retry_ms: int = 100
+    """Pause before a marker that a partition could not take is handed in again; it grows with every
+    attempt."""
+
+    @classmethod
+    def from_configs(cls, configs: Configs) -> TransactionConfig:
+        return cls(
+            max_timeout_ms=configs.get_int("transaction.max.timeout.ms"),
+            id_expiration_ms=configs.get_int("transactional.id.expiration.ms"),
+            abort_interval_ms=configs.get_int(
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+            ),
+            expiry_interval_ms=configs.get_int(
+                "transaction.remove.expired.transaction.cleanup.interval.ms"
+            ),
+            load_buffer_bytes=configs.get_int("transaction.state.log.load.buffer.size"),
+            append_timeout_ms=configs.get_int("request.timeout.ms"),
+        )

@@ -1,0 +1,452 @@
+"""The driver: waiting clients, markers, time, the high watermark, loading, under virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from odradek.broker.coordination.leadership import LoadInProgress, NotCoordinator
+from odradek.broker.transactions.actions import Outcome, Producer, ProducerAnswer
+from odradek.broker.transactions.config import TransactionConfig
+from odradek.broker.transactions.coordinator import TransactionCoordinator
+from odradek.broker.transactions.markers import TransactionMarker
+from odradek.broker.transactions.shard import Filter
+from odradek.broker.transactions.states import State
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.storage.directories.names import TopicPartition
+from odradek.testing.virtual_clock import VirtualClock
+from tests.broker.groups.memory_log import MemoryLog
+
+NONE = ErrorCode.none
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Partitions:
+    """Takes markers, or not: `outcomes` says what becomes of those that are not simply written."""
+
+    def __init__(self) -> None:
+        self.markers: list[TransactionMarker] = []
+        self.outcomes: dict[TopicPartition, Outcome] = {}
+        self.may_answer = trio.Event()
+        self.may_answer.set()
+
+    async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, Outcome]:
+        self.markers.append(marker)
+        await self.may_answer.wait()
+        return {each: self.outcomes.get(each, Outcome.WRITTEN) for each in marker.partitions}
+
+
+class Ids:
+    """Producer ids from 1000 on, when they may be given."""
+
+    def __init__(self) -> None:
+        self.last = 999
+        self.may_give = trio.Event()
+        self.may_give.set()
+        self.fail_with: KafkaError | None = None
+
+    async def next(self) -> int:
+        await self.may_give.wait()
+        if self.fail_with is not None:
+            raise self.fail_with
+        self.last += 1
+        return self.last
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@asynccontextmanager
+async def running(
+    clock: VirtualClock,
+    log: MemoryLog,
+    partitions: Partitions | None = None,
+    ids: Ids | None = None,
+    *,
+    leader_epoch: int = 3,
+    **config: int,
+) -> AsyncIterator[TransactionCoordinator]:
+    coordinator = TransactionCoordinator(
+        log,
+        TransactionConfig(**config),
+        clock=clock,
+        markers=partitions or Partitions(),
+        producer_id=(ids or Ids()).next,
+        transaction_version=lambda: 2,
+    )
+    for partition in range(log.partition_count()):
+        coordinator.leadership.elected(partition, leader_epoch)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(coordinator.run)
+        yield coordinator
+        nursery.cancel_scope.cancel()
+
+
+async def begun(
+    coordinator: TransactionCoordinator, name: str = "a", timeout_ms: int = 60_000
+) -> Producer:
+    answer = await coordinator.init_producer_id(name, timeout_ms)
+    assert answer.error is NONE
+    return Producer(answer.producer_id, answer.epoch)
+
+
+async def added(
+    coordinator: TransactionCoordinator, producer: Producer, *partitions: TopicPartition
+) -> Mapping[TopicPartition, ErrorCode]:
+    return await coordinator.add_partitions("a", *producer, partitions or (T0,))
+
+
+async def ended(
+    coordinator: TransactionCoordinator, producer: Producer, *, is_commit: bool = True
+) -> ProducerAnswer:
+    return await coordinator.end("a", producer, is_commit=is_commit, client_version=2)
+
+
+def state_of(coordinator: TransactionCoordinator, name: str = "a") -> State:
+    return coordinator.describe(name).state
+
+
+class Asked:
+    """A request in a task of its own."""
+
+    def __init__(self, nursery: trio.Nursery, ask: Callable[[], Awaitable[object]]) -> None:
+        self.answer: object = None
+        self.is_answered = False
+        nursery.start_soon(self._run, ask)
+
+    async def _run(self, ask: Callable[[], Awaitable[object]]) -> None:
+        try:
+            self.answer = await ask()
+        except KafkaError as error:
+            self.answer = error.code
+        self.is_answered = True
+
+
+async def test_a_transaction_from_begin_to_end(clock: VirtualClock) -> None:
+    partitions = Partitions()
+    async with running(clock, MemoryLog(), partitions) as coordinator:
+        producer = await begun(coordinator)
+        assert producer == (1000, 0)
+        assert await added(coordinator, producer, T0, T1) == {T0: NONE, T1: NONE}
+        answer = await ended(coordinator, producer)
+        assert (answer.error, answer.producer_id, answer.epoch) == (NONE, 1000, 1)
+        await clock.settle()
+        assert state_of(coordinator) is State.COMPLETE_COMMIT
+        assert partitions.markers == [TransactionMarker(1000, 1, 3, True, (T0, T1), 2)]
+        assert clock.monotonic() == 0, "nothing waited for time"
+        assert coordinator.count_by_state() == {"CompleteCommit": 1}
+
+
+async def test_an_end_is_answered_before_its_markers_are_written(clock: VirtualClock) -> None:
+    partitions = Partitions()
+    async with running(clock, MemoryLog(), partitions) as coordinator:
+        producer = await begun(coordinator)
+        await added(coordinator, producer)
+        partitions.may_answer = trio.Event()
+        answer = await ended(coordinator, producer, is_commit=False)
+        next_one = Producer(answer.producer_id, answer.epoch)
+        concurrent = ErrorCode.concurrent_transactions
+        assert await added(coordinator, next_one) == {T0: concurrent}
+        assert state_of(coordinator) is State.PREPARE_ABORT
+        partitions.may_answer.set()
+        await clock.settle()
+        assert await added(coordinator, next_one) == {T0: NONE}
+
+
+async def test_markers_are_handed_in_again(clock: VirtualClock) -> None:
+    partitions = Partitions()
+    async with running(clock, MemoryLog(), partitions, marker_retry_ms=100) as coordinator:
+        producer = await begun(coordinator)
+        await added(coordinator, producer, T0, T1)
+        partitions.outcomes[T1] = Outcome.LATER
+        await ended(coordinator, producer)
+        await clock.run_for(0.65)
+        assert [each.partitions for each in partitions.markers] == [(T0, T1), *[(T1,)] * 3]
+        assert coordinator.describe("a").partitions == (T1,)
+        partitions.outcomes.clear()
+        await clock.run_for(0.4)
+        assert state_of(coordinator) is State.COMPLETE_COMMIT
+
+
+async def test_a_completion_that_cannot_be_written_is_tried_again(clock: VirtualClock) -> None:
+    log, partitions = MemoryLog(), Partitions()
+    async with running(clock, log, partitions) as coordinator:
+        producer = await begun(coordinator)
+        await added(coordinator, producer)
+        partitions.may_answer = trio.Event()
+        await ended(coordinator, producer)
+        log.fail_with = KafkaError(ErrorCode.not_enough_replicas)
+        partitions.may_answer.set()
+        await clock.run_for(1)
+        assert state_of(coordinator) is State.PREPARE_COMMIT
+        log.fail_with = None
+        await clock.run_for(0.5)
+        assert state_of(coordinator) is State.COMPLETE_COMMIT
+        assert len(partitions.markers) == 1, "the markers are there"
+
+
+async def test_transactions_out_of_time_are_aborted(clock: VirtualClock) -> None:
+    partitions = Partitions()
+    async with running(clock, MemoryLog(), partitions, abort_interval_ms=1000) as coordinator:
+        short, long = await begun(coordinator, "a", 5000), await begun(coordinator, "b", 50_000)
+        await added(coordinator, short)
+        await coordinator.add_partitions("b", *long, [T0])
+        await clock.run_for(4.5)
+        assert coordinator.count_by_state() == {"Ongoing": 2}
+        await clock.run_for(2)
+        assert (state_of(coordinator, "a"), state_of(coordinator, "b")) == (
+            State.COMPLETE_ABORT,
+            State.ONGOING,
+        )
+        assert [each.is_commit for each in partitions.markers] == [False]
+        refused = await ended(coordinator, Producer(1000, 7))
+        assert refused.error is ErrorCode.producer_fenced
+
+
+async def test_ids_that_nobody_uses_are_forgotten(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    config = {"expiry_interval_ms": 10_000, "id_expiration_ms": 60_000}
+    async with running(clock, log, **config) as coordinator:
+        await begun(coordinator, "idle")
+        producer = await begun(coordinator, "a", 900_000)
+        await added(coordinator, producer)
+        await clock.run_for(75)
+        with pytest.raises(KafkaError, match="transactional_id_not_found"):
+            coordinator.describe("idle")
+        assert state_of(coordinator) is State.ONGOING
+    async with running(clock, log) as coordinator:
+        await clock.settle()
+        assert [each.transactional_id for each in coordinator.list_transactions(Filter())] == ["a"]
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+async def test_the_transaction_timeout_has_bounds(clock: VirtualClock, timeout_ms: int) -> None:
+    async with running(clock, MemoryLog()) as coordinator:
+        answer = await coordinator.init_producer_id("a", timeout_ms)
+        assert answer.error is ErrorCode.invalid_transaction_timeout
+
+
+async def test_the_empty_id_is_no_transactional_id(clock: VirtualClock) -> None:
+    invalid = ErrorCode.invalid_request
+    async with running(clock, MemoryLog()) as coordinator:
+        assert (await coordinator.init_producer_id("", 1000)).error is invalid
+        assert await coordinator.add_partitions("", 1, 1, [T0]) == {T0: invalid}
+        end = await coordinator.end("", Producer(1, 1), is_commit=True, client_version=2)
+        assert end.error is invalid
+
+
+async def test_answers_wait_for_the_replicas(clock: VirtualClock) -> None:
+    log, partitions = MemoryLog(), Partitions()
+    async with running(clock, log, partitions) as coordinator, trio.open_nursery() as nursery:
+        producer = await begun(coordinator)
+        await added(coordinator, producer)
+        log.hold()
+        end = Asked(nursery, lambda: ended(coordinator, producer))
+        await clock.settle()
+        assert not end.is_answered
+        assert not partitions.markers, "a marker before it was sure"
+        log.move_on()
+        await clock.settle()
+        assert isinstance(end.answer, ProducerAnswer)
+        assert end.answer.error is NONE
+        assert state_of(coordinator) is State.COMPLETE_COMMIT
+
+
+async def test_replicas_that_do_not_follow_in_time(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    async with running(clock, log, append_timeout_ms=5000) as coordinator:
+        producer = await begun(coordinator)
+        async with trio.open_nursery() as nursery:
+            log.hold()
+            adding = Asked(nursery, lambda: added(coordinator, producer))
+            await clock.run_for(5)
+            assert adding.answer == {T0: ErrorCode.coordinator_not_available}
+        assert state_of(coordinator) is State.EMPTY
+        log.move_on()
+        assert await added(coordinator, producer) == {T0: NONE}
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (ErrorCode.not_enough_replicas, ErrorCode.coordinator_not_available),
+        (ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator),
+        (ErrorCode.kafka_storage_error, ErrorCode.not_coordinator),
+        (ErrorCode.message_too_large, ErrorCode.unknown_server_error),
+    ],
+)
+async def test_what_the_log_refuses_has_not_happened(
+    clock: VirtualClock, code: ErrorCode, told: ErrorCode
+) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as coordinator:
+        log.fail_with = KafkaError(code)
+        assert (await coordinator.init_producer_id("a", 1000)).error is told
+        assert coordinator.list_transactions(Filter()) == []
+        log.fail_with = None
+        producer = await begun(coordinator)
+        log.fail_with = KafkaError(code)
+        assert await added(coordinator, producer) == {T0: told}
+        assert state_of(coordinator) is State.EMPTY
+
+
+async def test_producer_ids_that_take_long_or_cannot_be_had(clock: VirtualClock) -> None:
+    ids = Ids()
+    ids.may_give = trio.Event()
+    async with (
+        running(clock, MemoryLog(2), ids=ids) as coordinator,
+        trio.open_nursery() as nursery,
+    ):
+        first = Asked(nursery, lambda: coordinator.init_producer_id("a", 1000))
+        moved = Asked(nursery, lambda: coordinator.init_producer_id("b", 1000))
+        await clock.settle()
+        assert not first.is_answered
+        coordinator.leadership.resigned(coordinator.leadership.partition_for("b"))
+        ids.may_give.set()
+        await clock.settle()
+        assert isinstance(first.answer, ProducerAnswer)
+        assert (first.answer.error, first.answer.epoch) == (NONE, 0)
+        assert moved.answer == ProducerAnswer(ErrorCode.not_coordinator)
+        ids.fail_with = KafkaError(ErrorCode.coordinator_load_in_progress)
+        answer = await coordinator.init_producer_id("c", 1000)
+        assert answer.error is ErrorCode.coordinator_load_in_progress
+
+
+async def test_who_has_an_id_needs_no_other(clock: VirtualClock) -> None:
+    ids = Ids()
+    async with running(clock, MemoryLog(), ids=ids) as coordinator:
+        assert await begun(coordinator) == (1000, 0)
+        assert await begun(coordinator) == (1000, 1)
+        assert ids.last == 1000
+
+
+async def test_an_end_that_was_decided_is_carried_out_after_a_kill(clock: VirtualClock) -> None:
+    log, partitions = MemoryLog(), Partitions()
+    partitions.may_answer = trio.Event()
+    async with running(clock, log, partitions) as coordinator:
+        producer = await begun(coordinator)
+        await added(coordinator, producer, T0, T1)
+        await ended(coordinator, producer)
+    partitions = Partitions()
+    async with running(clock, log, partitions, leader_epoch=4) as coordinator:
+        await clock.settle()
+        assert partitions.markers == [TransactionMarker(1000, 1, 4, True, (T0, T1), 2)]
+        assert state_of(coordinator) is State.COMPLETE_COMMIT
+        again = await ended(coordinator, producer)
+        assert (again.error, again.epoch) == (NONE, 1)
+
+
+async def test_a_transaction_that_goes_on_survives_a_kill(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as coordinator:
+        producer = await begun(coordinator)
+        await added(coordinator, producer)
+    async with running(clock, log, load_buffer_bytes=100) as coordinator:
+        await clock.settle()
+        known = await coordinator.add_partitions("a", *producer, [T0, T1], verify_only=True)
+        assert known == {T0: NONE, T1: ErrorCode.transaction_abortable}
+        assert coordinator.leadership.loads == 1
+
+
+async def test_while_loading(clock: VirtualClock) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as coordinator:
+        producer = await begun(coordinator)
+    log.reading_may_go_on = trio.Event()
+    async with running(clock, log) as coordinator:
+        loading = ErrorCode.coordinator_load_in_progress
+        with pytest.raises(LoadInProgress):
+            await coordinator.init_producer_id("a", 1000)
+        with pytest.raises(LoadInProgress):
+            coordinator.list_transactions(Filter())
+        with pytest.raises(LoadInProgress):
+            coordinator.describe("a")
+        assert await added(coordinator, producer) == {T0: loading}
+        log.reading_may_go_on.set()
+        await clock.settle()
+        assert await added(coordinator, producer) == {T0: NONE}
+
+
+async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualClock) -> None:
+    log, partitions = MemoryLog(), Partitions()
+    async with running(clock, log, partitions) as coordinator, trio.open_nursery() as nursery:
+        producer = await begun(coordinator)
+        log.hold()
+        adding = Asked(nursery, lambda: added(coordinator, producer))
+        await clock.settle()
+        coordinator.leadership.resigned(0)
+        await clock.settle()
+        assert adding.answer == {T0: ErrorCode.not_coordinator}
+        with pytest.raises(NotCoordinator):
+            await ended(coordinator, producer)
+        log.move_on()
+        coordinator.leadership.elected(0, 4)
+        await clock.settle()
+        # What was written was not taken back: the partition is in the transaction.
+        assert state_of(coordinator) is State.ONGOING
+        partitions.may_answer = trio.Event()
+        await ended(coordinator, producer)
+        coordinator.leadership.resigned(0)
+        partitions.may_answer.set()
+        await clock.run_for(1)
+        assert log.end_offset(0) == 3, "who has resigned writes nothing more"
+
+
+async def test_there_is_no_coordinator_before_there_is_a_topic(clock: VirtualClock) -> None:
+    async with running(clock, MemoryLog(0)) as coordinator:
+        with pytest.raises(NotCoordinator):
+            await coordinator.init_producer_id("a", 1000)
+
+
+async def test_transactions_are_listed_by_what_is_asked_for(clock: VirtualClock) -> None:
+    async with running(clock, MemoryLog(3)) as coordinator:
+        for name in ("idle", "old", "young"):
+            await begun(coordinator, name)
+        await coordinator.add_partitions("old", 1001, 0, [T0])
+        await clock.run_for(5)
+        await coordinator.add_partitions("young", 1002, 0, [T0])
+
+        def listed(**wanted: object) -> set[str]:
+            found = coordinator.list_transactions(Filter(**wanted))  # type: ignore[arg-type]
+            return {each.transactional_id for each in found}
+
+        assert listed() == {"idle", "old", "young"}
+        assert listed(states=[State.ONGOING]) == {"old", "young"}
+        assert listed(states=[]) == set(), "names that nobody knows are no transaction's"
+        assert listed(producer_ids=[1000, 1002]) == {"idle", "young"}
+        assert listed(duration_ms=4999, states=[State.ONGOING]) == {"old"}
+        assert listed(duration_ms=5000, states=[State.ONGOING]) == set()
+        assert listed(duration_ms=0) == {"idle", "old"}
+
+
+async def test_everything_is_forgotten_between_two_tests(clock: VirtualClock) -> None:
+    log = MemoryLog(2)
+    async with running(clock, log) as coordinator:
+        producer = await begun(coordinator)
+        await added(coordinator, producer)
+        await begun(coordinator, "b")
+        await coordinator.delete_all()
+        assert coordinator.list_transactions(Filter()) == []
+    async with running(clock, log) as coordinator:
+        await clock.settle()
+        assert coordinator.list_transactions(Filter()) == []
+
+
+async def test_a_bug_in_one_partition_hits_that_partition_alone(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(clock, MemoryLog(2)) as coordinator:
+        here, there = ("a", "b")
+        producer = await begun(coordinator, here)
+        shard = coordinator.leadership.active(here).shard
+        shard.transactions[here].stored = None  # type: ignore[assignment]  # which can't be
+        with pytest.raises(KafkaError, match="unknown_server_error"):
+            await coordinator.init_producer_id(here, 1000)
+        assert "broke an invariant" in caplog.text
+        assert await added(coordinator, producer) == {T0: ErrorCode.not_coordinator}
+        assert await begun(coordinator, there) == (1001, 0)

@@ -1,0 +1,317 @@
+"""Transactions of others' clients, and Kafka's tool for them, against a broker process."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from odradek.protocol import apis, messages
+from odradek.protocol.framing import read_response_header, request_header
+from odradek.protocol.records.records import Record, build_batch
+from tests.interop.broker_process import BrokerProcess, deadline
+from tests.interop.clients import PATIENCE_S, create_topic, poll_until, produce, read_all
+from tests.interop.conftest import BROKERS, STARTERS
+from tests.interop.kafka_tools import ToolRun, run_tool
+from tests.interop.odradek_process import start_odradek
+from tests.interop.test_aiokafka import on_asyncio
+
+COMMITTED = {"isolation.level": "read_committed"}
+ALL = {"isolation.level": "read_uncommitted"}
+
+
+def java(scenario: str, bootstrap: str, topic: str, *args: object) -> Any:
+    run = run_tool("java-transactions", scenario, bootstrap, topic, *map(str, args), timeout=90)
+    return json.loads(run.stdout.strip().splitlines()[-1])
+
+
+def values(bootstrap: str, topic: str, count: int, **options: Any) -> list[str]:
+    found = read_all(bootstrap, topic, count, **options)
+    return [(message.value() or b"").decode() for message in found]
+
+
+def transactional(bootstrap: str, name: str, **config: Any) -> Producer:
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, **config})
+    producer.init_transactions(PATIENCE_S)
+    return producer
+
+
+# Java
+
+
+def test_java_commits_and_aborts(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name, partitions=3)
+    committed = java("ends", bootstrap, name, name, 30)
+    assert len(committed) == 60
+    read = values(bootstrap, name, 60, partitions=range(3), config=COMMITTED)
+    assert sorted(read) == sorted(committed)
+    assert len(values(bootstrap, name, 90, partitions=range(3), config=ALL)) == 90
+
+
+def test_java_is_fenced(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name)
+    seen = java("fence", bootstrap, name, name)
+    assert seen == {"first": "ProducerFencedException", "second": "committed"}
+    assert values(bootstrap, name, 1, config=COMMITTED) == ["second"]
+
+
+def test_java_sends_offsets_to_its_transaction(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name)
+    create_topic(bootstrap, f"{name}-out")
+    produce(bootstrap, name, [b"%d" % n for n in range(10)])
+    seen = java("transform", bootstrap, name, name, f"{name}-out")
+    assert seen == {"read": 10, "aborted": "nothing", "committed": "10 committed"}
+    read = values(bootstrap, f"{name}-out", 10, config=COMMITTED)
+    assert read == [str(n) for n in range(10)]
+
+
+@pytest.fixture(scope="module", params=BROKERS)
+def impatient(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerProcess]:
+    """A broker that looks often for transactions out of time, and writes whatever it is given."""
+    config = {
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+        "transaction.partition.verification.enable": "false",
+    }
+    directory = tmp_path_factory.mktemp(f"impatient-{request.param}")
+    with STARTERS[request.param](directory, config=config) as running:
+        yield running
+
+
+def test_java_runs_out_of_time(impatient: BrokerProcess, name: str) -> None:
+    create_topic(impatient.bootstrap, name)
+    seen = java("time-out", impatient.bootstrap, name, name, 2500)
+    assert seen["late"] == "InvalidTxnStateException"
+    assert seen["next"] == "committed"
+    assert values(impatient.bootstrap, name, 1, config=COMMITTED) == ["in time"]
+
+
+# librdkafka
+
+
+def test_librdkafka_commits_and_aborts(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name, partitions=2)
+    producer = transactional(bootstrap, name)
+    committed = []
+    for n in range(12):
+        producer.begin_transaction()
+        for i in range(5):
+            producer.produce(name, b"%d-%d" % (n, i), partition=i % 2)
+        producer.flush(PATIENCE_S)
+        if n % 3:
+            producer.commit_transaction(PATIENCE_S)
+            committed += [f"{n}-{i}" for i in range(5)]
+        else:
+            producer.abort_transaction(PATIENCE_S)
+    read = values(bootstrap, name, len(committed), partitions=range(2), config=COMMITTED)
+    assert sorted(read) == sorted(committed)
+
+
+def test_librdkafka_is_fenced(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name)
+    first = transactional(bootstrap, name)
+    first.begin_transaction()
+    first.produce(name, b"first")
+    first.flush(PATIENCE_S)
+    second = transactional(bootstrap, name)
+    second.begin_transaction()
+    second.produce(name, b"second")
+    second.commit_transaction(PATIENCE_S)
+    with pytest.raises(KafkaException) as fenced:
+        first.commit_transaction(PATIENCE_S)
+    assert fenced.value.args[0].fatal()
+    assert values(bootstrap, name, 1, config=COMMITTED) == ["second"]
+
+
+def test_librdkafka_sends_offsets_to_its_transaction(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name)
+    produce(bootstrap, name, [b"%d" % n for n in range(10)], partition=0)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": name,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([name])
+    poll_until(consumer, 10)
+    producer = transactional(bootstrap, name)
+    where = TopicPartition(name, 0)
+    for outcome, expected in (
+        (producer.abort_transaction, -1001),
+        (producer.commit_transaction, 7),
+    ):
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction(
+            [TopicPartition(name, 0, 7)], consumer.consumer_group_metadata(), PATIENCE_S
+        )
+        outcome(PATIENCE_S)
+        (found,) = consumer.committed([where], PATIENCE_S)
+        assert found.offset == expected
+    consumer.close()
+
+
+# aiokafka, which knows nothing of KIP-890
+
+
+def test_aiokafka_commits_and_aborts(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name)
+
+    async def scenario() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=name)
+        await producer.start()
+        for n in range(6):
+            await producer.begin_transaction()
+            await producer.send_and_wait(name, b"%d" % n)
+            if n % 2:
+                await producer.abort_transaction()
+            else:
+                await producer.commit_transaction()
+        await producer.stop()
+
+    on_asyncio(scenario())
+    assert values(bootstrap, name, 3, config=COMMITTED) == ["0", "2", "4"]
+
+
+# Kafka's tool
+
+
+def tool(bootstrap: str, *args: str, **options: Any) -> ToolRun:
+    return run_tool("transactions", "--bootstrap-server", bootstrap, *args, **options)
+
+
+def rows(run: ToolRun) -> list[list[str]]:
+    """The tool's table, without its header."""
+    return [re.split(r"\s+", line.strip()) for line in run.lines[1:]]
+
+
+def test_transactions_list_and_describe(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name, partitions=2)
+    producer = transactional(bootstrap, name)
+    producer.begin_transaction()
+    for index in range(2):
+        producer.produce(name, b"open", partition=index)
+    producer.flush(PATIENCE_S)
+    (mine,) = [row for row in rows(tool(bootstrap, "list")) if row[0] == name]
+    producer_id, state = mine[2], mine[3]
+    assert state == "Ongoing"
+    alike = tool(bootstrap, "list", "--transactional-id-pattern", f"{name[:-1]}.*")
+    assert name in {row[0] for row in rows(alike)}
+    assert rows(tool(bootstrap, "list", "--duration-filter", "3600000")) == []
+    (described,) = rows(tool(bootstrap, "describe", "--transactional-id", name))
+    assert described[1:4] == [name, producer_id, "0"]
+    assert described[4] == "Ongoing"
+    assert set(described[-1].split(",")) == {f"{name}-0", f"{name}-1"}
+    (active,) = rows(tool(bootstrap, "describe-producers", "--topic", name, "--partition", "0"))
+    assert active[:2] == [producer_id, "0"]
+    assert active[-1] == "0", "where its transaction begins"
+    producer.commit_transaction(PATIENCE_S)
+    (described,) = rows(tool(bootstrap, "describe", "--transactional-id", name))
+    assert described[4] == "CompleteCommit"
+    (idle,) = rows(tool(bootstrap, "describe-producers", "--topic", name, "--partition", "0"))
+    assert idle[-1] == "None"
+
+
+def test_transactions_abort(bootstrap: str, name: str) -> None:
+    """The tool aborts what stands open at an offset, by markers of its own."""
+    create_topic(bootstrap, name)
+    producer = transactional(bootstrap, name)
+    producer.begin_transaction()
+    producer.produce(name, b"open")
+    producer.flush(PATIENCE_S)
+    tool(bootstrap, "abort", "--topic", name, "--partition", "0", "--start-offset", "0")
+    (left,) = rows(tool(bootstrap, "describe-producers", "--topic", name, "--partition", "0"))
+    assert left[-1] == "None"
+    produce(bootstrap, name, [b"after"])
+    assert values(bootstrap, name, 1, config=COMMITTED) == ["after"]
+
+
+def hang(bootstrap: str, topic: str, producer_id: int) -> None:
+    """Begin a transaction that no coordinator knows, an hour ago: a bug of long ago (KAFKA-12671)."""
+    written_ms = int(time.time() * 1000) - 3_600_000
+    batch = build_batch(
+        [Record(0, written_ms, None, b"hangs")],
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    data = {"name": topic, "partition_data": [{"index": 0, "records": bytes(batch)}]}
+    body = {"transactional_id": "gone", "acks": -1, "timeout": 5000, "topic_data": [data]}
+    request = request_header(apis.PRODUCE, 11, 1, "test") + messages.write_request(0, 11, body)
+    host, _, port = bootstrap.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sock:
+        sock.sendall(struct.pack(">i", len(request)) + request)
+        stream = sock.makefile("rb")
+        answer = memoryview(stream.read(struct.unpack(">i", stream.read(4))[0]))
+    _, start = read_response_header(apis.PRODUCE, 11, answer)
+    ((partition,),) = [
+        each.partition_responses for each in messages.read_response(0, 11, answer, start).responses
+    ]
+    assert partition.error_code == 0, partition
+
+
+def test_transactions_find_hanging(impatient: BrokerProcess, name: str) -> None:
+    bootstrap = impatient.bootstrap
+    create_topic(bootstrap, name)
+    hang(bootstrap, name, producer_id=4_000_000)
+    found = tool(bootstrap, "find-hanging", "--topic", name, "--max-transaction-timeout", "1")
+    (hanging,) = rows(found)
+    assert hanging[:3] == [name, "0", "4000000"]
+    tool(bootstrap, "abort", "--topic", name, "--partition", "0", "--start-offset", "0")
+    left = tool(bootstrap, "find-hanging", "--topic", name, "--max-transaction-timeout", "1")
+    assert rows(left) == []
+
+
+# Kills
+
+
+def test_transactions_survive_kills(tmp_path: Path) -> None:
+    """What was committed is there once, what was not is not, however often the broker is killed."""
+    committed: list[str] = []
+    unsure: set[str] = set()
+    broker = start_odradek(tmp_path)
+    try:
+        create_topic(broker.bootstrap, "t", partitions=2)
+        for first in range(0, 60, 20):
+            producer = transactional(broker.bootstrap, "id")
+            for n in range(first, first + 20):
+                producer.begin_transaction()
+                produced = [f"{n}-{i}" for i in range(4)]
+                for i, value in enumerate(produced):
+                    producer.produce("t", value.encode(), partition=i % 2)
+                if n % 20 == 19:
+                    producer.flush(PATIENCE_S)
+                    unsure.update(produced)
+                    broker.kill()
+                    broker = start_odradek(tmp_path)
+                else:
+                    producer.commit_transaction(PATIENCE_S)
+                    committed += produced
+            del producer
+        read = values(broker.bootstrap, "t", len(committed), partitions=[0, 1], config=COMMITTED)
+        assert sorted(read) == sorted(committed)
+        with deadline(PATIENCE_S, "what was left open to be over") as check:
+            while "Ongoing" in tool(broker.bootstrap, "list").stdout:
+                transactional(broker.bootstrap, "id")
+                check()
+        after = produce(broker.bootstrap, "t", [b"after"], partition=0)
+        assert after
+        read = values(
+            broker.bootstrap, "t", len(committed) + 1, partitions=[0, 1], config=COMMITTED
+        )
+        assert sorted(read) == sorted([*committed, "after"])
+        assert not unsure & set(read)
+    finally:
+        broker.kill()
