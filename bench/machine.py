@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import os
 import platform
-import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_WARM_CHUNK = 1 << 20
-_WARM_BYTES_PER_S = 1.5e9
-"""What memory that was touched before is faster than, even on a machine with slow memory."""
-_WARM_TRIES = 4
 _PF_KTHREAD = 0x00200000
 
 
@@ -147,42 +142,16 @@ def _steal_s() -> float:
     return int(fields[8]) * _TICK_S
 
 
-def warm_memory(size_bytes: int) -> float:
-    """Touch free memory right before a run that will need this much; how fast it now is, bytes/s.
-
-    On a virtual machine the first touch of a page goes to the host, and can cost ten times the copy
-    that is measured. It does not help to do so once: a guest that reports its free pages to the host
-    loses them again within seconds. A file's pages are touched, since brokers' records become those;
-    again until it is fast, or was tried often enough.
-    """
-    size = min(size_bytes, available_bytes() // 2)
-    chunk = bytes(_WARM_CHUNK)
-    speed = 0.0
-    for _ in range(_WARM_TRIES):
-        with tempfile.TemporaryFile(buffering=0) as file:
-            began = time.monotonic()
-            for _ in range(size // _WARM_CHUNK):
-                file.write(chunk)
-            speed = size / (time.monotonic() - began)
-        if speed >= _WARM_BYTES_PER_S:
-            break
-    return speed
-
-
-def available_bytes() -> int:
-    """Memory that could be had without swapping (MemAvailable)."""
-    return _meminfo(("MemAvailable",))
-
-
 def settle(dirty_bytes: int = 64 << 20, patience_s: float = 60) -> None:
     """Have what was written before on the disk, so that it is not written during the next run."""
     os.sync()
     end = time.monotonic() + patience_s
-    while _meminfo(("Dirty", "Writeback")) > dirty_bytes and time.monotonic() < end:
+    while meminfo_bytes("Dirty", "Writeback") > dirty_bytes and time.monotonic() < end:
         time.sleep(0.05)
 
 
-def _meminfo(names: Iterable[str]) -> int:
+def meminfo_bytes(*names: str) -> int:
+    """The sum of some lines of /proc/meminfo."""
     wanted = tuple(f"{name}:" for name in names)
     lines = Path("/proc/meminfo").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(wanted))
@@ -198,7 +167,7 @@ def describe() -> dict[str, str]:
     return {
         "processor": models[0] if models else platform.machine(),
         "cores": str(len(os.sched_getaffinity(0))),
-        "memory": f"{_meminfo(('MemTotal',)) / 2**30:.1f} GiB",
+        "memory": f"{meminfo_bytes('MemTotal') / 2**30:.1f} GiB",
         "kernel": platform.release(),
         "python": platform.python_version(),
     }

@@ -49,9 +49,10 @@ class Wire:
             raise WorkloadFailed(f"the broker does not serve {api.title}")
         return min(highest, api.max_version)
 
-    def ask(self, api: Api, values: Mapping[str, Any]) -> Any:
-        """One request and its answer, in the newest version that both sides have."""
-        return self._exchange(api, self.version(api), values)
+    def ask(self, api: Api, values: Mapping[str, Any], *, at_most: int | None = None) -> Any:
+        """One request and its answer, in the newest version that both sides have (or `at_most`)."""
+        version = self.version(api)
+        return self._exchange(api, version if at_most is None else min(version, at_most), values)
 
     def send(self, api: Api, values: Mapping[str, Any]) -> None:
         """Write a request, whose answer `receive` is for."""

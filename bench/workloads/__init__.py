@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odradek.bench.model import Workload
-from odradek.bench.workloads import beside, groups, latency, throughput, topics
+from odradek.bench.workloads import (
+    beside,
+    groups,
+    latency,
+    recovery,
+    requests,
+    startup,
+    throughput,
+    topics,
+)
 
 WORKLOADS: Sequence[Workload] = (
+    *startup.WORKLOADS,
     *throughput.WORKLOADS,
+    *requests.WORKLOADS,
     *latency.WORKLOADS,
     *beside.WORKLOADS,
     *topics.WORKLOADS,
     *groups.WORKLOADS,
+    *recovery.WORKLOADS,
 )

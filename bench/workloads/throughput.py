@@ -13,9 +13,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from odradek.bench import machine
 from odradek.bench.load import Load, run_load
 from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
+from odradek.bench.warm_memory import warm_memory
 
 SECONDS_MAX = 20.0
 WARM_UP_S = 0.5
@@ -81,21 +81,21 @@ class _Shape:
 
     def produce(self, target: Target, topic: str, warm_up_s: float) -> Load:
         """Write the records, into memory that was touched before."""
-        machine.warm_memory(COLD_MEMORY_BYTES)
-        return run_load(
-            [
-                "produce", "--bootstrap", target.bootstrap, "--topic", topic,
-                "--count", str(SIZES[self.size][1]),
-                "--size", str(self.size),
-                "--partitions", str(self.partitions),
-                "--seconds", str(SECONDS_MAX),
-                "--warm-up", str(warm_up_s),
-                "-X", f"compression.codec={self.compression}",
-                "-X", f"acks={self.acks}",
-                "-X", f"enable.idempotence={str(self.idempotent).lower()}",
-            ],
-            target.process,
-        )  # fmt: skip
+        with warm_memory(COLD_MEMORY_BYTES):
+            return run_load(
+                [
+                    "produce", "--bootstrap", target.bootstrap, "--topic", topic,
+                    "--count", str(SIZES[self.size][1]),
+                    "--size", str(self.size),
+                    "--partitions", str(self.partitions),
+                    "--seconds", str(SECONDS_MAX),
+                    "--warm-up", str(warm_up_s),
+                    "-X", f"compression.codec={self.compression}",
+                    "-X", f"acks={self.acks}",
+                    "-X", f"enable.idempotence={str(self.idempotent).lower()}",
+                ],
+                target.process,
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,93 @@
+"""Recovery: how long after kill -9 a broker answers again, by how much its log held.
+
+Answering is two things: a Metadata request, and a Produce to the partition that was being written
+(a broker may be up before its logs are). Both are counted from the new process's execution.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from odradek.bench.load import run_load
+from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
+from odradek.bench.wire import Wire, must_be_none
+from odradek.bench.workloads.requests import PRODUCE_VERSION, one_record
+from odradek.protocol.apis import PRODUCE as PRODUCE_API
+
+RECORD_BYTES = 1024
+PATIENCE_S = 120.0
+ASK_EVERY_S = 0.002
+
+METADATA = Metric("metadata_ms", "ms", "lower")
+PRODUCE = Metric("produce_ms", "ms", "lower")
+CPU = Metric("cpu_ms", "ms", "lower")
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Write `size_mb` to one partition, kill the broker, start it again."""
+
+    size_mb: int
+    default: bool = True
+    metrics: Sequence[Metric] = (METADATA, PRODUCE, CPU)
+    needs: frozenset[Feature] = frozenset({Feature.PROCESS, Feature.RESTART})
+    stage: Stage = Stage.FRESH
+
+    @property
+    def name(self) -> str:
+        return f"recovery-{self.size_mb}mb"
+
+    @property
+    def title(self) -> str:
+        return f"kill -9 and start again, {self.size_mb} MB in one partition"
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"size_mb": self.size_mb, "record_bytes": RECORD_BYTES}
+
+    def run(self, target: Target) -> Outcome:
+        process = target.process
+        if process is None:
+            raise WorkloadFailed("the broker's process is not known")
+        topic = f"{self.name}-{next(_numbers)}"
+        target.topics.create(topic, 1)
+        run_load(
+            [
+                "produce", "--bootstrap", target.bootstrap, "--topic", topic,
+                "--count", str(self.size_mb * 1_000_000 // RECORD_BYTES),
+                "--size", str(RECORD_BYTES),
+                "--seconds", "60",
+            ]
+        )  # fmt: skip
+        process.kill()
+        process.restart()
+        _wait_for_produce(target, topic)
+        produced_at = time.monotonic()
+        return Outcome(
+            {
+                METADATA.name: (process.answered_at - process.exec_started_at) * 1e3,
+                PRODUCE.name: (produced_at - process.exec_started_at) * 1e3,
+                CPU.name: process.cpu_seconds() * 1e3,
+            }
+        )
+
+
+def _wait_for_produce(target: Target, topic: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        try:
+            with Wire(target.address) as wire:
+                answer = wire.ask(PRODUCE_API, one_record(topic), at_most=PRODUCE_VERSION)
+                must_be_none(answer.responses[0].partition_responses[0].error_code, topic)
+                return
+        except (OSError, WorkloadFailed):  # not up, or the log is not
+            time.sleep(ASK_EVERY_S)
+    raise WorkloadFailed(f"no record is taken {PATIENCE_S:g} s after the restart")
+
+
+WORKLOADS = (Recovery(100), Recovery(1000), Recovery(5000, default=False))

@@ -1,0 +1,170 @@
+"""Small requests: one record of 100 bytes each, prebuilt, one after the other on each connection.
+
+Who answers the next request is the broker alone: the client sends the same bytes again as soon as an
+answer is there, and looks at nothing but its length. What is counted is answers per second, what
+each costs the broker in CPU, and how long one waits for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from odradek.bench.load import run_load
+from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target
+from odradek.bench.peers.process import METADATA_REQUEST
+from odradek.bench.wire import CLIENT_ID
+from odradek.protocol import messages
+from odradek.protocol.apis import PRODUCE
+from odradek.protocol.framing import request_header
+from odradek.protocol.records.records import Record, build_batch
+
+VALUE_BYTES = 100
+PRODUCE_VERSION = 9  # the newest that all peers serve
+SECONDS = 4.0
+WARM_UP_S = 1.0
+SETTLE_S = 1.0
+
+RATE = Metric("requests_per_s", "1/s", "higher", limit="ping-pong")
+CPU = Metric("broker_cpu_us", "µs/request", "lower")
+P50 = Metric("p50_us", "µs", "lower")
+P99 = Metric("p99_us", "µs", "lower")
+IDLE_CPU = Metric("idle_cpu", "% of a core", "lower")
+IDLE_MEMORY = Metric("idle_connection_kb", "kB/connection", "lower")
+
+_numbers = itertools.count(1)
+
+
+def one_record(topic: str) -> Mapping[str, Any]:
+    """What a Produce request says: one record for partition 0, acks=1."""
+    record = Record(-1, int(time.time() * 1000), None, b"x" * VALUE_BYTES)
+    batch = {"index": 0, "records": bytes(build_batch([record]))}
+    return {
+        "transactional_id": None,
+        "acks": 1,
+        "timeout": 30_000,
+        "topic_data": [{"name": topic, "partition_data": [batch]}],
+    }
+
+
+def produce_request(topic: str) -> bytes:
+    """The request as it goes over the wire."""
+    request = request_header(PRODUCE, PRODUCE_VERSION, 1, CLIENT_ID)
+    request += messages.write_request(PRODUCE.key, PRODUCE_VERSION, one_record(topic))
+    return len(request).to_bytes(4, "big") + request
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Small Produce requests on some connections; `idle` further ones are open and say nothing."""
+
+    connections: int = 1
+    depth: int = 1
+    idle: int = 0
+    needs: frozenset[Feature] = frozenset()
+    stage: Stage = Stage.SHARED
+    default: bool = True
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        beside = (IDLE_CPU, IDLE_MEMORY) if self.idle else ()
+        return (RATE, CPU, P50, P99, *beside)
+
+    @property
+    def name(self) -> str:
+        parts = [f"requests-c{self.connections}"]
+        parts += [f"in-flight{self.depth}"] if self.depth > 1 else []
+        parts += [f"idle{self.idle}"] if self.idle else []
+        return "-".join(parts)
+
+    @property
+    def title(self) -> str:
+        many = f"{self.connections} connection{'s' * (self.connections > 1)}"
+        how = f"{self.depth} in flight" if self.depth > 1 else "one at a time"
+        beside = f", beside {self.idle} idle ones" if self.idle else ""
+        return f"produce of {VALUE_BYTES} bytes, {how}, {many}{beside}"
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            "connections": self.connections,
+            "in_flight": self.depth,
+            "idle_connections": self.idle,
+            "value_bytes": VALUE_BYTES,
+            "seconds": SECONDS,
+        }
+
+    def run(self, target: Target) -> Outcome:
+        with target.topic(f"{self.name}-{next(_numbers)}") as topic:
+            if not self.idle:
+                return self._run(target, topic)
+            with _idle_connections(target, self.idle) as measured:
+                outcome = self._run(target, topic)
+            return Outcome(
+                {**outcome.values, **measured}, outcome.client_bound, notes=outcome.notes
+            )
+
+    def _run(self, target: Target, topic: str) -> Outcome:
+        with tempfile.TemporaryDirectory() as directory:
+            request = Path(directory) / "request"
+            request.write_bytes(produce_request(topic))
+            load = run_load(
+                [
+                    "requests", "--bootstrap", target.bootstrap, "--request", str(request),
+                    "--connections", str(self.connections),
+                    "--depth", str(self.depth),
+                    "--seconds", str(SECONDS),
+                    "--warm-up", str(WARM_UP_S),
+                ],
+                target.process,
+            )  # fmt: skip
+        requests = load.said["requests"]
+        values = {
+            RATE.name: requests / load.seconds,
+            P50.name: load.said["p50_us"],
+            P99.name: load.said["p99_us"],
+        }
+        if load.broker_cpu_s is not None:
+            values[CPU.name] = load.broker_cpu_s / requests * 1e6
+        return Outcome(values, load.client_bound, notes=load.notes)
+
+
+@contextmanager
+def _idle_connections(target: Target, count: int) -> Iterator[dict[str, float]]:
+    """`count` connections that asked one thing and then are silent; what they cost the broker."""
+    process = target.process
+    before = process.resident_bytes() if process else 0
+    connections = [socket.create_connection(target.address) for _ in range(count)]
+    try:
+        for connection in connections:
+            connection.sendall(METADATA_REQUEST)
+        for connection in connections:
+            connection.recv(1 << 16)
+        measured = {}
+        if process:
+            measured[IDLE_MEMORY.name] = (process.resident_bytes() - before) / 1e3 / count
+            cpu, began = process.cpu_seconds(), time.monotonic()
+            time.sleep(SETTLE_S)
+            share = (process.cpu_seconds() - cpu) / (time.monotonic() - began)
+            measured[IDLE_CPU.name] = share * 100
+        yield measured
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+WORKLOADS = (
+    Requests(1),
+    Requests(10),
+    Requests(100),
+    Requests(1, depth=32),
+    Requests(1, idle=500),
+    Requests(10, depth=32, default=False),
+)

@@ -1,0 +1,84 @@
+"""Starting up, and what memory a broker takes: with nothing to do, and after everything else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from odradek.bench.model import (
+    Feature,
+    Metric,
+    Outcome,
+    Parameter,
+    ServerProcess,
+    Stage,
+    Target,
+    WorkloadFailed,
+)
+
+SETTLE_S = 3.0
+
+READY = Metric("ready_ms", "ms", "lower")
+RESIDENT = Metric("resident_mb", "MB", "lower")
+CPU = Metric("start_cpu_ms", "ms", "lower")
+IDLE_CPU = Metric("idle_cpu", "% of a core", "lower")
+
+
+def _process(target: Target) -> ServerProcess:
+    if target.process is None:
+        raise WorkloadFailed("the broker's process is not known")
+    return target.process
+
+
+@dataclass(frozen=True)
+class Startup:
+    """From the program's execution to the first answer to a Metadata request; then some rest."""
+
+    name: str = "startup"
+    title: str = "start to the first Metadata answer; memory and CPU when idle"
+    metrics: Sequence[Metric] = (READY, CPU, RESIDENT, IDLE_CPU)
+    needs: frozenset[Feature] = frozenset({Feature.PROCESS})
+    stage: Stage = Stage.FRESH
+    default: bool = True
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"settle_s": SETTLE_S}
+
+    def run(self, target: Target) -> Outcome:
+        process = _process(target)
+        started = process.cpu_seconds()
+        began = time.monotonic()
+        time.sleep(SETTLE_S)
+        rested = process.cpu_seconds() - started
+        return Outcome(
+            {
+                READY.name: (process.answered_at - process.exec_started_at) * 1e3,
+                CPU.name: started * 1e3,
+                RESIDENT.name: process.resident_bytes() / 1e6,
+                IDLE_CPU.name: rested / (time.monotonic() - began) * 100,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """What memory is held once everything else has been run."""
+
+    name: str = "resident-after"
+    title: str = "memory after the whole run"
+    metrics: Sequence[Metric] = (RESIDENT,)
+    needs: frozenset[Feature] = frozenset({Feature.PROCESS})
+    stage: Stage = Stage.LAST
+    default: bool = True
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {}
+
+    def run(self, target: Target) -> Outcome:
+        return Outcome({RESIDENT.name: _process(target).resident_bytes() / 1e6})
+
+
+WORKLOADS = (Startup(), Aftermath())
