@@ -78,6 +78,11 @@ class TransactionalIdDenied(Denied):
     what = "Transactional Id"
 
 
+def text_of(error: KafkaError) -> str | None:
+    """An error's text for answers in which Kafka says nothing more of what is denied than that it is."""
+    return None if isinstance(error, Denied) else error.message or None
+
+
 def _allows(
     ctx: RequestContext, operation: AclOperation | None, resource: AclResource, name: str
 ) -> bool:

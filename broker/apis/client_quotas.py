@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from odradek.broker.apis.authorized import check_cluster
+from odradek.broker.apis.authorized import check_cluster, text_of
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -27,7 +27,7 @@ async def describe_client_quotas(request: Any, ctx: RequestContext) -> Mapping[s
         check_cluster(ctx)
         found = find_quotas(ctx.broker.metadata.image, components, strict=request.strict)
     except KafkaError as error:
-        return {"error_code": error.code, "error_message": error.message, "entries": None}
+        return {"error_code": error.code, "error_message": text_of(error), "entries": None}
     return {
         "error_code": ErrorCode.none,
         "error_message": "",

@@ -13,6 +13,7 @@ from odradek.broker.apis.authorized import (
     check_group,
     group_operations,
     may_topic,
+    text_of,
 )
 from odradek.broker.context import RequestContext
 from odradek.broker.groups.actions import NO_ERROR, ConsumerHeartbeat, ConsumerHeartbeatAnswer
@@ -41,7 +42,7 @@ async def consumer_group_heartbeat(request: Any, ctx: RequestContext) -> Mapping
         _check(request, ctx)
         answer = await ctx.broker.groups.consumer_heartbeat(_heartbeat(request, ctx))
     except KafkaError as error:
-        answer = ConsumerHeartbeatAnswer(error.code, error.message or None)
+        answer = ConsumerHeartbeatAnswer(error.code, text_of(error))
     return {
         "error_code": answer.error,
         "error_message": answer.message,
@@ -158,7 +159,7 @@ def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) -> dic
     except KafkaError as error:
         return {
             "error_code": error.code,
-            "error_message": error.message or None,
+            "error_message": text_of(error),
             "group_id": group_id,
             "authorized_operations": NOT_ASKED,
         }

@@ -94,7 +94,15 @@ async def alter_partition_reassignments(request: Any, ctx: RequestContext) -> Ma
             "allow_replication_factor_change": changes_factor,
             "error_code": error.code,
             "error_message": error.message,
-            "responses": [],
+            "responses": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        _altered(each.partition_index, error) for each in topic.partitions
+                    ],
+                }
+                for topic in request.topics
+            ],
         }
     return {
         "allow_replication_factor_change": changes_factor,

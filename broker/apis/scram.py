@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from odradek.broker.apis.authorized import check_cluster
+from odradek.broker.apis.authorized import ClusterDenied, check_cluster, may_cluster
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -23,10 +23,10 @@ Values = dict[str, Any]
 
 async def describe_user_scram_credentials(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """Mechanisms and iterations of the users asked for, or of all; never a key."""
-    try:
-        check_cluster(ctx)
-    except KafkaError as error:
-        return {"error_code": error.code, "error_message": error.message, "results": []}
+    if not may_cluster(ctx):
+        denied = ClusterDenied.code
+        asked = [_not_described("", denied, None) for _ in request.users or ()]
+        return {"error_code": denied, "error_message": None, "results": asked}
     image = ctx.broker.metadata.image
     users = Counter(each.name for each in request.users or ())
     if not users:
@@ -54,7 +54,7 @@ def _described(user: str, times: int, image: MetadataImage) -> Values:
     return {"user": user, "error_code": ErrorCode.none, "credential_infos": found}
 
 
-def _not_described(user: str, code: ErrorCode, message: str) -> Values:
+def _not_described(user: str, code: ErrorCode, message: str | None) -> Values:
     return {"user": user, "error_code": code, "error_message": message, "credential_infos": []}
 
 

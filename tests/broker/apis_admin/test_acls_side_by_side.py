@@ -426,3 +426,94 @@ def test_configs_and_cluster(client: Both) -> None:
     client(apis.DESCRIBE_ACLS, 3, **filtered())
     client(apis.CREATE_ACLS, 3, creations=ALLOWED[:2])
     client(apis.DELETE_ACLS, 3, filters=[filtered()])
+
+
+def test_new_groups(client: Both) -> None:
+    for group, topics in (("hidden", ["readable"]), ("readers", ["readable", "hidden"])):
+        client(
+            apis.CONSUMER_GROUP_HEARTBEAT,
+            1,
+            group_id=group,
+            member_id="m",
+            member_epoch=0,
+            instance_id=None,
+            rack_id=None,
+            rebalance_timeout=1000,
+            subscribed_topic_names=topics,
+            subscribed_topic_regex=None,
+            server_assignor=None,
+            topic_partitions=[],
+        )
+    client(
+        apis.CONSUMER_GROUP_DESCRIBE,
+        1,
+        group_ids=["hidden", "seen"],
+        include_authorized_operations=True,
+    )
+
+
+def test_transactions(client: Both) -> None:
+    for txn in ("hidden", "mine"):
+        client(
+            apis.TXN_OFFSET_COMMIT,
+            3,
+            transactional_id=txn,
+            group_id="seen",
+            producer_id=1,
+            producer_epoch=0,
+            generation_id=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[
+                {
+                    "name": "readable",
+                    "partitions": [
+                        {
+                            "partition_index": 0,
+                            "committed_offset": 1,
+                            "committed_leader_epoch": -1,
+                            "committed_metadata": "",
+                        }
+                    ],
+                }
+            ],
+        )
+    for version in (4, 5):
+        client(
+            apis.INIT_PRODUCER_ID,
+            version,
+            transactional_id="hidden",
+            transaction_timeout=1000,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+    producers = [{"name": each, "partition_indexes": [0]} for each in ("readable", "hidden")]
+    client(apis.DESCRIBE_PRODUCERS, 0, topics=producers)
+    marker = {
+        "producer_id": 1,
+        "producer_epoch": 0,
+        "transaction_result": False,
+        "topics": [{"name": "hidden", "partition_indexes": [0]}],
+        "coordinator_epoch": 0,
+    }
+    client(apis.WRITE_TXN_MARKERS, 1, markers=[marker])
+
+
+def test_what_the_cluster_has_to_allow(client: Both) -> None:
+    client(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users=[{"name": "x"}])
+    credential = {"name": "x", "mechanism": 1}
+    client(apis.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=[credential], upsertions=[])
+    client(apis.DESCRIBE_CLIENT_QUOTAS, 1, components=[], strict=False)
+    moved = [{"topic": "readable", "partitions": [0]}]
+    for version in apis.ELECT_LEADERS.versions:
+        more = {"election_type": 0} if version else {}
+        client(apis.ELECT_LEADERS, version, topic_partitions=moved, timeout=1000, **more)
+    placed = [{"name": "readable", "partitions": [{"partition_index": 0, "replicas": [1]}]}]
+    client(apis.ALTER_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=placed)
+    client(apis.LIST_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=None)
+    feature = {"feature": "group.version", "max_version_level": 1, "upgrade_type": 1}
+    client(apis.UPDATE_FEATURES, 2, timeout=1000, feature_updates=[feature], validate_only=True)
+    quorum = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+    for version in apis.DESCRIBE_QUORUM.versions:
+        client(apis.DESCRIBE_QUORUM, version, topics=quorum)
+    client(apis.UNREGISTER_BROKER, 0, broker_id=9)
