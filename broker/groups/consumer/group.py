@@ -180,16 +180,11 @@ class ConsumerGroup:
         return wanted if is_due else ()
 
     def update_epoch(self, draft: Draft, *, bump: bool) -> None:
-        """Go on to the next epoch if something says so, or if the topics are not what they were.
-
-        No member is ever in epoch 0, which says that it joins: to stay in it would be to join
-        again and again, and a static member would stand in its own way.
-        """
+        """Go on to the next epoch if something says so, or if the topics are not what they were."""
         is_current = self._metadata_epoch is not None and self._metadata_epoch <= self.state.epoch
         if not bump and is_current:
             return
         state = draft.state
-        bump = bump or state.epoch == 0
         found = self.environment.topics.hash_of(state.subscribed_topics())
         if bump or found != state.metadata_hash:
             draft.write(records.epoch(self.group_id, state.epoch + 1, found))

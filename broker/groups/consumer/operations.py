@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from odradek.broker.groups.actions import (
     NO_ERROR,
+    NO_MEMBER_ID,
     Actions,
     Append,
     ConsumerHeartbeat,
@@ -169,7 +170,7 @@ class ConsumerOperations:
                 return Actions(replies=[Reply(waiter, answer)])
             return self._join(group, request, waiter, now)
         except KafkaError as error:
-            failed = JoinAnswer(error.code, request.member_id)
+            failed = JoinAnswer(error.code, NO_MEMBER_ID)
             return Actions(replies=[Reply(waiter, failed)])
 
     def _join(self, group: ConsumerGroup, request: Join, waiter: Waiter, now: Now) -> Actions:

@@ -33,6 +33,10 @@ from odradek.protocol.schemas.consumer_group_records import (
 )
 
 
+FIRST_EPOCH = 1
+"""Of a group without a record; no member is ever in epoch 0, which says that it joins."""
+
+
 class State(enum.Enum):
     """Kafka's names; they follow from the epochs, nobody sets them."""
 
@@ -47,7 +51,7 @@ class GroupState:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.epoch = 0
+        self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
         self.has_partition_metadata = False
         """Whether the log has a record of a kind that Kafka wrote before 4.1."""

@@ -132,7 +132,7 @@ class Histories(RuleBasedStateMachine):
     def epochs_grow(self) -> None:
         group = getattr(self, "stage", None) and self.stage.shard.groups.get(GROUP)
         if isinstance(group, ConsumerGroup):
-            assert group.state.epoch >= self.epoch or group.state.epoch == 0
+            assert group.state.epoch >= self.epoch or group.state.epoch == 1
             assert group.state.target_epoch <= group.state.epoch
             assert all(each.epoch <= group.state.epoch for each in group.state.members.values())
             self.epoch = group.state.epoch
