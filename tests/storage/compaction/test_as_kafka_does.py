@@ -1,0 +1,180 @@
+"""Apache Kafka beside us: its own cleaner compacts a copy of the same log to the same batches, pass
+after pass; its tools find nothing wrong with what we left, and its log opens it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from odradek.seams.entropy import SeededEntropy
+from odradek.seams.files import Path as SeamPath
+from odradek.seams.real_files import RealFiles
+from odradek.storage.directories.opening import open_directories
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager import LogManager
+from odradek.testing.virtual_clock import VirtualClock
+from odradek.testing.virtual_offload import VirtualOffload
+from odradek.testing.virtual_workers import VirtualWorkers
+from tests.interop.kafka_dist import KafkaUnavailable, kafka_dist
+from tests.interop.kafka_tools import run_tool
+from tests.storage.compaction.histories import COMPACTED, History, content
+from tests.storage.log_manager_world import ONE
+
+pytestmark = pytest.mark.interop
+
+CLEAN = Path(__file__).parent / "java" / "CleanLog.java"
+RECOVER = Path(__file__).parents[1] / "log" / "java" / "RecoverLog.java"
+ROUNDS = 3
+
+
+@pytest.fixture(autouse=True)
+def kafka_is_there() -> None:
+    try:
+        kafka_dist()
+    except KafkaUnavailable as unavailable:
+        pytest.fail(str(unavailable), pytrace=False)
+
+
+@asynccontextmanager
+async def opened(
+    directory: Path, clock: VirtualClock
+) -> AsyncIterator[tuple[LogManager, PartitionLog]]:
+    """The log directory's one log, and its manager; all closed cleanly at the end."""
+    files, entropy = RealFiles(), SeededEntropy(random.Random(1))
+    directories = open_directories(files, entropy, [SeamPath(str(directory))], node_id=1)
+    manager = LogManager(
+        files,
+        clock,
+        entropy,
+        VirtualOffload(),
+        directories,
+        config_for=lambda topic: COMPACTED,
+        workers=VirtualWorkers(files),
+    )
+    await manager.load()
+    yield manager, await manager.create("t", 0, ONE)
+    await manager.close()
+    directories.close()
+
+
+def java(source: Path, *args: object) -> str:
+    done = subprocess.run(
+        kafka_dist().command(str(source), *map(str, args)),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def kafka_compacts(directory: Path, first_dirty: int, now_ms: int) -> str:
+    return java(
+        CLEAN,
+        directory / "t-0",
+        COMPACTED.max_segment_bytes,
+        COMPACTED.index_interval_bytes,
+        COMPACTED.delete_retention_ms,
+        first_dirty,
+        now_ms,
+    )
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_kafkas_cleaner_leaves_the_same(
+    clock: VirtualClock, tmp_path: Path, seed: int
+) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    rng = random.Random(seed)
+    first_dirty = 0
+    sequences: dict[int, int] = {}
+    epochs: dict[int, int] = {}
+    for _ in range(ROUNDS):
+        state = rng.getstate()
+        now_ms = clock.wall_ms()
+        for place in (ours, theirs):
+            rng.setstate(state)
+            again = VirtualClock(epoch_ms=now_ms)
+            async with opened(place, again) as (_, log):
+                history = History(log, rng, again, sequences=dict(sequences), epochs=dict(epochs))
+                history.go_on(60)
+                history.seal()
+        sequences, epochs = history.sequences, history.epochs
+        clock.advance(1 + again.monotonic())
+        async with opened(ours, clock) as (manager, log):
+            assert manager.cleaners is not None
+            assert await manager.cleaners.clean_what_is_due() == 1
+            mine = content(log)
+            assert log.cleaned_to is not None
+            said = kafka_compacts(theirs, first_dirty, clock.wall_ms())
+            assert said.startswith(f"end {log.cleaned_to} segments {len(log.segments)}\n")
+            first_dirty = log.cleaned_to
+        async with opened(theirs, clock) as (_, log):
+            assert content(log) == mine
+        clock.advance(rng.choice((1, 90)))  # some horizons pass
+
+
+async def test_kafkas_tools_and_log_read_what_is_left(clock: VirtualClock, tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    async with opened(tmp_path, clock) as (manager, log):
+        history = History(log, random.Random(7), clock)
+        for _ in range(2):
+            history.go_on(80)
+            history.seal()
+            assert manager.cleaners is not None
+            assert await manager.cleaners.clean_what_is_due() == 1
+        batches = content(log)
+        end, producers = log.end_offset, len(log.producers.active)
+    out = dumped(directory, ".log", "--deep-iteration", "--print-data-log")
+    assert "isvalid: false" not in out
+    assert out.count("isvalid: true") == len(batches)
+    assert "deleteHorizonMs: OptionalLong[" in out
+    records = [record.offset for batch in batches for record in batch.records]
+    assert [
+        int(line.split()[2]) for line in out.splitlines() if line.startswith("| offset: ")
+    ] == records
+    for suffix in (".index", ".timeindex"):
+        sane = dumped(directory, suffix, "--index-sanity-check")
+        count = sane.count("passed sanity check") + sane.count("is empty")
+        assert count == len(list(directory.glob(f"*{suffix}")))
+        verified = dumped(directory, suffix, "--verify-index-only").lower()
+        for complaint in ("mismatches", "misaligned", "not found", "out of order", "could not"):
+            assert complaint not in verified
+    before = data_of(directory)
+    sizes = COMPACTED.max_segment_bytes, COMPACTED.index_interval_bytes
+    copy = tmp_path / "recovered" / "t-0"
+    shutil.copytree(directory, copy)
+    said = java(RECOVER, directory, *sizes, "clean")
+    assert f"end {end}\n" in said
+    assert f"producers {producers}\n" in said
+    assert data_of(directory) == before
+    # And as if it had not been closed: all that it must scan is whole.
+    for path in copy.glob("*.snapshot"):
+        path.unlink()
+    said = java(RECOVER, copy, *sizes)
+    assert f"end {end}\n" in said
+    assert f"producers {producers}\n" in said
+    assert data_of(copy) == before
+
+
+def data_of(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.glob("*.log"))}
+
+
+def dumped(directory: Path, suffix: str, *options: str) -> str:
+    files = ",".join(str(path) for path in sorted(directory.glob(f"*{suffix}")))
+    return run_tool("dump-log", "--files", files, *options).stdout
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    # Kafka's log looks at the machine's clock: producers expire.
+    return VirtualClock(epoch_ms=time.time_ns() // 1_000_000)
