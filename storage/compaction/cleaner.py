@@ -168,7 +168,7 @@ class _Pass:
         self, group: Sequence[Sizes], known: KnownKeys, transactions: TransactionsSeen
     ) -> Iterator[Step]:
         """1. The data, with what indexes it, in `.cleaned` files; 2. all of them synced; then it is
-        handed out. If that is not reached they are removed, as far as can be."""
+        handed out. What is not finished, or not taken, is removed as far as can be."""
         plan = self._plan
         target = Target(self._files, plan, group[0].base_offset)
         try:
@@ -180,11 +180,11 @@ class _Pass:
                 finally:
                     file.close()
             target.finish()
+            replaced = [each.base_offset for each in group]
+            yield Replacement(replaced, target.has_transaction_index)
         except BaseException:
             target.discard()
             raise
-        replaced = [each.base_offset for each in group]
-        yield Replacement(replaced, target.has_transaction_index)
 
     def _rewrite_page(
         self, page: Page, known: KnownKeys, transactions: TransactionsSeen, target: Target

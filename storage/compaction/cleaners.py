@@ -85,7 +85,7 @@ class Cleaners:
         settings: Callable[[], CleanerSettings],
     ) -> None:
         self._manager = manager
-        self._workers = workers
+        self.workers = workers
         self._entropy = entropy
         self._settings = settings
         self._throttle = Throttle(manager.clock, settings)
@@ -135,7 +135,7 @@ class Cleaners:
             return 0
         passes = 0
         try:
-            async with self._workers.open() as worker:
+            async with self.workers.open() as worker:
                 while found is not None:
                     passes += 1
                     await self._clean(worker, *found)

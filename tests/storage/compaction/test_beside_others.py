@@ -1,0 +1,342 @@
+"""What happens to a log while it is compacted: readers, truncation, deletion, retention, failures."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import logging
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pytest
+import trio
+
+from odradek.protocol.records.batch import batches
+from odradek.seams.files import Files
+from odradek.seams.workers import WorkerDied
+from odradek.storage.compaction.cleaners import Throttle
+from odradek.storage.compaction.plan import Progress, Replacement
+from odradek.storage.compaction.settings import CleanerSettings
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager import LogManager
+from odradek.testing.virtual_clock import VirtualClock
+from tests.storage.compaction.histories import COMPACTED, History, content
+from tests.storage.compaction.test_survivors import check_files
+from tests.storage.log_manager_world import ONE, A, World, append_keyed
+
+A_ = TypeVar("A_")
+T = TypeVar("T")
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def world(clock: VirtualClock) -> World:
+    return World(paths=(A,), clock=clock, configs={"t": COMPACTED})
+
+
+@dataclass
+class Interruption:
+    """Workers that do something at a chosen step of a pass, before the broker sees the step."""
+
+    workers: object
+    act: Callable[[], Awaitable[object]]
+    kind: type[object] = Progress
+    skip: int = 0
+    steps: list[object] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Interruption]:
+        async with self.workers.open():  # type: ignore[attr-defined]
+            yield self
+
+    async def run(
+        self, work: Callable[[Files, A_], Iterator[T]], argument: A_
+    ) -> AsyncGenerator[T, None]:
+        async with aclosing(self.workers.run(work, argument)) as steps:  # type: ignore[attr-defined]
+            async for step in steps:
+                self.steps.append(step)
+                if isinstance(step, self.kind):
+                    if not self.skip:
+                        await self.act()
+                    self.skip -= 1
+                yield step
+
+
+@asynccontextmanager
+async def begun(world: World) -> AsyncIterator[tuple[LogManager, PartitionLog]]:
+    """A log that is due, of several groups of segments."""
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        history = History(log, random.Random(4), world.clock, keys=6)
+        history.go_on(80)
+        history.seal()
+        yield manager, log
+
+
+async def interrupted(
+    manager: LogManager, act: Callable[[], Awaitable[object]], **where: object
+) -> Interruption:
+    cleaners = manager.cleaners
+    assert cleaners is not None
+    interruption = Interruption(cleaners.workers, act, **where)  # type: ignore[arg-type]
+    cleaners.workers = interruption
+    try:
+        await cleaners.clean_what_is_due(passes_max=1)
+    finally:
+        cleaners.workers = interruption.workers  # type: ignore[assignment]
+    return interruption
+
+
+POINTS: list[dict[str, object]] = [
+    {"kind": Progress},
+    {"kind": Progress, "skip": 4},
+    {"kind": Replacement},
+    {"kind": Replacement, "skip": 1},
+]
+
+
+@pytest.mark.parametrize("where", POINTS)
+async def test_a_truncation_ends_the_pass(world: World, where: dict[str, object]) -> None:
+    async with begun(world) as (manager, log):
+        cut = log.segments[-2].base_offset + 1
+
+        async def truncate() -> None:
+            log.truncate_to(cut)
+
+        await interrupted(manager, truncate, **where)
+        assert manager.cleaners is not None
+        assert manager.cleaners.statistics.given_up == 1
+        assert log.end_offset <= cut
+        assert log.cleaned_to is None
+        check_files(world, log)
+        # What is appended then is compacted in its turn.
+        history = History(log, random.Random(5), world.clock, keys=6)
+        append_keyed(log, {b"new": b"value"}, now_ms=world.clock.wall_ms())
+        history.seal()
+        await manager.cleaners.clean_what_is_due()
+        assert content(log)[-1].records[0].key == b"new"
+        check_files(world, log)
+
+
+@pytest.mark.parametrize("where", POINTS)
+async def test_a_deleted_topic_ends_the_pass(world: World, where: dict[str, object]) -> None:
+    async with begun(world) as (manager, _):
+
+        async def delete() -> None:
+            await manager.delete(TopicPartition("t", 0))
+
+        await interrupted(manager, delete, **where)
+        assert manager.cleaners is not None
+        assert manager.cleaners.statistics.given_up == 1
+        assert not world.failures
+        # Its name can be used again at once, and its successor is compacted.
+        again = await manager.create("t", 0, ONE)
+        history = History(again, random.Random(6), world.clock)
+        history.go_on(20)
+        history.seal()
+        assert await manager.cleaners.clean_what_is_due() == 1
+
+
+@pytest.mark.parametrize("where", POINTS[:2])
+async def test_segments_that_retention_takes_end_the_pass(
+    world: World, where: dict[str, object]
+) -> None:
+    world.configs["t"] = dataclasses.replace(
+        COMPACTED, cleanup_policy=("compact", "delete"), retention_bytes=20_000
+    )
+    async with begun(world) as (manager, log):
+
+        async def retain() -> None:
+            log.update_config(dataclasses.replace(log.config, retention_bytes=5000))
+            assert log.delete_expired(world.clock.wall_ms()) > 0
+
+        await interrupted(manager, retain, **where)
+        assert manager.cleaners is not None
+        assert manager.cleaners.statistics.given_up == 1
+        log.remove_deleted(world.clock.wall_ms())
+        check_files(world, log)
+        await manager.cleaners.clean_what_is_due()
+        assert log.cleaned_to == log.segments[-1].base_offset
+
+
+async def test_deleted_records_do_not_end_the_pass(world: World) -> None:
+    async with begun(world) as (manager, log):
+
+        async def delete_records() -> None:
+            log.advance_log_start(log.segments[3].base_offset + 1, "asked for")
+
+        await interrupted(manager, delete_records)
+        assert log.cleaned_to == log.segments[-1].base_offset
+
+
+async def test_appends_and_rolls_do_not_end_the_pass(world: World) -> None:
+    async with begun(world) as (manager, log):
+        end = log.segments[-1].base_offset
+
+        async def append() -> None:
+            append_keyed(log, {b"k": b"v"}, now_ms=world.clock.wall_ms())
+            log.roll()
+
+        await interrupted(manager, append)
+        assert log.cleaned_to == end
+        assert content(log)[-1].records[0].value == b"v"
+        check_files(world, log)
+
+
+async def test_another_policy_ends_the_pass(world: World) -> None:
+    async with begun(world) as (manager, log):
+
+        async def change() -> None:
+            log.update_config(dataclasses.replace(COMPACTED, cleanup_policy=("delete",)))
+
+        await interrupted(manager, change)
+        assert log.cleaned_to is None
+
+
+async def test_slices_that_are_being_sent_stay_what_they_were(world: World) -> None:
+    async with begun(world) as (manager, log):
+        read = log.read(0, 1 << 20, limit=log.end_offset)
+        assert read.slice is not None
+        before = read.slice.read()
+        assert manager.cleaners is not None
+        await manager.cleaners.clean_what_is_due()
+        log.remove_deleted(world.clock.wall_ms() + 1)
+        assert read.slice.read() == before
+        assert len(list(batches(memoryview(before), check=True, allow_partial=True))) > 2
+        read.slice.file.unpin()
+
+
+async def test_a_damaged_log_is_left_alone_and_told_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with begun(world) as (manager, log):
+        victim = log.segments[2].path(".log")
+        file = world.files.open(victim, write=True)
+        file.write_at(100, bytes([file.read_at(100, 1)[0] ^ 1]))
+        names = world.names(log.directory)
+        assert manager.cleaners is not None
+        with caplog.at_level(logging.ERROR):
+            assert await manager.cleaners.clean_what_is_due() == 1
+            assert await manager.cleaners.clean_what_is_due() == 0
+        assert caplog.text.count("t-0 can't be compacted") == 1
+        assert world.names(log.directory) == names
+        assert manager.cleaners.statistics.uncleanable == 1
+        assert log.failure is None
+
+
+async def test_a_full_disk_leaves_the_log_and_the_directory_as_they_are(world: World) -> None:
+    async with begun(world) as (manager, log):
+        before, names = content(log), world.names(log.directory)
+        world.disk.fail("*.cleaned", errno.ENOSPC, ["write"])
+        assert manager.cleaners is not None
+        await manager.cleaners.clean_what_is_due(passes_max=1)
+        assert content(log) == before
+        assert world.names(log.directory) == names
+        assert not world.failures
+
+
+async def test_a_worker_that_dies_is_replaced_in_time(world: World, clock: VirtualClock) -> None:
+    world.cleaner = CleanerSettings(backoff_ms=1000)
+    async with begun(world) as (manager, log), trio.open_nursery() as nursery:
+        assert manager.cleaners is not None
+        world.workers.deaths = 1
+        nursery.start_soon(manager.cleaners.run)
+        await clock.run_for(0.5)
+        assert log.cleaned_to is None
+        assert world.workers.opened == 1
+        await clock.run_for(3)
+        assert log.cleaned_to == log.segments[-1].base_offset
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_settings_are_obeyed_while_it_runs(world: World, clock: VirtualClock) -> None:
+    world.cleaner = CleanerSettings(backoff_ms=1000, enable=False)
+    async with begun(world) as (manager, log), trio.open_nursery() as nursery:
+        assert manager.cleaners is not None
+        nursery.start_soon(manager.cleaners.run)
+        await clock.run_for(10)
+        assert world.workers.opened == 0
+        world.cleaner = CleanerSettings(backoff_ms=1000, threads=2, io_max_bytes_per_second=5000)
+        await clock.run_for(3)
+        assert log.cleaned_to is None  # some 30 kB, read twice, take longer
+        await clock.run_for(20)
+        assert log.cleaned_to == log.segments[-1].base_offset
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_worker_that_cannot_be_started_is_no_reason_to_stop(
+    world: World, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Nowhere:
+        def open(self) -> object:
+            raise WorkerDied("no worker process can be started: out of memory")
+
+    async with begun(world) as (manager, _), trio.open_nursery() as nursery:
+        assert manager.cleaners is not None
+        manager.cleaners.workers = Nowhere()  # type: ignore[assignment]
+        nursery.start_soon(manager.cleaners.run)
+        await clock.run_for(40)
+        assert caplog.text.count("out of memory") >= 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_throttle_makes_time_of_bytes(clock: VirtualClock) -> None:
+    throttle = Throttle(clock, lambda: CleanerSettings(io_max_bytes_per_second=1000))
+    done: list[float] = []
+
+    async def pay() -> None:
+        for size in (500, 1000, 0):
+            await throttle.pay(size)
+            done.append(clock.monotonic())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pay)
+        await clock.run_for(2)
+    assert done == pytest.approx([0.5, 1.5, 1.5])
+
+
+async def test_the_dirtiest_log_comes_first_and_each_once(world: World) -> None:
+    world.configs |= {"u": COMPACTED, "v": COMPACTED}
+    async with world.running() as manager:
+        order: list[str] = []
+        for topic, clean in (("t", 3), ("u", 1), ("v", 2)):
+            log = await manager.create(topic, 0, ONE)
+            history = History(log, random.Random(1), world.clock, keys=40)
+            for number in range(clean + 1):
+                history.go_on(20)
+                history.seal()
+                if number < clean:
+                    log.cleaned_to = log.segments[-1].base_offset
+        assert manager.cleaners is not None
+
+        async def note() -> None:
+            order.append("")
+
+        interruption = await interrupted(manager, note)
+        assert interruption.steps
+        logs = {log.topic: log for log in manager.logs()}
+        assert logs["u"].cleaned_to == logs["u"].segments[-1].base_offset
+        assert logs["t"].cleaned_to != logs["t"].segments[-1].base_offset
+        assert await manager.cleaners.clean_what_is_due() == 2
+
+
+async def test_how_far_a_log_is_clean_survives_a_restart(world: World) -> None:
+    async with begun(world) as (manager, log):
+        assert manager.cleaners is not None
+        await manager.cleaners.clean_what_is_due()
+        cleaned_to = log.cleaned_to
+        assert world.read(A / "cleaner-offset-checkpoint") == f"0\n1\nt 0 {cleaned_to}\n"
+    async with world.running() as manager:
+        again = manager.get("t", 0)
+        assert again is not None
+        assert again.cleaned_to == cleaned_to
+        assert manager.cleaners is not None
+        assert await manager.cleaners.clean_what_is_due() == 0
