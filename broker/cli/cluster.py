@@ -33,6 +33,8 @@ HINTS = {
     ErrorCode.offset_out_of_range: "`odradek topics offsets TOPIC` shows what is there",
     ErrorCode.message_too_large: "the topic's max.message.bytes says how large a record may be",
     ErrorCode.invalid_replication_factor: "there can't be more replicas than brokers",
+    ErrorCode.security_disabled: "start the broker with --set authorizer.class.name="
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     ErrorCode.cluster_authorization_failed: "this user may not do that",
     ErrorCode.topic_authorization_failed: "this user may not do that",
     ErrorCode.group_authorization_failed: "this user may not do that",

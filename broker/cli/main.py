@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "topics": ("odradek.broker.cli.topics", "list, describe, create, alter and delete topics"),
     "groups": ("odradek.broker.cli.groups", "list, describe, reset and delete consumer groups"),
     "configs": ("odradek.broker.cli.configs", "describe and alter configs"),
+    "acls": ("odradek.broker.cli.acls", "list, add and remove access control lists"),
     "log-dirs": ("odradek.broker.cli.log_dirs", "what lies in the log directories"),
     "produce": ("odradek.broker.cli.produce", "write records from stdin to a topic"),
     "consume": ("odradek.broker.cli.consume", "print a topic's records"),

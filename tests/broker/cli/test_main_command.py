@@ -39,7 +39,7 @@ def test_every_command_explains_itself_with_examples(offline: CommandLine, comma
     assert f"odradek {command}" in ran.stdout.decode()
 
 
-@pytest.mark.parametrize("command", ["topics", "groups", "configs", "log-dirs"])
+@pytest.mark.parametrize("command", ["topics", "groups", "configs", "acls", "log-dirs"])
 def test_a_command_without_its_verb_is_wrong_usage(offline: CommandLine, command: str) -> None:
     assert f"odradek {command} --help" in offline(command, code=2).stderr
 
