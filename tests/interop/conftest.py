@@ -44,7 +44,14 @@ def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerProcess]:
     """One broker for all tests: two log directories, its own process, a real socket."""
-    config = {"log.retention.check.interval.ms": "1000", "log.initial.task.delay.ms": "0"}
+    config = {
+        "log.retention.check.interval.ms": "1000",
+        "log.initial.task.delay.ms": "0",
+        # Members of consumer groups are told how often to send heartbeats.
+        "group.consumer.min.heartbeat.interval.ms": "200",
+        "group.consumer.heartbeat.interval.ms": "200",
+        "group.consumer.assignment.interval.ms": "0",
+    }
     directory = tmp_path_factory.mktemp(f"broker-{request.param}")
     with STARTERS[request.param](directory, config=config, log_dir_count=2) as running:
         yield running

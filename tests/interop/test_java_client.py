@@ -6,6 +6,7 @@ The client side is `java/JavaClient.java`, which prints what it saw; here is wha
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -72,6 +73,37 @@ def test_group_rebalances(bootstrap: str, name: str, assignor: str, keeps_its_ow
     # eager takes everything away first; cooperative only what goes to the other
     revoked = set(seen["revoked_from_first"])
     assert revoked == (set(together[1]) if keeps_its_own else {0, 1, 2, 3})
+
+
+def test_members_of_the_new_protocol_come_and_go(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name, partitions=6)
+    steps = [[set(owned) for owned in step] for step in java("new-group", bootstrap, name, name)]
+    assert [sorted(map(len, step)) for step in steps] == [[6], [3, 3], [2, 2, 2], [3, 3], [6]]
+    for before, after in pairwise(steps[:3]):  # nobody gets what it had not
+        assert all(kept <= had for had, kept in zip(before, after, strict=False))
+    two, three = steps[2][0], steps[3][0]
+    assert two <= three
+
+
+def test_a_static_member_of_the_new_protocol_keeps_its_partitions(
+    bootstrap: str, name: str
+) -> None:
+    create_topic(bootstrap, name, partitions=4)
+    seen = java("new-group-static", bootstrap, name, name)
+    assert sorted(map(len, seen["before"])) == [2, 2]
+    assert seen["after"] == seen["before"]
+
+
+def test_subscription_by_an_expression(bootstrap: str, name: str) -> None:
+    seen = java("new-group-pattern", bootstrap, name, name)
+    assert sorted(seen) == ["InvalidRegularExpression", f"{name}-a", f"{name}-b"]
+
+
+def test_a_group_changes_its_protocol_and_back(bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name, partitions=4)
+    assert java("migration", bootstrap, name, name) == [
+        "1 Classic", "2 Consumer", "1 Classic", "2 Consumer", "1 Consumer",
+    ]  # fmt: skip
 
 
 def test_every_kind_of_offset(bootstrap: str, name: str) -> None:

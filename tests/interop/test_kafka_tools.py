@@ -209,6 +209,44 @@ def test_consumer_groups_describe_members(tool: Tool, bootstrap: str, name: str)
         member.communicate(timeout=PATIENCE_S)
 
 
+def test_consumer_groups_describe_the_new_protocol(tool: Tool, bootstrap: str, name: str) -> None:
+    create_topic(bootstrap, name, partitions=2)
+    produce(bootstrap, name, [b"x"] * 4)
+    member = spawn_tool(
+        "verifiable-consumer", "--bootstrap-server", bootstrap, "--topic", name,
+        "--group-id", name, "--group-protocol", "consumer", "--group-instance-id", "stays",
+        "--reset-policy", "earliest",
+    )  # fmt: skip
+    try:
+        assert member.stdout is not None
+        events = (json.loads(line) for line in member.stdout if line.startswith("{"))
+        for event in events:
+            if event["name"] == "offsets_committed":
+                break
+        group = ("--describe", "--group", name)
+        (row,) = columns(tool("consumer-groups", *group, "--members", "--verbose"))
+        assert row["GROUP-INSTANCE-ID"] == "stays"
+        assert row["CURRENT-ASSIGNMENT"] == row["TARGET-ASSIGNMENT"] == f"{name}:0,1"
+        assert (row["CURRENT-EPOCH"], row["TARGET-EPOCH"]) == ("2", "2")
+        state = tool("consumer-groups", *group, "--state").stdout
+        assert re.search(rf"{name}\s+127\.0\.0\.1:\d+\s+\(1\)\s+uniform\s+Stable\s+1", state)
+        rows = columns(tool("consumer-groups", *group))
+        assert {row["CURRENT-OFFSET"] for row in rows} == {"2"}
+        for words, shown in ((("--type", "consumer"), True), (("--type", "classic"), False)):
+            listed = columns(tool("consumer-groups", "--list", *words))
+            assert (name in {row["GROUP"] for row in listed}) is shown
+        refused = tool("consumer-groups", "--delete", "--group", name, check=False)
+        assert "The group is not empty" in refused.stdout + refused.stderr
+        settings = ("--entity-type", "groups", "--entity-name", name)
+        tool("configs", "--alter", *settings, "--add-config", "consumer.session.timeout.ms=50000")
+        described = tool("configs", "--describe", *settings).stdout
+        assert "consumer.session.timeout.ms=50000" in described
+        tool("configs", "--alter", *settings, "--delete-config", "consumer.session.timeout.ms")
+    finally:
+        member.send_signal(signal.SIGTERM)
+        member.communicate(timeout=PATIENCE_S)
+
+
 @pytest.mark.parametrize(
     ("scenario", "expected"),
     [

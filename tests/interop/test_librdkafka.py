@@ -160,7 +160,7 @@ class Group:
                 "group.id": self._name,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "heartbeat.interval.ms": 200,
+                **({} if "group_protocol" in config else {"heartbeat.interval.ms": 200}),
                 **{key.replace("_", "."): value for key, value in config.items()},
             }
         )
@@ -211,6 +211,36 @@ def test_members_come_and_go(bootstrap: str, name: str, group: Group, strategy: 
     assert sorted(map(len, owned)) == [2, 2]
     group.leave(second)
     assert settle(4, first) == [{0, 1, 2, 3}]
+
+
+NEW = {"group_protocol": "consumer"}
+
+
+def test_members_of_the_new_protocol_come_and_go(bootstrap: str, name: str, group: Group) -> None:
+    create_topic(bootstrap, name, partitions=6)
+    members = []
+    for count in (1, 2, 3):
+        members.append(group.join(**NEW))
+        owned = settle(6, *members)
+        assert sorted(map(len, owned)) == [6 // count] * count
+    group.leave(members.pop())
+    assert sorted(map(len, settle(6, *members))) == [3, 3]
+    members[0].commit(
+        offsets=[TopicPartition(name, min(settle(6, *members)[0]), 7)], asynchronous=False
+    )
+
+
+def test_a_member_of_the_new_protocol_takes_a_classic_group_along(
+    bootstrap: str, name: str, group: Group
+) -> None:
+    create_topic(bootstrap, name, partitions=4)
+    old = group.join(partition_assignment_strategy="cooperative-sticky")
+    assert settle(4, old) == [{0, 1, 2, 3}]
+    new = group.join(**NEW)
+    assert sorted(map(len, settle(4, old, new))) == [2, 2]
+    group.leave(old)
+    assert settle(4, new) == [{0, 1, 2, 3}]
+    group.leave(new)
 
 
 def test_a_static_member_returns_without_a_rebalance(

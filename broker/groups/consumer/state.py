@@ -32,7 +32,6 @@ from odradek.protocol.schemas.consumer_group_records import (
     ConsumerGroupTargetAssignmentMetadataKey,
 )
 
-
 FIRST_EPOCH = 1
 """Of a group without a record; no member is ever in epoch 0, which says that it joins."""
 

@@ -27,6 +27,7 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
+import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -56,6 +57,18 @@ public final class JavaClient {
                 break;
             case "rebalance":
                 seen = rebalance(bootstrap, topic, rest.get(0), rest.get(1));
+                break;
+            case "new-group":
+                seen = newGroup(bootstrap, topic, rest.get(0));
+                break;
+            case "new-group-static":
+                seen = newGroupStatic(bootstrap, topic, rest.get(0));
+                break;
+            case "new-group-pattern":
+                seen = newGroupPattern(bootstrap, topic, rest.get(0));
+                break;
+            case "migration":
+                seen = migration(bootstrap, topic, rest.get(0));
                 break;
             case "offsets":
                 seen = offsets(bootstrap, topic);
@@ -170,6 +183,136 @@ public final class JavaClient {
             first.close();
             second.close();
         }
+    }
+
+    private static Map<String, Object> newProtocol(String group) {
+        return Map.of("group.id", group, "group.protocol", "consumer",
+            "auto.offset.reset", "earliest", "enable.auto.commit", "false");
+    }
+
+    /** Three members of the new protocol come, and two go: who had what each time. */
+    private static Object newGroup(String bootstrap, String topic, String group) {
+        List<List<Set<Integer>>> steps = new ArrayList<>();
+        List<KafkaConsumer<byte[], byte[]>> members = new ArrayList<>();
+        try {
+            int partitions = 0;
+            for (int i = 0; i < 3; i++) {
+                members.add(consumer(bootstrap, newProtocol(group)));
+                partitions = members.get(0).partitionsFor(topic).size();
+                members.get(i).subscribe(List.of(topic));
+                steps.add(settled(partitions, members));
+            }
+            members.get(0).commitSync(Map.of(
+                new TopicPartition(topic, steps.get(2).get(0).iterator().next()),
+                new OffsetAndMetadata(1, "one")));
+            while (members.size() > 1) {
+                members.remove(1).close();
+                steps.add(settled(partitions, members));
+            }
+            return steps;
+        } finally {
+            members.forEach(KafkaConsumer::close);
+        }
+    }
+
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private static List<Set<Integer>> settled(
+            int partitions, List<KafkaConsumer<byte[], byte[]>> members) {
+        settle(partitions, members.toArray(new KafkaConsumer[0]));
+        List<Set<Integer>> owned = new ArrayList<>();
+        members.forEach(member -> owned.add(numbers(member)));
+        return owned;
+    }
+
+    /** A static member goes and comes back: who had what, and whether the other one noticed. */
+    private static Object newGroupStatic(String bootstrap, String topic, String group) {
+        List<KafkaConsumer<byte[], byte[]>> members = new ArrayList<>();
+        try {
+            for (String instance : List.of("one", "two")) {
+                members.add(staticMember(bootstrap, group, instance));
+            }
+            int partitions = members.get(0).partitionsFor(topic).size();
+            members.get(0).subscribe(List.of(topic));
+            members.get(1).subscribe(List.of(topic));
+            List<Set<Integer>> before = settled(partitions, members);
+            members.remove(1).close();
+            KafkaConsumer<byte[], byte[]> again = staticMember(bootstrap, group, "two");
+            members.add(again);
+            again.subscribe(List.of(topic));
+            List<Set<Integer>> after = settled(partitions, members);
+            return Map.of("before", before, "after", after);
+        } finally {
+            members.forEach(KafkaConsumer::close);
+        }
+    }
+
+    private static KafkaConsumer<byte[], byte[]> staticMember(
+            String bootstrap, String group, String instance) {
+        Map<String, Object> config = new HashMap<>(newProtocol(group));
+        config.put("group.instance.id", instance);
+        return consumer(bootstrap, config);
+    }
+
+    /** A member subscribes with an expression of RE2: which topics it got. */
+    private static Object newGroupPattern(String bootstrap, String prefix, String group)
+            throws Exception {
+        Set<String> seen = new HashSet<>();
+        try (Admin admin = admin(bootstrap);
+             KafkaConsumer<byte[], byte[]> member = consumer(bootstrap, newProtocol(group))) {
+            admin.createTopics(List.of(new NewTopic(prefix + "-a", 1, (short) 1),
+                new NewTopic(prefix + "-b", 1, (short) 1))).all().get();
+            member.subscribe(new SubscriptionPattern(prefix + "-[ab]"));
+            long end = System.nanoTime() + PATIENCE.toNanos();
+            while (seen.size() < 2 && System.nanoTime() < end) {
+                member.poll(Duration.ofMillis(50));
+                member.assignment().forEach(partition -> seen.add(partition.topic()));
+            }
+        }
+        try (KafkaConsumer<byte[], byte[]> member = consumer(bootstrap, newProtocol(group))) {
+            member.subscribe(new SubscriptionPattern("[a-"));
+            long end = System.nanoTime() + PATIENCE.toNanos();
+            while (System.nanoTime() < end) {
+                member.poll(Duration.ofMillis(50));
+            }
+        } catch (Exception refused) {
+            seen.add(refused.getClass().getSimpleName());
+        }
+        return seen;
+    }
+
+    /** A classic member, joined by one of the new protocol, which stays, goes, and is alone. */
+    private static Object migration(String bootstrap, String topic, String group)
+            throws Exception {
+        Map<String, Object> old = Map.of("group.id", group, "auto.offset.reset", "earliest",
+            "heartbeat.interval.ms", 100, "partition.assignment.strategy",
+            "org.apache.kafka.clients.consumer.CooperativeStickyAssignor");
+        List<Object> seen = new ArrayList<>();
+        try (Admin admin = admin(bootstrap)) {
+            List<KafkaConsumer<byte[], byte[]>> members = new ArrayList<>();
+            try {
+                members.add(consumer(bootstrap, old));
+                int partitions = members.get(0).partitionsFor(topic).size();
+                members.get(0).subscribe(List.of(topic));
+                seen.add(settled(partitions, members).size() + kind(admin, group));
+                members.add(consumer(bootstrap, newProtocol(group)));
+                members.get(1).subscribe(List.of(topic));
+                seen.add(settled(partitions, members).size() + kind(admin, group));
+                members.remove(1).close();
+                seen.add(settled(partitions, members).size() + kind(admin, group));
+                members.add(consumer(bootstrap, newProtocol(group)));
+                members.get(1).subscribe(List.of(topic));
+                seen.add(settled(partitions, members).size() + kind(admin, group));
+                members.remove(0).close();
+                seen.add(settled(partitions, members).size() + kind(admin, group));
+            } finally {
+                members.forEach(KafkaConsumer::close);
+            }
+        }
+        return seen;
+    }
+
+    private static String kind(Admin admin, String group) throws Exception {
+        return " " + admin.describeConsumerGroups(List.of(group)).all().get().get(group).type();
     }
 
     /** Poll until every member has something and all partitions have an owner, and that twice. */
