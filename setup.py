@@ -10,6 +10,7 @@ setup(
     package_dir={f"odradek.{floor}": floor for floor in FLOORS},
     package_data={
         **{f"odradek.{floor}": ["py.typed"] for floor in FLOORS},
+        "odradek.bench": ["results/*.json"],
         "odradek.bench.load": ["*.c", "*.h"],
         "odradek.bench.peers": ["pom.xml", "kfake_server/*"],
     },

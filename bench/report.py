@@ -177,8 +177,8 @@ def _bars(results: Results, workload: WorkloadResults, metric: Metric) -> str:
             va="center",
             fontsize=8,
         )
-    limit = results.limit(metric.limit)
-    if limit is not None and limit.samples:
+    limit = results.limit_of(metric)
+    if limit is not None:
         bound = statistics.median(value for value, _ in limit.samples)
         axes.axvline(bound, color=PALE, linestyle="--", linewidth=1)
     axes.set_yticks(range(len(shown)), [name for name, _ in shown])

@@ -3,14 +3,15 @@
 A `Results` is what is written to a file and read again; nothing in it is a median. Medians, ranges and
 fractions of limits are told by `summary.py` from the samples, so that an old file can be read anew.
 
-The file is JSON with `schema`. A reader of another schema refuses; a field that is added needs none.
+The file is JSON with `schema`; a reader refuses another one. A histogram is one line of text in it,
+"upper bound:count" after another, or the file would be mostly brackets.
 """
 
 from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,8 +129,13 @@ class Results:
     def workload(self, name: str) -> WorkloadResults | None:
         return next((each for each in self.workloads if each.name == name), None)
 
-    def limit(self, name: str | None) -> LimitResults | None:
-        return next((each for each in self.limits if each.name == name), None)
+    def limit_of(self, metric: Metric) -> LimitResults | None:
+        """The physical limit that a metric is to be seen against, if it was measured, in the same
+        unit."""
+        for limit in self.limits:
+            if limit.name == metric.limit and limit.metric.unit == metric.unit and limit.samples:
+                return limit
+        return None
 
     def has_failures(self) -> bool:
         return any(
@@ -140,6 +146,13 @@ class Results:
 def to_json(results: Results) -> str:
     """The text of a results file."""
     document = {"schema": SCHEMA, **asdict(results)}
+    for workload in document["workloads"]:
+        for measured in workload["peers"].values():
+            for sample in measured["samples"]:
+                if sample["histogram"] is not None:
+                    buckets = sample["histogram"]["buckets"]
+                    text = " ".join(f"{bound:g}:{count}" for bound, count in buckets)
+                    sample["histogram"]["buckets"] = text
     return json.dumps(document, indent=1, ensure_ascii=False, default=_plain) + "\n"
 
 
@@ -218,10 +231,9 @@ def _measured(document: dict[str, Any]) -> Measured:
 def _sample(document: dict[str, Any]) -> Sample:
     histogram = document.pop("histogram")
     if histogram is not None:
-        buckets: Sequence[tuple[float, int]] = [
-            (bound, count) for bound, count in histogram["buckets"]
-        ]
-        histogram = Histogram(histogram["unit"], tuple(buckets))
+        pairs = (pair.partition(":") for pair in histogram["buckets"].split())
+        buckets = tuple((float(bound), int(count)) for bound, _, count in pairs)
+        histogram = Histogram(histogram["unit"], buckets)
     state, notes = State(document.pop("state")), tuple(document.pop("notes"))
     return Sample(state=state, notes=notes, histogram=histogram, **document)
 

@@ -44,8 +44,8 @@ def figure(results: Results, metric: Metric, measured: Measured) -> Figure | Non
 
 
 def _fraction(results: Results, metric: Metric, median: float) -> float | None:
-    limit = results.limit(metric.limit)
-    if limit is None or not limit.samples:
+    limit = results.limit_of(metric)
+    if limit is None:
         return None
     bound = statistics.median(value for value, _ in limit.samples)
     if metric.better == "higher":
@@ -110,6 +110,13 @@ def remarks(results: Results) -> list[str]:
     for workload in results.workloads:
         for name, measured in workload.peers.items():
             said += _about(workload.name, name, measured)
+    starred = sum(
+        measured.only_disturbed
+        for workload in results.workloads
+        for measured in workload.peers.values()
+    )
+    if starred:
+        said.append(f"others used the machine in every run of {starred} workloads and peers (*)")
     return said
 
 
@@ -119,8 +126,6 @@ def _about(workload: str, peer: str, measured: Measured) -> Iterator[str]:
         yield f"{where} was left out: {measured.skipped}"
     for failure in measured.failures:
         yield f"{where} FAILED in round {failure.round}: {failure.reason}"
-    if measured.only_disturbed:
-        yield f"{where}: others used the machine in every run (*)"
     bound = [each for each in measured.counted if each.client_bound]
     if bound:
         why = f" ({'; '.join(bound[0].notes)})" if bound[0].notes else ""

@@ -37,8 +37,8 @@ def cell(results: Results, metric: Metric, measured: Measured) -> str:
 
 
 def limit_cell(results: Results, metric: Metric) -> str:
-    limit = results.limit(metric.limit)
-    if limit is None or not limit.samples:
+    limit = results.limit_of(metric)
+    if limit is None:
         return ""
     return f"{number(statistics.median(value for value, _ in limit.samples))} ({limit.name})"
 

@@ -98,9 +98,7 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", metavar="RESULTS.json")
     parser.add_argument("--html", metavar="FILE", help="write a page with plots")
-    parser.add_argument(
-        "--markdown", metavar="FILE", help="write docs/performance.md ('-': stdout)"
-    )
+    parser.add_argument("--markdown", metavar="FILE", help="write what docs/performance.md is")
 
 
 def _compare_arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +128,10 @@ def _instructions_arguments(parser: argparse.ArgumentParser) -> None:
 COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "run": ("measure, and say what was found", _run_arguments),
     "list": ("show the workloads and the peers", _list_arguments),
-    "report": ("results as tables, or as a page with plots", _report_arguments),
+    "report": (
+        "results as tables, as a page with plots, or as docs/performance.md",
+        _report_arguments,
+    ),
     "compare": ("two results against each other: what got worse", _compare_arguments),
     "instructions": (
         "count the instructions of the request path, against stored figures",

@@ -1,4 +1,4 @@
-"""`odradek bench report RESULTS.json`: on the terminal, or as a page."""
+"""`odradek bench report RESULTS.json`: on the terminal, or as a page, or as docs/performance.md."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from odradek.bench.cli.loading import load_results
+from odradek.bench.performance_page import performance_page
 from odradek.bench.summary import remarks
 from odradek.bench.table import workload_lines
 from odradek.broker.cli.output import print_lines
@@ -17,6 +18,10 @@ def run(args: argparse.Namespace) -> int:
         from odradek.bench.report import page
 
         Path(args.html).write_text(page(results), encoding="utf-8")
+    if args.markdown is not None:
+        text = performance_page(results, Path(args.results).name)
+        Path(args.markdown).write_text(text, encoding="utf-8")
+    if args.html is not None or args.markdown is not None:
         return 0
     for workload in results.workloads:
         print_lines([*workload_lines(results, workload), ""])

@@ -117,7 +117,7 @@ class Rebalance:
     @property
     def title(self) -> str:
         plural = "s" * (self.members > 1)
-        return f"{self.members} member{plural} join a group, and rebalance"
+        return f"a group of {self.members} member{plural}: joining at once, rebalancing"
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:

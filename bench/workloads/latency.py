@@ -30,7 +30,7 @@ from odradek.bench.model import (
     WorkloadFailed,
 )
 
-P50 = Metric("p50_us", "µs", "lower", limit="ping-pong")
+P50 = Metric("p50_us", "µs", "lower")
 P99 = Metric("p99_us", "µs", "lower")
 P999 = Metric("p999_us", "µs", "lower")
 MAX = Metric("max_us", "µs", "lower")
@@ -39,6 +39,8 @@ LATENCIES = (P50, P99, P999, MAX, SENDER_P99)
 
 LONGEST_NS = 60_000_000_000
 SIGNIFICANT_DIGITS = 3
+KEPT_DIGITS = 2
+"""Of the histogram that is kept with the results."""
 WARM_UP_S = 1.0
 
 _numbers = itertools.count(1)
@@ -126,6 +128,7 @@ def read_output(path: Path) -> tuple[Sequence[int], Sequence[int]]:
 
 def outcome(latencies_ns: Iterable[int], latenesses_ns: Iterable[int]) -> Outcome:
     """The percentiles of a stream, and how often each latency was seen."""
+    latencies_ns = list(latencies_ns)
     recorded, lateness = _recorded(latencies_ns), _recorded(latenesses_ns)
     values = {
         P50.name: recorded.get_value_at_percentile(50) / 1e3,
@@ -134,11 +137,11 @@ def outcome(latencies_ns: Iterable[int], latenesses_ns: Iterable[int]) -> Outcom
         MAX.name: recorded.get_max_value() / 1e3,
         SENDER_P99.name: lateness.get_value_at_percentile(99) / 1e3,
     }
-    return Outcome(values, histogram=_buckets(recorded))
+    return Outcome(values, histogram=_buckets(_recorded(latencies_ns, KEPT_DIGITS)))
 
 
-def _recorded(values_ns: Iterable[int]) -> HdrHistogram:
-    histogram = HdrHistogram(1, LONGEST_NS, SIGNIFICANT_DIGITS)
+def _recorded(values_ns: Iterable[int], digits: int = SIGNIFICANT_DIGITS) -> HdrHistogram:
+    histogram = HdrHistogram(1, LONGEST_NS, digits)
     for value in values_ns:
         histogram.record_value(max(1, min(value, LONGEST_NS)))
     return histogram

@@ -170,3 +170,9 @@ def test_what_can_be_run_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(peer in out for peer in PEERS)
     assert main(["bench", "list", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["workloads"]) == len(WORKLOADS)
+
+
+def test_the_performance_page_is_written(old: str, tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    assert main(["bench", "report", old, "--markdown", str(page)]) == 0
+    assert page.read_text().startswith("# Performance\n")

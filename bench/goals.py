@@ -1,0 +1,173 @@
+"""What the figures must be, and where we want to be: each row of the project's table of goals.
+
+A goal is held against Odradek's median. `must` is a number, or a factor of Apache Kafka's median in
+the same run; `aim` is a number.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from odradek.bench.model import Better, Metric
+from odradek.bench.results_file import Results
+from odradek.bench.summary import Figure, figure, number
+
+OURS = "odradek"
+KAFKA = "kafka"
+
+
+@dataclass(frozen=True)
+class TimesKafka:
+    """So many times what Kafka has in the same run."""
+
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Goal:
+    title: str
+    workload: str
+    metric: str
+    must: float | TimesKafka
+    aim: float | None = None
+    better: Better = "lower"
+
+
+GOALS = (
+    Goal(
+        "produce, 1 KiB records, 1 partition, acks=1",
+        "produce-1k-p1",
+        "mb_per_s",
+        TimesKafka(),
+        1000,
+        better="higher",
+    ),
+    Goal("the same: broker's CPU", "produce-1k-p1", "broker_cpu_s_per_gb", TimesKafka(), 0.8),
+    Goal("produce, lz4", "produce-1k-p1-lz4", "mb_per_s", TimesKafka(), better="higher"),
+    Goal("the same: broker's CPU", "produce-1k-p1-lz4", "broker_cpu_s_per_gb", 0.9, 0.6),
+    Goal(
+        "consume, 1 partition", "consume-1k-p1", "mb_per_s", TimesKafka(1.2), 2000, better="higher"
+    ),
+    Goal("the same: broker's CPU", "consume-1k-p1", "broker_cpu_s_per_gb", 0.25, 0.2),
+    Goal(
+        "consume, 6 partitions", "consume-1k-p6", "mb_per_s", TimesKafka(1.2), 2000, better="higher"
+    ),
+    Goal("the same: broker's CPU", "consume-1k-p6", "broker_cpu_s_per_gb", 0.25, 0.2),
+    Goal("end to end at 1,000/s, acks=all: p50", "latency-1000", "p50_us", TimesKafka(), 200),
+    Goal("the same: p99", "latency-1000", "p99_us", 1000, 500),
+    Goal("the same: p99.9", "latency-1000", "p999_us", 3000, 1500),
+    Goal(
+        "100-byte produces one at a time, 1 connection",
+        "requests-c1",
+        "requests_per_s",
+        10_400,
+        better="higher",
+    ),
+    Goal("the same: broker's CPU", "requests-c1", "broker_cpu_us", 75, 50),
+    Goal("the same, 10 connections", "requests-c10", "requests_per_s", 18_000, better="higher"),
+    Goal("the same: broker's CPU", "requests-c10", "broker_cpu_us", 75, 50),
+    Goal(
+        "the same, 1 connection, 32 in flight",
+        "requests-c1-in-flight32",
+        "requests_per_s",
+        13_400,
+        20_000,
+        better="higher",
+    ),
+    Goal("start to the first Metadata answer", "startup", "ready_ms", 300, 200),
+    Goal("resident, idle", "startup", "resident_mb", 60, 45),
+    Goal("resident after the whole run", "resident-after", "resident_mb", 150, 100),
+    Goal("1,000 topics one by one", "topics-one-by-one", "seconds", 3.0, 1.5),
+    Goal("1,000 topics in one request", "topics-at-once", "seconds", 0.2, 0.1),
+    Goal("first assignment of a one-member group", "group-assignment", "assignment_ms", 62, 10),
+    Goal(
+        "the same, as a librdkafka consumer has it",
+        "group-assignment-librdkafka",
+        "assignment_ms",
+        62,
+    ),
+)
+
+
+class Verdict(enum.Enum):
+    AIM = "aim reached"
+    HOLDS = "holds"
+    MISSED = "missed"
+    UNKNOWN = "not measured"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A goal and how far it is: `must` as the number it came to in this run."""
+
+    goal: Goal
+    metric: Metric | None
+    ours: Figure | None
+    kafka: Figure | None
+    must: float | None
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.ours is None or self.must is None:
+            return Verdict.UNKNOWN
+        if not self._reaches(self.must):
+            return Verdict.MISSED
+        if self.goal.aim is not None and self._reaches(self.goal.aim):
+            return Verdict.AIM
+        return Verdict.HOLDS
+
+    @property
+    def words(self) -> str:
+        """The verdict, and by how much a goal is missed."""
+        if self.verdict is not Verdict.MISSED:
+            return str(self.verdict.value)
+        assert self.ours is not None
+        assert self.must is not None
+        return f"missed: {self.ours.median / self.must:.2f} of what it must be"
+
+    def _reaches(self, bound: float) -> bool:
+        assert self.ours is not None
+        if self.goal.better == "higher":
+            return self.ours.median >= bound
+        return self.ours.median <= bound
+
+    @property
+    def sign(self) -> str:
+        return ">=" if self.goal.better == "higher" else "<="
+
+    def must_words(self) -> str:
+        if isinstance(self.goal.must, TimesKafka):
+            factor = "" if self.goal.must.factor == 1 else f"{self.goal.must.factor:g} x "
+            value = "" if self.must is None else f" ({number(self.must)})"
+            return f"{self.sign} {factor}Kafka{value}"
+        return f"{self.sign} {number(self.goal.must)}"
+
+    def aim_words(self) -> str:
+        return "" if self.goal.aim is None else f"{self.sign} {number(self.goal.aim)}"
+
+
+def standings(results: Results) -> Iterator[Standing]:
+    """How far every goal is in this run."""
+    for goal in GOALS:
+        yield _standing(results, goal)
+
+
+def _standing(results: Results, goal: Goal) -> Standing:
+    workload = results.workload(goal.workload)
+    metric = None if workload is None else workload.metric(goal.metric)
+    if workload is None or metric is None:
+        return Standing(goal, None, None, None, None)
+    found = {
+        peer: figure(results, metric, workload.peers[peer])
+        for peer in (OURS, KAFKA)
+        if peer in workload.peers
+    }
+    ours, kafka = found.get(OURS), found.get(KAFKA)
+    must: float | None
+    if isinstance(goal.must, TimesKafka):
+        must = None if kafka is None else goal.must.factor * kafka.median
+    else:
+        must = goal.must
+    return Standing(goal, metric, ours, kafka, must)

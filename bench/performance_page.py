@@ -1,0 +1,159 @@
+"""docs/performance.md, made from a results file: what was measured, and how to read it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from odradek.bench.goals import standings
+from odradek.bench.results_file import Results
+from odradek.bench.summary import measured_peers, number, ranged, remarks
+from odradek.bench.table import cell
+
+INTRODUCTION = """\
+# Performance
+
+<!-- Made by `odradek bench report RESULTS.json --markdown docs/performance.md`; not to be edited. -->
+
+This broker beside others, measured by `odradek bench run` (`pip install 'odradek[bench]'`, gcc and
+librdkafka's headers): real workloads over real sockets, on one machine, in one run, the peers in turns
+(A B C A B C ...). Every sample is in [{file}](../bench/results/{file}); `odradek bench report` draws
+it, `odradek bench compare` holds two of them against each other.
+"""
+
+READING = """\
+## How to read it
+
+- A figure is the median of the runs that count, with the smallest and the largest in brackets. A run
+  during which other processes used more than {others:.0%} of a core was repeated; where every run was
+  like that the figure has a star, and is worth less.
+- A percentage is how close a figure comes to what the machine does with no broker in between: the same
+  bytes from a socket to a file and back, the same round trip, measured in the same run.
+- Client and brokers share the machine's {cores} cores. Where the client was at its limit (below, if it
+  was) the rate is the client's; the broker's CPU seconds per GB tell brokers apart all the same.
+- Throughput is of a C client on librdkafka, 1 KiB records unless it says otherwise, in MB (10^6 bytes)
+  of records before compression. What is consumed was produced just before: it comes from the page
+  cache, as it does for a consumer that keeps up, and not from a disk.
+- Latency is from the moment at which a record was due to its arrival at a consumer. A record that waits
+  behind others counts as late (no coordinated omission). `sender_p99_us` is how late the client was by
+  itself: it is in the figures of all brokers.
+- Groups and topics are asked for over plain sockets: a client's own pauses are not in them, but for
+  `group-assignment-librdkafka`, of which about 50 ms are librdkafka's.
+
+## What it does not say
+
+- One node, one machine, loopback: nothing about replication, TLS, or a network between.
+- Nobody waits for a disk: as in Kafka, acknowledged means in the page cache, unless `flush.messages`
+  says otherwise. A run is shorter than the time after which the kernel writes back in earnest.
+- A JVM gets warmer with hours than with the {warm_ups} uncounted and {rounds} counted rounds it has
+  here. librdkafka's mock is no broker (it keeps a few MB of each partition) and stands for the limit of
+  a fake; kfake in memory keeps nothing either.
+- Figures of two machines can't be compared; those of one, on two days, only if nothing else ran.
+"""
+
+
+def performance_page(results: Results, file: str) -> str:
+    """The page; `file` is the name of the results in bench/results."""
+    settings = results.settings
+    return "\n".join(
+        [
+            INTRODUCTION.format(file=file),
+            *_circumstances(results),
+            "## Goals",
+            "",
+            *_goals(results),
+            "",
+            "## Everything",
+            "",
+            *_everything(results),
+            "",
+            *_limits(results),
+            *_remarks(results),
+            READING.format(
+                others=float(settings.get("others_cores_max", 0.25)),
+                cores=results.machine.get("cores", "?"),
+                warm_ups=settings.get("warm_ups", "?"),
+                rounds=settings.get("rounds", "?"),
+            ),
+        ]
+    )
+
+
+def _circumstances(results: Results) -> Iterator[str]:
+    machine = ", ".join(f"{key} {value}" for key, value in results.machine.items())
+    settings = ", ".join(f"{key} {value}" for key, value in results.settings.items())
+    yield f"Measured on {results.started[:10]}: {machine}; {settings}."
+    yield ""
+    yield from _table(
+        ["peer", "", "version", "set other than by default"],
+        [
+            [
+                peer.name,
+                peer.title,
+                peer.version or f"not measured: {peer.unavailable}",
+                ", ".join(f"`{key}={value}`" for key, value in peer.settings.items()),
+            ]
+            for peer in results.peers
+        ],
+    )
+    yield ""
+
+
+def _goals(results: Results) -> Iterator[str]:
+    rows = [
+        [
+            each.goal.title,
+            "" if each.metric is None else each.metric.unit,
+            "-" if each.ours is None else ranged(each.ours),
+            "-" if each.kafka is None else ranged(each.kafka),
+            each.must_words(),
+            each.aim_words(),
+            each.words,
+        ]
+        for each in standings(results)
+    ]
+    yield from _table(["", "unit", "Odradek", "Apache Kafka", "must be", "aim", ""], rows)
+
+
+def _everything(results: Results) -> Iterator[str]:
+    peers = measured_peers(results)
+    rows = []
+    for workload in results.workloads:
+        for metric in workload.metrics:
+            cells = [
+                cell(results, metric, workload.peers[peer]) if peer in workload.peers else "-"
+                for peer in peers
+            ]
+            rows.append([workload.title, f"`{metric.name}`", metric.unit, *cells])
+    yield from _table(["workload", "metric", "unit", *peers], rows)
+
+
+def _limits(results: Results) -> Iterator[str]:
+    if not results.limits:
+        return
+    yield from _table(
+        ["physical limit", "", "unit"],
+        [
+            [
+                limit.title,
+                limit.failure or number(statistics.median(value for value, _ in limit.samples)),
+                limit.metric.unit,
+            ]
+            for limit in results.limits
+        ],
+    )
+    yield ""
+
+
+def _remarks(results: Results) -> Iterator[str]:
+    said = remarks(results)
+    if said:
+        yield "To be known about this run:"
+        yield ""
+        yield from (f"- {' '.join(line.split())}" for line in said)
+        yield ""
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    for row in (head, ["---"] * len(head), *rows):
+        yield f"| {' | '.join(text.replace('|', '/') for text in row)} |"

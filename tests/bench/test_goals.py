@@ -1,0 +1,96 @@
+"""Goals: each is of something that is measured, and is judged by the right side of its bound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odradek.bench.goals import GOALS, Goal, Verdict, standings
+from odradek.bench.instructions import STORED
+from odradek.bench.model import Metric
+from odradek.bench.performance_page import performance_page
+from odradek.bench.results_file import Measured, Results, Sample, WorkloadResults, load
+from odradek.bench.workloads import WORKLOADS
+from tests.bench.fakes import empty_results
+from tests.bench.test_results_file import full_results
+
+PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
+
+
+@pytest.mark.parametrize("goal", GOALS, ids=lambda goal: f"{goal.workload}-{goal.metric}")
+def test_every_goal_is_of_something_that_is_measured(goal: Goal) -> None:
+    (workload,) = [each for each in WORKLOADS if each.name == goal.workload]
+    (metric,) = [each for each in workload.metrics if each.name == goal.metric]
+    assert metric.better == goal.better
+    assert workload.default
+
+
+def measured(values: dict[tuple[str, str, str], float]) -> Results:
+    """(workload, metric, peer) -> value."""
+    results = empty_results()
+    for (name, metric, peer), value in values.items():
+        workload = results.workload(name)
+        if workload is None:
+            better = next(g.better for g in GOALS if (g.workload, g.metric) == (name, metric))
+            workload = WorkloadResults(name, name, (Metric(metric, "?", better),), {})
+            results.workloads.append(workload)
+        workload.peers[peer] = Measured([Sample(1, {metric: value})])
+    return results
+
+
+def verdict(results: Results, workload: str, metric: str) -> Verdict:
+    (found,) = [
+        each.verdict
+        for each in standings(results)
+        if (each.goal.workload, each.goal.metric) == (workload, metric)
+    ]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected"),
+    [(799, Verdict.MISSED), (800, Verdict.HOLDS), (999, Verdict.HOLDS), (1000, Verdict.AIM)],
+)
+def test_a_rate_must_be_kafkas(ours: float, expected: Verdict) -> None:
+    where = ("produce-1k-p1", "mb_per_s")
+    results = measured({(*where, "odradek"): ours, (*where, "kafka"): 800})
+    assert verdict(results, *where) is expected
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected"), [(0.21, Verdict.MISSED), (0.2, Verdict.HOLDS), (0.1, Verdict.AIM)]
+)
+def test_a_time_must_be_short(ours: float, expected: Verdict) -> None:
+    where = ("topics-at-once", "seconds")
+    assert verdict(measured({(*where, "odradek"): ours}), *where) is expected
+
+
+def test_without_kafka_nobody_knows() -> None:
+    where = ("produce-1k-p1", "mb_per_s")
+    results = measured({(*where, "odradek"): 5000})
+    assert verdict(results, *where) is Verdict.UNKNOWN
+    assert verdict(empty_results(), *where) is Verdict.UNKNOWN
+
+
+def test_the_page_has_the_figures_and_what_is_missing() -> None:
+    text = performance_page(full_results(), "0.1.0.json")
+    for expected in (
+        "| produce, 1 KiB records | `mb_per_s` | MB/s | 110 (100\N{EN DASH}120) 55% | FAILED |",
+        "not measured: no cargo",
+        "produce-1k on kafka FAILED in round 1",
+        "(../bench/results/0.1.0.json)",
+        ">= Kafka",
+    ):
+        assert expected in text
+    widths = {line.count("|") for line in text.split("## Everything")[1].splitlines()[2:6]}
+    assert len(widths) == 1
+
+
+def test_the_stored_page_is_that_of_the_stored_results() -> None:
+    """To make it: odradek bench report bench/results/VERSION.json --markdown docs/performance.md"""
+    stored = sorted(each for each in STORED.parent.glob("*.json") if each != STORED)
+    if not stored:
+        assert not PAGE.exists()
+        pytest.skip("no results are stored yet")
+    assert PAGE.read_text() in [performance_page(load(each), each.name) for each in stored]
