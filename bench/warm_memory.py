@@ -39,6 +39,7 @@ class Reserve:
             self.drop()
             self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             self._memory.madvise(mmap.MADV_HUGEPAGE)
+            self._memory.madvise(mmap.MADV_DONTFORK)  # a child would hold on to what we give back
             self._given = size
         for offset in range(0, self._given, _PAGE):
             self._memory[offset] = 1
@@ -47,9 +48,10 @@ class Reserve:
     @contextmanager
     def giving(self) -> Iterator[None]:
         """While the block lasts, free memory stays as much as it was at its beginning, and a bit more."""
+        assert self._memory is not None, "fill() comes first"
         done = threading.Event()
         level = meminfo_bytes("MemFree") + AHEAD_BYTES
-        thread = threading.Thread(target=self._give, args=(level, done), daemon=True)
+        thread = threading.Thread(target=self._give, args=(self._memory, level, done), daemon=True)
         thread.start()
         try:
             yield
@@ -63,9 +65,7 @@ class Reserve:
             self._memory.close()
             self._memory = None
 
-    def _give(self, level: int, done: threading.Event) -> None:
-        memory = self._memory
-        assert memory is not None, "fill() comes first"
+    def _give(self, memory: mmap.mmap, level: int, done: threading.Event) -> None:
         while self._given < len(memory):
             missing = level - meminfo_bytes("MemFree")
             while missing > 0 and self._given < len(memory):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from odradek.bench.limits import LIMITS
 from odradek.bench.peers import PEERS
 from odradek.bench.workloads import WORKLOADS
 from odradek.broker.cli.output import print_json, print_lines, print_table
@@ -27,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
                     {"name": each.name, "title": each.title, "default": each.default}
                     for each in PEERS.values()
                 ],
+                "limits": [{"name": each.name, "title": each.title} for each in LIMITS],
             }
         )
         return 0
@@ -42,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
         ["PEER", "", "WHAT"],
         [(each.name, _star(each.default), each.title) for each in PEERS.values()],
     )
+    print_lines([""])
+    print_table(["LIMIT", "WHAT"], [(each.name, each.title) for each in LIMITS])
     print_lines(["", "* by default"])
     return 0
 

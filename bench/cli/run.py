@@ -14,6 +14,7 @@ from pathlib import Path
 
 from odradek.bench import machine
 from odradek.bench.choice import NotKnown, choose_peers, choose_workloads
+from odradek.bench.limits import LIMITS
 from odradek.bench.load import LoadUnavailable, librdkafka_version
 from odradek.bench.model import Peer
 from odradek.bench.peers import PEERS
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         _like_ctrl_c(signal.SIGTERM),
     ):
         plan = Plan(
-            peers, workloads, [], Path(directory), rounds=args.rounds, warm_ups=args.warm_ups
+            peers, workloads, LIMITS, Path(directory), rounds=args.rounds, warm_ups=args.warm_ups
         )
         results = _empty_results(plan)
         progress = TerminalProgress(sys.stdout, sys.stderr, plan.run_count())

@@ -66,7 +66,7 @@ class Recovery:
         )  # fmt: skip
         process.kill()
         process.restart()
-        _wait_for_produce(target, topic)
+        wait_for_produce(target, topic)
         produced_at = time.monotonic()
         return Outcome(
             {
@@ -77,7 +77,7 @@ class Recovery:
         )
 
 
-def _wait_for_produce(target: Target, topic: str) -> None:
+def wait_for_produce(target: Target, topic: str) -> None:
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         try:

@@ -39,7 +39,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
-class _Shape:
+class Shape:
     """What the records are like and where they go."""
 
     size: int = 1024
@@ -102,7 +102,7 @@ class _Shape:
 class Produce:
     """Write records of one shape."""
 
-    shape: _Shape
+    shape: Shape
     metrics: Sequence[Metric] = (WRITTEN, BROKER_CPU, CLIENT_CPU)
     needs: frozenset[Feature] = frozenset()
     stage: Stage = Stage.SHARED
@@ -132,7 +132,7 @@ class Produce:
 class Consume:
     """Read records of one shape, that were written just before."""
 
-    shape: _Shape
+    shape: Shape
     metrics: Sequence[Metric] = (READ, BROKER_CPU, CLIENT_CPU)
     needs: frozenset[Feature] = frozenset({Feature.KEEPS_RECORDS})
     stage: Stage = Stage.SHARED
@@ -181,31 +181,31 @@ def _outcome(load: Load) -> Outcome:
 
 
 WORKLOADS: tuple[Produce | Consume, ...] = (
-    Produce(_Shape(default=True)),
-    Produce(_Shape(compression="lz4", default=True)),
-    Produce(_Shape(partitions=6, default=True)),
-    Produce(_Shape(size=100, default=True)),
-    Produce(_Shape(size=100 * 1024, default=True)),
-    Produce(_Shape(acks="all", idempotent=True, default=True)),
-    Produce(_Shape(acks="0")),
-    Produce(_Shape(acks="all")),
-    Produce(_Shape(compression="zstd")),
-    Produce(_Shape(partitions=48)),
-    Produce(_Shape(partitions=48, compression="lz4")),
-    Produce(_Shape(partitions=48, acks="all", idempotent=True)),
-    Produce(_Shape(size=100, partitions=6)),
-    Produce(_Shape(size=100, partitions=48)),
-    Produce(_Shape(size=100, compression="zstd")),
-    Produce(_Shape(size=100 * 1024, partitions=6)),
-    Produce(_Shape(size=100 * 1024, partitions=48)),
-    Produce(_Shape(size=100 * 1024, compression="lz4")),
-    Consume(_Shape(default=True)),
-    Consume(_Shape(partitions=6, default=True)),
-    Consume(_Shape(compression="lz4")),
-    Consume(_Shape(compression="zstd")),
-    Consume(_Shape(partitions=48)),
-    Consume(_Shape(size=100)),
-    Consume(_Shape(size=100, partitions=48)),
-    Consume(_Shape(size=100 * 1024)),
-    Consume(_Shape(size=100 * 1024, partitions=6)),
+    Produce(Shape(default=True)),
+    Produce(Shape(compression="lz4", default=True)),
+    Produce(Shape(partitions=6, default=True)),
+    Produce(Shape(size=100, default=True)),
+    Produce(Shape(size=100 * 1024, default=True)),
+    Produce(Shape(acks="all", idempotent=True, default=True)),
+    Produce(Shape(acks="0")),
+    Produce(Shape(acks="all")),
+    Produce(Shape(compression="zstd")),
+    Produce(Shape(partitions=48)),
+    Produce(Shape(partitions=48, compression="lz4")),
+    Produce(Shape(partitions=48, acks="all", idempotent=True)),
+    Produce(Shape(size=100, partitions=6)),
+    Produce(Shape(size=100, partitions=48)),
+    Produce(Shape(size=100, compression="zstd")),
+    Produce(Shape(size=100 * 1024, partitions=6)),
+    Produce(Shape(size=100 * 1024, partitions=48)),
+    Produce(Shape(size=100 * 1024, compression="lz4")),
+    Consume(Shape(default=True)),
+    Consume(Shape(partitions=6, default=True)),
+    Consume(Shape(compression="lz4")),
+    Consume(Shape(compression="zstd")),
+    Consume(Shape(partitions=48)),
+    Consume(Shape(size=100)),
+    Consume(Shape(size=100, partitions=48)),
+    Consume(Shape(size=100 * 1024)),
+    Consume(Shape(size=100 * 1024, partitions=6)),
 )

@@ -1,0 +1,120 @@
+"""The workloads that the C program drives, small, on a broker of ours: every value is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odradek.bench import limits, warm_memory
+from odradek.bench.limits import LIMITS
+from odradek.bench.load import LoadUnavailable, load_program, run_load
+from odradek.bench.model import Limit, Outcome, Target, Workload, WorkloadFailed
+from odradek.bench.peers.odradek import Odradek
+from odradek.bench.workloads import WORKLOADS, recovery, requests, startup, throughput
+from odradek.bench.workloads.recovery import Recovery
+from odradek.bench.workloads.requests import Requests
+from odradek.bench.workloads.startup import Aftermath, Startup
+from odradek.bench.workloads.throughput import Consume, Produce, Shape
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    try:
+        load_program()
+    except LoadUnavailable as unavailable:
+        pytest.skip(str(unavailable))
+    with Odradek().start(tmp_path_factory.mktemp("load")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput, "SIZES", {1024: ("1k", 20_000), 100: ("100b", 20_000)})
+    monkeypatch.setattr(throughput, "COLD_MEMORY_BYTES", 2 * warm_memory.CHUNK_BYTES)
+    monkeypatch.setattr(throughput, "WARM_UP_S", 0.05)
+    monkeypatch.setattr(requests, "SECONDS", 0.3)
+    monkeypatch.setattr(requests, "WARM_UP_S", 0.05)
+    monkeypatch.setattr(requests, "SETTLE_S", 0.05)
+    monkeypatch.setattr(startup, "SETTLE_S", 0.05)
+    monkeypatch.setattr(limits, "SIZE_BYTES", 32 << 20)
+    monkeypatch.setattr(limits, "PING_PONG_S", 0.05)
+
+
+def whole(workload: Workload, target: Target) -> Outcome:
+    outcome = workload.run(target)
+    assert outcome.values.keys() == {metric.name for metric in workload.metrics}
+    assert all(value >= 0 for value in outcome.values.values())
+    return outcome
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        Produce(Shape()),
+        Produce(Shape(size=100, partitions=6, acks="0")),
+        Produce(Shape(compression="zstd", acks="all", idempotent=True)),
+        Consume(Shape(partitions=6, compression="lz4")),
+    ],
+    ids=lambda workload: workload.name,
+)
+def test_throughput(target: Target, workload: Produce | Consume) -> None:
+    values = whole(workload, target).values
+    assert values["mb_per_s"] > 1
+    assert values["broker_cpu_s_per_gb"] > 0
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [Requests(1), Requests(10, depth=4), Requests(1, idle=20)],
+    ids=lambda workload: workload.name,
+)
+def test_requests(target: Target, workload: Requests) -> None:
+    values = whole(workload, target).values
+    assert values["requests_per_s"] > 10
+    assert values["p50_us"] <= values["p99_us"]
+
+
+def test_startup_and_memory(target: Target) -> None:
+    assert whole(Startup(), target).values["ready_ms"] > 1
+    assert whole(Aftermath(), target).values["resident_mb"] > 10
+
+
+def test_recovery(target: Target) -> None:
+    values = whole(Recovery(1), target).values
+    assert values["produce_ms"] >= values["metadata_ms"] > 1
+
+
+def test_a_broker_whose_process_is_not_ours_has_no_cpu(target: Target) -> None:
+    values = Requests(1).run(Target("given", target.bootstrap, target.topics)).values
+    assert "requests_per_s" in values
+    assert "broker_cpu_us" not in values
+
+
+def test_a_load_that_can_not_begin_says_why(target: Target) -> None:
+    with pytest.raises(WorkloadFailed, match="no-such-topic"):
+        run_load(["consume", "--bootstrap", target.bootstrap, "--topic", "no-such-topic"])
+    with pytest.raises(WorkloadFailed, match="usage:"):
+        run_load(["produce"])
+
+
+def test_a_log_that_does_not_come_back_is_a_failure(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "PATIENCE_S", 0.1)
+    with pytest.raises(WorkloadFailed, match="no record is taken"):
+        recovery.wait_for_produce(target, "no-such-topic")
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
+def test_limits(limit: Limit, tmp_path: Path) -> None:
+    result = limit.measure(tmp_path)
+    assert result.value > 0
+    assert all(value > 0 for value in result.details.values())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_limits_that_metrics_name_exist() -> None:
+    named = {metric.limit for workload in WORKLOADS for metric in workload.metrics} - {None}
+    assert named <= {limit.name for limit in LIMITS}

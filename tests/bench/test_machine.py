@@ -1,0 +1,106 @@
+"""Who used the processor and the memory: told from /proc, checked with processes of our own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from odradek.bench import machine
+from odradek.bench.warm_memory import CHUNK_BYTES, Reserve
+
+BUSY = "import time\nwhile time.process_time() < {seconds}: pass\n"
+WAIT = "print('done', flush=True); input()"
+
+
+@contextmanager
+def process(code: str) -> Iterator[int]:
+    """A Python that runs `code` and then waits; entered once the code is through."""
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{code}\n{WAIT}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        try:
+            yield running.pid
+        finally:
+            running.kill()
+
+
+def test_a_childs_cpu_counts_while_it_lives_and_after_it_was_waited_for() -> None:
+    busy = BUSY.format(seconds=0.2)
+    child = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {busy!r}])"
+    with process(busy) as alone, process(child) as parent:
+        assert 0.2 <= machine.tree_cpu_s(alone) < 2
+        assert 0.2 <= machine.tree_cpu_s(parent) < 2
+
+
+def test_the_cpu_of_a_running_child_is_its_parents() -> None:
+    child = (
+        "import subprocess, sys\n"
+        f"c = subprocess.Popen([sys.executable, '-c', {BUSY.format(seconds=0.2) + WAIT!r}],"
+        " stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "c.stdout.readline()"
+    )
+    with process(child) as parent:
+        assert machine.tree_cpu_s(parent) >= 0.2
+
+
+def test_memory_is_that_of_the_whole_tree() -> None:
+    with process("kept = b'x' * 50_000_000") as pid:
+        assert machine.tree_resident_bytes(pid) > 50_000_000
+        assert machine.tree_resident_bytes(os.getpid()) > machine.tree_resident_bytes(pid)
+
+
+def test_a_process_that_is_gone_has_nothing() -> None:
+    with process("pass") as pid:
+        pass
+    assert machine.tree_cpu_s(pid) == 0
+    assert machine.tree_resident_bytes(pid) == 0
+
+
+def test_others_are_those_outside_the_tree() -> None:
+    with process("pass") as stranger:
+        from_strangers_side = machine.Watch(stranger)
+        with process(BUSY.format(seconds=0.3)):
+            usage = from_strangers_side.stop()
+    assert usage.others_s >= 0.25
+    assert usage.others_share == usage.others_s / usage.elapsed_s
+
+
+def test_what_we_start_is_not_others() -> None:
+    everybody, others = machine.Watch(1 << 30), machine.Watch()
+    with process(BUSY.format(seconds=0.5)):
+        pass
+    assert everybody.stop().others_s - others.stop().others_s >= 0.4
+
+
+def test_the_machine_is_described() -> None:
+    described = machine.describe()
+    assert int(described["cores"]) >= 1
+    assert described["memory"].endswith("GiB")
+
+
+def test_a_reserve_is_touched_and_given_back_while_somebody_takes_memory() -> None:
+    def resident() -> int:
+        return machine.tree_resident_bytes(os.getpid())
+
+    reserve, before = Reserve(), resident()
+    reserve.fill(8 * CHUNK_BYTES)
+    filled = resident()
+    assert filled - before > 7 * CHUNK_BYTES
+    with reserve.giving():
+        taken = bytearray(b"x" * CHUNK_BYTES)
+    assert resident() - len(taken) < filled - CHUNK_BYTES
+    reserve.fill(8 * CHUNK_BYTES)
+    assert resident() - len(taken) > filled - CHUNK_BYTES
+    reserve.drop()
+
+
+def test_a_reserve_must_be_filled_first() -> None:
+    with pytest.raises(AssertionError, match="fill"), Reserve().giving():
+        pass

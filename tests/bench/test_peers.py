@@ -1,0 +1,94 @@
+"""Peers as processes: started, asked, killed, started again; and what is said if they can't be had."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from odradek.bench import obtaining
+from odradek.bench.model import Feature, PeerFailed, PeerUnavailable, Stage, why_not
+from odradek.bench.peers import PEERS
+from odradek.bench.peers.mock import LibrdkafkaMock
+from odradek.bench.peers.odradek import Odradek
+from odradek.bench.peers.process import Launch, answers_metadata, free_port, running
+from odradek.bench.wire import Wire
+from odradek.bench.workloads.recovery import Recovery
+from odradek.bench.workloads.startup import Startup
+from odradek.protocol import apis
+
+
+def partitions(address: tuple[str, int], topic: str) -> int:
+    with Wire(address) as wire:
+        answer = wire.ask(apis.METADATA, {"topics": [{"name": topic, "topic_id": None}]})
+    return len(answer.topics[0].partitions)
+
+
+def test_a_broker_keeps_its_address_and_its_topics_over_a_kill(tmp_path: Path) -> None:
+    with Odradek().start(tmp_path) as target:
+        process = target.process
+        assert process is not None
+        assert 0 < process.answered_at - process.exec_started_at < 60
+        assert process.cpu_seconds() > 0
+        assert process.resident_bytes() > 1_000_000
+        target.topics.create("kept", 3)
+        first = process.pid
+        process.kill()
+        assert not answers_metadata(target.address, 1)
+        process.restart()
+        assert process.pid != first
+        assert partitions(target.address, "kept") == 3
+        with pytest.raises(RuntimeError):
+            process.restart()
+    assert not answers_metadata(target.address, 1)
+
+
+def test_librdkafkas_mock_gets_its_topics_by_its_control_socket(tmp_path: Path) -> None:
+    with LibrdkafkaMock().start(tmp_path) as target, target.topic("made", 5) as topic:
+        assert partitions(target.address, topic) == 5
+
+
+def test_a_program_that_ends_at_once_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "raise SystemExit('no such luck')"]
+    with (
+        pytest.raises(PeerFailed, match="no such luck"),
+        running(Launch(command, ("127.0.0.1", free_port()), tmp_path)),
+    ):
+        pass
+
+
+def test_a_program_that_never_answers_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import threading; threading.Event().wait()"]
+    launch = Launch(command, ("127.0.0.1", free_port()), tmp_path, start_s=0.2)
+    with pytest.raises(PeerFailed, match="no answer"), running(launch):
+        pass
+
+
+def test_a_missing_program_is_named_with_what_it_belongs_to() -> None:
+    with pytest.raises(PeerUnavailable, match=r"a flux capacitor.*'flux-capacitor-9'"):
+        obtaining.needed_program("flux-capacitor-9", "a flux capacitor")
+
+
+def test_a_failed_build_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ODRADEK_CACHE", str(tmp_path))
+
+    def half(made: Path) -> None:
+        made.write_text("half")
+        obtaining.run_build([sys.executable, "-c", "exit('it broke')"], "building it")
+
+    with pytest.raises(PeerUnavailable, match=r"building it failed:\s+it broke"):
+        obtaining.kept("thing", half)
+    assert list(tmp_path.iterdir()) == []
+    assert obtaining.kept("thing", lambda made: made.mkdir()) == tmp_path / "thing"
+    assert obtaining.kept("thing", half) == tmp_path / "thing"  # there already
+
+
+def test_what_a_peer_lacks_is_the_reason_for_leaving_a_workload_out() -> None:
+    kept_in_memory = PEERS["kfake"]
+    assert why_not(Recovery(1), kept_in_memory) == kept_in_memory.lacks[Feature.RESTART]
+    assert why_not(Recovery(1), PEERS["kfake-disk"]) is None
+    assert all(why_not(Startup(), peer) is None for peer in PEERS.values())
+    assert Startup().stage is Stage.FRESH
