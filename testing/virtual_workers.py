@@ -36,19 +36,18 @@ class VirtualWorkers:
         self, work: Callable[[Files, A], Iterator[T]], argument: A
     ) -> AsyncGenerator[T, None]:
         steps = work(self._files, argument)
-        while True:
-            await trio.lowlevel.checkpoint()
-            self._power.check()
-            if self.deaths:
-                self.deaths -= 1
-                raise WorkerDied("as the test wished")
-            try:
-                step = next(steps)
-            except StopIteration:
-                return
-            try:
+        try:
+            while True:
+                await trio.lowlevel.checkpoint()
+                self._power.check()
+                if self.deaths:
+                    self.deaths -= 1
+                    raise WorkerDied("as the test wished")
+                try:
+                    step = next(steps)
+                except StopIteration:
+                    return
                 yield step
-            except GeneratorExit:
-                with suppress(NodeCrashed):  # whatever it tidies up after a crash has no effect
-                    getattr(steps, "close", lambda: None)()
-                raise
+        finally:
+            with suppress(NodeCrashed):  # whatever it tidies up after a crash has no effect
+                getattr(steps, "close", lambda: None)()
