@@ -499,6 +499,39 @@ def test_transactions(client: Both) -> None:
     client(apis.WRITE_TXN_MARKERS, 1, markers=[marker])
 
 
+def test_the_transaction_coordinator(client: Both, guarded: Brokers) -> None:
+    for broker in guarded:
+        with deadline(10, "the coordinator") as check:
+            while _describe_error(broker, "mine") != "transactional_id_not_found":
+                check()
+    partitions = [{"name": name, "partitions": [0, 7]} for name in ("writable", "hidden", "gone")]
+    internal = [{"name": "__transaction_state", "partitions": [0]}]
+    for name in ("mine", "other"):
+        who = {"transactional_id": name, "producer_id": 7_000_000, "producer_epoch": 0}
+        # Where it may, it is told what else is wrong, so that nobody makes up a producer id.
+        client(apis.INIT_PRODUCER_ID, 5, **who, transaction_timeout=-1)
+        for topics in (partitions, partitions[:1], [{"name": "writable", "partitions": [0]}]):
+            old = {f"v3_and_below_{key}": value for key, value in who.items()}
+            client(apis.ADD_PARTITIONS_TO_TXN, 3, **old, v3_and_below_topics=topics + internal)
+            client(apis.ADD_PARTITIONS_TO_TXN, 3, **old, v3_and_below_topics=topics)
+            transaction = {**who, "verify_only": False, "topics": topics}
+            client(apis.ADD_PARTITIONS_TO_TXN, 5, transactions=[transaction])
+        for group in ("readers", "hidden"):
+            client(apis.ADD_OFFSETS_TO_TXN, 4, **who, group_id=group)
+        for version in (4, 5):
+            client(apis.END_TXN, version, **who, committed=True)
+    client(apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=["mine", "other"])
+    client(apis.LIST_TRANSACTIONS, 2, state_filters=[], producer_id_filters=[])
+
+
+def _describe_error(broker: BrokerProcess, transactional_id: str) -> str:
+    values = {"transactional_ids": [transactional_id]}
+    answer = ask(broker, apis.DESCRIBE_TRANSACTIONS, 0, values)
+    (state,) = answer.transaction_states
+    name: str = state.error_code.name
+    return name
+
+
 def test_what_the_cluster_has_to_allow(client: Both) -> None:
     client(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users=[{"name": "x"}])
     credential = {"name": "x", "mechanism": 1}

@@ -33,6 +33,9 @@ pytestmark = pytest.mark.interop
 
 CONFIG = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "3"}
 SEEDS = range(40)
+LATER_SEEDS = {1: range(100, 110), 0: range(110, 120)}
+"""By the level of transaction.version that the cluster is brought down to for them; clients see it,
+and use no version that is for a higher one."""
 STEPS = 14
 PARTITIONS = [("t", 0), ("t", 1), ("u", 0), ("gone", 0)]
 
@@ -105,8 +108,9 @@ class History:
     """What one seed makes happen, the same at every peer: it looks at nothing but the seed, and at
     who the producers are, which has to be the same."""
 
-    def __init__(self, peer: Peer, seed: int) -> None:
+    def __init__(self, peer: Peer, seed: int, level: int) -> None:
         self.peer = peer
+        self.knows_epoch_bump = level >= 2
         self.source = random.Random(seed)
         self.id = f"history-{seed}"
         self.clients = [Client(), Client()]
@@ -152,7 +156,7 @@ class History:
 
     def _add(self, client: Client) -> None:
         wanted = self.source.sample(PARTITIONS[: 4 if self.source.random() < 0.1 else 3], 2)
-        version = self.source.choice([0, 1, 2, 3, 4, 5])
+        version = self.source.choice([0, 1, 2, 3, 4, 5] if self.knows_epoch_bump else range(4))
         self._add_or_verify(client, version, wanted, verify_only=False)
 
     def _verify(self, client: Client) -> None:
@@ -207,7 +211,8 @@ class History:
         self.seen.append(("offsets", version, answer.error_code.name))
 
     def _end(self, client: Client) -> None:
-        version = self.source.choice([0, 1, 2, 3, 4, 5, 5, 5, 5])
+        newest = [5] * 4 if self.knows_epoch_bump else []
+        version = self.source.choice([0, 1, 2, 3, 4, *newest])
         before = Client(client.producer_id, client.epoch)
         commits = self.source.random() < 0.6
         for _ in range(2 if self.source.random() < 0.3 else 1):  # the answer may be lost
@@ -251,10 +256,47 @@ def _describe(peer: Peer, transactional_id: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_same_history(peers: list[Peer], seed: int) -> None:
-    kafka, ours = (History(peer, seed).run() for peer in peers)
+    check_history(peers, seed, level=2)
+
+
+def check_history(peers: list[Peer], seed: int, level: int) -> None:
+    kafka, ours = (History(peer, seed, level).run() for peer in peers)
     assert len(kafka) == len(ours)
     for step, (theirs, mine) in enumerate(zip(kafka, ours, strict=True)):
         assert mine == theirs, f"answer {step}, after {kafka[max(step - 4, 0) : step]}"
+
+
+@pytest.mark.parametrize("level", LATER_SEEDS)
+def test_the_same_histories_at_other_levels(peers: list[Peer], level: int) -> None:
+    for peer in peers:
+        _set_transaction_version(peer, level)
+    for seed in LATER_SEEDS[level]:
+        check_history(peers, seed, level)
+
+
+def _set_transaction_version(peer: Peer, level: int) -> None:
+    update = {"feature": "transaction.version", "max_version_level": level, "upgrade_type": 2}
+    with deadline(30, f"transaction.version={level}") as check:
+        while True:
+            answer = peer.ask(
+                apis.UPDATE_FEATURES,
+                1,
+                timeout=10_000,
+                feature_updates=[update],
+                validate_only=False,
+            )
+            if answer.error_code is ErrorCode.none:
+                break
+            check(0.05)
+        while f"FinalizedVersionLevel: {level}" not in _feature(peer, "transaction.version"):
+            check(0.05)
+
+
+def _feature(peer: Peer, name: str) -> str:
+    """What Kafka's tool says of it."""
+    run = run_tool("features", "--bootstrap-server", peer.broker.bootstrap, "describe")
+    (line,) = [each for each in run.lines if f"Feature: {name}" in each]
+    return line
 
 
 def _written(peer: Peer) -> dict[str, list[Any]]:
