@@ -16,7 +16,7 @@ from odradek.bench import machine
 from odradek.bench.choice import NotKnown, choose_peers, choose_workloads
 from odradek.bench.limits import LIMITS
 from odradek.bench.load import LoadUnavailable, librdkafka_version
-from odradek.bench.model import Peer
+from odradek.bench.model import Limit, Peer, Workload
 from odradek.bench.peers import PEERS
 from odradek.bench.peers.given import GivenAddress
 from odradek.bench.progress import TerminalProgress
@@ -46,13 +46,24 @@ def run(args: argparse.Namespace) -> int:
         _like_ctrl_c(signal.SIGTERM),
     ):
         plan = Plan(
-            peers, workloads, LIMITS, Path(directory), rounds=args.rounds, warm_ups=args.warm_ups
+            peers,
+            workloads,
+            _limits(workloads),
+            Path(directory),
+            rounds=args.rounds,
+            warm_ups=args.warm_ups,
         )
         results = _empty_results(plan)
         progress = TerminalProgress(sys.stdout, sys.stderr, plan.run_count())
         Runner(plan, results, progress, machine.Watch, settle=machine.settle).run()
         progress.clear()
     return _end(args, results)
+
+
+def _limits(workloads: Sequence[Workload]) -> Sequence[Limit]:
+    """All of them, unless nothing that is run is seen against any."""
+    named = any(metric.limit for workload in workloads for metric in workload.metrics)
+    return LIMITS if named else ()
 
 
 def _peers(args: argparse.Namespace) -> Sequence[Peer]:
