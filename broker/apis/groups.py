@@ -31,7 +31,7 @@ from odradek.broker.groups.actions import (
     Sync,
     SyncAnswer,
 )
-from odradek.broker.groups.shard import DescribedGroup, NotClassicGroup
+from odradek.broker.groups.describe import DescribedGroup, NotClassicGroup
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

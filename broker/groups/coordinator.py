@@ -54,11 +54,11 @@ from odradek.broker.groups.actions import (
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.consumer.describe import DescribedConsumerGroup
 from odradek.broker.groups.consumer.environment import Environment
-from odradek.broker.groups.consumer.expressions import match_topics
-from odradek.broker.groups.consumer.records import ResolvedRegex
+from odradek.broker.groups.consumer.resolving import resolve_expressions
+from odradek.broker.groups.describe import DescribedGroup, ListedGroup
 from odradek.broker.groups.led import GroupStatistics, Led
 from odradek.broker.groups.offsets import NO_PRODUCER, FetchedTopic
-from odradek.broker.groups.shard import NOBODY, Commit, DescribedGroup, ListedGroup, Shard
+from odradek.broker.groups.shard import NOBODY, Commit, Shard
 from odradek.broker.groups.store import Loader, OffsetsLog, build_batches
 from odradek.broker.groups.transactions import InTransaction, verify
 from odradek.broker.transactions.markers import TransactionMarker
@@ -422,22 +422,8 @@ class GroupCoordinator:
     # Expressions
 
     async def _resolve(self, led: Led, resolve: Resolve) -> None:
-        """Match the topics there are now, a few at a time, and say which were found."""
-        topics, turn = self._environment.topics, Turn(self._clock)
-        started_ms, found = self._clock.wall_ms(), dict[str, set[str]]()
-        try:
-            for matched_so_far in match_topics(resolve.expressions, list(topics.names())):
-                found = matched_so_far
-                await turn.pass_on()
-        except KafkaError as error:  # of an older record: members' expressions are checked
-            log.error("group %s has an expression that is none: %s", resolve.group_id, error)
-            found = {}
-        resolved = {
-            expression: ResolvedRegex(
-                frozenset(filter(resolve.may_see or bool, matched)), topics.version, started_ms
-            )
-            for expression, matched in found.items()
-        }
+        """Match the topics there are now, and say which were found."""
+        resolved = await resolve_expressions(resolve, self._environment.topics, self._clock)
         if self.leadership.holds(led):
             act = partial(led.shard.expressions_resolved, resolve.group_id, resolved)
             self._drive(led, resolve.group_id, act)

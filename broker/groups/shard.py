@@ -48,13 +48,14 @@ from odradek.broker.groups.actions import (
 )
 from odradek.broker.groups.classic import ClassicGroup
 from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.consumer.describe import DescribedConsumerGroup, describe
+from odradek.broker.groups.consumer.describe import DescribedConsumerGroup
+from odradek.broker.groups.consumer.describe import describe as describe_consumer
 from odradek.broker.groups.consumer.environment import Environment
 from odradek.broker.groups.consumer.group import ConsumerGroup
 from odradek.broker.groups.consumer.operations import ConsumerOperations, Group
 from odradek.broker.groups.consumer.records import ResolvedRegex
+from odradek.broker.groups.describe import DescribedGroup, ListedGroup, NotClassicGroup, describe
 from odradek.broker.groups.offsets import NO_PRODUCER, FetchedTopic, OffsetStore
-from odradek.broker.groups.states import State
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.consumer_group_records import ConsumerGroupMetadataKey
 
@@ -88,39 +89,6 @@ class Commit:
     and members of consumer groups can say their epoch."""
     producer: Producer | None = None
     """TxnOffsetCommit: in whose transaction."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListedGroup:
-    group_id: str
-    protocol_type: str
-    state: str
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class DescribedMember:
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    metadata: bytes
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class DescribedGroup:
-    group_id: str
-    state: str
-    protocol_type: str
-    protocol: str
-    members: tuple[DescribedMember, ...]
-
-
-class NotClassicGroup(KafkaError):
-    """There is no group of this name, or it is of another kind."""
-
-    code = ErrorCode.group_id_not_found
 
 
 class Shard:
@@ -444,34 +412,16 @@ class Shard:
         ]
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """A classic group; metadata only while it is stable, as only then there is a protocol that
-        it is for. Raises NotClassicGroup."""
+        """A classic group. Raises NotClassicGroup."""
         group = self.groups.get(group_id)
         if not isinstance(group, ClassicGroup):
             found = "not found" if group is None else "is not a classic group"
             raise NotClassicGroup(f"Group {group_id} {found}.")
-        is_stable = group.state is State.STABLE
-        return DescribedGroup(
-            group_id,
-            group.state_name,
-            group.protocol_type or "",
-            (group.protocol or "") if is_stable else "",
-            tuple(
-                DescribedMember(
-                    each.member_id,
-                    each.instance_id,
-                    each.client_id,
-                    each.client_host,
-                    each.metadata(group.protocol) if is_stable else b"",
-                    each.assignment,
-                )
-                for each in group.roster.members.values()
-            ),
-        )
+        return describe(group)
 
     def describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
         """Raises GROUP_ID_NOT_FOUND for what is no consumer group."""
-        return describe(self.consumers.group(group_id))
+        return describe_consumer(self.consumers.group(group_id))
 
     # Topics
 

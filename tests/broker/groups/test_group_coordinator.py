@@ -29,7 +29,8 @@ from odradek.broker.groups.actions import (
 )
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.coordinator import GroupCoordinator
-from odradek.broker.groups.shard import Commit, NotClassicGroup, OffsetToCommit
+from odradek.broker.groups.describe import NotClassicGroup
+from odradek.broker.groups.shard import Commit, OffsetToCommit
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import records as log_records
 from odradek.seams.entropy import SeededEntropy

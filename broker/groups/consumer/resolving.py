@@ -1,0 +1,35 @@
+"""Matching a group's expressions with the topics there are, a few at a time beside other work."""
+
+from __future__ import annotations
+
+import logging
+
+from odradek.broker.coordination.timers import Turn
+from odradek.broker.groups.actions import Resolve
+from odradek.broker.groups.consumer.expressions import InvalidExpression, match_topics
+from odradek.broker.groups.consumer.records import ResolvedRegex
+from odradek.broker.groups.consumer.topics import Topics
+from odradek.seams.clock import Clock
+
+log = logging.getLogger("odradek.groups")
+
+
+async def resolve_expressions(
+    resolve: Resolve, topics: Topics, clock: Clock
+) -> dict[str, ResolvedRegex]:
+    """What each expression matches, of what the client may see; nothing if one is none."""
+    turn, started_ms = Turn(clock), clock.wall_ms()
+    found: dict[str, set[str]] = {}
+    try:
+        for found_so_far in match_topics(resolve.expressions, list(topics.names())):
+            found = found_so_far
+            await turn.pass_on()
+    except InvalidExpression as error:  # of an older record: members' expressions are checked
+        log.error("group %s has an expression that is none: %s", resolve.group_id, error)
+        return {}
+    return {
+        expression: ResolvedRegex(
+            frozenset(filter(resolve.may_see or bool, matched)), topics.version, started_ms
+        )
+        for expression, matched in found.items()
+    }
