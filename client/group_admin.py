@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from odradek.client.assignors import write_assignment
 from odradek.client.connection import BrokerConnection
 from odradek.client.consumer import TopicPartition
 from odradek.client.errors import check
@@ -87,8 +88,49 @@ async def list_groups(cluster: Cluster, *, states: Sequence[str] = ()) -> list[G
 
 
 async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
-    """A classic group's state and members; GROUP_ID_NOT_FOUND, or the state Dead, if there is none."""
+    """A group's state and members, classic or consumer; GROUP_ID_NOT_FOUND, or the state Dead, if
+    there is none."""
+    try:
+        return await _describe_classic_group(cluster, group)
+    except KafkaError as error:
+        if error.code != ErrorCode.group_id_not_found:
+            raise
+    return await _describe_consumer_group(cluster, group)
 
+
+async def _describe_consumer_group(cluster: Cluster, group: str) -> GroupDescription:
+    async def attempt() -> Any:
+        coordinator = await cluster.coordinator(group)
+        answer = await _ask(
+            coordinator,
+            cluster,
+            apis.CONSUMER_GROUP_DESCRIBE,
+            group_ids=[group],
+            include_authorized_operations=False,
+        )
+        row = answer.groups[0]
+        check(row.error_code, row.error_message, about=f"group {group}")
+        return row
+
+    row = await cluster.retrying(attempt)
+    members = tuple(
+        GroupMember(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            write_assignment(
+                TopicPartition(topic.topic_name, partition)
+                for topic in member.assignment.topic_partitions
+                for partition in topic.partitions
+            ),
+        )
+        for member in row.members
+    )
+    return GroupDescription(group, row.group_state, "consumer", row.assignor_name, members)
+
+
+async def _describe_classic_group(cluster: Cluster, group: str) -> GroupDescription:
     async def attempt() -> Any:
         coordinator = await cluster.coordinator(group)
         answer = await _ask(

@@ -7,6 +7,8 @@ import itertools
 import pytest
 
 from tests.broker.cli.conftest import CommandLine
+from tests.broker.groups.consumer.test_like_kafka import Reader
+from tests.interop.broker_process import BrokerProcess
 
 _numbers = itertools.count(1)
 
@@ -42,6 +44,24 @@ def test_list_and_describe(odradek: CommandLine, topic: str, group: str) -> None
     assert lines[0] == [f"{group}:", "Empty,", "0", "members"]
     assert lines[2][:6] == ["TOPIC", "PARTITION", "COMMITTED", "FIRST", "END", "LAG"]
     assert [topic, "0", "4", "0", "5", "1"] in [line[:6] for line in lines[3:]]
+
+
+def test_describe_a_consumer_group(
+    odradek: CommandLine, cli_broker: BrokerProcess, topic: str
+) -> None:
+    reader = Reader(cli_broker.bootstrap)
+    group = f"group-{next(_numbers)}"
+    odradek("consume", "-t", topic, "-G", "makes-the-coordinator", "-e")
+    reader.beat("a", group, 0, subscribed_topic_names=[topic], instance_id="stays")
+    assert [group, "Stable", "consumer", "consumer"] in odradek("groups", "list").words
+    (described,) = odradek("groups", "describe", "--json", group).json
+    (member,) = described["members"]
+    assert (described["state"], described["assignor"]) == ("Stable", "uniform")
+    assert (member["member"], member["instance"]) == ("a-member", "stays")
+    assert [each["partition"] for each in member["partitions"]] == [0, 1, 2]
+    refused = odradek("groups", "reset", group, "-t", topic, "--to", "beginning", code=1)
+    assert "1 members" in refused.stderr
+    reader.close()
 
 
 def test_reset(odradek: CommandLine, topic: str, group: str) -> None:
