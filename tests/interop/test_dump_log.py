@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from odradek.broker.cli.main import main
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.clients import PATIENCE_S, create_topic, poll_until
 from tests.interop.conftest import BROKERS, STARTERS
@@ -24,6 +25,8 @@ RECORDS = 400
 FIRST_TIMESTAMP = int(time.time() * 1000) - 10_000
 TOPIC = "dumped"
 GROUP = "dumpers"
+DECIDED = "decided"
+TRANSACTIONS = 12
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,24 @@ def left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         poll_until(consumer, RECORDS)
         consumer.commit(asynchronous=False)
         consumer.close()
+        decide(broker.bootstrap)
     return Left(broker, broker.partition_directory(TOPIC))
+
+
+def decide(bootstrap: str) -> None:
+    """Transactions of two records each, one after the other; every other is aborted."""
+    create_topic(bootstrap, DECIDED, config={"internal.segment.bytes": "1000"})
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": DECIDED})
+    producer.init_transactions(PATIENCE_S)
+    for number in range(TRANSACTIONS):
+        producer.begin_transaction()
+        for _ in range(2):
+            producer.produce(DECIDED, f"value-{number}")
+        assert producer.flush(PATIENCE_S) == 0
+        if number % 2:
+            producer.abort_transaction(PATIENCE_S)
+        else:
+            producer.commit_transaction(PATIENCE_S)
 
 
 def dump(files: list[Path], *options: str) -> ToolRun:
@@ -124,6 +144,31 @@ def test_indexes(left: Left, suffix: str) -> None:
     pattern = r"offset: \d+ position: \d+" if suffix == ".index" else r"timestamp: \d+ offset: \d+"
     # one a KB or so of batches, in segments of 20 KB
     assert len(re.findall(pattern, entries)) > 2 * len(indexes)
+
+
+def test_transactions(left: Left) -> None:
+    directory = left.broker.partition_directory(DECIDED)
+    files = sorted(directory.glob("*.log"))
+    assert len(files) > 2
+    run = dump(files, "--deep-iteration")
+    found = batches(run)
+    assert {batch["isvalid"] for batch in found} == {"true"}
+    markers = [batch for batch in found if batch["isControl"] == "true"]
+    assert {batch["isTransactional"] for batch in found} == {"true"}
+    decided = re.findall(r"endTxnMarker: (\w+) coordinatorEpoch: (\d+)", run.stdout)
+    assert decided == [("COMMIT", "0"), ("ABORT", "0")] * (TRANSACTIONS // 2)
+    ends = [int(batch["baseOffset"]) for batch in markers]
+    assert len(ends) == TRANSACTIONS
+    aborted = re.findall(
+        r"version: 0 producerId: \d+ firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)",
+        dump(sorted(directory.glob("*.txnindex"))).stdout,
+    )
+    firsts = [0, *(end + 1 for end in ends)]
+    assert [tuple(map(int, each)) for each in aborted] == [
+        (firsts[number], end, end + 1) for number, end in enumerate(ends) if number % 2
+    ]
+    verified = [str(each) for each in left.broker.log_dirs]
+    assert main(["dump", "--verify", "--deep", *verified]) == 0
 
 
 def test_producer_snapshots(left: Left) -> None:
