@@ -149,6 +149,7 @@ class ProducerStates:
         # First offset to marker, of transactions whose marker lies at or past the high watermark.
         self._unreplicated: dict[int, int] = {}
         self._verifications = Verifications()
+        self._unverified = self._verifications.pending  # as good as always empty
         self.map_end = 0
         """Every batch below this offset has been applied."""
 
@@ -189,7 +190,8 @@ class ProducerStates:
         """
         entry = self._entries.get(producer_id)
         if entry is not None:
-            self._check_epoch(producer_id, epoch, entry)
+            if epoch < entry.epoch:
+                raise self._fenced(producer_id, epoch, entry)
             if entry.transaction_start >= 0 and entry.epoch == epoch:
                 return None
         return self._verifications.begin(
@@ -223,11 +225,12 @@ class ProducerStates:
             entry is None or entry.transaction_start < 0 or entry.epoch != batch.producer_epoch
         ):
             self._check_begin(batch, entry, guard)
-        if from_client and self._verifications:
+        if from_client and self._unverified:
             self._check_overtakes(batch, entry)
         if entry is None:
             return None
-        self._check_epoch(batch.producer_id, batch.producer_epoch, entry)
+        if batch.producer_epoch < entry.epoch:
+            raise self._fenced(batch.producer_id, batch.producer_epoch, entry)
         if from_client:
             self._check_sequence(batch, entry)
         if entry.transaction_start >= 0 and not attributes & TRANSACTIONAL_MASK:
@@ -237,17 +240,16 @@ class ProducerStates:
             )
         return None
 
-    def _check_epoch(self, producer_id: int, epoch: int, entry: ProducerEntry) -> None:
-        if epoch < entry.epoch:
-            raise InvalidProducerEpoch(
-                f"producer {producer_id} writes to {self._name} in epoch {epoch}, "
-                f"its last known is {entry.epoch}"
-            )
+    def _fenced(self, producer_id: int, epoch: int, entry: ProducerEntry) -> Exception:
+        return InvalidProducerEpoch(
+            f"producer {producer_id} writes to {self._name} in epoch {epoch}, "
+            f"its last known is {entry.epoch}"
+        )
 
     def _check_begin(self, batch: Batch, entry: ProducerEntry | None, guard: Guard | None) -> None:
         """A batch begins a transaction here, which its coordinator must have agreed to."""
-        if entry is not None:
-            self._check_epoch(batch.producer_id, batch.producer_epoch, entry)
+        if entry is not None and batch.producer_epoch < entry.epoch:
+            raise self._fenced(batch.producer_id, batch.producer_epoch, entry)
         if guard is UNGUARDED:
             return
         pending = self._verifications.get(batch.producer_id)
@@ -320,7 +322,7 @@ class ProducerStates:
             marker = read_marker(batch)
             if marker is None:  # compaction has taken it: the whole transaction is gone
                 return None
-            if self._verifications:
+            if self._unverified:
                 self._verifications.written(batch)
             if entry is None:
                 entry = self._entries[producer_id] = ProducerEntry(producer_id)
@@ -336,7 +338,7 @@ class ProducerStates:
             if entry.transaction_start < 0:
                 entry.transaction_start = batch.base_offset
                 self._ongoing[batch.base_offset] = producer_id
-            if self._verifications:
+            if self._unverified:
                 self._verifications.written(batch)
         return None
 

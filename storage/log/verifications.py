@@ -61,25 +61,22 @@ class Verification:
 class Verifications:
     """Those of one log, by producer id."""
 
-    __slots__ = ("_pending",)
+    __slots__ = ("pending",)
 
     def __init__(self) -> None:
-        self._pending: dict[int, Verification] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._pending)
+        self.pending: dict[int, Verification] = {}
 
     def get(self, producer_id: int) -> Verification | None:
-        return self._pending.get(producer_id)
+        return self.pending.get(producer_id)
 
     def begin(
         self, producer_id: int, epoch: int, sequence: int, *, adds_partitions: bool, now_ms: int
     ) -> Guard:
         """The guard to append with, once the coordinator has agreed."""
-        found = self._pending.get(producer_id)
+        found = self.pending.get(producer_id)
         if found is None:
             found = Verification(epoch, sequence, adds_partitions=adds_partitions, began_ms=now_ms)
-            self._pending[producer_id] = found
+            self.pending[producer_id] = found
         else:
             found.lower(epoch, sequence)
         return found.guard
@@ -90,15 +87,15 @@ class Verifications:
         A marker of the epoch that asks ended the transaction before: there each transaction has an
         epoch of its own, and its marker's is that of the next.
         """
-        found = self._pending.get(batch.producer_id)
+        found = self.pending.get(batch.producer_id)
         if found is None:
             return
         if batch.is_control and found.adds_partitions and batch.producer_epoch == found.epoch:
             return
-        del self._pending[batch.producer_id]
+        del self.pending[batch.producer_id]
 
     def expire(self, now_ms: int, after_ms: int) -> None:
         """Forget those that nothing came of."""
-        for producer_id, found in list(self._pending.items()):
+        for producer_id, found in list(self.pending.items()):
             if now_ms - found.began_ms >= after_ms:
-                del self._pending[producer_id]
+                del self.pending[producer_id]
