@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from odradek.bench.model import Peer, Workload
+from odradek.bench.model import Limit, Peer, Workload
 
 
 class NotKnown(Exception):
@@ -31,3 +31,9 @@ def choose_workloads(known: Sequence[Workload], patterns: Sequence[str] | None) 
         if not any(fnmatchcase(each.name, pattern) for each in known):
             raise NotKnown(f"no workload is like {pattern!r}; odradek bench list shows them")
     return [each for each in known if any(fnmatchcase(each.name, each_p) for each_p in patterns)]
+
+
+def choose_limits(known: Sequence[Limit], workloads: Sequence[Workload]) -> list[Limit]:
+    """The limits that a metric of these workloads is to be seen against."""
+    wanted = {metric.limit for workload in workloads for metric in workload.metrics}
+    return [each for each in known if each.name in wanted]

@@ -45,7 +45,10 @@ def run(args: argparse.Namespace) -> int:
         [(each.name, _star(each.default), each.title) for each in PEERS.values()],
     )
     print_lines([""])
-    print_table(["LIMIT", "WHAT"], [(each.name, each.title) for each in LIMITS])
+    print_table(
+        ["LIMIT", "UNIT", "WHAT"],
+        [(each.name, each.metric.unit, each.title) for each in LIMITS],
+    )
     print_lines(["", "* by default"])
     return 0
 

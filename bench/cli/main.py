@@ -13,7 +13,7 @@ EXTRA = "pip install 'odradek[bench]'"
 
 DESCRIPTION = """\
 Measure brokers side by side: real workloads over real sockets, peers in turns, medians with their
-range, every sample kept.
+range, every sample kept, and what the machine could do with no broker in between.
 """
 EPILOG = """\
 examples:
@@ -127,7 +127,7 @@ def _instructions_arguments(parser: argparse.ArgumentParser) -> None:
 # name -> (the line of help, its arguments); the module of the same name does the work
 COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "run": ("measure, and say what was found", _run_arguments),
-    "list": ("show the workloads and the peers", _list_arguments),
+    "list": ("show the workloads, the peers and the limits", _list_arguments),
     "report": (
         "results as tables, as a page with plots, or as docs/performance.md",
         _report_arguments,

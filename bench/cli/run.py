@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from odradek.bench import machine
-from odradek.bench.choice import NotKnown, choose_peers, choose_workloads
+from odradek.bench.choice import NotKnown, choose_limits, choose_peers, choose_workloads
 from odradek.bench.limits import LIMITS
 from odradek.bench.load import LoadUnavailable, librdkafka_version
 from odradek.bench.model import Limit, Peer, Workload
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         plan = Plan(
             peers,
             workloads,
-            _limits(workloads),
+            _limits(args, workloads),
             Path(directory),
             rounds=args.rounds,
             warm_ups=args.warm_ups,
@@ -58,12 +58,6 @@ def run(args: argparse.Namespace) -> int:
         Runner(plan, results, progress, machine.Watch, settle=machine.settle).run()
         progress.clear()
     return _end(args, results)
-
-
-def _limits(workloads: Sequence[Workload]) -> Sequence[Limit]:
-    """All of them, unless nothing that is run is seen against any."""
-    named = any(metric.limit for workload in workloads for metric in workload.metrics)
-    return LIMITS if named else ()
 
 
 def _peers(args: argparse.Namespace) -> Sequence[Peer]:
@@ -78,6 +72,13 @@ def _peers(args: argparse.Namespace) -> Sequence[Peer]:
         return choose_peers(PEERS, args.peers)
     except NotKnown as reason:
         raise WrongUsage(str(reason)) from None
+
+
+def _limits(args: argparse.Namespace, workloads: Sequence[Workload]) -> Sequence[Limit]:
+    """A broker that we did not start may be on another machine: this one's limits say nothing."""
+    if args.bootstrap is not None:
+        return []
+    return LIMITS if args.workloads is None else choose_limits(LIMITS, workloads)
 
 
 def _empty_results(plan: Plan) -> Results:

@@ -30,7 +30,7 @@ from odradek.bench.model import (
     WorkloadFailed,
 )
 
-P50 = Metric("p50_us", "µs", "lower")
+P50 = Metric("p50_us", "µs", "lower", limit="ping-pong")
 P99 = Metric("p99_us", "µs", "lower")
 P999 = Metric("p999_us", "µs", "lower")
 MAX = Metric("max_us", "µs", "lower")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek.bench import machine
 from odradek.bench.cli.main import COMMANDS
 from odradek.bench.peers import PEERS
 from odradek.bench.results_file import load, save
@@ -124,6 +125,13 @@ def test_results_are_shown_and_drawn(
     assert page.read_text().startswith("<!doctype html>")
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of the bench waits for the disk to be quiet; these do not measure anything."""
+    monkeypatch.setattr(machine, "settle", lambda: None)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_broker_that_runs_is_measured_by_its_address(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +148,7 @@ def test_a_broker_that_runs_is_measured_by_its_address(
     assert "group-assignment-ever on given was left out: the bench did not start this" in out
 
 
+@pytest.mark.usefixtures("impatient")
 def test_nobody_at_an_address_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["--bootstrap", "127.0.0.1:1", "--workloads", "topics-at-once", "--rounds", "1"]
     assert main(["bench", "run", *words]) == 1

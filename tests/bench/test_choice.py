@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.bench.choice import NotKnown, choose_peers, choose_workloads
+from odradek.bench.choice import NotKnown, choose_limits, choose_peers, choose_workloads
+from odradek.bench.limits import LIMITS
+from odradek.bench.workloads import WORKLOADS as ALL
 from tests.bench.fakes import FakePeer, FakeWorkload
 
 PEERS = {name: FakePeer(name, [], default=name != "c") for name in ("a", "b", "c")}
@@ -31,3 +33,15 @@ def test_what_is_not_known_is_named_with_what_is() -> None:
         choose_peers(PEERS, ["a", "d"])
     with pytest.raises(NotKnown, match="no workload is like 'prodcue"):
         choose_workloads(WORKLOADS, ["latency", "prodcue*"])
+
+
+def test_the_limits_that_workloads_are_seen_against() -> None:
+    names = [each.name for each in choose_limits(LIMITS, WORKLOADS)]
+    assert names == ["sendfile"]
+
+
+def test_every_limit_that_a_metric_names_is_measured_in_its_unit() -> None:
+    units = {each.name: each.metric.unit for each in LIMITS}
+    for workload in ALL:
+        for metric in workload.metrics:
+            assert metric.limit is None or units[metric.limit] == metric.unit
