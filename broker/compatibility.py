@@ -31,6 +31,8 @@ higher minimum for a broker that it can't talk to (KAFKA-18659); versions 0 to 2
   characters.
 - GetTelemetrySubscriptions and PushTelemetry: Kafka shows them only where a metrics reporter takes what
   clients push; there is none here, so they are not served. Client metrics subscriptions are kept.
+- AlterClientQuotas is not served: no quota is enforced. DescribeClientQuotas tells what the metadata
+  log has, which Kafka may have written.
 - CreateAcls with ANY where an ACL has to say what: INVALID_REQUEST for that ACL; Kafka answers
   UNKNOWN_SERVER_ERROR for the whole request.
 - UpdateFeatures does not change `kraft.version`, which is what the directory was formatted with.

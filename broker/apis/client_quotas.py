@@ -1,4 +1,7 @@
-"""DescribeClientQuotas and AlterClientQuotas (KIP-546)."""
+"""DescribeClientQuotas (KIP-546): the quotas in the metadata log.
+
+None is enforced, and so none can be set here: a log that Kafka wrote may have some.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,7 @@ from odradek.broker.apis.authorized import check_cluster, text_of
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.quotas import (
-    Component,
-    QuotaAlteration,
-    alter_client_quotas,
-    find_quotas,
-)
+from odradek.replication.controller.quotas import Component, find_quotas
 
 Values = dict[str, Any]
 
@@ -43,34 +41,6 @@ async def describe_client_quotas(request: Any, ctx: RequestContext) -> Mapping[s
 
 def _part(entity_type: str, name: str | None) -> Values:
     return {"entity_type": entity_type, "entity_name": name}
-
-
-async def alter(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    wanted = [
-        QuotaAlteration(
-            [(part.entity_type, part.entity_name) for part in entry.entity],
-            [(op.key, None if op.remove else op.value) for op in entry.ops],
-        )
-        for entry in request.entries
-    ]
-    answers: list[KafkaError | None]
-    try:
-        check_cluster(ctx)
-        answers = await ctx.broker.metadata.perform(
-            lambda image: alter_client_quotas(image, wanted, validate_only=request.validate_only)
-        )
-    except KafkaError as error:
-        answers = [error] * len(wanted)
-    return {
-        "entries": [
-            {
-                "error_code": ErrorCode.none if error is None else error.code,
-                "error_message": error and (error.message or None),
-                "entity": [_part(kind, name) for kind, name in each.entity],
-            }
-            for each, error in zip(wanted, answers, strict=True)
-        ]
-    }
 
 
 HANDLERS = {

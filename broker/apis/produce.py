@@ -92,9 +92,7 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Topics | None
 def _refusal(request: ProduceRequest, ctx: RequestContext) -> KafkaError | None:
     """What is wrong with the request as a whole."""
     if request.acks not in (-1, 0, 1):
-        return KafkaError(
-            ErrorCode.invalid_required_acks, f"acks is {request.acks}; it can be -1, 0 or 1"
-        )
+        return KafkaError(ErrorCode.invalid_required_acks)
     transactional_id = request.transactional_id
     if transactional_id is not None and not may_transactional_id(ctx, transactional_id):
         return KafkaError(ErrorCode.transactional_id_authorization_failed)
@@ -126,6 +124,7 @@ async def _append(
     verified: Verified | None,
     ctx: RequestContext,
 ) -> Outcome:
+    partition = None
     try:
         if ctx.authorizer is not None:
             _check_allowed(topic, ctx)
@@ -155,7 +154,10 @@ async def _append(
             guard=guard,
         )
     except KafkaError as error:
-        return Outcome(index).fail(error)
+        outcome = Outcome(index).fail(error)
+        if partition is not None and outcome.record_errors:  # as Kafka: with these, and only these
+            outcome.log_start_offset = partition.log.log_start_offset
+        return outcome
     return Outcome(
         index,
         ErrorCode.none,

@@ -74,8 +74,9 @@ def plain(value: Any) -> Any:
             for field in fields(value)
             if field.name not in DIFFER
         }
-        if "error_message" in found:
-            found["error_message"] = found["error_message"] is not None
+        for name in ("error_message", "batch_index_error_message"):
+            if name in found:
+                found[name] = found[name] is not None
         return found
     if isinstance(value, tuple):
         kept = [each for each in value if getattr(each, "name", None) not in OWN_CONFIGS]

@@ -1,0 +1,76 @@
+"""Finding quotas by filters: every component must fit, and if strict no other part may be there."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.schemas.security_records import ClientQuotaEntity, ClientQuotaRecord
+from odradek.replication.controller.draft import apply_records
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.quotas import ANY, DEFAULT, EXACT, Component, find_quotas
+
+ENTITIES: list[dict[str, str | None]] = [
+    {"user": "alice"},
+    {"user": None},
+    {"user": "alice", "client-id": "c"},
+    {"user": "alice", "client-id": None},
+    {"client-id": "c"},
+    {"ip": "10.0.0.1"},
+]
+
+
+@pytest.fixture
+def image() -> MetadataImage:
+    records = [
+        ClientQuotaRecord(
+            entity=tuple(
+                ClientQuotaEntity(entity_type=kind, entity_name=name)
+                for kind, name in entity.items()
+            ),
+            key="producer_byte_rate",
+            value=float(number),
+        )
+        for number, entity in enumerate(ENTITIES)
+    ]
+    return apply_records(MetadataImage(), records, offset=9).image
+
+
+def found(image: MetadataImage, *components: Component, strict: bool = False) -> list[int]:
+    """The numbers of the entities."""
+    return sorted(
+        int(values["producer_byte_rate"])
+        for _, values in find_quotas(image, components, strict=strict)
+    )
+
+
+def test_filters(image: MetadataImage) -> None:
+    alice = Component("user", EXACT, "alice")
+    assert found(image) == [0, 1, 2, 3, 4, 5]
+    assert found(image, strict=True) == []
+    assert found(image, alice) == [0, 2, 3]
+    assert found(image, alice, strict=True) == [0]
+    assert found(image, Component("user", DEFAULT, None)) == [1]
+    assert found(image, Component("user", ANY, None)) == [0, 1, 2, 3]
+    assert found(image, alice, Component("client-id", ANY, None)) == [2, 3]
+    assert found(image, alice, Component("client-id", DEFAULT, None)) == [3]
+    assert found(image, Component("client-id", ANY, None), strict=True) == [4]
+    assert found(image, Component("ip", EXACT, "10.0.0.2")) == []
+
+
+@pytest.mark.parametrize(
+    ("components", "code"),
+    [
+        ([Component("", ANY, None)], ErrorCode.invalid_request),
+        ([Component("hat", ANY, None)], ErrorCode.unsupported_version),
+        ([Component("user", EXACT, None)], ErrorCode.invalid_request),
+        ([Component("user", ANY, "x")], ErrorCode.invalid_request),
+        ([Component("user", 7, None)], ErrorCode.invalid_request),
+        ([Component("user", ANY, None)] * 2, ErrorCode.invalid_request),
+        ([Component("user", ANY, None), Component("ip", ANY, None)], ErrorCode.invalid_request),
+    ],
+)
+def test_refused(components: list[Component], code: ErrorCode) -> None:
+    with pytest.raises(KafkaError) as raised:
+        find_quotas(MetadataImage(), components, strict=False)
+    assert raised.value.code is code
