@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -179,8 +179,11 @@ class Target:
         self.topics.create(name, partitions)
         try:
             yield name
-        finally:
-            self.topics.delete(name)
+        except BaseException:
+            with suppress(PeerFailed):  # what went wrong before is what is to be told
+                self.topics.delete(name)
+            raise
+        self.topics.delete(name)
 
 
 class PeerUnavailable(Exception):

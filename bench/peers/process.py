@@ -76,6 +76,7 @@ class PeerProcess:
                 stdout=log,
                 stderr=log,
                 cwd=self._launch.directory,
+                process_group=0,  # Ctrl-C is for us; we stop it then
                 env=None if self._launch.environment is None else dict(self._launch.environment),
             )
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from odradek.bench import obtaining
-from odradek.bench.model import Feature, PeerFailed, PeerUnavailable, Stage, why_not
+from odradek.bench.model import Feature, PeerFailed, PeerUnavailable, Stage, Target, why_not
 from odradek.bench.peers import PEERS
 from odradek.bench.peers.mock import LibrdkafkaMock
 from odradek.bench.peers.odradek import Odradek
@@ -47,6 +47,20 @@ def test_a_broker_keeps_its_address_and_its_topics_over_a_kill(tmp_path: Path) -
 def test_librdkafkas_mock_gets_its_topics_by_its_control_socket(tmp_path: Path) -> None:
     with LibrdkafkaMock().start(tmp_path) as target, target.topic("made", 5) as topic:
         assert partitions(target.address, topic) == 5
+
+
+def test_what_interrupts_a_workload_is_told_although_the_broker_is_gone() -> None:
+    class GoneTopics:
+        def create(self, name: str, partitions: int) -> None: ...
+
+        def delete(self, name: str) -> None:
+            raise PeerFailed("nobody answers")
+
+    target = Target("gone", "127.0.0.1:1", GoneTopics())
+    with pytest.raises(KeyboardInterrupt), target.topic("t"):
+        raise KeyboardInterrupt
+    with pytest.raises(PeerFailed), target.topic("t"):
+        pass
 
 
 def test_a_program_that_ends_at_once_is_reported_with_its_last_words(tmp_path: Path) -> None:
