@@ -285,7 +285,10 @@ class Shard:
                 request.member_id,
                 request.instance_id,
                 request.generation,
-                partitions=[(each.topic_id, each.partition) for each in request.offsets],
+                partitions=[
+                    (each.topic_id or self._environment.topics.id_of(each.topic), each.partition)
+                    for each in request.offsets
+                ],
                 knows_epochs=request.knows_consumer_groups,
                 transactional=request.producer is not None,
             )

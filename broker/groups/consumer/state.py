@@ -64,6 +64,7 @@ class GroupState:
         self._owners: dict[tuple[UUID, int], str] = {}
         self._subscribed: frozenset[str] | None = None
         """What all members subscribe to, once somebody asked for it."""
+        self._regex_counts: Counter[str] | None = None
 
     def copy(self) -> GroupState:
         made = GroupState(self.group_id)
@@ -73,7 +74,7 @@ class GroupState:
         made.members, made.static = dict(self.members), dict(self.static)
         made.targets, made.regexes = dict(self.targets), dict(self.regexes)
         made._owners = dict(self._owners)
-        made._subscribed = self._subscribed
+        made._subscribed, made._regex_counts = self._subscribed, self._regex_counts
         return made
 
     # Replaying
@@ -81,7 +82,7 @@ class GroupState:
     def replay(self, key: ConsumerGroupKey, value: Any) -> None:
         """Take over a record of this group's; None is a tombstone."""
         if isinstance(key, ConsumerGroupMemberMetadataKey | ConsumerGroupRegularExpressionKey):
-            self._subscribed = None
+            self._subscribed = self._regex_counts = None
         match key:
             case ConsumerGroupMetadataKey():
                 if value is not None:
@@ -179,8 +180,11 @@ class GroupState:
         return self._subscribed
 
     def regex_counts(self) -> Counter[str]:
-        """How many members subscribe with each expression."""
-        return Counter(each.regex for each in self.members.values() if each.regex)
+        """How many members subscribe with each expression; not to be changed."""
+        if self._regex_counts is None:
+            every = (each.regex for each in self.members.values() if each.regex)
+            self._regex_counts = Counter(every)
+        return self._regex_counts
 
     @property
     def classic_count(self) -> int:

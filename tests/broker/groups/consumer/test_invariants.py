@@ -45,6 +45,9 @@ class Histories(RuleBasedStateMachine):
         return self.stage.consumer(name)
 
     def is_member(self, name: str) -> bool:
+        """Whether it is one, and was told so."""
+        if self.client(name).epoch <= 0:
+            return False
         group = self.stage.shard.groups.get(GROUP)
         if not isinstance(group, ConsumerGroup):
             return False
@@ -143,7 +146,7 @@ class Histories(RuleBasedStateMachine):
         stage = self.stage
         stage.fail_with, stage.holding = None, False
         stage.release()
-        for _ in range(12):
+        for _ in range(20):  # longer than a session: who was never told that it joined is out
             for name in NAMES:
                 if self.is_member(name):
                     stage.beat(name)
