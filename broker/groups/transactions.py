@@ -24,15 +24,14 @@ AS_GROUP_COORDINATOR = {
 class InTransaction:
     """In which transaction somebody commits, and whom to ask about it.
 
-    `coordinator` is None where no transactions are coordinated, `is_verified` False where
-    `transaction.partition.verification.enable` is.
+    `is_verified` is False where `transaction.partition.verification.enable` is.
     """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     support: Support
-    coordinator: TransactionPartitions | None
+    coordinator: TransactionPartitions
     is_verified: bool = True
 
 
@@ -42,8 +41,6 @@ async def verify(transaction: InTransaction, log: OffsetsLog, partition: int) ->
     support = transaction.support
     if not transaction.is_verified and not support.adds_partitions:
         return Producer(producer_id, epoch, UNGUARDED)
-    if transaction.coordinator is None:
-        raise KafkaError(ErrorCode.invalid_txn_state, "no transactions are coordinated here")
     try:
         guard = log.begin_verification(
             partition, producer_id, epoch, adds_partitions=support.adds_partitions

@@ -67,8 +67,6 @@ async def verify(request: ProduceRequest, transactional_id: str, ctx: RequestCon
     if not is_enabled and not support.adds_partitions:
         return unguarded
     coordinator = ctx.broker.transaction_partitions
-    if coordinator is None:
-        return _all(batches, ErrorCode.invalid_txn_state, "no transactions are coordinated here")
     ((producer_id, epoch),) = producers
     asking = _Asking(coordinator, transactional_id, producer_id, epoch, support)
     found = await _until_decided(asking, batches, ctx)

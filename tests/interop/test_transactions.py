@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 import re
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +21,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from odradek.protocol import apis, messages
 from odradek.protocol.framing import read_response_header, request_header
 from odradek.protocol.records.records import Record, build_batch
-from tests.interop.broker_process import BrokerProcess, deadline
+from tests.interop.broker_process import BrokerProcess
 from tests.interop.clients import PATIENCE_S, create_topic, poll_until, produce, read_all
 from tests.interop.conftest import BROKERS, STARTERS
 from tests.interop.kafka_tools import ToolRun, run_tool
@@ -277,41 +280,90 @@ def test_transactions_find_hanging(impatient: BrokerProcess, name: str) -> None:
 # Kills
 
 
+class Ledger:
+    """What a producer was told of its transactions: each has four records, over two partitions."""
+
+    def __init__(self) -> None:
+        self.committed: set[int] = set()
+        self.aborted: set[int] = set()
+        self.unsure: set[int] = set()
+
+    def check(self, read: list[str]) -> None:
+        """Every record once; of a transaction all or none; what was promised, and nothing else."""
+        assert len(read) == len(set(read)), "a record is there twice"
+        found: dict[int, int] = {}
+        for value in read:
+            number = int(value.partition("-")[0])
+            found[number] = found.get(number, 0) + 1
+        assert set(found.values()) <= {4}, "a transaction is there in part"
+        assert self.committed <= set(found), "a commit is lost"
+        assert not self.aborted & set(found), "an abort is read"
+        assert set(found) <= self.committed | self.unsure
+
+
+QUIET = {"message.timeout.ms": 1000, "log_level": 0}
+
+
+def _transact(broker: BrokerProcess, lives: float, numbers: Iterator[int], ledger: Ledger) -> None:
+    """Transactions, one after the other, until the broker is killed; every fifth is aborted."""
+    producer = transactional(broker.bootstrap, "id", **QUIET)
+    killer = threading.Timer(lives, broker.kill)
+    killer.start()
+    while True:
+        number = next(numbers)
+        ledger.unsure.add(number)
+        try:
+            producer.begin_transaction()
+            for i in range(4):
+                producer.produce("t", f"{number}-{i}".encode(), partition=i % 2)
+            if number % 5:
+                producer.commit_transaction(1)
+                ledger.committed.add(number)
+            else:
+                producer.flush(1)
+                producer.abort_transaction(1)
+                ledger.aborted.add(number)
+        except KafkaException:
+            killer.join()
+            return
+        ledger.unsure.discard(number)
+
+
+FEW = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "1"}
+
+
+@pytest.mark.slow
 def test_transactions_survive_kills(tmp_path: Path) -> None:
-    """What was committed is there once, what was not is not, however often the broker is killed."""
-    committed: list[str] = []
-    unsure: set[str] = set()
-    broker = start_odradek(tmp_path)
+    """Killed at any moment of a transaction: what was committed is there once, what was aborted is
+    not, and what nobody was told of is there as a whole or not at all."""
+    source, ledger, numbers = random.Random(7), Ledger(), itertools.count(1)
+    broker = start_odradek(tmp_path, config=FEW)
     try:
         create_topic(broker.bootstrap, "t", partitions=2)
-        for first in range(0, 60, 20):
-            producer = transactional(broker.bootstrap, "id")
-            for n in range(first, first + 20):
-                producer.begin_transaction()
-                produced = [f"{n}-{i}" for i in range(4)]
-                for i, value in enumerate(produced):
-                    producer.produce("t", value.encode(), partition=i % 2)
-                if n % 20 == 19:
-                    producer.flush(PATIENCE_S)
-                    unsure.update(produced)
-                    broker.kill()
-                    broker = start_odradek(tmp_path)
-                else:
-                    producer.commit_transaction(PATIENCE_S)
-                    committed += produced
-            del producer
-        read = values(broker.bootstrap, "t", len(committed), partitions=[0, 1], config=COMMITTED)
-        assert sorted(read) == sorted(committed)
-        with deadline(PATIENCE_S, "what was left open to be over") as check:
-            while "Ongoing" in tool(broker.bootstrap, "list").stdout:
-                transactional(broker.bootstrap, "id")
-                check()
-        after = produce(broker.bootstrap, "t", [b"after"], partition=0)
-        assert after
-        read = values(
-            broker.bootstrap, "t", len(committed) + 1, partitions=[0, 1], config=COMMITTED
-        )
-        assert sorted(read) == sorted([*committed, "after"])
-        assert not unsure & set(read)
+        for _ in range(5):
+            _transact(broker, source.uniform(0.1, 0.5), numbers, ledger)
+            broker = start_odradek(tmp_path, config=FEW)
+        transactional(broker.bootstrap, "id")  # whatever is open is over
+        assert len(ledger.committed) > 5
+        ledger.check(_read_to_the_end(broker.bootstrap))
     finally:
         broker.kill()
+
+
+def _read_to_the_end(bootstrap: str) -> list[str]:
+    """All of topic t that is committed, up to a last transaction."""
+    last = transactional(bootstrap, "the-last")
+    last.begin_transaction()
+    for partition in range(2):
+        last.produce("t", b"last", partition=partition)
+    last.commit_transaction(PATIENCE_S)
+    config = {"bootstrap.servers": bootstrap, "group.id": "reads", **COMMITTED}
+    consumer = Consumer({**config, "enable.auto.commit": False})
+    consumer.assign([TopicPartition("t", partition, 0) for partition in range(2)])
+    found: list[str] = []
+    try:
+        while found.count("last") < 2:
+            found += [(each.value() or b"").decode() for each in poll_until(consumer, 1)]
+    finally:
+        consumer.close()
+    return [value for value in found if value != "last"]

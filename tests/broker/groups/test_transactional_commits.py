@@ -157,11 +157,6 @@ async def test_verification_can_be_switched_off_but_adding_can_not(
         assert len(coordinator.asked) == 1
 
 
-async def test_where_nobody_coordinates_nothing_is_pending(clock: VirtualClock) -> None:
-    async with running(clock, MemoryLog()) as groups:
-        assert await refused(groups, within(None)) is ErrorCode.invalid_txn_state
-
-
 async def test_a_marker_that_comes_while_the_coordinator_is_asked_wins(
     clock: VirtualClock,
 ) -> None:

@@ -171,12 +171,6 @@ def test_a_transaction_has_a_transactional_id(
     assert end_offset(broker, topic) == 0
 
 
-def test_where_nobody_coordinates_no_transaction_begins(broker: Broker, topic: str) -> None:
-    broker.node.transaction_partitions = None
-    assert produce(broker, topic, batch()) == [ErrorCode.invalid_txn_state]
-    assert end_offset(broker, topic) == 0
-
-
 def test_records_stamped_by_the_log_are_stamped_once(
     broker: Broker, coordinator: Coordinator
 ) -> None:
