@@ -12,6 +12,7 @@ compared come from the whole run.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--directory", type=Path, help="where the data goes (default: a new one)")
     parser.add_argument("--list", action="store_true", help="the workloads' names")
     args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the peer is not left behind
     workloads = {workload.name: workload for workload in WORKLOADS}
     if args.list:
         print(*(f"{name:32} {workload.title}" for name, workload in workloads.items()), sep="\n")
