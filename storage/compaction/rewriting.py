@@ -28,6 +28,7 @@ from odradek.protocol.records.batch import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
+    Batch,
 )
 from odradek.protocol.records.compression import NONE, compress
 from odradek.protocol.records.crc32c import crc32c
@@ -77,9 +78,11 @@ class Rewriting:
                     Written(last_offsets[number], max_timestamps[number], end - start)
                 )
             elif kept_count[number]:
-                self._rebuild(number, *next(rebuilt))
+                old = Batch(self._view, start)
+                sets_horizon = bool(verdict.sets_horizon[number])
+                self._rebuild(old, kept_count[number], *next(rebuilt), sets_horizon=sets_horizon)
             elif stays_empty[number]:
-                self._empty(number)
+                self._empty(Batch(self._view, start))
         self._end_run()
 
     def _copy(self, start: int, end: int) -> None:
@@ -94,41 +97,89 @@ class Rewriting:
             self.parts.append(self._view[self._run_start : self._run_end])
         self._run_start = self._run_end = 0
 
-    def _add(self, number: int, max_timestamp: int, *parts: Buffer) -> None:
+    def _add(
+        self,
+        old: Batch,
+        attributes: int,
+        base_timestamp: int,
+        max_timestamp: int,
+        count: int,
+        payload: bytes,
+    ) -> None:
+        """What is left of a batch, with a header of its own; all not given here stays."""
+        header = bytearray(HEADER_SIZE)
+        HEADER.pack_into(
+            header,
+            0,
+            old.base_offset,
+            HEADER_SIZE - LOG_OVERHEAD + len(payload),
+            old.leader_epoch,
+            MAGIC,
+            0,
+            attributes,
+            old.last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            old.producer_id,
+            old.producer_epoch,
+            old.base_sequence,
+            count,
+        )
+        crc = crc32c(payload, crc32c(memoryview(header)[CRC_START:]))
+        header[17:21] = crc.to_bytes(4, "big")
         self._end_run()
-        self.parts += parts
-        size = sum(map(len, parts))
-        self.batches.append(Written(int(self._page.last_offset[number]), max_timestamp, size))
+        self.parts += (header, payload)
+        self.batches.append(Written(old.last_offset, max_timestamp, HEADER_SIZE + len(payload)))
+
+    def _empty(self, old: Batch) -> None:
+        """The batch without records: its offsets, its producer, and its largest timestamp."""
+        self._add(old, old.attributes & _KEPT_WHEN_EMPTY, NO_TIMESTAMP, old.max_timestamp, 0, b"")
 
     # A batch of some of its records
+
+    def _rebuild(
+        self, old: Batch, count: int, body: bytes, latest: int, *, sets_horizon: bool
+    ) -> None:
+        attributes = old.attributes & _UNCHANGED
+        base_timestamp = old.base_timestamp
+        max_timestamp = base_timestamp + latest
+        if attributes & TIMESTAMP_TYPE_MASK:
+            max_timestamp = old.max_timestamp
+        if sets_horizon:
+            attributes |= DELETE_HORIZON_MASK
+            base_timestamp = self._horizon_ms
+        codec = attributes & COMPRESSION_MASK
+        payload = body if codec == NONE else compress(codec, body)
+        self._add(old, attributes, base_timestamp, max_timestamp, count, payload)
 
     def _rebuilt_bodies(self, wanted: varints.Flags) -> Iterator[tuple[bytes, int]]:
         """Of each wanted batch, in order: its records that stay, and their largest timestamp
         (relative to the base timestamp as it was)."""
-        records = self._verdict.records
+        records, data = self._verdict.records, self._page.data
         rows = np.flatnonzero(self._verdict.kept_records & wanted[records.batch])
         if not rows.size:
             return
-        batch = records.batch[rows]
-        bounds = np.flatnonzero(np.diff(batch, prepend=-1, append=-1))
-        latest = np.maximum.reduceat(records.timestamp_delta[rows], bounds[:-1]).tolist()
-        numbers = batch[bounds[:-1]].tolist()
-        for which, number in enumerate(numbers):
-            mine = rows[bounds[which] : bounds[which + 1]]
-            sets_horizon = bool(self._verdict.sets_horizon[number])
-            body = self._with_horizon(number, mine) if sets_horizon else self._joined(mine)
-            yield body, latest[which]
-
-    def _joined(self, rows: varints.Ints) -> bytes:
-        """The bytes of these records; those next to each other in one piece."""
-        records = self._verdict.records
-        starts, ends = records.start[rows], records.end[rows]
-        gap = np.flatnonzero(starts[1:] != ends[:-1])
-        first = np.concatenate(([0], gap + 1))
-        last = np.concatenate((gap, [len(rows) - 1]))
-        data = self._page.data
-        pieces = zip(starts[first].tolist(), ends[last].tolist(), strict=True)
-        return b"".join([data[start:end] for start, end in pieces])
+        batch, start, end = records.batch[rows], records.start[rows], records.end[rows]
+        first = _starts_of_runs(batch[1:] != batch[:-1])
+        latest = np.maximum.reduceat(records.timestamp_delta[rows], first).tolist()
+        # Records next to each other are one piece.
+        piece = _starts_of_runs((batch[1:] != batch[:-1]) | (start[1:] != end[:-1]))
+        pieces = [
+            data[begin:stop]
+            for begin, stop in zip(
+                start[piece].tolist(),
+                end[np.append(piece[1:], len(rows)) - 1].tolist(),
+                strict=True,
+            )
+        ]
+        bounds = np.append(np.searchsorted(piece, first), len(piece)).tolist()
+        rows_bounds = np.append(first, len(rows)).tolist()
+        for which, number in enumerate(batch[first].tolist()):
+            if self._verdict.sets_horizon[number]:
+                mine = rows[rows_bounds[which] : rows_bounds[which + 1]]
+                yield self._with_horizon(number, mine), latest[which]
+            else:
+                yield b"".join(pieces[bounds[which] : bounds[which + 1]]), latest[which]
 
     def _with_horizon(self, number: int, rows: varints.Ints) -> bytes:
         """These records with timestamps relative to the delete horizon."""
@@ -146,58 +197,7 @@ class Rewriting:
             out += (encode(1 + len(timestamp) + end - rest), b"\0", timestamp, data[rest:end])
         return b"".join(out)
 
-    def _rebuild(self, number: int, body: bytes, latest: int) -> None:
-        page = self._page
-        attributes = int(page.attributes[number]) & _UNCHANGED
-        base_timestamp = int(page.base_timestamp[number])
-        max_timestamp = base_timestamp + latest
-        if page.has_append_time[number]:
-            max_timestamp = int(page.max_timestamp[number])
-        if self._verdict.sets_horizon[number]:
-            attributes |= DELETE_HORIZON_MASK
-            base_timestamp = self._horizon_ms
-        codec = attributes & COMPRESSION_MASK
-        payload = body if codec == NONE else compress(codec, body)
-        count = int(self._verdict.kept_count[number])
-        header = self._header(number, attributes, base_timestamp, max_timestamp, count, payload)
-        self._add(number, max_timestamp, header, payload)
 
-    def _empty(self, number: int) -> None:
-        """The batch without records: its offsets, its producer, and its largest timestamp."""
-        page = self._page
-        attributes = int(page.attributes[number]) & _KEPT_WHEN_EMPTY
-        max_timestamp = int(page.max_timestamp[number])
-        header = self._header(number, attributes, NO_TIMESTAMP, max_timestamp, 0, b"")
-        self._add(number, max_timestamp, header)
-
-    def _header(
-        self,
-        number: int,
-        attributes: int,
-        base_timestamp: int,
-        max_timestamp: int,
-        count: int,
-        payload: bytes,
-    ) -> bytearray:
-        old = self._page.headers[number]
-        header = bytearray(HEADER_SIZE)
-        HEADER.pack_into(
-            header,
-            0,
-            old["base_offset"],
-            HEADER_SIZE - LOG_OVERHEAD + len(payload),
-            old["leader_epoch"],
-            MAGIC,
-            0,
-            attributes,
-            old["last_offset_delta"],
-            base_timestamp,
-            max_timestamp,
-            old["producer_id"],
-            old["producer_epoch"],
-            old["base_sequence"],
-            count,
-        )
-        crc = crc32c(payload, crc32c(memoryview(header)[CRC_START:]))
-        header[17:21] = crc.to_bytes(4, "big")
-        return header
+def _starts_of_runs(differs: varints.Flags) -> varints.Ints:
+    """Where runs begin; `differs` says of each but the first whether it does."""
+    return np.concatenate(([0], np.flatnonzero(differs) + 1))
