@@ -39,6 +39,9 @@ higher minimum for a broker that it can't talk to (KAFKA-18659); versions 0 to 2
 - Records are not decoded when they are produced: a batch is checked by its header, its CRC and its
   size. Kafka decodes every batch and refuses records that make no sense; here, whoever reads them
   finds out.
+- Compaction goes no further than the log's recovery point, checks the CRC of every batch it reads, and
+  keeps a rewritten batch's base timestamp, where Kafka takes its first record's. What is left of a log
+  is the same, record by record.
 - Configs that have no effect yet are accepted, stored and reported; [configuration.md](configuration.md)
   marks them.
 - An unexpected error in a handler closes the connection, where Kafka answers UNKNOWN_SERVER_ERROR.

@@ -170,13 +170,12 @@ class Cleaners:
         return best
 
     def _is_candidate(self, which: PartitionLog) -> bool:
-        return (
-            which.config.compact
-            and which.failure is None
-            and len(which.segment_list) > 1
-            and which not in self._in_progress
-            and which not in self._uncleanable
-        )
+        """Whether it is worth a call to a thread: all that can be told without a look at files."""
+        if not which.config.compact or which.failure is not None or len(which.segment_list) < 2:
+            return False
+        active = which.segment_list.active.base_offset
+        is_clean = which.cleaned_to is not None and active <= which.cleaned_to <= which.end_offset
+        return not is_clean and which not in self._in_progress and which not in self._uncleanable
 
     async def _survey(self, which: PartitionLog, now_ms: int) -> Dirt | None:
         """In a thread: sizes and timestamps of segments may have to be read."""

@@ -210,6 +210,7 @@ async def test_producers_go_on_after_a_recovery_from_what_is_left(
             number: (entry.epoch, entry.last_sequence)
             for number, entry in recovered.producers.active.items()
         }
+        assert recovered.producers.first_unstable is None
 
 
 async def test_small_segments_become_one(world: World, clock: VirtualClock) -> None:
