@@ -46,6 +46,7 @@ TOOLS: Mapping[str, str] = {
     "acls": "org.apache.kafka.tools.AclCommand",
     "client": "JavaClient",  # ours: java/JavaClient.java
     "java-transactions": "JavaTransactions",  # ours, too
+    "assignors": "Assignors",  # and ours: Kafka's assignors without a broker
 }
 
 
