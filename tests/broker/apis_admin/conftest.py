@@ -18,6 +18,7 @@ from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.context import RequestContext
 from odradek.broker.dispatch import find_route
 from odradek.broker.node import Broker
+from odradek.broker.security.authorizer import Authorizer
 from odradek.broker.server import Endpoint
 from odradek.protocol import apis, messages
 from odradek.replication.controller import image as images
@@ -101,8 +102,11 @@ class FakeBroker:
 
 
 class Client:
-    def __init__(self, broker: Any, listener: str = "PLAINTEXT") -> None:
+    def __init__(
+        self, broker: Any, listener: str = "PLAINTEXT", authorizer: Authorizer | None = None
+    ) -> None:
         self.broker = broker
+        self.authorizer = authorizer
         self._endpoint = Endpoint(
             listener, "PLAINTEXT", Address("127.0.0.1", 9092), Address("localhost", 9092)
         )
@@ -119,6 +123,7 @@ class Client:
             self._endpoint,
             Address("127.0.0.1", 1),
             self._flush,
+            self.authorizer,
         )
         route = find_route(api.key)
         assert route is not None

@@ -54,7 +54,7 @@ def test_add_list_and_remove(acls: Acls, odradek: CommandLine, guarded: BrokerPr
         "--prefixed",
         "--deny",
     )
-    acls("add", "--principal", "User:*", "--operation", "alter", "--cluster")
+    acls("add", "--principal", "User:*", "--operation", "all", "--cluster")
     assert acls("list", "--topic", "orders") == added
     (denied,) = acls("list", "--prefixed")
     assert denied == {
@@ -76,7 +76,7 @@ def test_add_list_and_remove(acls: Acls, odradek: CommandLine, guarded: BrokerPr
         "literal",
         "User:*",
         "*",
-        "alter",
+        "all",
         "allow",
     ]
     assert acls("remove", "--principal", "User:alice", "--operation", "read") == [added[0]]
