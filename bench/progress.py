@@ -34,7 +34,7 @@ class TerminalProgress:
         self._err = err
         self._live = err.isatty()
         self._runs = runs
-        self._ended = 0
+        self._turns: set[tuple[str, str, int]] = set()
         self._clock = clock
         self._began = clock()
 
@@ -45,8 +45,7 @@ class TerminalProgress:
             self._err.flush()
 
     def ran(self, workload: Workload, peer: Peer, end: Sample | Failure) -> None:
-        if isinstance(end, Failure) or end.state is not State.DISTURBED:
-            self._ended += 1
+        self._turns.add((workload.name, peer.name, end.round))  # a repeat is the same turn
         if isinstance(end, Failure):
             self._say(f"{workload.name} on {peer.name} FAILED: {end.reason}")
         elif end.state is State.DISTURBED:
@@ -75,9 +74,8 @@ class TerminalProgress:
         self._err.flush()
 
     def _where(self) -> str:
-        passed = self._clock() - self._began
+        ended, passed = len(self._turns), self._clock() - self._began
         left = ""
-        if 0 < self._ended < self._runs:
-            minutes = passed / self._ended * (self._runs - self._ended) / 60
-            left = f", about {minutes:.0f} min left"
-        return f"[{self._ended}/{self._runs}{left}]"
+        if 0 < ended < self._runs:
+            left = f", about {passed / ended * (self._runs - ended) / 60:.0f} min left"
+        return f"[{ended}/{self._runs}{left}]"

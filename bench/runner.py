@@ -233,6 +233,8 @@ class Runner:
                 outcome = workload.run(target)
                 seconds, usage = self._clock() - began, watch.stop()
         except Exception as error:  # a run of hours does not end by one workload's bug
+            if was_interrupted(error):
+                raise KeyboardInterrupt from error
             return Failure(number, _reason(error))
         # A broker that we did not start is itself one of the others.
         others = None if target.process is None else usage.others_share
@@ -293,6 +295,16 @@ class Standing:
         if peer.name in self._started:
             self._remarks.append(f"{peer.name} was started anew after a failure")
         self._started.add(peer.name)
+
+
+def was_interrupted(error: BaseException) -> bool:
+    """Whether Ctrl-C is behind an error: what cleans up after it may fail, and hide it."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, KeyboardInterrupt):
+            return True
+        behind = behind.__cause__ or behind.__context__
+    return False
 
 
 def _reason(error: Exception) -> str:

@@ -82,6 +82,13 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         help="rounds before them that don't, so that a JVM may compile (default: 1)",
     )
     parser.add_argument(
+        "--repeats",
+        metavar="N",
+        type=int,
+        default=2,
+        help="how often a run is repeated that others disturbed (default: 2)",
+    )
+    parser.add_argument(
         "--bootstrap", metavar="HOST:PORT", help="measure the broker that runs there, nothing else"
     )
     parser.add_argument(

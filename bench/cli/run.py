@@ -36,14 +36,15 @@ def run(args: argparse.Namespace) -> int:
         workloads = choose_workloads(WORKLOADS, args.workloads)
     except NotKnown as reason:
         raise WrongUsage(str(reason)) from None
-    if args.rounds < 1 or args.warm_ups < 0:
-        raise WrongUsage("--rounds is 1 or more, --warm-ups 0 or more")
+    if args.rounds < 1 or args.warm_ups < 0 or args.repeats < 0:
+        raise WrongUsage("--rounds is 1 or more, --warm-ups and --repeats 0 or more")
     if args.report is not None:
         import odradek.bench.report  # noqa: F401 - that its libraries lack is said now, not in an hour
 
     with (
         tempfile.TemporaryDirectory(dir=args.directory, prefix="odradek-bench-") as directory,
         _like_ctrl_c(signal.SIGTERM),
+        _like_ctrl_c(signal.SIGHUP),
     ):
         plan = Plan(
             peers,
@@ -52,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
             Path(directory),
             rounds=args.rounds,
             warm_ups=args.warm_ups,
+            repeats_max=args.repeats,
         )
         results = _empty_results(plan)
         progress = TerminalProgress(sys.stdout, sys.stderr, plan.run_count())
@@ -89,6 +91,7 @@ def _empty_results(plan: Plan) -> Results:
         settings={
             "rounds": plan.rounds,
             "warm_ups": plan.warm_ups,
+            "repeats_max": plan.repeats_max,
             "others_cores_max": plan.others_cores_max,
         },
     )

@@ -55,7 +55,7 @@ def test_a_terminal_has_one_line_that_changes_and_lines_for_what_went_wrong(
     assert len(lines) - 1 == 3  # a disturbed run, two failures
     assert "w on a: others used 50% of a core" in lines[0]
     assert "w on b FAILED: records were refused" in lines[1]
-    assert CLEAR_LINE + "[0/4] w on a, round 1, repeat 1 …" in err.getvalue()
+    assert CLEAR_LINE + "[1/4, about 0 min left] w on a, round 1, repeat 1 …" in err.getvalue()
     assert err.getvalue().endswith(CLEAR_LINE)
 
 

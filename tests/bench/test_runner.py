@@ -213,6 +213,19 @@ def test_ctrl_c_ends_what_was_started_and_keeps_what_there_is(
     assert len(results.workloads[0].peers["a"].samples) == 1
 
 
+def test_ctrl_c_is_not_hidden_by_a_clean_up_that_fails(tmp_path: Path, journal: Journal) -> None:
+    def interrupted(peer: str) -> Outcome:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise PeerFailed("the topic could not be deleted")
+
+    workloads = [FakeWorkload("w", journal, interrupted), FakeWorkload("v", journal)]
+    results = run(tmp_path, peers_of(journal, "a"), workloads)
+    assert results.interrupted
+    assert journal == ["start a", "w a", "stop a"]
+
+
 class FakeLimit:
     name = "sendfile"
     title = "sendfile alone"
