@@ -487,6 +487,29 @@ def test_transactions(client: Both) -> None:
             producer_id=-1,
             producer_epoch=-1,
         )
+    for txn in ("hidden", "mine"):
+        producer = {"transactional_id": txn, "producer_id": 1, "producer_epoch": 0}
+        both_topics = [{"name": name, "partitions": [0]} for name in ("writable", "hidden")]
+        for version in (0, 3):
+            client(
+                apis.ADD_PARTITIONS_TO_TXN,
+                version,
+                **{f"v3_and_below_{key}": value for key, value in producer.items()},
+                v3_and_below_topics=both_topics,
+            )
+        for group in ("readers", "hidden"):
+            client(apis.ADD_OFFSETS_TO_TXN, 3, group_id=group, **producer)
+        client(apis.END_TXN, 3, committed=True, **producer)
+    client(apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=["hidden", "mine"])
+    client(
+        apis.LIST_TRANSACTIONS,
+        1,
+        state_filters=[],
+        producer_id_filters=[],
+        duration_filter=-1,
+    )
+    batched = {**producer, "verify_only": True, "topics": both_topics}
+    client(apis.ADD_PARTITIONS_TO_TXN, 4, transactions=[batched])
     producers = [{"name": each, "partition_indexes": [0]} for each in ("readable", "hidden")]
     client(apis.DESCRIBE_PRODUCERS, 0, topics=producers)
     marker = {
