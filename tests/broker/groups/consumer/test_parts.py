@@ -1,0 +1,168 @@
+"""The smaller parts: hash of topics, expressions, settings, what consumers say to each other."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from odradek.broker.groups.config import GroupConfig
+from odradek.broker.groups.consumer import records
+from odradek.broker.groups.consumer.environment import Environment
+from odradek.broker.groups.consumer.expressions import (
+    InvalidExpression,
+    compile_expression,
+    match_topics,
+)
+from odradek.broker.groups.consumer.group import ConsumerGroup
+from odradek.broker.groups.consumer.members import Member, MemberState
+from odradek.broker.groups.consumer.settings import ConsumerSettings
+from odradek.broker.groups.consumer.topics import Topics
+from odradek.protocol.errors import ErrorCode, InvalidFrame
+from odradek.protocol.schemas import consumer_protocol
+from odradek.protocol.schemas.consumer_group_records import (
+    ConsumerGroupCurrentMemberAssignmentValue,
+    CurrentTopicPartitions,
+)
+from odradek.protocol.schemas.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+)
+from odradek.replication.controller.image import (
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+
+T = UUID(int=1)
+
+
+def image(partitions: int = 2, rack: str | None = None, name: str = "t") -> MetadataImage:
+    partition = PartitionImage((1,), (UUID(int=9),), (1,), 1, 0, 0)
+    topic = TopicImage(name, T, dict.fromkeys(range(partitions), partition))
+    broker = BrokerImage(1, 1, UUID(int=2), (), {}, rack, False, False, ())
+    return MetadataImage(topics_by_name={name: topic}, topics_by_id={T: topic}, brokers={1: broker})
+
+
+def test_the_hash_is_of_what_an_assignment_depends_on() -> None:
+    hashes = [
+        Topics(each).hash_of(["t", "u", "missing"])
+        for each in (image(), image(3), image(rack="r"), image(rack="s"), image(name="u"))
+    ]
+    assert len(set(hashes)) == len(hashes)
+    assert all(-(1 << 63) <= each < 1 << 63 for each in hashes)
+    assert Topics(image()).hash_of(["missing"]) == 0
+    assert Topics(image(), Topics(image())).hash_of(["t"]) == Topics(image()).hash_of(["t"])
+
+
+@pytest.mark.parametrize("expression", ["[a-", "(?=x)", "(?!x)", "a**", "(", r"\1"])
+def test_what_is_no_expression_of_re2(expression: str) -> None:
+    with pytest.raises(InvalidExpression, match="is not a valid regular expression"):
+        compile_expression(expression)
+
+
+def test_expressions_match_whole_names_in_steps() -> None:
+    topics = [f"t{number}" for number in range(1000)]
+    steps = list(match_topics(["t1", "t.*9", "(?i)T5", "x"], topics))
+    assert len(steps) > 4
+    found = steps[-1]
+    assert found["t1"] == {"t1"}
+    assert found["t.*9"] == {each for each in topics if each.endswith("9")}
+    assert (found["(?i)T5"], found["x"]) == ({"t5"}, set())
+
+
+class Configs:
+    """Kafka's defaults, by the ends of their names."""
+
+    def get_int(self, name: str) -> int:
+        bounds = {"min.session": 45_000, "max.session": 60_000}
+        return next((ms for part, ms in bounds.items() if part in name), 1_000)
+
+
+def test_a_groups_own_settings_stay_within_the_brokers_bounds() -> None:
+    for asked, kept in (("50000", 50_000), ("1", 45_000), ("99000", 60_000)):
+        overrides = {"consumer.session.timeout.ms": asked}
+        assert ConsumerSettings.of(Configs(), overrides).session_timeout_ms == kept
+    assert ConsumerSettings.of(Configs(), {}).session_timeout_ms == 1_000
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_subscriptions_and_assignments(version: int) -> None:
+    said = ConsumerProtocolSubscription(
+        topics=("t", "u"),
+        user_data=b"x",
+        owned_partitions=(TopicPartitions(topic="t", partitions=(1, 2)),),
+        generation_id=7,
+        rack_id="r",
+    )
+    read = consumer_protocol.read_subscription(consumer_protocol.write(said, version))
+    assert (read.topics, read.user_data) == (said.topics, said.user_data)
+    assert read.owned_partitions == (said.owned_partitions if version >= 1 else ())
+    assert read.generation_id == (7 if version >= 2 else -1)
+    assert read.rack_id == ("r" if version >= 3 else None)
+    given = ConsumerProtocolAssignment(assigned_partitions=said.owned_partitions)
+    assert consumer_protocol.read_assignment(consumer_protocol.write(given, version)) == given
+
+
+def test_members_may_be_newer_than_we_are() -> None:
+    said = ConsumerProtocolSubscription(topics=("t",))
+    newer = b"\x00\x09" + consumer_protocol.write(said, 3)[2:] + b"more"
+    assert consumer_protocol.read_subscription(newer) == said
+    assert consumer_protocol.write(said, 9)[:2] == b"\x00\x03"
+    assert consumer_protocol.read_assignment(b"") == ConsumerProtocolAssignment()
+    for broken in (b"", b"\x00", b"\xff\xff", b"\x00\x01\x00\x00"):
+        with pytest.raises(InvalidFrame):
+            consumer_protocol.read_subscription(broken)
+
+
+@pytest.mark.parametrize(("epochs", "found"), [(None, {0: 5, 1: 5}), ((3, 4), {0: 3, 1: 4})])
+def test_records_of_before_partitions_had_epochs(
+    epochs: tuple[int, ...] | None, found: dict[int, int]
+) -> None:
+    topics = (CurrentTopicPartitions(topic_id=T, partitions=(0, 1), assignment_epochs=epochs),)
+    value = ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=5, previous_member_epoch=4, state=1, assigned_partitions=topics
+    )
+    read = records.read_current(value)
+    assert read["assigned"] == {T: found}
+    assert read["state"] is MemberState.UNREVOKED_PARTITIONS
+
+
+def group() -> ConsumerGroup:
+    """One member in epoch 5, which has T-0 since 3, and has yet to give up T-1, its since 4."""
+    made = ConsumerGroup("g", Environment(GroupConfig(), image()))
+    member = Member("m", 5, 4, assigned={T: {0: 3}}, revoking={T: {1: 4}})
+    for record in (records.subscription("g", member), records.current("g", member)):
+        made.state.replay(record.key, record.value)  # type: ignore[arg-type]
+    return made
+
+
+NONE, STALE = ErrorCode.none, ErrorCode.stale_member_epoch
+
+
+@pytest.mark.parametrize(
+    ("epoch", "partition", "expected"),
+    [
+        (5, 7, NONE), (6, 0, STALE), (4, 0, NONE), (3, 0, NONE), (2, 0, STALE),
+        (4, 1, NONE), (3, 1, STALE), (4, 2, STALE),
+    ],
+)  # fmt: skip
+def test_commits_of_older_epochs(epoch: int, partition: int, expected: ErrorCode) -> None:
+    assert group().check_commit("m", None, epoch, partitions=[(T, partition)]) is expected
+
+
+def test_who_may_commit_and_fetch() -> None:
+    found = group()
+    unknown = ErrorCode.unknown_member_id
+    assert found.check_commit("x", None, 5) is unknown
+    assert found.check_commit("", None, -1) is unknown
+    assert found.check_commit("", None, -1, transactional=True) is NONE
+    assert found.check_commit("m", None, 5, knows_epochs=False) is ErrorCode.unsupported_version
+    assert found.check_fetch(None, -1) is NONE
+    assert found.check_fetch("m", 5) is NONE
+    assert found.check_fetch("m", 4) is STALE
+    assert found.check_fetch("x", 5) is unknown
+    empty = ConsumerGroup("g", Environment(GroupConfig()))
+    assert empty.check_commit("", None, -1) is NONE
