@@ -30,6 +30,7 @@ from odradek.broker.groups.consumer.group import ConsumerGroup
 from odradek.broker.groups.consumer.members import MemberState
 from odradek.broker.groups.consumer.records import ResolvedRegex
 from odradek.broker.groups.consumer.settings import ConsumerSettings
+from odradek.broker.groups.records import encode
 from odradek.broker.groups.shard import Commit, OffsetToCommit, Shard
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.schemas import consumer_protocol
@@ -259,6 +260,15 @@ class ConsumerStage(Stage):
         shard = Shard(self.config, self.environment)
         for offset, record in enumerate(self.log):
             shard.replay(record, offset)
+        return shard
+
+    def compacted(self, *, tombstones: bool) -> Shard:
+        """What a start makes of the compacted log: of each key the last record alone."""
+        last = {encode(record)[0]: offset for offset, record in enumerate(self.log)}
+        shard = Shard(self.config, self.environment)
+        for offset in sorted(last.values()):
+            if tombstones or self.log[offset].value is not None:
+                shard.replay(self.log[offset], offset)
         return shard
 
     def _answer(self, waiter: Request, answer: Any) -> None:

@@ -140,9 +140,24 @@ class Histories(RuleBasedStateMachine):
             assert all(each.epoch <= group.state.epoch for each in group.state.members.values())
             self.epoch = group.state.epoch
 
+    def compaction_changes_nothing(self) -> None:
+        group = self.stage.shard.groups.get(GROUP)
+        for tombstones in (True, False):
+            kept = self.stage.compacted(tombstones=tombstones).groups.get(GROUP)
+            if not isinstance(group, ConsumerGroup) or not isinstance(kept, ConsumerGroup):
+                assert kept is group is None or self.stage.log_is_behind
+                continue
+            for name in ("epoch", "metadata_hash", "target_epoch", "static", "targets", "regexes"):
+                assert getattr(kept.state, name) == getattr(group.state, name), name
+            assert kept.state.members == group.state.members
+            for member in group.state.members.values():
+                for partition in member.holdings():
+                    assert kept.state.owner(*partition) == member.member_id
+
     def teardown(self) -> None:
         if not hasattr(self, "stage"):
             return
+        self.compaction_changes_nothing()
         stage = self.stage
         stage.fail_with, stage.holding = None, False
         stage.release()
