@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import trio
 
 from odradek.bench import hot_path, instructions
 from odradek.bench.instructions import (
@@ -59,7 +58,7 @@ def test_storing_leaves_other_interpreters_alone(
 
 def test_every_case_is_answered_as_it_should_be(tmp_path: Path) -> None:
     """Under no valgrind, a few times each: the rehearsal itself raises if an answer is not good."""
-    phases = trio.run(hot_path.run, str(tmp_path / "data"))
+    phases = hot_path.run(str(tmp_path / "data"))
     assert [case for case, _ in phases] == [case.name for case in hot_path.CASES for _ in range(3)]
 
 
