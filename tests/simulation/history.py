@@ -55,6 +55,8 @@ class History:
     """All that is committed, in the end."""
     open_partitions: Sequence[int] = ()
     """Partitions whose last stable offset is not their end, although every transaction is over."""
+    stuck: set[str] = field(default_factory=set)
+    """Clients that could not begin anew, or whose group's offset was still pending in the end."""
     group_offsets: dict[str, int] = field(default_factory=dict)
     """What each client's group has in the end; nothing if it has nothing."""
 
@@ -152,6 +154,8 @@ def _polls(history: History) -> Iterator[Anomaly]:
 def _open_transactions(history: History) -> Iterator[Anomaly]:
     for partition in history.open_partitions:
         yield Anomaly("hanging transaction", f"the last stable offset of {partition} is stuck")
+    for client in sorted(history.stuck):
+        yield Anomaly("hanging transaction", f"{client} can't go on")
 
 
 def _group_offsets(history: History) -> Iterator[Anomaly]:
@@ -168,7 +172,7 @@ def _group_offsets(history: History) -> Iterator[Anomaly]:
             elif each.outcome is Outcome.UNKNOWN and not each.sent:
                 possible.add(each.group_offset)
         found = history.group_offsets.get(client, -1)
-        if found not in possible:
+        if client not in history.stuck and found not in possible:
             yield Anomaly("group offset", f"group {client} has {found}, it committed {known}")
 
 

@@ -1,0 +1,107 @@
+"""Exactly once, whatever is killed when: made-up histories of transactional clients (KIP-98, KIP-890).
+
+A failing seed is run again by `pytest -k "seed42"`, and always runs alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from odradek.broker.groups.offsets import OffsetStore
+from odradek.broker.transactions.actions import Actions
+from odradek.broker.transactions.coordinator import TransactionCoordinator
+from odradek.broker.transactions.transaction import Transaction
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.producers import ProducerEntry, ProducerStates
+from tests.simulation.history import Outcome, anomalies
+from tests.simulation.transactional_world import TransactionalWorld
+
+SEEDS_AT_ONCE = 10
+SEEDS_FOR_A_BUG = 25
+
+
+def check(seed: int) -> None:
+    history = TransactionalWorld(seed).run()
+    assert [f"seed {seed}: {anomaly}" for anomaly in anomalies(history)] == []
+    assert any(each.outcome is Outcome.COMMITTED for each in history.transactions)
+
+
+@pytest.mark.parametrize("seed", range(3), ids="seed{}".format)
+def test_histories_are_sound(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "first", range(3, 203, SEEDS_AT_ONCE), ids=lambda first: f"from_seed{first}"
+)
+def test_more_histories_are_sound(first: int) -> None:
+    for seed in range(first, first + SEEDS_AT_ONCE):
+        check(seed)
+
+
+def test_a_seed_makes_the_same_run_again() -> None:
+    assert TransactionalWorld(7).run() == TransactionalWorld(7).run()
+
+
+# The bugs that the checker is to find: what each does to the broker, and one of its traces
+
+
+def readers_go_past_open_transactions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionLog, "last_stable_offset", property(lambda log: log.high_watermark))
+
+
+def aborted_transactions_are_not_listed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionLog, "aborted_transactions", lambda log, start, end: [])
+
+
+def repeated_batches_are_appended(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ProducerEntry, "duplicate_of", lambda entry, batch: None)
+    patch.setattr(ProducerStates, "_check_sequence", lambda states, batch, entry: None)
+
+
+def a_coordinator_that_starts_forgets_what_it_had_decided(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Transaction, "resume", lambda transaction, now: Actions())
+
+
+def an_end_is_answered_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    def append(coordinator: TransactionCoordinator, led: Any, what: Any) -> Actions:
+        shard: Any = led.shard
+        actions: Actions = shard.appended(what.then, coordinator._now())
+        return actions
+
+    patch.setattr(TransactionCoordinator, "_append", append)
+
+
+def offsets_of_aborted_transactions_hold(patch: pytest.MonkeyPatch) -> None:
+    sound = OffsetStore.end_transaction
+
+    def end(store: OffsetStore, producer_id: int, *, committed: bool) -> None:
+        sound(store, producer_id, committed=True)
+
+    patch.setattr(OffsetStore, "end_transaction", end)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plant", "traces"),
+    [
+        (readers_go_past_open_transactions, {"aborted read", "torn transaction"}),
+        (aborted_transactions_are_not_listed, {"aborted read"}),
+        (repeated_batches_are_appended, {"duplicate"}),
+        (a_coordinator_that_starts_forgets_what_it_had_decided, {"hanging transaction"}),
+        (an_end_is_answered_before_it_is_written, {"lost write", "hanging transaction"}),
+        (offsets_of_aborted_transactions_hold, {"group offset"}),
+    ],
+)
+def test_planted_bugs_are_found(
+    plant: Any, traces: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    for seed in itertools.count():
+        assert seed < SEEDS_FOR_A_BUG, "the bug was not found"
+        if traces & {each.kind for each in anomalies(TransactionalWorld(seed).run())}:
+            break

@@ -1,0 +1,188 @@
+"""A transactional producer, one request at a time, that says what it knows and no more.
+
+`Protocol.CLASSIC` names its partitions to the coordinator (AddPartitionsToTxn) and keeps its epoch
+from one transaction to the next; `Protocol.IMPLICIT` is KIP-890's: the partition's leader adds it, and
+every end of a transaction brings a new epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+
+import trio
+
+from odradek.client.errors import ClientError, retriable
+from odradek.client.metadata import Cluster
+from odradek.protocol.apis import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    END_TXN,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    PRODUCE,
+    TXN_OFFSET_COMMIT,
+    Api,
+)
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.clock import Clock
+
+TIMEOUT_MS = 6_000
+PATIENCE_S = 20.0
+PAUSE_S = 0.02
+GROUP, TRANSACTION = 0, 1
+"""Key types of FindCoordinator."""
+
+_AGAIN = frozenset({ErrorCode.concurrent_transactions, ErrorCode.coordinator_load_in_progress})
+
+
+class Protocol(Enum):
+    CLASSIC = "classic"
+    IMPLICIT = "implicit"
+
+
+class TransactionalClient:
+    def __init__(
+        self, cluster: Cluster, clock: Clock, name: str, topic: str, protocol: Protocol
+    ) -> None:
+        self.name = name
+        self._cluster = cluster
+        self._clock = clock
+        self._topic = topic
+        self._implicit = protocol is Protocol.IMPLICIT
+        self._producer_id = -1
+        self._epoch = -1
+        self._sequences: dict[int, int] = {}
+        self._added: set[int] = set()
+
+    async def init(self) -> None:
+        """Take over the transactional id; a transaction of it that is open is aborted."""
+        answer = await self._ask(
+            INIT_PRODUCER_ID,
+            {
+                "transactional_id": self.name,
+                "transaction_timeout": TIMEOUT_MS,
+                "producer_id": -1,
+                "producer_epoch": -1,
+            },
+            at_most=5,
+            patience_s=10 * PATIENCE_S,
+        )
+        self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+        self._sequences.clear()
+        self._added.clear()
+
+    async def send(self, partition: int, value: bytes) -> int:
+        """Write one record in the transaction; its offset.
+
+        Raises KafkaError or ClientError where that can't be had: the transaction is to be aborted.
+        """
+        if not self._implicit and partition not in self._added:
+            await self._add_partition(partition)
+        self._added.add(partition)
+        sequence = self._sequences.get(partition, 0)
+        batch = build_batch(
+            [Record(0, self._clock.wall_ms(), None, value)],
+            producer_id=self._producer_id,
+            producer_epoch=self._epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        rows = [{"index": partition, "records": bytes(batch)}]
+        answer = await self._ask(
+            PRODUCE,
+            {
+                "transactional_id": self.name,
+                "acks": -1,
+                "timeout": 30_000,
+                "topic_data": [{"name": self._topic, "partition_data": rows}],
+            },
+            at_most=12 if self._implicit else 11,
+        )
+        self._sequences[partition] = sequence + 1
+        return int(answer.responses[0].partition_responses[0].base_offset)
+
+    async def commit_offset(self, offset: int) -> None:
+        """Commit `offset` of partition 0 for the group that has the client's name."""
+        if not self._implicit:
+            await self._ask(ADD_OFFSETS_TO_TXN, {**self._identity(), "group_id": self.name}, 3)
+        row = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
+        await self._ask(
+            TXN_OFFSET_COMMIT,
+            {
+                **self._identity(),
+                "group_id": self.name,
+                "topics": [{"name": self._topic, "partitions": [row]}],
+            },
+            at_most=5 if self._implicit else 3,
+        )
+
+    async def end(self, *, commit: bool) -> None:
+        """End the transaction. Raises if nobody tells that it ended so."""
+        answer = await self._ask(
+            END_TXN,
+            {**self._identity(), "committed": commit},
+            at_most=5 if self._implicit else 3,
+            patience_s=10 * PATIENCE_S,
+        )
+        self._added.clear()
+        if self._implicit:
+            self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+            self._sequences.clear()
+
+    async def _add_partition(self, partition: int) -> None:
+        topics = [{"name": self._topic, "partitions": [partition]}]
+        values = {f"v3_and_below_{name}": value for name, value in self._identity().items()}
+        await self._ask(ADD_PARTITIONS_TO_TXN, {**values, "v3_and_below_topics": topics}, 3)
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "transactional_id": self.name,
+            "producer_id": self._producer_id,
+            "producer_epoch": self._epoch,
+        }
+
+    async def _ask(
+        self, api: Api, values: Mapping[str, Any], at_most: int, patience_s: float = PATIENCE_S
+    ) -> Any:
+        """Send the request until it is answered for good. Every request here may be repeated."""
+        limit = trio.current_time() + patience_s
+        while True:
+            try:
+                node = await self._cluster.any_node()
+                answer = await node.request(api, values, timeout_s=5.0, at_most=at_most)
+                code = _error_of(answer)
+                if code is ErrorCode.none:
+                    return answer
+                raise KafkaError(code, f"{api.title} of {self.name}")
+            except (KafkaError, ClientError) as error:
+                again = retriable(error) or (isinstance(error, KafkaError) and error.code in _AGAIN)
+                if not again or trio.current_time() > limit:
+                    raise
+                if isinstance(error, KafkaError) and error.code is ErrorCode.not_coordinator:
+                    await self._find_coordinator(GROUP if api is TXN_OFFSET_COMMIT else TRANSACTION)
+            await trio.sleep(PAUSE_S)
+
+    async def _find_coordinator(self, key_type: int) -> None:
+        """There is one broker: it is asked, so that it makes the coordinator's topic."""
+        with suppress(ClientError):
+            node = await self._cluster.any_node()
+            await node.request(
+                FIND_COORDINATOR, {"key": self.name, "key_type": key_type}, at_most=3
+            )
+
+
+def _error_of(answer: Any) -> ErrorCode:
+    """The first error in an answer, wherever it stands."""
+    codes = [getattr(answer, "error_code", 0)]
+    for name in ("responses", "topics", "results_by_topic_v3_and_below"):
+        for topic in getattr(answer, name, ()):
+            for rows in ("partition_responses", "partitions", "results_by_partition"):
+                codes += [
+                    getattr(row, "error_code", getattr(row, "partition_error_code", 0))
+                    for row in getattr(topic, rows, ())
+                ]
+    return next((ErrorCode(code) for code in codes if code), ErrorCode.none)
