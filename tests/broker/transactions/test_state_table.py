@@ -230,6 +230,35 @@ def test_a_retry_where_the_epochs_are_used_up(expected: int) -> None:
     assert stage.transaction.producer == (1000, 32766)
 
 
+def test_the_id_before_is_known_only_by_its_last_epoch() -> None:
+    stage = in_state(State.EMPTY)
+    assert stage.transaction is not None
+    stage.transaction.stored = replace(stage.transaction.stored, previous_producer_id=999)
+    stage.client("P").producer = Producer(999, 5)
+    assert told(stage.begin("P", as_itself=True)) is ErrorCode.producer_fenced
+
+
+@pytest.mark.parametrize(("client", "cluster"), [(0, 2), (2, 0), (2, 1)])
+def test_a_fence_is_of_the_clusters_version(client: int, cluster: int) -> None:
+    """Partitions are told by which rules the epoch moved on; who is fenced has no say in it."""
+    stage = in_state(State.ONGOING, client)
+    stage.version = cluster
+    stage.begin("Q")
+    assert stage.sent[0].transaction_version == (2 if cluster == 2 else 0)
+
+
+@pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
+def test_markers_of_a_transaction_that_is_over_complete_no_other(state: State) -> None:
+    stage = in_state(state)
+    transaction = stage.transaction
+    assert transaction is not None
+    (sending,) = transaction._send((partition("t-0"),), attempt=0).markers
+    late = replace(sending, producer=BEFORE)
+    stage.do(stage.shard.marked(late, {partition("t-0"): Outcome.WRITTEN}, stage.now))
+    assert transaction.stored.state is state
+    assert transaction.stored.partitions == (partition("t-0"),)
+
+
 def test_the_epoch_before_is_not_known_after_anyone_began() -> None:
     stage = in_state(State.EMPTY)
     stage.begin("Q")

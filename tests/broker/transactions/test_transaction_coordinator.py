@@ -397,6 +397,32 @@ async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualCl
         assert log.end_offset(0) == 3, "who has resigned writes nothing more"
 
 
+async def test_who_has_resigned_tells_partitions_nothing_more(clock: VirtualClock) -> None:
+    partitions = Partitions()
+    partitions.outcomes[T0] = Outcome.LATER
+    async with running(clock, MemoryLog(), partitions) as coordinator:
+        producer = await begun(coordinator)
+        await added(coordinator, producer)
+        await ended(coordinator, producer)
+        await clock.settle()
+        assert len(partitions.markers) == 1
+        coordinator.leadership.resigned(0)
+        await clock.run_for(10)
+        assert len(partitions.markers) == 1
+
+
+async def test_markers_carry_the_epoch_of_the_leadership(clock: VirtualClock) -> None:
+    partitions = Partitions()
+    async with running(clock, MemoryLog(), partitions, leader_epoch=3) as coordinator:
+        producer = await begun(coordinator)
+        await added(coordinator, producer)
+        coordinator.leadership.elected(0, 8)
+        coordinator.leadership.elected(0, 7)
+        await ended(coordinator, producer)
+        await clock.settle()
+        assert [each.coordinator_epoch for each in partitions.markers] == [8]
+
+
 async def test_there_is_no_coordinator_before_there_is_a_topic(clock: VirtualClock) -> None:
     async with running(clock, MemoryLog(0)) as coordinator:
         with pytest.raises(NotCoordinator):
