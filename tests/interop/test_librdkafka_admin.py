@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     ElectionType,
     KafkaException,
     TopicPartition,
@@ -128,10 +127,15 @@ def test_operations_that_are_allowed(admin: AdminClient, guarded: BrokerProcess,
     cluster = admin.describe_cluster(include_authorized_operations=True).result()
     assert AclOperation.ALTER in cluster.authorized_operations
     group = f"{name}-group"
-    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(name, 0)])
-    (future,) = admin.list_consumer_group_offsets([asked]).values()
-    (offset,) = future.result().topic_partitions
-    assert offset.error is None
+
+    def error() -> str:
+        (future,) = admin.describe_consumer_groups([group]).values()
+        try:
+            future.result(PATIENCE_S)
+        except KafkaException as refused:
+            return str(refused.args[0].name())
+        return ""
+
     denied = AclBinding(
         ResourceType.GROUP,
         group,
@@ -143,13 +147,4 @@ def test_operations_that_are_allowed(admin: AdminClient, guarded: BrokerProcess,
     )
     (made,) = admin.create_acls([denied]).values()
     made.result()
-
-    def error() -> str:
-        (future,) = admin.list_consumer_group_offsets([asked]).values()
-        try:
-            future.result()
-        except KafkaException as refused:
-            return str(refused.args[0].name())
-        return ""
-
     until(error, "GROUP_AUTHORIZATION_FAILED")
