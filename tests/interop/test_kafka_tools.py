@@ -211,7 +211,8 @@ def test_consumer_groups_describe_members(tool: Tool, bootstrap: str, name: str)
 
 def test_consumer_groups_describe_the_new_protocol(tool: Tool, bootstrap: str, name: str) -> None:
     create_topic(bootstrap, name, partitions=2)
-    produce(bootstrap, name, [b"x"] * 4)
+    for partition in (0, 1):
+        produce(bootstrap, name, [b"x"] * 2, partition=partition)
     member = spawn_tool(
         "verifiable-consumer", "--bootstrap-server", bootstrap, "--topic", name,
         "--group-id", name, "--group-protocol", "consumer", "--group-instance-id", "stays",
@@ -230,8 +231,9 @@ def test_consumer_groups_describe_the_new_protocol(tool: Tool, bootstrap: str, n
         assert (row["CURRENT-EPOCH"], row["TARGET-EPOCH"]) == ("2", "2")
         state = tool("consumer-groups", *group, "--state").stdout
         assert re.search(rf"{name}\s+127\.0\.0\.1:\d+\s+\(1\)\s+uniform\s+Stable\s+1", state)
-        rows = columns(tool("consumer-groups", *group))
-        assert {row["CURRENT-OFFSET"] for row in rows} == {"2"}
+        with deadline(PATIENCE_S, "the commits") as check:
+            while {r["CURRENT-OFFSET"] for r in columns(tool("consumer-groups", *group))} != {"2"}:
+                check()
         for words, shown in ((("--type", "consumer"), True), (("--type", "classic"), False)):
             listed = columns(tool("consumer-groups", "--list", *words))
             assert (name in {row["GROUP"] for row in listed}) is shown
