@@ -14,7 +14,7 @@ from odradek.seams.processes import LENGTH, Begin, Done, End, Raised, Step, pack
 from odradek.seams.real_files import RealFiles
 from odradek.seams.workers import WorkerDied
 
-NICENESS = 10
+NICENESS = 5
 
 
 def main() -> None:

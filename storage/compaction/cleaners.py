@@ -278,7 +278,8 @@ class Pass:
                     if isinstance(step, Replacement):
                         await self._swap(step)
                     elif isinstance(step, Finished):
-                        self.end_offset, statistics = step.end_offset, step.statistics
+                        statistics = step.statistics
+                        self.end_offset = self.which.cleaned_to = step.end_offset
                     else:
                         if step.is_mapping:
                             self.map_seconds = self._manager.clock.monotonic() - started
@@ -286,7 +287,6 @@ class Pass:
         except (OSError, ValueError, KafkaError):
             self._check()  # what it was about may have been taken away
             raise
-        self.which.cleaned_to = self.end_offset
         await self._manager.checkpoint([Checkpoint.CLEANER], self._home.directory)
         return statistics
 
@@ -352,11 +352,11 @@ class Pass:
                     await run(swap.withdraw, self.which, fresh, lane=lane)
                     raise
                 try:
-                    swap.take_over(self.which, old, fresh)
-                    del self._left[: len(old)]
-                    await run(swap.settle, self.which, lane=lane)
+                    await run(swap.take_over, self.which, old, fresh, lane=lane)
                 except OSError as error:
                     raise self.which.io_failed(error) from error
+                swap.show(self.which, old, fresh)
+                del self._left[: len(old)]
 
     async def tidy_up(self) -> None:
         """Remove what a worker left that could not do it itself; as far as can be."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from odradek.storage.log.offset_index import RELATIVE_MAX
 
 SEGMENTS_MAX = 32
-"""In one group: their files are renamed on the loop, in one go (swap.py)."""
+"""In one group: readers of the log wait while their files are renamed (swap.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,15 @@ become durable, and what the next start does after a crash (log/leftovers.py):
 1. `announce`, through offload: `.cleaned` files that are nobody's go, ours become `.swap`, and the
    directory is synced. Before: they are debris, the old segments are the log. After: the `.swap`
    files take over, whatever of the old ones is still there.
-2. `take_over`, on the loop, while readers wait: the old segments become `.deleted`, `.swap` becomes
-   the real name, and the list of segments changes. A crash: the same as after 1.
-3. `settle`, through offload: the directory is synced. From here on only the new segment is there; the
-   old ones' files are unlinked after `file.delete.delay.ms`, and slices that pin them go on.
+2. `take_over`, through offload, while readers wait: the old segments become `.deleted`, `.swap` the
+   real name, and the directory is synced. A crash before that: the same as after 1.
+3. `show`, on the loop: the list of segments changes. Whoever has the old list until then, or still
+   reads, finds the old segments under their `.deleted` names; their files are unlinked after
+   `file.delete.delay.ms`, and slices that pin them go on even then.
 
 Nobody else may rename files of the log from 1 to 3: the caller holds the directory's `maintenance`.
-If the log changed so that 2 is not to be done, `withdraw` undoes 1.
+If the log changed so that 2 is not to be done, `withdraw` undoes 1. Appends and rolls go on meanwhile:
+they touch the active segment, the end of the list, and no snapshot but a new one.
 """
 
 from __future__ import annotations
@@ -58,24 +60,23 @@ def announce(log: LogState, fresh: Segment) -> None:
 
 
 def take_over(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
-    """Step 2; `old` are neighbours in the log's list. Raises OSError: the log is offline then."""
-    now_ms = log.clock.wall_ms()
-    due_ms = now_ms + log.config.file_delete_delay_ms
-    gone = set(map(id, old))
+    """Step 2. Raises OSError: the log has to go offline then."""
+    due_ms = log.clock.wall_ms() + log.config.file_delete_delay_ms
     with log.replacing():
         for segment in old:
             # The producers' snapshot at the new segment's start stays; those in between go.
             is_first = segment.base_offset == fresh.base_offset
             log.deletions.add(segment, None if is_first else log.snapshots, due_ms)
         fresh.rename("")
-        kept = [segment for segment in log.segment_list.all if id(segment) not in gone]
-        log.segment_list.replace((*kept, fresh))
-    log.is_touched = True
-
-
-def settle(log: LogState) -> None:
-    """Step 3. Raises OSError."""
     log.files.sync_directory(log.directory)
+
+
+def show(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
+    """Step 3; `old` are neighbours in the log's list."""
+    gone = set(map(id, old))
+    kept = [segment for segment in log.segment_list.all if id(segment) not in gone]
+    log.segment_list.replace((*kept, fresh))
+    log.is_touched = True
 
 
 def withdraw(log: LogState, fresh: Segment) -> None:

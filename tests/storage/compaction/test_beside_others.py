@@ -340,3 +340,31 @@ async def test_how_far_a_log_is_clean_survives_a_restart(world: World) -> None:
         assert again.cleaned_to == cleaned_to
         assert manager.cleaners is not None
         assert await manager.cleaners.clean_what_is_due() == 0
+
+
+async def test_readers_in_threads_find_whole_batches_all_the_while(
+    world: World, clock: VirtualClock
+) -> None:
+    world.threads = True
+    done = False
+
+    def read_on(log: PartitionLog) -> int:
+        rounds = 0
+        while not done or not rounds:
+            last = -1
+            for batch in content(log):  # checks every CRC
+                assert batch.base_offset > last
+                last = batch.last_offset
+            assert last == log.end_offset - 1
+            rounds += 1
+        return rounds
+
+    async with begun(world) as (manager, log), trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, read_on, log)
+        nursery.start_soon(trio.to_thread.run_sync, read_on, log)
+        assert manager.cleaners is not None
+        for _ in range(8):
+            log.cleaned_to = None
+            assert await manager.cleaners.clean_what_is_due() == 1
+        done = True
+        check_files(world, log)
