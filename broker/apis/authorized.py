@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from odradek.broker.security.rules import RULES, Rule
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.acls import CLUSTER_NAME, AclOperation, AclResource
 
 if TYPE_CHECKING:
     from odradek.broker.context import RequestContext
-    from odradek.broker.security.rules import Rule
 
 NOT_ASKED = -(1 << 31)
 """As a bit field: the client did not ask for it."""
@@ -94,8 +94,6 @@ def _allows(
 
 
 def _rule(ctx: RequestContext) -> Rule:
-    from odradek.broker.security.rules import RULES
-
     return RULES[ctx.api]
 
 
