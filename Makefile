@@ -2,13 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help serve test test-fast test-slow lint format clean
+.PHONY: help serve test test-fast test-slow conformance lint format clean
 
 help:
 	@echo "make serve      run a broker on 127.0.0.1:9092, data in ./odradek-data"
 	@echo "make test       lint, types, import contracts, and every test but the slow ones"
 	@echo "make test-fast  only the tests that need no JDK"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "make conformance  other people's suites, here and on Apache Kafka; writes docs/conformance.md"
 	@echo "make lint       ruff, mypy, import contracts"
 	@echo "make clean      remove what the targets made, but no broker's data"
 
@@ -30,6 +31,9 @@ test-fast: .venv/.made
 
 test-slow: .venv/.made
 	$(BIN)/python -m pytest -m slow
+
+conformance: .venv/.made
+	$(BIN)/python -m tests.conformance $(CONFORMANCE)
 
 lint: .venv/.made
 	$(BIN)/ruff check .

@@ -1,0 +1,101 @@
+"""franz-go's tests of its client (`pkg/kgo`), from the Go module proxy.
+
+A test talks to a broker if it reaches, through whatever helpers, the function that reads the broker's
+address (KGO_SEEDS): the sources are read for that, nothing is listed by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from odradek.bench.model import PeerUnavailable
+from odradek.bench.obtaining import kept, needed_program, run_build
+from tests.conformance.model import Job, Result, failed, not_applicable, passed
+from tests.conformance.running import Ended, one_line, run_program
+
+MODULE = "github.com/twmb/franz-go"
+ADDRESS_FUNCTION = "getSeedBrokers"
+
+TIMEOUT_S = 300.0
+
+_FUNCTION = re.compile(r"^func (?:\([^)]*\) )?(\w+)[\[(].*?^\}$", re.M | re.S)
+_END = re.compile(r"^--- (PASS|FAIL|SKIP): (\w+) \(([\d.]+)s\)", re.M)
+_SAID = re.compile(r"^ +\w+_test\.go:\d+: (.*)$", re.M)
+
+
+class FranzGo:
+    name = "franz-go"
+    title = "franz-go, `pkg/kgo`"
+    version = "1.22.2"
+    source = f"Go module `{MODULE}`"
+    settings: Mapping[str, str] = {}
+
+    def obtain(self) -> None:
+        go = needed_program("go", "Go")
+        done = subprocess.run(
+            [go, "mod", "download", "-json", f"{MODULE}@v{self.version}"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise PeerUnavailable(f"go mod download failed:\n{done.stdout}{done.stderr}")
+        self._directory = Path(json.loads(done.stdout)["Dir"]) / "pkg" / "kgo"
+
+        def build(program: Path) -> None:
+            run_build([go, "test", "-c", "-o", str(program), "."], "go test -c", self._directory)
+
+        self._program = kept(f"franz-go-{self.version}.test", build)
+
+    def excluded(self) -> Mapping[str, str]:
+        return {}
+
+    def jobs(self) -> Sequence[Job]:
+        sources = "".join(path.read_text() for path in sorted(self._directory.glob("*_test.go")))
+        return [
+            Job(name, (name,), TIMEOUT_S) for name in find_tests_reaching(ADDRESS_FUNCTION, sources)
+        ]
+
+    def run(self, job: Job, bootstrap: str, directory: Path) -> Mapping[str, Result]:
+        ended = run_program(
+            [str(self._program), "-test.v", "-test.run", f"^{job.name}$",
+             "-test.timeout", f"{job.timeout_s:.0f}s"],
+            directory / f"{job.name}.log",
+            cwd=self._directory,
+            timeout_s=job.timeout_s + 10,  # Go's own time-out shows where it hangs
+            environment={
+                "KGO_SEEDS": bootstrap, "KGO_TEST_RF": "1", "KGO_LOG_LEVEL": "none",
+            },
+        )  # fmt: skip
+        return {job.name: _result(job.name, ended)}
+
+
+def _result(name: str, ended: Ended) -> Result:
+    ends = {row[2]: row for row in _END.finditer(ended.output)}
+    if name not in ends:
+        return failed(ended.seconds, ended.how)
+    how, _, seconds = ends[name].groups()
+    if how == "PASS":
+        return passed(float(seconds))
+    said = _SAID.search(ended.output)
+    if how == "SKIP":
+        return not_applicable(one_line(said[1]) if said else "skips itself")
+    return failed(float(seconds), one_line(said[1]) if said else ended.how)
+
+
+def find_tests_reaching(function: str, sources: str) -> list[str]:
+    """The tests in `sources` (Go) that call `function`, themselves or through others there."""
+    bodies: dict[str, str] = {}
+    for found in _FUNCTION.finditer(sources):
+        bodies[found[1]] = bodies.get(found[1], "") + found[0].partition("{")[2]
+    reaching: set[str] = set()
+    found_new = {function}
+    while found_new:
+        reaching |= found_new
+        calls = re.compile(rf"\b(?:{'|'.join(reaching)})\(")
+        found_new = {
+            name for name, body in bodies.items() if name not in reaching and calls.search(body)
+        }
+    return [name for name in bodies if name in reaching and name.startswith("Test")]

@@ -1,0 +1,207 @@
+"""librdkafka's own tests (`tests/`), from the npm package that ships them with the library.
+
+Quick mode (`-Q`) skips every sub-test that is not marked quick, and an entry that skipped all of them
+still says PASSED. Those that would do nothing, or not what they are for, run in full; any other
+whose source has sub-tests and that starts none counts as failed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from odradek.bench.obtaining import kept, needed_program, run_build
+from odradek.bench.peers.kafka_jars import kafka_version
+from tests.conformance.kafka_scripts import write_scripts
+from tests.conformance.model import Job, Result, failed, not_applicable, passed
+from tests.conformance.running import Ended, one_line, run_program
+
+PACKAGE = "@confluentinc/kafka-javascript"
+PACKAGE_VERSION = "1.10.1"
+RAPIDJSON = "python-rapidjson==1.25"  # ships the headers that 0053 is built with
+INNER = Path("package/deps/librdkafka")
+
+FULL = frozenset(
+    ["0018", "0019", "0026", "0045", "0050", "0061", "0082", "0089", "0102", "0122", "0132"]
+)  # fmt: skip
+
+NOT_APPLICABLE = {
+    "0092": "message format 1 is gone since Kafka 4.0",
+    "0097": "needs certificates and a broker set up with them",
+    "0098": "needs a Java producer built from sources that are not shipped",
+    "0101": "needs three brokers in racks",
+    "0126": "needs an OpenID provider",
+    "0135": "needs a listener with SASL",
+    "0139": "talks to librdkafka's mock broker",
+    "0142": "needs a listener with SASL",
+    "0150": "talks to librdkafka's mock broker",
+}
+SHARE_GROUPS = "needs share groups (KIP-932), which Odradek does not have"
+
+TIMEOUT_S = 300.0
+# An entry's own limits are for a quiet machine with scripts that start at once: a JVM's start is more
+# than what 0119 allows.
+TIMEOUT_MULTIPLIER = {"0119": 3}
+NO_AUTO_CREATION = {"auto.create.topics.enable": "false"}
+
+_TABLE = re.compile(r"^struct test tests\[\] = \{$(.*?)^\s*\{NULL\}", re.M | re.S)
+_SCENARIO = re.compile(r'\.scenario\s*=\s*"([^"]*)"')
+_FAILURE = re.compile(r"^### Test .* failed at .* ###\n(.*)$", re.M)
+_SUMMARY = re.compile(r"^\|\s*(\w+)\s*\|\s*(\w+)\s*\|\s*([\d.]+)s\s*\|(.*)$", re.M)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of test.c's table."""
+
+    name: str
+    flags: str
+    scenario: str
+
+    @property
+    def number(self) -> str:
+        return self.name[:4]
+
+
+class Librdkafka:
+    name = "librdkafka"
+    title = "librdkafka"
+    version = "2.15.1"
+    source = (
+        f"`tests/` in npm's `{PACKAGE}` {PACKAGE_VERSION}, with topics of one replica where they "
+        "ask for three"
+    )
+    settings: Mapping[str, str] = {
+        "auto.create.topics.enable": "true",
+        "num.partitions": "4",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+
+    def obtain(self) -> None:
+        self._directory = kept(f"librdkafka-{self.version}", _build) / INNER / "tests"
+        self._entries = [
+            entry
+            for entry in entries_of((self._directory / "test.c").read_text())
+            if "TEST_F_LOCAL" not in entry.flags  # needs no broker
+        ]
+
+    def excluded(self) -> Mapping[str, str]:
+        return {
+            entry.name: reason for entry in self._entries if (reason := _why_not(entry)) is not None
+        }
+
+    def jobs(self) -> Sequence[Job]:
+        """Entries with the same number and scenario come together: TESTS= knows only numbers."""
+        together: dict[tuple[str, str], list[str]] = {}
+        for entry in self._entries:
+            if _why_not(entry) is None:
+                together.setdefault((entry.number, entry.scenario), []).append(entry.name)
+        return [
+            Job(
+                name=names[0],
+                entries=tuple(names),
+                timeout_s=TIMEOUT_S,
+                settings=NO_AUTO_CREATION if scenario == "noautocreate" else {},
+            )
+            for (_, scenario), names in together.items()
+        ]
+
+    def run(self, job: Job, bootstrap: str, directory: Path) -> Mapping[str, Result]:
+        number = job.name[:4]
+        configuration = directory / "test.conf"
+        configuration.write_text(
+            f"bootstrap.servers={bootstrap}\n"
+            f"test.timeout.multiplier={TIMEOUT_MULTIPLIER.get(number, 1)}\n"
+        )
+        ended = run_program(
+            [
+                "./test-runner", "-p1", "-L",
+                *([] if number in FULL else ["-Q"]),
+                *(["-s", "noautocreate"] if job.settings else []),
+            ],
+            directory / f"{job.name}.log",
+            cwd=self._directory,
+            timeout_s=job.timeout_s,
+            environment={
+                "TESTS": number,
+                "TEST_KAFKA_VERSION": kafka_version(),
+                "RDKAFKA_TEST_CONF": str(configuration),
+                "KAFKA_PATH": str(write_scripts(directory / "kafka")),
+                "BROKERS": bootstrap,
+                "LD_LIBRARY_PATH": os.pathsep.join(["../src", "../src-cpp"]),
+            },
+        )  # fmt: skip
+        sources = "".join(path.read_text() for path in self._directory.glob(f"{number}-*.c*"))
+        return {name: result_of(name, ended, sources) for name in job.entries}
+
+
+def result_of(name: str, ended: Ended, sources: str) -> Result:
+    """What the summary says of the entry, whose source is `sources`, if it came to a summary."""
+    rows = {row[1]: row for row in _SUMMARY.finditer(ended.output)}
+    if name not in rows:
+        said = _FAILURE.search(ended.output)
+        return failed(ended.seconds, one_line(said[1]) if said else ended.how)
+    _, state, seconds, said_in_row = rows[name].groups()
+    if state == "SKIPPED":
+        return not_applicable(one_line(said_in_row) or "skips itself")
+    if state != "PASSED":
+        return failed(float(seconds), one_line(said_in_row) or state.lower())
+    if "SUB_TEST" in sources and not _began_a_sub_test(name, ended.output):
+        return failed(float(seconds), "started none of its sub-tests")
+    return passed(float(seconds))
+
+
+def _began_a_sub_test(name: str, output: str) -> bool:
+    return re.search(rf"^\[{name}\s*/[^\]]*\] \[ \w+:\d+", output, re.M) is not None
+
+
+def entries_of(source: str) -> Iterator[Entry]:
+    """The rows of the table in test.c."""
+    found = _TABLE.search(source)
+    assert found is not None, "test.c has no table of tests"
+    for row in found[1].split("_TEST(")[1:]:
+        name, _, rest = row.partition(",")
+        scenario = _SCENARIO.search(rest)
+        yield Entry(name.strip(), rest, scenario[1] if scenario else "default")
+
+
+def _why_not(entry: Entry) -> str | None:
+    if "TEST_F_MANUAL" in entry.flags:
+        return "to be run by hand, says its table"
+    if re.search(r"TEST_F_KNOWN_ISSUE\b", entry.flags):
+        return "a known issue of librdkafka's, says its table"
+    if "_share_" in entry.name:
+        return SHARE_GROUPS
+    return NOT_APPLICABLE.get(entry.number)
+
+
+def _build(directory: Path) -> None:
+    directory.mkdir()
+    npm, make = needed_program("npm", "npm"), needed_program("make", "make and a C++ compiler")
+    run_build([npm, "pack", "--silent", f"{PACKAGE}@{PACKAGE_VERSION}"], "npm pack", cwd=directory)
+    pip = [sys.executable, "-m", "pip", "-q", "download", "--no-binary", ":all:", "--no-deps"]
+    run_build([*pip, RAPIDJSON], "pip download", cwd=directory)
+    for archive in [*directory.glob("*.tgz"), *directory.glob("*.tar.gz")]:
+        with tarfile.open(archive) as tar:
+            tar.extractall(directory, filter="data")
+        archive.unlink()
+    (rapidjson,) = directory.glob("python_rapidjson-*/rapidjson/include")
+    sources = directory / INNER
+    configure = ["./configure", "--no-download", f"--CPPFLAGS=-I{rapidjson}"]
+    _ask_for_one_replica(sources / "tests")
+    run_build(configure, "configuring librdkafka", cwd=sources)
+    run_build([make, "-j2", "libs"], "building librdkafka", cwd=sources)
+    run_build([make, "-j2", "-C", "tests", "build"], "building librdkafka's tests", cwd=sources)
+
+
+def _ask_for_one_replica(tests: Path) -> None:
+    """Some entries create their topics with three replicas, which no single broker has."""
+    for source in tests.glob("0*.c*"):
+        text = source.read_text()
+        source.write_text(re.sub(r"(_wait_exists\(.*), 3, 5000\)", r"\1, 1, 5000)", text))

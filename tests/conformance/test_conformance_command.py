@@ -1,0 +1,127 @@
+"""What the conformance command makes of its suites' words; the suites themselves are not run here."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.franz_go import FranzGo, find_tests_reaching
+from tests.conformance.librdkafka import entries_of, result_of
+from tests.conformance.model import Outcome, failed, not_applicable, passed
+from tests.conformance.page import page
+from tests.conformance.results import Results
+from tests.conformance.running import Ended, run_program
+
+SUMMARY = """\
+TEST 20260101000000 (quick, scenario default) SUMMARY
+| <MAIN>                                   |     PASSED |   1.415s |
+| 0001_one                                 |     PASSED |   1.281s |
+| 0002_two                                 |     FAILED |   0.500s | Expected 1|2, got 3
+| 0003_three                               |    SKIPPED |   0.000s | not for this broker
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "outcome", "reason"),
+    [
+        ("0001_one", Outcome.PASSED, ""),
+        ("0002_two", Outcome.FAILED, "Expected 1\\|2, got 3"),
+        ("0003_three", Outcome.NOT_APPLICABLE, "not for this broker"),
+        ("0004_four", Outcome.FAILED, "ended by SIGABRT"),
+    ],
+)
+def test_librdkafkas_summary_says_what_became_of_an_entry(
+    entry: str, outcome: Outcome, reason: str
+) -> None:
+    result = result_of(entry, Ended(-6, 2.0, SUMMARY), sources="")
+    assert (result.outcome, result.reason) == (outcome, reason)
+
+
+def test_a_quick_run_that_starts_no_sub_test_has_not_passed() -> None:
+    ended = Ended(0, 1.0, SUMMARY)
+    assert result_of("0001_one", ended, sources="SUB_TEST();").outcome is Outcome.FAILED
+    began = Ended(0, 1.0, "[0001_one          /  0.001s] [ do_it:12: idempotent ]\n" + SUMMARY)
+    assert result_of("0001_one", began, sources="SUB_TEST_QUICK();").outcome is Outcome.PASSED
+
+
+def test_librdkafkas_table_is_read_with_flags_and_scenario() -> None:
+    table = """
+struct test tests[] = {
+    {.name = "<MAIN>", .flags = TEST_F_LOCAL},
+    _TEST(0001_one, 0),
+    _TEST(0002_two, TEST_F_LOCAL, _THRES(.ucpu = 1.0)),
+    _TEST(0003_three, 0, TEST_BRKVER(0, 9, 0, 0), .scenario = "noautocreate"),
+    {NULL}};
+"""
+    found = [(entry.name, "LOCAL" in entry.flags, entry.scenario) for entry in entries_of(table)]
+    assert found == [
+        ("0001_one", False, "default"),
+        ("0002_two", True, "default"),
+        ("0003_three", False, "noautocreate"),
+    ]
+
+
+def test_go_tests_that_reach_the_brokers_address_are_found_through_helpers() -> None:
+    sources = """
+func seeds() Opt {
+\treturn os.Getenv("KGO_SEEDS")
+}
+
+func (c *helper) client() *Client {
+\treturn seeds()
+}
+
+func TestDirect(t *testing.T) {
+\tseeds()
+}
+
+func TestThroughHelper(t *testing.T) {
+\tnew(helper).client()
+}
+
+func TestAlone(t *testing.T) {
+\tseedsOfAnotherKind()
+}
+"""
+    assert find_tests_reaching("seeds", sources) == ["TestDirect", "TestThroughHelper"]
+
+
+def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    child = "import subprocess, sys; print(1, flush=True); subprocess.run([sys.executable, '-c', 'input()'], stdin=0)"
+    ended = run_program(
+        [sys.executable, "-c", f"{child}; import threading; threading.Event().wait()"],
+        tmp_path / "log",
+        cwd=tmp_path,
+        timeout_s=1.0,
+        environment={},
+    )
+    assert ended.code is None
+    assert ended.how.startswith("not done after")
+
+
+def test_results_outlive_the_run_and_one_is_replaced(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.json")
+    results.put("s", "odradek", "one", failed(1.0, "why"), "0.1")
+    results.put("s", "odradek", "two", passed(2.0), "0.1")
+    again = Results(tmp_path / "results.json")
+    again.put("s", "odradek", "one", passed(3.0), "0.2")
+    kept = Results(tmp_path / "results.json").of("s", "odradek")
+    assert {entry: (it.result, it.broker_version) for entry, it in kept.items()} == {
+        "one": (passed(3.0), "0.2"),
+        "two": (passed(2.0), "0.1"),
+    }
+
+
+def test_the_page_has_a_row_for_each_entry_and_counts_them(tmp_path: Path) -> None:
+    suite = FranzGo()
+    results = Results(tmp_path / "results.json")
+    results.put(suite.name, "odradek", "TestA", failed(1.0, "lost a record"), "0.1")
+    results.put(suite.name, "kafka", "TestA", passed(2.0), "4.3.0")
+    results.put(suite.name, "kafka", "TestB", not_applicable("too old"), "4.3.0")
+    text = page([suite], results)
+    assert f"| {suite.title} | {suite.version} | Odradek 0.1 | 0 | 1 | 0 |" in text
+    assert f"| {suite.title} | {suite.version} | Apache Kafka 4.3.0 | 1 | 0 | 1 |" in text
+    assert "| TestA | **failed**, 1.0 s | passed, 2.0 s | Odradek: lost a record |" in text
+    assert "| TestB | not run | not applicable | Apache Kafka: too old |" in text
