@@ -40,7 +40,7 @@ def coordinator() -> Coordinator:
 
 
 def within(
-    coordinator: Coordinator | None, support: Support = Support.ADDS_PARTITIONS, **said: Any
+    coordinator: Coordinator, support: Support = Support.ADDS_PARTITIONS, **said: Any
 ) -> InTransaction:
     values = {"transactional_id": "tx", "producer_id": P, "producer_epoch": 0, **said}
     return InTransaction(support=support, coordinator=coordinator, **values)
