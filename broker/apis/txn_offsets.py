@@ -21,6 +21,7 @@ from odradek.broker.transactions.verification import Support
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
+from odradek.replication.controller.image import TopicImage
 
 LOADING_SINCE = 2
 """Clients before cannot be told COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
@@ -51,7 +52,7 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, A
             if found is None or each.partition_index not in found.partitions:
                 answer["error_code"] = ErrorCode.unknown_topic_or_partition
                 continue
-            offsets.append(_to_commit(topic.name, each))
+            offsets.append(_to_commit(found, each))
             answers.append(answer)
         topics.append({"name": topic.name, "partitions": partitions})
     if offsets:
@@ -68,10 +69,10 @@ def _denied(request: Any, ctx: RequestContext) -> ErrorCode | None:
     return None if may_group(ctx, request.group_id) else GroupDenied.code
 
 
-def _to_commit(topic: str, partition: Any) -> OffsetToCommit:
+def _to_commit(topic: TopicImage, partition: Any) -> OffsetToCommit:
     return OffsetToCommit(
-        topic,
-        None,  # as Kafka: transactional commits name no topic id
+        topic.name,
+        topic.id,
         partition.partition_index,
         partition.committed_offset,
         field(partition, "committed_leader_epoch", -1),

@@ -273,7 +273,7 @@ class Shard:
             else:
                 code = NO_ERROR
                 key = OffsetKey(request.group_id, each.topic, each.partition)
-                records.append(Record(key, _to_commit(each, request.retention_ms, now)))
+                records.append(Record(key, _to_commit(each, request, now)))
             errors.append((each.topic, each.partition, code))
         answer = PartitionErrors(NO_ERROR, tuple(errors))
         return _write(records, waiter, answer, request.producer)
@@ -467,14 +467,16 @@ def _write(
     return actions
 
 
-def _to_commit(offset: OffsetToCommit, retention_ms: int, now: Now) -> CommittedOffset:
+def _to_commit(offset: OffsetToCommit, request: Commit, now: Now) -> CommittedOffset:
+    """As Kafka, the offsets of transactions are kept without their topic's id."""
+    retention_ms = request.retention_ms
     return CommittedOffset(
         offset.offset,
         offset.leader_epoch,
         offset.metadata or "",
         now.wall_ms,
         None if retention_ms == -1 else now.wall_ms + retention_ms,
-        offset.topic_id,
+        offset.topic_id if request.producer is None else None,
     )
 
 
