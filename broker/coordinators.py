@@ -58,7 +58,7 @@ class Coordinators:
                 entropy=broker.seams.entropy,
                 environment=Environment(config, broker.metadata.image, self._consumer_settings),
             )
-            self._house.start_soon(self._groups.run)
+            self._groups.start(self._house)
         return self._groups
 
     @property
@@ -77,7 +77,7 @@ class Coordinators:
                 producer_id=broker.producer_ids.next,
                 transaction_version=self._transaction_version,
             )
-            self._house.start_soon(self._transactions.run)
+            self._transactions.start(self._house)
         return self._transactions
 
     @property

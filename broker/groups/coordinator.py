@@ -105,11 +105,15 @@ class GroupCoordinator:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the timers, loads and waits until cancelled; started() at once."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self.leadership.start(nursery)
-            nursery.start_soon(self._timers.run)
-            nursery.start_soon(self._run_expiry)
+            self.start(nursery)
             task_status.started()
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Have `nursery` own the timers, loads and waits, from now on: the next request may need it."""
+        self._nursery = nursery
+        self.leadership.start(nursery)
+        nursery.start_soon(self._timers.run)
+        nursery.start_soon(self._run_expiry)
 
     def _now(self) -> Now:
         return Now(monotonic_ms(self._clock), self._clock.wall_ms())

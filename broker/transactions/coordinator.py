@@ -98,11 +98,15 @@ class TransactionCoordinator:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own everything that waits until cancelled; started() at once."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self.leadership.start(nursery)
-            nursery.start_soon(self._run_time_outs)
-            nursery.start_soon(self._run_expiry)
+            self.start(nursery)
             task_status.started()
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Have `nursery` own everything that waits, from now on: the next request may need it."""
+        self._nursery = nursery
+        self.leadership.start(nursery)
+        nursery.start_soon(self._run_time_outs)
+        nursery.start_soon(self._run_expiry)
 
     def _now(self) -> Now:
         return Now(self._clock.wall_ms(), self._transaction_version())

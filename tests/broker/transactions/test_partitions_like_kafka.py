@@ -74,16 +74,19 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Peer]]:
 
 
 def _wait_for_coordinators(peer: Peer) -> None:
-    with deadline(60, "coordinators") as check:
-        for key_type in (0, 1):
-            while peer.ask(apis.FIND_COORDINATOR, 3, key="x", key_type=key_type).error_code:
+    """Kafka makes the topics, and loads their partitions, behind its clients' backs."""
+    kind = peer.broker.kind
+    begin = {"transactional_id": "x", "transaction_timeout": 1000}
+    fetch = {"group_id": "x", "topics": [], "require_stable": True}
+    for api, version, values in (
+        (apis.FIND_COORDINATOR, 3, {"key": "x", "key_type": 0}),
+        (apis.FIND_COORDINATOR, 3, {"key": "x", "key_type": 1}),
+        (apis.INIT_PRODUCER_ID, 1, begin),
+        (apis.OFFSET_FETCH, 7, fetch),
+    ):
+        with deadline(60, f"{kind}'s {api.title} {values}") as check:
+            while peer.ask(api, version, **values).error_code:
                 check(0.05)
-        begin = {"transactional_id": "x", "transaction_timeout": 1000}
-        while peer.ask(apis.INIT_PRODUCER_ID, 1, **begin).error_code:
-            check(0.05)
-        asked = {"group_id": "x", "topics": [], "require_stable": True}
-        while peer.ask(apis.OFFSET_FETCH, 7, **asked).error_code:
-            check(0.05)
 
 
 @dataclass
@@ -108,6 +111,7 @@ class History:
 
     def run(self) -> list[Any]:
         create_topic(self.peer.broker.bootstrap, self.topic, partitions=len(PARTITIONS))
+        self._wait_for_leaders()
         for each in self.producers:
             self._begin(each)
         steps: Sequence[tuple[Callable[[Producer], None], int]] = (
@@ -125,6 +129,17 @@ class History:
             step(producer)
             self._look()
         return self.seen
+
+    def _wait_for_leaders(self) -> None:
+        """Kafka shows a topic before its partitions can be written to."""
+        partitions = [{"partition_index": index, "timestamp": -1} for index in PARTITIONS]
+        wanted = {"replica_id": -1, "topics": [{"name": self.topic, "partitions": partitions}]}
+        with deadline(30, f"leaders of {self.topic}") as check:
+            while True:
+                (found,) = self.peer.ask(apis.LIST_OFFSETS, 7, **wanted).topics
+                if not any(each.error_code for each in found.partitions):
+                    return
+                check(0.01)
 
     def _see(self, what: str, version: int, *answer: Any) -> None:
         self.seen.append((what, version, *answer))

@@ -142,6 +142,24 @@ async def test_a_transaction_from_begin_to_end(clock: VirtualClock) -> None:
         assert coordinator.count_by_state() == {"CompleteCommit": 1}
 
 
+async def test_whoever_asks_at_once_is_served(clock: VirtualClock) -> None:
+    """The coordinator is made by the first who needs it; others may be quicker than its tasks."""
+    log = MemoryLog()
+    coordinator = TransactionCoordinator(
+        log,
+        TransactionConfig(),
+        clock=clock,
+        markers=Partitions(),
+        producer_id=Ids().next,
+        transaction_version=lambda: 2,
+    )
+    coordinator.leadership.elected(0, 3)
+    async with trio.open_nursery() as nursery:
+        coordinator.start(nursery)
+        assert (await begun(coordinator)).producer_id == 1000
+        nursery.cancel_scope.cancel()
+
+
 async def test_an_end_is_answered_before_its_markers_are_written(clock: VirtualClock) -> None:
     partitions = Partitions()
     async with running(clock, MemoryLog(), partitions) as coordinator:

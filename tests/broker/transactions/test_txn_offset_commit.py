@@ -41,7 +41,12 @@ def asked(broker: Broker, api: apis.Api, version: int, **values: Any) -> Any:
         answer = ask(broker, api, version, values)
         if not any(
             word in repr(answer)
-            for word in ("concurrent_transactions", "load_in_progress", "not_available")
+            for word in (
+                "concurrent_transactions",
+                "in_progress",
+                "not_available",
+                "not_coordinator",
+            )
         ):
             return answer
         trio.run(trio.sleep, 0.01)
