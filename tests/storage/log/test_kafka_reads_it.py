@@ -17,6 +17,7 @@ from odradek.seams.files import Path
 from odradek.seams.real_files import RealFiles
 from odradek.storage.log.partition_log import Origin, PartitionLog
 from odradek.storage.log.producer_snapshots import decode_snapshot
+from odradek.storage.log.verifications import UNGUARDED
 from odradek.testing.virtual_clock import VirtualClock
 from tests.interop.kafka_dist import KafkaUnavailable, kafka_dist
 from tests.interop.kafka_tools import run_tool
@@ -84,7 +85,9 @@ def lived(directory: RealPath, seed: int) -> PartitionLog:
             )
             sequences[producer] += count
             origin = Origin.CLIENT
-        log.append_as_leader(data, leader_epoch=epoch, now_ms=NOW_MS, origin=origin)
+        log.append_as_leader(
+            data, leader_epoch=epoch, now_ms=NOW_MS, origin=origin, guard=UNGUARDED
+        )
         if rng.random() < 0.02:
             log.flush()
         if rng.random() < 0.02:
