@@ -116,7 +116,11 @@ class Transaction:
         return self._check_wait() or Row.TIMES_OUT
 
     def _check_wait(self) -> ErrorCode | None:
-        return None if self.pending is None else ErrorCode.concurrent_transactions
+        """Whether a change is being written, or is bound to come: the end of what is decided. That
+        comes before all else, so that a producer under its next epoch asks again."""
+        if self.pending is None and self.stored.state not in PREPARED:
+            return None
+        return ErrorCode.concurrent_transactions
 
     def _check_producer(self, producer: Producer) -> ErrorCode | None:
         if producer.producer_id != self.stored.producer_id:
