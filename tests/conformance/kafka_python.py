@@ -53,6 +53,7 @@ class KafkaPython:
     source = "PyPI's sdist"
     settings: Mapping[str, str] = {
         "num.partitions": "4",
+        "group.min.session.timeout.ms": "1000",  # test_group's members ask for 3 s
         "node.id": "0",  # its assignments name broker 0
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
