@@ -38,7 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """0 if nothing failed on Odradek that passed on Kafka, or 1; 2 if a suite can't be had."""
     options = _options(words)
     suites = [suite for suite in SUITES if options.suite in (None, suite.name)]
-    results = Results(cache_directory() / "conformance" / "results.json")
+    results = Results(cache_directory() / "conformance")
     for suite in suites:
         try:
             suite.obtain()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,16 +25,11 @@ class Kept:
 
 
 class Results:
-    """suite → broker → entry → Kept, in a JSON file."""
+    """A JSON file for each suite and broker, so that runs of several don't undo each other's."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._kept: dict[str, dict[str, dict[str, Kept]]] = {}
-        if file.exists():
-            for suite, broker, entry, *rest in json.loads(file.read_text()):
-                outcome, seconds, reason, broker_version, day = rest
-                result = Result(Outcome(outcome), seconds, reason)
-                self._of(suite, broker)[entry] = Kept(result, broker_version, day)
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._kept: dict[Path, dict[str, Kept]] = {}
 
     def forget(self, suite: str, broker: str) -> None:
         self._of(suite, broker).clear()
@@ -42,23 +37,32 @@ class Results:
     def put(self, suite: str, broker: str, entry: str, result: Result, version: str) -> None:
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         self._of(suite, broker)[entry] = Kept(result, version, today)
-        self._save()
+        self._save(self._file(suite, broker))
 
     def of(self, suite: str, broker: str) -> Mapping[str, Kept]:
         return self._of(suite, broker)
 
-    def _of(self, suite: str, broker: str) -> dict[str, Kept]:
-        return self._kept.setdefault(suite, {}).setdefault(broker, {})
+    def _file(self, suite: str, broker: str) -> Path:
+        return self._directory / suite / f"{broker}.json"
 
-    def _save(self) -> None:
+    def _of(self, suite: str, broker: str) -> dict[str, Kept]:
+        file = self._file(suite, broker)
+        if file not in self._kept:
+            self._kept[file] = dict(_read(file)) if file.exists() else {}
+        return self._kept[file]
+
+    def _save(self, file: Path) -> None:
         rows = [
-            [suite, broker, entry, kept.result.outcome.value, round(kept.result.seconds, 2),
-             kept.result.reason, kept.broker_version, kept.day]
-            for suite, brokers in self._kept.items()
-            for broker, entries in brokers.items()
-            for entry, kept in entries.items()
+            [entry, kept.result.outcome.value, round(kept.result.seconds, 2), kept.result.reason,
+             kept.broker_version, kept.day]
+            for entry, kept in self._kept[file].items()
         ]  # fmt: skip
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        new = self._file.with_suffix(".new")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_suffix(".new")
         new.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-        new.replace(self._file)
+        new.replace(file)
+
+
+def _read(file: Path) -> Iterator[tuple[str, Kept]]:
+    for entry, outcome, seconds, reason, version, day in json.loads(file.read_text()):
+        yield entry, Kept(Result(Outcome(outcome), seconds, reason), version, day)

@@ -102,12 +102,12 @@ def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> N
 
 
 def test_results_outlive_the_run_and_one_is_replaced(tmp_path: Path) -> None:
-    results = Results(tmp_path / "results.json")
+    results = Results(tmp_path)
     results.put("s", "odradek", "one", failed(1.0, "why"), "0.1")
     results.put("s", "odradek", "two", passed(2.0), "0.1")
-    again = Results(tmp_path / "results.json")
+    again = Results(tmp_path)
     again.put("s", "odradek", "one", passed(3.0), "0.2")
-    kept = Results(tmp_path / "results.json").of("s", "odradek")
+    kept = Results(tmp_path).of("s", "odradek")
     assert {entry: (it.result, it.broker_version) for entry, it in kept.items()} == {
         "one": (passed(3.0), "0.2"),
         "two": (passed(2.0), "0.1"),
@@ -116,7 +116,7 @@ def test_results_outlive_the_run_and_one_is_replaced(tmp_path: Path) -> None:
 
 def test_the_page_has_a_row_for_each_entry_and_counts_them(tmp_path: Path) -> None:
     suite = FranzGo()
-    results = Results(tmp_path / "results.json")
+    results = Results(tmp_path)
     results.put(suite.name, "odradek", "TestA", failed(1.0, "lost a record"), "0.1")
     results.put(suite.name, "kafka", "TestA", passed(2.0), "4.3.0")
     results.put(suite.name, "kafka", "TestB", not_applicable("too old"), "4.3.0")
