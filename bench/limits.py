@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odradek.bench.model import Limit, LimitResult, Metric
-from odradek.bench.warm_memory import warm_memory
 
 SIZE_BYTES = 1 << 30
 CHUNK_BYTES = 1 << 20
@@ -106,11 +105,7 @@ class SocketToFile:
 
     def measure(self, directory: Path) -> LimitResult:
         buffer = memoryview(bytearray(CHUNK_BYTES))
-        with (
-            _new_file(directory) as file,
-            _connected(_feed) as connection,
-            warm_memory(SIZE_BYTES),
-        ):
+        with _new_file(directory) as file, _connected(_feed) as connection:
             clock = _Clock.start()
             while count := connection.recv_into(buffer):
                 os.write(file, buffer[:count])
@@ -166,7 +161,7 @@ class SequentialWrite:
     metric: Metric = SPEED
 
     def measure(self, directory: Path) -> LimitResult:
-        with _new_file(directory) as file, warm_memory(SIZE_BYTES):
+        with _new_file(directory) as file:
             clock = _Clock.start()
             _write(file)
             cached = time.monotonic() - clock.began

@@ -31,6 +31,7 @@ from odradek.bench.model import (
     why_not,
 )
 from odradek.bench.peers import PEERS
+from odradek.bench.warm_memory import warm_memory
 from odradek.bench.workloads import WORKLOADS
 
 
@@ -42,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--peer", default="odradek", choices=PEERS)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--directory", type=Path, help="where the data goes (default: a new one)")
+    parser.add_argument(
+        "--warm-memory", type=float, default=4.0, metavar="GIB", help="touched before (default: 4)"
+    )
     parser.add_argument("--list", action="store_true", help="the workloads' names")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the peer is not left behind
@@ -66,6 +70,7 @@ def _run(workload: Workload, args: argparse.Namespace) -> int:
     print(f"{workload.title}: {peer.title} {peer.version()}")
     fresh = workload.stage is Stage.FRESH
     with ExitStack() as stack:
+        stack.enter_context(warm_memory(int(args.warm_memory * (1 << 30))))
         target = None if fresh else stack.enter_context(_started(peer, args.directory))
         for _ in range(args.runs):
             machine.settle()

@@ -94,6 +94,13 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--directory", metavar="DIR", help="where the brokers' data lies (default: a temporary one)"
     )
+    parser.add_argument(
+        "--warm-memory",
+        metavar="GIB",
+        type=float,
+        help="how much free memory is touched before (default: all but one; about a minute on a "
+        "virtual machine)",
+    )
     parser.add_argument("--out", metavar="FILE", help="results as JSON, with every sample")
     parser.add_argument("--report", metavar="FILE", help="results as a page with plots")
 

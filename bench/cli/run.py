@@ -23,6 +23,7 @@ from odradek.bench.progress import TerminalProgress
 from odradek.bench.results_file import Results, save
 from odradek.bench.runner import Plan, Runner
 from odradek.bench.summary import remarks
+from odradek.bench.warm_memory import ALL, warm_memory
 from odradek.bench.workloads import WORKLOADS
 from odradek.broker.cli.errors import WrongUsage
 from odradek.broker.cli.output import print_lines
@@ -45,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         tempfile.TemporaryDirectory(dir=args.directory, prefix="odradek-bench-") as directory,
         _like_ctrl_c(signal.SIGTERM),
         _like_ctrl_c(signal.SIGHUP),
+        warm_memory(_warm_bytes(args)),
     ):
         plan = Plan(
             peers,
@@ -74,6 +76,13 @@ def _peers(args: argparse.Namespace) -> Sequence[Peer]:
         return choose_peers(PEERS, args.peers)
     except NotKnown as reason:
         raise WrongUsage(str(reason)) from None
+
+
+def _warm_bytes(args: argparse.Namespace) -> int:
+    """Memory matters only to what we start ourselves."""
+    if args.bootstrap is not None:
+        return 0
+    return ALL if args.warm_memory is None else int(args.warm_memory * (1 << 30))
 
 
 def _limits(args: argparse.Namespace, workloads: Sequence[Workload]) -> Sequence[Limit]:

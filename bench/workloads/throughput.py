@@ -1,6 +1,6 @@
 """Throughput: records written and read as fast as the broker lets one C client do it.
 
-A run touches the memory it will need, makes a topic of its own, and removes it. A `Produce` run writes for a moment before it measures
+A run makes a topic of its own, and removes it. A `Produce` run writes for a moment before it measures
 (a JVM compiles, librdkafka opens its connections), then writes a fixed amount of data, or for
 `SECONDS_MAX`. A `Consume` run writes the same, unmeasured, and reads it once, from the page cache.
 
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from odradek.bench.load import Load, run_load
 from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
-from odradek.bench.warm_memory import warm_memory
 
 SECONDS_MAX = 20.0
 WARM_UP_S = 0.5
@@ -31,9 +30,6 @@ SIZES: Mapping[int, tuple[str, int]] = {
     1024: ("1k", 1_000_000),
     100 * 1024: ("100k", 10_000),
 }
-COLD_MEMORY_BYTES = 2 << 30
-"""What a run may take that was free before: the page cache or a broker's memory for the records of
-the warm-up and the run, and the client's queue."""
 
 _numbers = itertools.count(1)
 
@@ -80,22 +76,21 @@ class Shape:
         }
 
     def produce(self, target: Target, topic: str, warm_up_s: float) -> Load:
-        """Write the records, into memory that was touched before."""
-        with warm_memory(COLD_MEMORY_BYTES):
-            return run_load(
-                [
-                    "produce", "--bootstrap", target.bootstrap, "--topic", topic,
-                    "--count", str(SIZES[self.size][1]),
-                    "--size", str(self.size),
-                    "--partitions", str(self.partitions),
-                    "--seconds", str(SECONDS_MAX),
-                    "--warm-up", str(warm_up_s),
-                    "-X", f"compression.codec={self.compression}",
-                    "-X", f"acks={self.acks}",
-                    "-X", f"enable.idempotence={str(self.idempotent).lower()}",
-                ],
-                target.process,
-            )  # fmt: skip
+        """Write the records."""
+        return run_load(
+            [
+                "produce", "--bootstrap", target.bootstrap, "--topic", topic,
+                "--count", str(SIZES[self.size][1]),
+                "--size", str(self.size),
+                "--partitions", str(self.partitions),
+                "--seconds", str(SECONDS_MAX),
+                "--warm-up", str(warm_up_s),
+                "-X", f"compression.codec={self.compression}",
+                "-X", f"acks={self.acks}",
+                "-X", f"enable.idempotence={str(self.idempotent).lower()}",
+            ],
+            target.process,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

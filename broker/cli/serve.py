@@ -33,7 +33,7 @@ DESCRIPTION = """\
 Run one broker until SIGTERM or SIGINT (Ctrl-C), which close it cleanly.
 
 Without --config it is one node for tests: node 1, the internal topics with one replica, no initial
-delay for group rebalances, and receive buffers left to the system; everything else is as Apache
+delay for group rebalances, and larger socket buffers; everything else is as Apache
 Kafka has it. With --config the file is a server.properties, read as it is; flags and --set win over
 it.
 """

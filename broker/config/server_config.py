@@ -52,7 +52,10 @@ TEST_NODE: Mapping[str, str] = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    "socket.receive.buffer.bytes": "-1",  # on one machine a window that grows halves the wake-ups
+    # On one machine: room for half a fetch, so that the loop wakes up half as often, but not for
+    # more than stays in the cache; a window that grows, for the same reason.
+    "socket.send.buffer.bytes": "524288",
+    "socket.receive.buffer.bytes": "-1",
 }
 _NODE_ID = "1"
 

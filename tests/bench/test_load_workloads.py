@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.bench import limits, warm_memory
+from odradek.bench import limits
 from odradek.bench.limits import LIMITS
 from odradek.bench.load import LoadUnavailable, load_program, run_load
 from odradek.bench.model import Limit, Outcome, Target, Workload, WorkloadFailed
@@ -32,7 +32,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throughput, "SIZES", {1024: ("1k", 20_000), 100: ("100b", 20_000)})
-    monkeypatch.setattr(throughput, "COLD_MEMORY_BYTES", 2 * warm_memory.CHUNK_BYTES)
     monkeypatch.setattr(throughput, "WARM_UP_S", 0.05)
     monkeypatch.setattr(requests, "SECONDS", 0.3)
     monkeypatch.setattr(requests, "WARM_UP_S", 0.05)

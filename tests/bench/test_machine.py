@@ -8,10 +8,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from odradek.bench import machine
-from odradek.bench.warm_memory import CHUNK_BYTES, Reserve
+from odradek.bench.warm_memory import warm_memory
 
 BUSY = "import time\nwhile time.process_time() < {seconds}: pass\n"
 WAIT = "print('done', flush=True); input()"
@@ -85,22 +83,14 @@ def test_the_machine_is_described() -> None:
     assert described["memory"].endswith("GiB")
 
 
-def test_a_reserve_is_touched_and_given_back_while_somebody_takes_memory() -> None:
-    def resident() -> int:
-        return machine.tree_resident_bytes(os.getpid())
-
-    reserve, before = Reserve(), resident()
-    reserve.fill(8 * CHUNK_BYTES)
-    filled = resident()
-    assert filled - before > 7 * CHUNK_BYTES
-    with reserve.giving():
-        taken = bytearray(b"x" * CHUNK_BYTES)
-    assert resident() - len(taken) < filled - CHUNK_BYTES
-    reserve.fill(8 * CHUNK_BYTES)
-    assert resident() - len(taken) > filled - CHUNK_BYTES
-    reserve.drop()
+def test_memory_is_warmed_and_hardly_any_of_it_kept() -> None:
+    size_bytes = 64 << 20
+    before = machine.tree_resident_bytes(os.getpid())
+    with warm_memory(size_bytes):
+        kept = machine.tree_resident_bytes(os.getpid()) - before
+    assert 0 < kept < size_bytes / 8
 
 
-def test_a_reserve_must_be_filled_first() -> None:
-    with pytest.raises(AssertionError, match="fill"), Reserve().giving():
+def test_no_memory_is_warmed_where_none_is_asked_for() -> None:
+    with warm_memory(0):
         pass
