@@ -28,10 +28,12 @@ def start_odradek(
     config: Mapping[str, str] | None = None,
     log_dirs: Sequence[Path] | None = None,
     log_dir_count: int = 1,
+    port: int = 0,
     arguments: Sequence[str] = (),
     descriptors: int | None = None,
 ) -> OdradekProcess:
-    """Run `odradek serve` on a free port over the log directories, with its defaults.
+    """Run `odradek serve` over the log directories, with its defaults; on a free port, unless `port`
+    says which.
 
     `config` is set with --set; `arguments` are further ones for the command line; `descriptors` is
     the process's limit of them, soft and hard. Returns once the port file is there, that is, once
@@ -54,7 +56,7 @@ def start_odradek(
         process = subprocess.Popen(
             [
                 sys.executable, "-m", "odradek.broker", "serve",
-                "--listen", "127.0.0.1:0",
+                "--listen", f"127.0.0.1:{port}",
                 "--log-dirs", ",".join(map(str, log_dirs)),
                 "--port-file", str(port_file),
                 *settings,

@@ -33,6 +33,7 @@ def start_kafka(
     config: Mapping[str, str] | None = None,
     log_dirs: Sequence[Path] | None = None,
     log_dir_count: int = 1,
+    port: int = 0,
     formatted: bool = False,
     static_voter: bool = False,
 ) -> RealKafka:
@@ -40,11 +41,12 @@ def start_kafka(
 
     It has node id 1 and the settings of a test (replication factor 1, no rebalance delay);
     `config` overrides them. `static_voter` names the quorum in the configuration instead of in the
-    metadata log. Returns once the broker answers and has registered itself.
+    metadata log; `port` is a free one unless it is given. Returns once the broker answers and has
+    registered itself.
     """
     directory.mkdir(parents=True, exist_ok=True)
     log_dirs = list(log_dirs or log_directories(directory, log_dir_count))
-    port, controller_port = free_port(), free_port()
+    port, controller_port = port or free_port(), free_port()
     controller = f"127.0.0.1:{controller_port}"
     settings = {
         "process.roles": "broker,controller",

@@ -213,6 +213,30 @@ def test_consumer_offsets(left: Left) -> None:
     assert all(member["memberId"] for member in members)
 
 
+def test_transaction_state(left: Left) -> None:
+    """What the coordinator wrote about an id: empty, then ongoing, about to end and ended, each time."""
+    segments = [
+        path
+        for directory in left.broker.log_dirs
+        for path in sorted(directory.glob("__transaction_state-*/*.log"))
+        if path.stat().st_size
+    ]
+    run = dump(segments, "--transaction-log-decoder", "--print-data-log")
+    assert {batch["isvalid"] for batch in batches(run)} == {"true"}
+    rows = re.findall(r"key: (\{.*?\}) payload: (\{.*\})$", run.stdout, re.MULTILINE)
+    documents = [(json.loads(key), json.loads(value)) for key, value in rows]
+    values = [
+        value["data"] for key, value in documents if key["data"]["transactionalId"] == DECIDED
+    ]
+    commit, abort = [1, 2, 4], [1, 3, 5]  # ongoing, prepared, complete
+    assert [value["transactionStatus"] for value in values] == (
+        [0] + (commit + abort) * (TRANSACTIONS // 2)
+    )
+    assert len({value["producerId"] for value in values}) == 1
+    assert values[1]["transactionPartitions"] == [{"topic": DECIDED, "partitionIds": [0]}]
+    assert not values[-1]["transactionPartitions"]
+
+
 def test_cluster_metadata(left: Left) -> None:
     metadata = left.broker.log_dirs[0] / "__cluster_metadata-0"
     run = dump(sorted(metadata.glob("*.log")), "--cluster-metadata-decoder")

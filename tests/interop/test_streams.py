@@ -1,0 +1,218 @@
+"""Kafka Streams counts words exactly once while the broker under it is killed again and again."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from tests.interop.broker_process import BrokerProcess, deadline
+from tests.interop.clients import create_topic
+from tests.interop.conftest import BROKERS, STARTERS
+from tests.interop.kafka_dist import kafka_dist
+
+PATIENCE_S = 90.0
+"""A JVM's broker needs twenty seconds to be there again, where others use the machine too."""
+KILLS = 10
+INPUT, OUTPUT = "lines", "counts"
+PARTITIONS = 2
+WORDS = [f"word{number}" for number in range(40)]
+LONG_S = 4.0
+"""An absence that is too long for the application's `max.block.ms`: a commit times out."""
+LONG_ABSENCES = (3, 7)
+"""The kills after which the broker is away for that long."""
+WORDS_AHEAD = 1000
+"""How many words may be written and not yet counted: a slow machine then counts fewer of them."""
+CONFIG = {
+    "transaction.state.log.num.partitions": "2",
+    "offsets.topic.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+}
+
+
+class Reader:
+    """Reads what is committed of the output, from its beginning."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.counts: dict[str, list[int]] = defaultdict(list)
+        self.total = 0
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "reads-without-committing",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        self._consumer.assign([TopicPartition(OUTPUT, index, 0) for index in range(PARTITIONS)])
+
+    def read(self, seconds: float) -> set[int]:
+        """Read for about this long; of which partitions the end was seen."""
+        ends: set[int] = set()
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            for message in self._consumer.consume(500, min(left, 0.1)):
+                error = message.error()
+                if error is None:
+                    word, count = message.key() or b"", message.value() or b""
+                    self.counts[word.decode()].append(int(count))
+                    self.total += 1
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ends.add(message.partition() or 0)
+                else:
+                    assert error.retriable() or error.code() < 0, error  # the broker is gone
+        return ends
+
+    def wait_for(self, total: int, seconds: float) -> None:
+        """Read until there are that many records."""
+        until = time.monotonic() + seconds
+        while self.total < total:
+            assert time.monotonic() < until, f"{self.total} of {total} records"
+            self.read(0.1)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class Writer(threading.Thread):
+    """Writes lines at random until it is told to stop; knows how often each word was in them."""
+
+    def __init__(self, bootstrap: str, reader: Reader) -> None:
+        super().__init__()
+        self.words: Counter[str] = Counter()
+        self._reader = reader
+        self.failures: list[Any] = []
+        self._random = random.Random(2)
+        self._enough = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "message.timeout.ms": 300_000,
+                "reconnect.backoff.max.ms": 200,
+                "linger.ms": 5,
+                "log_level": 0,
+            }
+        )
+
+    def run(self) -> None:
+        while not self._enough.wait(0.002):
+            self._producer.poll(0)
+            if self.words.total() > self._reader.total + WORDS_AHEAD:
+                continue
+            line = self._random.choices(WORDS, range(1, len(WORDS) + 1), k=4)
+            self.words.update(line)
+            partition = self._random.randrange(PARTITIONS)
+            self._producer.produce(
+                INPUT, " ".join(line), partition=partition, on_delivery=self._delivered
+            )
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failures.append(error)
+
+    def stop(self) -> None:
+        self._enough.set()
+        self.join()
+
+    def written(self) -> Counter[str]:
+        """How often each word was written, once all of it has been acknowledged."""
+        assert self._producer.flush(PATIENCE_S) == 0
+        assert self.failures == []
+        return self.words
+
+
+def everything(bootstrap: str) -> dict[str, list[int]]:
+    """Each word's counts, in the order in which they are in the output."""
+    with closing(Reader(bootstrap)) as reader:
+        ends: set[int] = set()
+        with deadline(PATIENCE_S, "the output's ends") as check:
+            while len(ends) < PARTITIONS:
+                ends |= reader.read(0.2)
+                check(0)
+        return reader.counts
+
+
+@contextmanager
+def word_count(bootstrap: str, directory: Path) -> Iterator[None]:
+    """The Streams application, running; it must end well after what is done in this context."""
+    log_file = directory / "streams.log"
+    arguments = (bootstrap, INPUT, OUTPUT, str(directory / "state"))
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(
+            kafka_dist().command("WordCount", *arguments),
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield
+        process.communicate(timeout=PATIENCE_S)  # its standard input ends, and with it the program
+        assert process.returncode == 0, "it gave up"
+    except BaseException as error:
+        error.add_note(f"the application's last words:\n{log_file.read_text()[-6000:]}")
+        raise
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def restarted(broker: BrokerProcess) -> BrokerProcess:
+    """The next broker, in the same place on the same port."""
+    more = {"formatted": True} if broker.kind == "kafka" else {}
+    port = int(broker.bootstrap.rpartition(":")[2])
+    return STARTERS[broker.kind](
+        broker.directory, config=CONFIG, log_dirs=broker.log_dirs, port=port, **more
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", BROKERS)
+def test_word_count_exactly_once(kind: str, tmp_path: Path) -> None:
+    """Ten kills, most in the midst of its work, some while it is still recovering from the last one,
+    some for so long that the application restores its state: every word's counts go 1, 2, 3 … up to
+    how often it was written."""
+    moments = random.Random(5)
+    broker = STARTERS[kind](tmp_path / "broker", config=CONFIG)
+    try:
+        for topic in (INPUT, OUTPUT):
+            create_topic(broker.bootstrap, topic, partitions=PARTITIONS)
+        with closing(Reader(broker.bootstrap)) as reader, word_count(broker.bootstrap, tmp_path):
+            writer = Writer(broker.bootstrap, reader)
+            writer.start()
+            try:
+                for kill in range(KILLS):
+                    if kill % 3 != 2:
+                        reader.wait_for(reader.total + 200, PATIENCE_S)
+                    reader.read(moments.uniform(0.05, 0.5))
+                    broker.kill()
+                    if kill in LONG_ABSENCES:
+                        reader.read(LONG_S)
+                    broker = restarted(broker)
+                reader.wait_for(reader.total + 200, PATIENCE_S)
+            finally:
+                writer.stop()
+            written = writer.written()
+            reader.wait_for(written.total(), PATIENCE_S)
+        counts = everything(broker.bootstrap)
+        assert {word: seen[-1] for word, seen in counts.items()} == dict(written)
+        for word, seen in counts.items():
+            assert seen == list(range(1, written[word] + 1)), word
+    finally:
+        broker.kill()
