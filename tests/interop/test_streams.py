@@ -1,4 +1,11 @@
-"""Kafka Streams counts words exactly once while the broker under it is killed again and again."""
+"""Kafka Streams counts words exactly once while the broker under it is killed again and again.
+
+Apache Kafka 4.3 passes, but not every time. A broker that was killed while a transaction was prepared
+takes up the transaction when it is back, then is fenced for a moment, and its partitions have no
+leader: its coordinator takes them for deleted ("Couldn't find leader endpoint for partitions"). If it
+still gets to write that the transaction is complete, the markers are never written, read_committed
+stands still before them, and this test runs out of patience.
+"""
 
 from __future__ import annotations
 
