@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -53,5 +54,7 @@ class Odradek:
             "--log-dirs", str(directory / "data"),
             *sets,
         ]  # fmt: skip
-        with running(Launch(command, address, directory)) as process:
+        # Its modules are compiled once, as an installation's are.
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+        with running(Launch(command, address, directory, environment=environment)) as process:
             yield Target(self.name, process.bootstrap, AdminTopics(process.bootstrap), process)
