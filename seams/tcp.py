@@ -91,6 +91,9 @@ class TcpConnection:
         self._turn_bytes = 0
         self._turn_calls = 0
         self._sent_bytes = 0
+        self._drained = False
+        """The last receive took all there was: the next one waits first, which is what it would come
+        to for a peer that waits for its answer."""
 
     @property
     def sent_bytes(self) -> int:
@@ -108,6 +111,8 @@ class TcpConnection:
         if not view:
             raise ValueError("no room to receive into")
         await self._take_turn()  # before, so that a cancellation loses no bytes
+        if self._drained:
+            await self._wait(trio.lowlevel.wait_readable)
         while True:
             try:
                 received = self._sock.recv_into(view)
@@ -117,6 +122,7 @@ class TcpConnection:
             except OSError as error:
                 raise self._lost(error) from error
             self._turn_bytes += received
+            self._drained = received < len(view)
             return received
 
     async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
