@@ -273,7 +273,7 @@ def _described(group: DescribedGroup) -> dict[str, Any]:
 
 
 async def delete_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    allowed = [group_id for group_id in request.groups_names if may_group(ctx, group_id)]
+    allowed = dict.fromkeys(each for each in request.groups_names if may_group(ctx, each))
     results = list(await ctx.broker.groups.delete_groups(allowed))
     denied = dict.fromkeys(each for each in request.groups_names if each not in allowed)
     results += [(group_id, GroupDenied.code) for group_id in denied]

@@ -35,7 +35,7 @@ async def describe_topic_partitions(request: Any, ctx: RequestContext) -> Mappin
         ),
     )
     ahead = sorted((name for name in names if _order(name) >= _order(start)), key=_order)
-    denied = [name for name in ahead if not may_topic(ctx, name)]
+    denied = dict.fromkeys(name for name in ahead if not may_topic(ctx, name))
     first = cursor.partition_index if cursor is not None else 0
     if denied:
         ahead = [name for name in ahead if name not in denied]

@@ -78,11 +78,11 @@ def _uncreatable(request: Any, ctx: RequestContext) -> Collection[str]:
     if ctx.authorizer is None or may_cluster(ctx, AclOperation.CREATE):
         return ()
     times = Counter(topic.name for topic in request.topics)
-    return [
+    return dict.fromkeys(
         name
         for name, named in times.items()
         if named == 1 and name != CLUSTER_METADATA and not may_topic(ctx, name)
-    ]
+    )
 
 
 def _new_topic(topic: Any) -> NewTopic:

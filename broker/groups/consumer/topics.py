@@ -25,7 +25,8 @@ class Topics:
         self.image = image
         self._hashes: dict[str, tuple[TopicImage, int]] = {}
         if before is not None and before.image.brokers is image.brokers:
-            self._hashes = before._hashes
+            held = before._hashes.items()
+            self._hashes = {name: each for name, each in held if name in image.topics_by_name}
 
     @property
     def version(self) -> int:
