@@ -129,7 +129,8 @@ class ProcessWorker:
                     return
         finally:
             if is_idle:
-                with trio.CancelScope(shield=True):
+                # One that does not answer is killed by whoever owns it.
+                with trio.move_on_after(LINGER_SECONDS, shield=True):
                     await self._ask(End())
 
     async def _ask(self, question: object) -> object:

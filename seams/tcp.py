@@ -2,7 +2,8 @@
 
 trio's own sockets pass through the scheduler on every call; here a call that can be served at once
 is, and a connection that is served at once again and again passes through the scheduler after a MiB
-or 64 calls, so that no peer holds up the others. Under this file nothing is locked: a connection
+or 64 calls, so that no peer holds up the others. A receive that took all there was makes the next one
+wait first: its peer waits for an answer, mostly. Under this file nothing is locked: a connection
 belongs to the loop, with one task sending and one receiving.
 
 Sending: neighbouring buffers go into one `sendmsg`; a slice of `SENDFILE_MIN_BYTES` or more goes by

@@ -58,12 +58,11 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer:
         return Answer(error.code, 0, ())
     limits = _limits(request, ctx)
     found = await _read(plan.wanted, ctx, limits)
-    missing = request.min_bytes - _size(found)
+    min_bytes = min(request.min_bytes, limits.max_bytes)
+    missing = min_bytes - _size(found)
     wait_seconds = request.max_wait_ms / 1000
     if missing > 0 and wait_seconds > 0:
-        found = await _wait_for_more(
-            found, plan.wanted, request.min_bytes, wait_seconds, ctx, limits
-        )
+        found = await _wait_for_more(found, plan.wanted, min_bytes, wait_seconds, ctx, limits)
     return Answer(
         ErrorCode.none, plan.session_id, plan.select((each.wanted, each.answer) for each in found)
     )

@@ -221,20 +221,23 @@ def _undeletable(names: list[str], ids: list[UUID], ctx: RequestContext) -> list
     """
     by_id = ctx.broker.metadata.image.topics_by_id
     answers = []
-    for topic_id in dict.fromkeys(ids):
+    denied: set[UUID | str] = set()
+    for topic_id, count in Counter(ids).items():
         found = by_id.get(topic_id)
-        if found is None or ids.count(topic_id) > 1 or may_topic(ctx, found.name):
+        if found is None or count > 1 or may_topic(ctx, found.name):
             continue
-        ids.remove(topic_id)
+        denied.add(topic_id)
         seen = may_topic(ctx, found.name, AclOperation.DESCRIBE)
         answers.append(_not_deleted(found.name if seen else None, topic_id, TopicDenied()))
     by_name = ctx.broker.metadata.image.topics_by_name
-    for name in dict.fromkeys(names):
+    for name, count in Counter(names).items():
         seen = may_topic(ctx, name, AclOperation.DESCRIBE)
-        if names.count(name) > 1 or (seen and (name not in by_name or may_topic(ctx, name))):
+        if count > 1 or (seen and (name not in by_name or may_topic(ctx, name))):
             continue
-        names.remove(name)
+        denied.add(name)
         answers.append(_not_deleted(name, None, TopicDenied()))
+    ids[:] = [topic_id for topic_id in ids if topic_id not in denied]
+    names[:] = [name for name in names if name not in denied]
     return answers
 
 

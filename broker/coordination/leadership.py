@@ -221,7 +221,11 @@ class Leadership(Generic[S, T]):
         """Tell the coordinator `then` when the replicas have what was written last, or are late."""
         deadline_ms = monotonic_ms(self._clock) + self._commit_timeout_ms
         led.uncommitted.append(Uncommitted(led.last_offset, then, deadline_ms))
-        if led.running is None:
+        self._follow(led)
+
+    def _follow(self, led: LedPartition[S, T]) -> None:
+        """See to it that somebody waits for what is uncommitted. A load ends before that begins."""
+        if led.running is None and led.uncommitted and self.holds(led):
             assert self._nursery is not None, "the coordinator does not run"
             led.running = trio.CancelScope()
             self._nursery.start_soon(self._await_replicas, led, led.running)
@@ -258,6 +262,7 @@ class Leadership(Generic[S, T]):
                     with trio.CancelScope() as led.running:
                         await self._load(led)
                     led.running = None
+                    self._follow(led)  # what taking up the loaded state has written
             self._load_wanted = trio.Event()
             await self._load_wanted.wait()
 

@@ -16,6 +16,10 @@ class ClientWaiter(Generic[A]):
         self._answer: A | None = None
         self._answered: trio.Event | None = None
 
+    @property
+    def is_answered(self) -> bool:
+        return self._answer is not None
+
     def set(self, answer: A) -> None:
         self._answer = answer
         if self._answered is not None:

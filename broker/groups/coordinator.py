@@ -427,7 +427,11 @@ class GroupCoordinator:
 
     async def _resolve(self, led: Led, resolve: Resolve) -> None:
         """Match the topics there are now, and say which were found."""
-        resolved = await resolve_expressions(resolve, self._environment.topics, self._clock)
+        try:
+            resolved = await resolve_expressions(resolve, self._environment.topics, self._clock)
+        except Exception:  # a bug takes its partition out of service, not the node
+            self.leadership.broken(led)
+            return
         if self.leadership.holds(led):
             act = partial(led.shard.expressions_resolved, resolve.group_id, resolved)
             self._drive(led, resolve.group_id, act)

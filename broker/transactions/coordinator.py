@@ -247,9 +247,16 @@ class TransactionCoordinator:
                 self._start(self._allocate, led, allocate)
             todo.extend(self._append(led, append) for append in actions.appends)
 
-    def _start(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+    def _start(self, task: Callable[..., Awaitable[None]], led: Led, *args: object) -> None:
         assert self._nursery is not None, "the coordinator does not run"
-        self._nursery.start_soon(task, *args)
+        self._nursery.start_soon(self._guarded, task, led, *args)
+
+    async def _guarded(self, task: Callable[..., Awaitable[None]], led: Led, *args: object) -> None:
+        """A bug takes its partition out of service, not the node."""
+        try:
+            await task(led, *args)
+        except Exception:
+            self.leadership.broken(led)
 
     @staticmethod
     def _answer(replies: Iterable[Reply]) -> None:
@@ -284,11 +291,13 @@ class TransactionCoordinator:
         except KafkaError as error:
             self._answer(Actions().reply(waiter, failed(event, error.code)).replies)
             return
+        code = ErrorCode.not_coordinator
         if self.leadership.holds(led):
-            self._drive(led, lambda now: led.shard.handle(event, waiter, now, fresh_id))
-        else:
-            refused = failed(event, ErrorCode.not_coordinator)
-            self._answer(Actions().reply(waiter, refused).replies)
+            if self._drive(led, lambda now: led.shard.handle(event, waiter, now, fresh_id)):
+                return
+            code = ErrorCode.unknown_server_error
+        if not waiter.is_answered:
+            waiter.set(failed(event, code))
 
     async def _send(self, led: Led, sending: SendMarkers) -> None:
         if sending.attempt:

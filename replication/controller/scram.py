@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -35,8 +35,9 @@ class ScramUpsertion:
     user: str
     mechanism: int
     iterations: int
-    salt: bytes
-    salted_password: bytes
+    salt: bytes = field(repr=False)
+    salted_password: bytes = field(repr=False)
+    """Enough to log in with: not for anybody's eyes."""
 
 
 def alter_scram_credentials(

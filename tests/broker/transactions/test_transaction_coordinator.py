@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import trio
 
 from odradek.broker.coordination.leadership import LoadInProgress, NotCoordinator
+from odradek.broker.transactions import records
 from odradek.broker.transactions.actions import Outcome, Producer, ProducerAnswer
 from odradek.broker.transactions.config import TransactionConfig
 from odradek.broker.transactions.coordinator import TransactionCoordinator
@@ -16,6 +18,7 @@ from odradek.broker.transactions.markers import TransactionMarker
 from odradek.broker.transactions.shard import Filter
 from odradek.broker.transactions.states import State
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.groups.memory_log import MemoryLog
@@ -388,6 +391,39 @@ async def test_while_loading(clock: VirtualClock) -> None:
         log.reading_may_go_on.set()
         await clock.settle()
         assert await added(coordinator, producer) == {T0: NONE}
+
+
+async def test_what_a_load_writes_is_followed_up(clock: VirtualClock) -> None:
+    """An end that was decided and has no markers left to write is completed, as slow as replicas are."""
+    log = MemoryLog()
+    async with running(clock, log) as coordinator:
+        await begun(coordinator)
+        decided = replace(coordinator.describe("a"), state=State.PREPARE_ABORT, partitions=())
+    key, value = records.encode("a", decided, 2)
+    log.append(0, build_batch([Record(0, 0, key, value)]), 0)
+    log.hold()
+    async with running(clock, log) as coordinator:
+        await clock.settle()
+        assert state_of(coordinator) is State.PREPARE_ABORT
+        log.move_on()
+        await clock.settle()
+        assert state_of(coordinator) is State.COMPLETE_ABORT
+
+
+async def test_a_bug_on_the_way_to_the_partitions_ends_the_coordinator_of_one_partition(
+    clock: VirtualClock,
+) -> None:
+    class Broken(Partitions):
+        async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, Outcome]:
+            raise RuntimeError("a bug")
+
+    async with running(clock, MemoryLog(), Broken()) as coordinator:
+        producer = await begun(coordinator)
+        await added(coordinator, producer)
+        await ended(coordinator, producer)
+        await clock.settle()
+        with pytest.raises(NotCoordinator):
+            await begun(coordinator)
 
 
 async def test_whoever_waits_is_told_when_the_coordinator_moves(clock: VirtualClock) -> None:
