@@ -82,10 +82,6 @@ class Server:
         self._connections: set[ClientConnection] = set()
         self._per_host: Counter[str] = Counter()
 
-    @property
-    def connection_count(self) -> int:
-        return len(self._connections)
-
     async def serve(
         self,
         opened: Sequence[tuple[Endpoint, list[Listener]]],

@@ -26,20 +26,6 @@ class InternalTopic:
     configs: Mapping[str, str]
 
 
-class InternalTopics(Protocol):
-    """What this floor needs of the node: topics that come into being on demand."""
-
-    async def ensure_internal_topic(self, topic: InternalTopic) -> None:
-        """Create the topic where it is missing; at once if it is there.
-
-        Returns when the metadata image has it, with leaders. Raises KafkaError where it can't be
-        created now (too few brokers for its replication factor, no controller): the client is told
-        COORDINATOR_NOT_AVAILABLE and asks again. Its partitions need not be open: whoever needs one
-        opens that one, and the others follow in their own time.
-        """
-        ...
-
-
 def offsets_topic(configs: Configs) -> InternalTopic:
     """`__consumer_offsets` with Kafka's settings."""
     return InternalTopic(
