@@ -6,7 +6,6 @@ not know PRODUCER_FENCED are told INVALID_PRODUCER_EPOCH (KIP-588).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from odradek.broker.apis.authorized import (
     may_transactional_id,
 )
 from odradek.broker.context import RequestContext
+from odradek.broker.coordination.expressions import compile_expression
 from odradek.broker.coordination.topics import offsets_topic
 from odradek.broker.transactions.actions import EPOCH_BUMP, NO_EPOCH, NO_PRODUCER_ID, Producer
 from odradek.broker.transactions.shard import Filter
@@ -189,19 +189,16 @@ async def end_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 
 async def list_transactions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """A pattern has to match the whole id (KIP-1152)."""
+    """A pattern, of RE2's syntax, has to match the whole id (KIP-1152)."""
     by_name = {state.value: state for state in State}
     names = tuple(dict.fromkeys(request.state_filters))
     unknown = [each for each in names if each not in by_name]
     states = None if not names else [by_name[each] for each in names if each in by_name]
     try:
-        pattern = re.compile(field(request, "transactional_id_pattern") or "(?s:.*)")
         found = ctx.broker.transactions.list_transactions(
             Filter(request.producer_id_filters, states, field(request, "duration_filter", -1))
         )
-    except re.error:
-        code = ErrorCode.invalid_regular_expression
-        return {"error_code": code, "unknown_state_filters": [], "transaction_states": []}
+        pattern = compile_expression(field(request, "transactional_id_pattern") or "(?s:.*)")
     except KafkaError as error:
         return {
             "error_code": error.code,

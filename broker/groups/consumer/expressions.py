@@ -1,39 +1,26 @@
-"""Regular expressions over topic names, in RE2's syntax (KIP-848).
+"""Regular expressions over topic names (KIP-848).
 
-RE2 takes time linear in the text whatever the expression is, so that a member's expression can't
-stop the broker; matching still goes over all topics, and is done a few at a time.
+Matching goes over all topics, and is done a few at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
-from typing import Any
 
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.broker.coordination.expressions import InvalidExpression, compile_expression
 
 TOPICS_PER_STEP = 200
 """How many topics are matched between two chances for others to run."""
 
 
-class InvalidExpression(KafkaError):
-    code = ErrorCode.invalid_regular_expression
-
-
-@lru_cache(maxsize=256)
-def compile_expression(expression: str) -> Any:
-    """Raises InvalidExpression."""
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
+def check_expression(expression: str) -> None:
+    """Raises InvalidExpression, with what the member is told."""
     try:
-        return re2.compile(expression, options)
-    except re2.error as error:
-        reason = error.args[0] if error.args else ""
-        text = reason.decode() if isinstance(reason, bytes) else str(reason)
+        compile_expression(expression)
+    except InvalidExpression as invalid:
         raise InvalidExpression(
-            f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {text}."
+            f"SubscribedTopicRegex `{expression}` is not a valid regular expression:"
+            f" {invalid.message}."
         ) from None
 
 

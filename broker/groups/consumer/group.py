@@ -20,7 +20,7 @@ from odradek.broker.groups.assignors.spec import GroupSpec, MemberSpec
 from odradek.broker.groups.consumer import records
 from odradek.broker.groups.consumer.deadlines import Deadlines, Wait
 from odradek.broker.groups.consumer.environment import Environment
-from odradek.broker.groups.consumer.expressions import compile_expression
+from odradek.broker.groups.consumer.expressions import check_expression
 from odradek.broker.groups.consumer.members import Member, MemberState, Partitions
 from odradek.broker.groups.consumer.reconciliation import Target, reconcile
 from odradek.broker.groups.consumer.records import ResolvedRegex
@@ -155,7 +155,7 @@ class ConsumerGroup:
         if not after.regex:
             return True, True
         if not counts[after.regex]:
-            compile_expression(after.regex)
+            check_expression(after.regex)
         return True, after.regex in draft.state.regexes
 
     def expressions_to_resolve(self, draft: Draft, now: Now) -> tuple[str, ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from odradek.broker.coordination.expressions import InvalidExpression
 from odradek.broker.coordination.timers import Turn
 from odradek.broker.groups.actions import Resolve
-from odradek.broker.groups.consumer.expressions import InvalidExpression, match_topics
+from odradek.broker.groups.consumer.expressions import match_topics
 from odradek.broker.groups.consumer.records import ResolvedRegex
 from odradek.broker.groups.consumer.topics import Topics
 from odradek.seams.clock import Clock

@@ -278,8 +278,18 @@ def test_list_transactions(broker: Broker, name: str, version: int) -> None:
         _, alike = listed(broker, version, transactional_id_pattern=f"{name[:-1]}.*")
         assert name in alike
         assert listed(broker, version, transactional_id_pattern=name[1:])[1] == {}
-        broken, _ = listed(broker, version, transactional_id_pattern="(")
-        assert broken.error_code is ErrorCode.invalid_regular_expression
+        for unknown_to_re2 in ("(", "(?=x)", r"(a)\1"):
+            broken, _ = listed(broker, version, transactional_id_pattern=unknown_to_re2)
+            assert broken.error_code is ErrorCode.invalid_regular_expression
+
+
+def test_a_pattern_cannot_hold_up_the_broker(broker: Broker) -> None:
+    """There are more than 10**12 ways to fail to match this one, and RE2 goes through none of them."""
+    name = "a" * 64
+    find_coordinator(broker, name)
+    begun(broker, name)
+    assert listed(broker, 2, transactional_id_pattern="(a|aa)+b")[1] == {}
+    assert name in listed(broker, 2, transactional_id_pattern="(a|aa)+")[1]
 
 
 def test_transactions_are_forgotten_between_two_tests() -> None:

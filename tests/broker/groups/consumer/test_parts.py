@@ -6,14 +6,11 @@ from uuid import UUID
 
 import pytest
 
+from odradek.broker.coordination.expressions import InvalidExpression
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.consumer import records
 from odradek.broker.groups.consumer.environment import Environment
-from odradek.broker.groups.consumer.expressions import (
-    InvalidExpression,
-    compile_expression,
-    match_topics,
-)
+from odradek.broker.groups.consumer.expressions import check_expression, match_topics
 from odradek.broker.groups.consumer.group import ConsumerGroup
 from odradek.broker.groups.consumer.members import Member, MemberState
 from odradek.broker.groups.consumer.settings import ConsumerSettings
@@ -60,7 +57,7 @@ def test_the_hash_is_of_what_an_assignment_depends_on() -> None:
 @pytest.mark.parametrize("expression", ["[a-", "(?=x)", "(?!x)", "a**", "(", r"\1"])
 def test_what_is_no_expression_of_re2(expression: str) -> None:
     with pytest.raises(InvalidExpression, match="is not a valid regular expression"):
-        compile_expression(expression)
+        check_expression(expression)
 
 
 def test_expressions_match_whole_names_in_steps() -> None:
