@@ -143,14 +143,14 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _overrides(args: argparse.Namespace) -> Mapping[str, str]:
-    overrides = {}
+def _overrides(args: argparse.Namespace) -> Mapping[str, str | None]:
+    overrides: dict[str, str | None] = {}
     if args.config is None:
         overrides["listeners"] = f"PLAINTEXT://{DEFAULT_LISTEN}"
         overrides["log.dirs"] = _absolute(DEFAULT_LOG_DIRS)
     if args.listen is not None:
         overrides["listeners"] = f"PLAINTEXT://{_address(args.listen)}"
-        overrides["advertised.listeners"] = overrides["listeners"]
+        overrides["advertised.listeners"] = None  # the file's is of the listeners it names
     if args.log_dirs is not None:
         overrides["log.dirs"] = _absolute(args.log_dirs)
     for text in args.set:

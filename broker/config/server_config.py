@@ -82,14 +82,17 @@ class ServerConfig:
 
     @classmethod
     def load(
-        cls, files: Files, path: Path | None, overrides: Mapping[str, str] | None = None
+        cls, files: Files, path: Path | None, overrides: Mapping[str, str | None] | None = None
     ) -> ServerConfig:
         """Read `path` (server.properties); without one, the defaults of one node in a test.
 
-        `overrides` are the command line's and win. Raises ConfigError, and OSError for the file.
+        `overrides` are the command line's and win; None there takes away what the file sets. Raises
+        ConfigError, and OSError for the file.
         """
         given = parse_properties(files.read(path)) if path is not None else {}
-        return cls.from_properties({**given, **(overrides or {})}, test_node=path is None)
+        texts: dict[str, str | None] = {**given, **(overrides or {})}
+        properties = {name: text for name, text in texts.items() if text is not None}
+        return cls.from_properties(properties, test_node=path is None)
 
     @classmethod
     def from_properties(

@@ -31,12 +31,12 @@ DIFFER = {
 }
 # Configs whose values follow from where the two run.
 OWN_CONFIGS = {
-    "advertised.listeners",
     "controller.listener.names",
     "controller.quorum.bootstrap.servers",
     "listeners",
     "log.dirs",
-    "socket.receive.buffer.bytes",  # a test's node has its own default
+    "socket.receive.buffer.bytes",  # a test's node has its own defaults
+    "socket.send.buffer.bytes",
 }
 
 Values = dict[str, Any]

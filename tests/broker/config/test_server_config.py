@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from odradek.broker.config.describe import describe_broker
 from odradek.broker.config.listeners import ListenerEndpoint
 from odradek.broker.config.server_config import TOPIC_DEFAULTS, ServerConfig
-from odradek.broker.config.types import ConfigError
+from odradek.broker.config.types import ConfigError, ConfigSource
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.files import Path
 from odradek.testing.virtual_disk import VirtualDisk
@@ -49,7 +50,7 @@ def of(test_node: bool = False, **configs: str) -> ServerConfig:
     return ServerConfig.from_properties(named, test_node=test_node)
 
 
-def load(text: str, overrides: Mapping[str, str] | None = None) -> ServerConfig:
+def load(text: str, overrides: Mapping[str, str | None] | None = None) -> ServerConfig:
     files = VirtualFiles(VirtualDisk())
     path = Path("/etc/server.properties")
     files.make_directory(path.parent)
@@ -73,6 +74,17 @@ def test_kafkas_own_file_is_taken_as_it_is() -> None:
     assert config.log_dirs == (Path("/tmp/kraft-combined-logs"),)
     assert config.metadata_log_dir == Path("/tmp/kraft-combined-logs")
     assert config.get_int("group.initial.rebalance.delay.ms") == 3000
+
+
+def test_an_override_can_take_away_what_the_file_sets() -> None:
+    """As `--listen` does, which then leaves `advertised.listeners` set by nobody."""
+    listeners = "PLAINTEXT://there:9094,CONTROLLER://:9093"
+    config = load(KAFKA_OWN, {"listeners": listeners, "advertised.listeners": None})
+    assert config.advertised_listeners == (
+        ListenerEndpoint("PLAINTEXT", "PLAINTEXT", "there", 9094),
+    )
+    (entry,) = describe_broker(config, ["advertised.listeners"])
+    assert (entry.value, entry.source, entry.synonyms) == (None, ConfigSource.DEFAULT_CONFIG, ())
 
 
 def test_without_a_file_the_defaults_are_those_of_one_node_in_a_test() -> None:
