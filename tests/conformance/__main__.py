@@ -12,11 +12,14 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import itertools
+import signal
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 from odradek.bench.model import PeerUnavailable
 from odradek.bench.obtaining import cache_directory
@@ -27,6 +30,7 @@ from tests.conformance.librdkafka import Librdkafka
 from tests.conformance.model import Job, Outcome, Result, Suite, not_applicable
 from tests.conformance.page import page
 from tests.conformance.results import Results
+from tests.conformance.running import end_programs
 from tests.interop.kafka_dist import KafkaUnavailable
 
 SUITES: tuple[Suite, ...] = (Librdkafka(), FranzGo(), KafkaPython())
@@ -80,11 +84,12 @@ def _run_suite(suite: Suite, broker: str, options: argparse.Namespace, results: 
     directory = cache_directory() / "conformance" / suite.name / broker
     directory.mkdir(parents=True, exist_ok=True)
     for settings, alike in itertools.groupby(sorted(jobs, key=_settings_of), key=_settings_of):
-        for ended in _run_alike(
-            suite, broker, dict(settings), list(alike), directory, options.jobs
-        ):
-            for entry, result in ended.items():
-                report(entry, result)
+        with closing(
+            run_alike(suite, broker, dict(settings), list(alike), directory, options.jobs)
+        ) as results_of_jobs:
+            for ended in results_of_jobs:
+                for entry, result in ended.items():
+                    report(entry, result)
 
 
 def _wanted(entries: Iterable[str], pattern: str | None) -> bool:
@@ -95,22 +100,29 @@ def _settings_of(job: Job) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(job.settings.items()))
 
 
-def _run_alike(
+def run_alike(
     suite: Suite,
     broker: str,
     settings: Mapping[str, str],
     jobs: Sequence[Job],
     directory: Path,
     at_a_time: int,
-) -> Iterable[Mapping[str, Result]]:
-    """Run jobs that want the same settings against one broker; its log goes beside theirs."""
+) -> Generator[Mapping[str, Result], None, None]:
+    """Run jobs that want the same settings against one broker; its log goes beside theirs.
+
+    Closed early, or told to stop, it ends what is under way, the broker too.
+    """
     with tempfile.TemporaryDirectory(prefix="conformance-") as place:
         running = brokers.start(broker, Path(place), {**suite.settings, **settings})
         try:
             with running, ThreadPoolExecutor(at_a_time) as threads:
-                yield from threads.map(
-                    lambda job: suite.run(job, running.bootstrap, directory), jobs
-                )
+                try:
+                    yield from threads.map(
+                        lambda job: suite.run(job, running.bootstrap, directory), jobs
+                    )
+                except BaseException:
+                    end_programs()
+                    raise
         finally:
             (directory / "broker.log").write_bytes(running.log_file.read_bytes())
 
@@ -124,5 +136,16 @@ def _worse_than_kafka(suite: Suite, results: Results) -> bool:
     )
 
 
+def stop_when_terminated() -> None:
+    """Have SIGTERM end the command as Ctrl-C does: with what it started."""
+
+    def terminated(number: int, frame: object) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)  # once is enough
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, terminated)
+
+
 if __name__ == "__main__":
+    stop_when_terminated()
     sys.exit(main())

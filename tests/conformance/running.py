@@ -1,4 +1,8 @@
-"""A suite's program: run with a time-out, everything it started ended with it, its output kept."""
+"""A suite's program: run with a time-out, everything it started ended with it, its output kept.
+
+Programs run in threads; whoever is told to stop ends them all by `end_programs`, after which none
+starts any more.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,58 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+Process: TypeAlias = subprocess.Popen[bytes]
+
+
+class Stopped(Exception):
+    """No program starts any more."""
+
+
+class _Programs:
+    """Those that run now."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[Process] = set()
+        self._stopped = False
+
+    @contextlib.contextmanager
+    def started(self, start: Callable[[], Process]) -> Iterator[Process]:
+        """Start one; it and what it started are gone afterwards. Raises Stopped."""
+        with self._lock:
+            if self._stopped:
+                raise Stopped
+            process = start()
+            self._running.add(process)
+        try:
+            yield process
+        finally:
+            _end_group(process)
+            with self._lock:
+                self._running.discard(process)
+
+    def end(self) -> None:
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                _kill_group(process)
+
+
+_programs = _Programs()
+
+
+def end_programs() -> None:
+    """End every program that `run_program` runs in any thread, and let none start."""
+    _programs.end()
 
 
 @dataclass(frozen=True)
@@ -41,33 +91,40 @@ def run_program(
     timeout_s: float,
     environment: Mapping[str, str],
 ) -> Ended:
-    """Run it in a process group of its own, without the variables CI sets: suites look at them."""
+    """Run it in a process group of its own, without the variables CI sets: suites look at them.
+
+    Raises Stopped.
+    """
     variables = {name: value for name, value in os.environ.items() if name != "CI"}
     began = time.monotonic()
-    with log_file.open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**variables, **environment},
-            start_new_session=True,
-        )
-        code: int | None
-        try:
-            code = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            _end_group(process)
+    code: int | None = None
+    with (
+        log_file.open("wb") as log,
+        _programs.started(
+            lambda: subprocess.Popen(
+                command,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**variables, **environment},
+                start_new_session=True,
+            )
+        ) as process,
+        contextlib.suppress(subprocess.TimeoutExpired),
+    ):
+        code = process.wait(timeout_s)
     seconds = time.monotonic() - began
     return Ended(code, seconds, _ANSI.sub("", log_file.read_text(errors="replace")))
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
+def _kill_group(process: Process) -> None:
     with contextlib.suppress(ProcessLookupError):  # it left nothing behind
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end_group(process: Process) -> None:
+    _kill_group(process)
     process.wait()
 
 

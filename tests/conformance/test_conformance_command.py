@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from tests.conformance.model import Outcome, failed, not_applicable, passed
 from tests.conformance.page import page
 from tests.conformance.results import Results
 from tests.conformance.running import Ended, run_program
+from tests.interop.broker_process import deadline
 
 SUMMARY = """\
 TEST 20260101000000 (quick, scenario default) SUMMARY
@@ -99,6 +103,54 @@ def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> N
     )
     assert ended.code is None
     assert ended.how.startswith("not done after")
+
+
+TERMINATED = """
+import sys
+from pathlib import Path
+from tests.conformance.__main__ import run_alike, stop_when_terminated
+from tests.conformance.model import Job
+from tests.conformance.running import run_program
+
+class Endless:
+    settings = {}
+
+    def run(self, job, bootstrap, directory):
+        (directory / "bootstrap").write_text(bootstrap)
+        run_program(
+            [sys.executable, "-c", "import threading; threading.Event().wait()"],
+            directory / "log",
+            cwd=directory,
+            timeout_s=600,
+            environment={},
+        )
+        return {}
+
+stop_when_terminated()
+jobs = [Job(name, (name,), 600) for name in ("one", "two")]
+for ended in run_alike(Endless(), "odradek", {}, jobs, Path(sys.argv[1]), 1):
+    pass
+"""
+
+
+def test_sigterm_ends_the_command_with_its_broker(tmp_path: Path) -> None:
+    command = subprocess.Popen(
+        [sys.executable, "-c", TERMINATED, str(tmp_path)], cwd=Path(__file__).parents[2]
+    )
+    try:
+        with deadline(30, "the suite's program to run") as check:
+            while not (tmp_path / "log").exists():
+                check()
+        host, _, port = (tmp_path / "bootstrap").read_text().rpartition(":")
+        socket.create_connection((host, int(port)), timeout=5).close()
+        command.send_signal(signal.SIGTERM)
+        assert command.wait(20) == 128 + signal.SIGTERM
+    finally:
+        command.kill()
+        command.wait()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), timeout=5)
+    assert (tmp_path / "broker.log").exists()
 
 
 def test_results_outlive_the_run_and_one_is_replaced(tmp_path: Path) -> None:
