@@ -12,6 +12,10 @@ from odradek.broker.groups.consumer.settings import MigrationPolicy
 MINUTE_MS = 60_000
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * MINUTE_MS
 """How long a new member may wait in JoinGroup: it has no heartbeat yet by which to notice it is gone."""
+FIRST_JOIN_MS_MIN = 3
+"""What `group.initial.rebalance.delay.ms` comes to at least. In Kafka a delay of 0 is a turn of the
+timer and of the coordinator's queue, and another one after every newcomer: a millisecond or so each,
+in which members that start together come together. Here that turn would be a tenth of it."""
 
 
 class GroupConfigs(Configs, Protocol):
@@ -49,7 +53,9 @@ class GroupConfig:
     @classmethod
     def from_configs(cls, configs: GroupConfigs) -> GroupConfig:
         return cls(
-            initial_rebalance_delay_ms=configs.get_int("group.initial.rebalance.delay.ms"),
+            initial_rebalance_delay_ms=max(
+                configs.get_int("group.initial.rebalance.delay.ms"), FIRST_JOIN_MS_MIN
+            ),
             min_session_timeout_ms=configs.get_int("group.min.session.timeout.ms"),
             max_session_timeout_ms=configs.get_int("group.max.session.timeout.ms"),
             max_size=configs.get_int("group.max.size"),

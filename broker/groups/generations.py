@@ -193,20 +193,18 @@ class Generations:
         is_first = self.is_empty
         self._become(State.PREPARING, now)
         if is_first:
-            self._begin_first_join(now, actions)
+            self._begin_first_join(now)
         elif self.roster.all_joined:
             self._complete_join(now, actions)
         else:
             self._join_until(self.roster.rebalance_timeout_ms, now)
 
-    def _begin_first_join(self, now: Now, actions: Actions) -> None:
+    def _begin_first_join(self, now: Now) -> None:
+        """Give members time to arrive. However short it is, `tick` ends the join, not this call."""
         delay_ms = self._config.initial_rebalance_delay_ms
         self._join_extension_ms = max(self.roster.rebalance_timeout_ms - delay_ms, 0)
         self._joined_since_extension = False
-        if delay_ms <= 0:
-            self._complete_join(now, actions)
-        else:
-            self._join_until(delay_ms, now)
+        self._join_until(delay_ms, now)
 
     def _join_time_is_up(self, now: Now, actions: Actions) -> None:
         """Extend the first join while new members keep coming; else go on with who is there."""

@@ -156,6 +156,7 @@ class Stage:
         )
         waiter = self._ask(name, "join")
         self.do(self.shard.join(request, waiter, self.now))
+        self.advance(0)  # a first join without a delay is over before anything else happens
         return waiter
 
     def joins(self, name: str, **said: Any) -> Request:

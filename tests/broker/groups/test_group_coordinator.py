@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 import trio
 
+from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.coordination.leadership import LoadInProgress, NotCoordinator
 from odradek.broker.groups import records
 from odradek.broker.groups.actions import (
@@ -118,8 +119,8 @@ class Asked:
         self.is_answered.set()
 
 
-async def test_the_first_assignment_of_one_member_needs_no_timer(clock: VirtualClock) -> None:
-    """With group.initial.rebalance.delay.ms=0 nothing is waited for: virtual time stands still."""
+async def test_the_first_assignment_of_one_member(clock: VirtualClock) -> None:
+    """Without a delay nothing is waited for: virtual time stands still."""
     async with running(clock, MemoryLog()) as groups:
         joined = await groups.join(a_join())
         assert joined.error is ErrorCode.none
@@ -128,6 +129,24 @@ async def test_the_first_assignment_of_one_member_needs_no_timer(clock: VirtualC
         assert clock.monotonic() == 0
         assert groups.statistics.completed_rebalances == 1
         assert groups.count_by_state() == {("classic", "Stable"): 1}
+
+
+async def test_members_that_start_together_are_in_the_first_generation(clock: VirtualClock) -> None:
+    """Even with group.initial.rebalance.delay.ms=0; the second one has the join go on as long again."""
+    configs = ServerConfig.from_properties({"group.initial.rebalance.delay.ms": "0"})
+    delay_ms = GroupConfig.from_configs(configs).initial_rebalance_delay_ms
+    assert 0 < delay_ms < 5, "the first assignment of a one-member group is to be fast"
+    async with (
+        running(clock, MemoryLog(), initial_rebalance_delay_ms=delay_ms) as groups,
+        trio.open_nursery() as nursery,
+    ):
+        one = Asked(nursery, lambda: groups.join(a_join(fresh_id="1")))
+        await clock.run_for((delay_ms - 1) / 1000)
+        two = Asked(nursery, lambda: groups.join(a_join(fresh_id="2")))
+        await clock.run_for(delay_ms / 1000)
+        assert not one.is_answered.is_set()
+        await clock.run_for(0.002)
+        assert [getattr(each.answer, "generation", None) for each in (one, two)] == [1, 1]
 
 
 async def test_the_first_join_waits_for_others(clock: VirtualClock) -> None:

@@ -35,7 +35,7 @@ class Histories(RuleBasedStateMachine):
         self.generation = -1
         self.group: ClassicGroup | None = None
 
-    @initialize(delay_ms=st.sampled_from([0, 3000]), max_size=st.sampled_from([2, 3, 100]))
+    @initialize(delay_ms=st.sampled_from([0, 3, 3000]), max_size=st.sampled_from([2, 3, 100]))
     def begin(self, delay_ms: int, max_size: int) -> None:
         config = GroupConfig(initial_rebalance_delay_ms=delay_ms, max_size=max_size)
         self.stage = Stage(config)
@@ -92,7 +92,7 @@ class Histories(RuleBasedStateMachine):
     def commit_from_outside(self, offset: int) -> None:
         self.stage.commit("admin", {("u", 0): offset}, member_id="", generation=-1)
 
-    @rule(ms=st.sampled_from([1, 2999, 5000, 9999, 10_000, 20_000, 300_000]))
+    @rule(ms=st.sampled_from([1, 2, 2999, 5000, 9999, 10_000, 20_000, 300_000]))
     def time_passes(self, ms: int) -> None:
         self.stage.advance(ms)
 

@@ -209,6 +209,7 @@ class ConsumerStage(Stage):
         )
         waiter = self._ask(name, "join")
         self.do(self.shard.join(request, waiter, self.now))
+        self.advance(0)  # a first join without a delay is over before anything else happens
         self.check()
         return waiter
 
