@@ -185,6 +185,9 @@ CONFIG = {
     "offsets.topic.num.partitions": "5",
     "transaction.state.log.num.partitions": "5",
     "log.retention.check.interval.ms": "1000",
+    # Given to both: without, Odradek has others for one machine.
+    "socket.send.buffer.bytes": "102400",
+    "socket.receive.buffer.bytes": "102400",
 }
 
 
