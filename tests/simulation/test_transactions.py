@@ -20,7 +20,7 @@ from tests.simulation.history import Outcome, anomalies
 from tests.simulation.transactional_world import TransactionalWorld
 
 SEEDS_AT_ONCE = 10
-SEEDS_FOR_A_BUG = 25
+SEEDS_FOR_A_BUG = 100
 
 
 def check(seed: int) -> None:
