@@ -61,7 +61,7 @@ async def offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             if each.partition_index not in found.partitions:
                 answer["error_code"] = ErrorCode.unknown_topic_or_partition
                 continue
-            offsets.append(_to_commit(found, each))
+            offsets.append(to_commit(found, each))
             answers.append(answer)
         topics.append(_topic_values(topic, partitions))
     if offsets:
@@ -88,7 +88,8 @@ def _topic_values(topic: Any, partitions: list[Values]) -> Values:
     }
 
 
-def _to_commit(topic: TopicImage, partition: Any) -> OffsetToCommit:
+def to_commit(topic: TopicImage, partition: Any) -> OffsetToCommit:
+    """What a partition of OffsetCommit, or of TxnOffsetCommit, asks to be kept."""
     return OffsetToCommit(
         topic.name,
         topic.id,

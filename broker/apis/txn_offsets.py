@@ -13,6 +13,7 @@ from odradek.broker.apis.authorized import (
     may_topic,
     may_transactional_id,
 )
+from odradek.broker.apis.group_offsets import to_commit
 from odradek.broker.context import RequestContext
 from odradek.broker.groups.actions import NO_ERROR, NO_GENERATION, NO_MEMBER_ID
 from odradek.broker.groups.shard import Commit, OffsetToCommit
@@ -21,7 +22,6 @@ from odradek.broker.transactions.verification import Support
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
-from odradek.replication.controller.image import TopicImage
 
 LOADING_SINCE = 2
 """Clients before cannot be told COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
@@ -52,7 +52,7 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, A
             if found is None or each.partition_index not in found.partitions:
                 answer["error_code"] = ErrorCode.unknown_topic_or_partition
                 continue
-            offsets.append(_to_commit(found, each))
+            offsets.append(to_commit(found, each))
             answers.append(answer)
         topics.append({"name": topic.name, "partitions": partitions})
     if offsets:
@@ -67,17 +67,6 @@ def _denied(request: Any, ctx: RequestContext) -> ErrorCode | None:
     if not may_transactional_id(ctx, request.transactional_id):
         return TransactionalIdDenied.code
     return None if may_group(ctx, request.group_id) else GroupDenied.code
-
-
-def _to_commit(topic: TopicImage, partition: Any) -> OffsetToCommit:
-    return OffsetToCommit(
-        topic.name,
-        topic.id,
-        partition.partition_index,
-        partition.committed_offset,
-        field(partition, "committed_leader_epoch", -1),
-        partition.committed_metadata,
-    )
 
 
 async def _commit(
