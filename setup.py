@@ -4,14 +4,17 @@ from setuptools import find_packages, setup
 
 FLOORS = ["seams", "protocol", "client", "storage", "replication", "broker", "testing", "bench"]
 
+DATA = ["bench.results", "bench.peers.kfake_server"]
+
 found = find_packages(include=[pattern for floor in FLOORS for pattern in (floor, f"{floor}.*")])
 setup(
-    packages=[f"odradek.{package}" for package in found],
+    packages=[f"odradek.{package}" for package in [*found, *DATA]],
     package_dir={f"odradek.{floor}": floor for floor in FLOORS},
     package_data={
         **{f"odradek.{floor}": ["py.typed"] for floor in FLOORS},
-        "odradek.bench": ["results/*.json"],
+        "odradek.bench.results": ["*.json"],
         "odradek.bench.load": ["*.c", "*.h"],
-        "odradek.bench.peers": ["pom.xml", "kfake_server/*"],
+        "odradek.bench.peers": ["pom.xml"],
+        "odradek.bench.peers.kfake_server": ["main.go", "go.*"],
     },
 )
