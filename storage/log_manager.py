@@ -27,20 +27,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVarTuple
+from functools import partial
+from typing import TypeVarTuple
 from uuid import UUID
 
 import trio
 
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
-from odradek.seams.files import Files, OutOfDescriptors, Path
+from odradek.seams.files import Files
 from odradek.seams.offload import Offload
 from odradek.seams.workers import Workers
 from odradek.storage import log_closing, log_housekeeping, log_loading
 from odradek.storage.compaction.cleaners import Cleaners
 from odradek.storage.compaction.settings import CleanerSettings
-from odradek.storage.directories import names, placement
+from odradek.storage.directories import names
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanMark
 from odradek.storage.directories.directory import LogDirectory
@@ -48,33 +49,20 @@ from odradek.storage.directories.errors import NoDirectory
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.opening import Directories
 from odradek.storage.directory_logs import DirectoryLogs
-from odradek.storage.errors import (
-    DiskFull,
-    InconsistentTopicId,
-    LogFailed,
-    NoDescriptors,
-    StorageError,
-)
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log.partition_metadata import CorruptMetadata
+from odradek.storage.log_adoption import adopt
+from odradek.storage.log_creation import Creation
 from odradek.storage.log_flushing import Flushing
 from odradek.storage.log_housekeeping import Intervals
-from odradek.storage.log_loading import Damaged
-from odradek.storage.log_removal import Leaving, Removals, rename_away
+from odradek.storage.log_registry import LogRegistry, Offline, offline_reason
+from odradek.storage.log_removal import Removals, TakingAway
 
 __all__ = ["Intervals", "LogManager"]
 
 log = logging.getLogger(__name__)
 
 Ts = TypeVarTuple("Ts")
-
-
-class Offline(NamedTuple):
-    """A log that is here and cannot be served; whose it is, as far as is known."""
-
-    reason: str
-    topic_id: UUID | None
 
 
 class LogManager:
@@ -100,15 +88,13 @@ class LogManager:
         in it. Logs are compacted where there are `workers`, as `cleaner_settings` says by then.
         """
         self.directories = directories
-        self.cordoned: frozenset[Path] = frozenset()
-        """cordoned.log.dirs: they get no new partitions (KIP-1066)."""
+        self.registry = LogRegistry(directories.all)
         self.all_failed = trio.Event()
         self.intervals = intervals or Intervals()
         self.files = files
         self.clock = clock
         self.offload = offload
         self.removals = Removals(files, clock, offload)
-        self._entropy = entropy
         self._config_for = config_for
         self._on_failure = on_failure
         self.flushing = Flushing(self)
@@ -126,11 +112,8 @@ class LogManager:
         )
         self._marks: list[CleanMark | None] = []
         self._exhausted: Exception | None = None
-        self._logs: dict[TopicPartition, PartitionLog] = {}
-        self._offline: dict[TopicPartition, Offline] = {}
-        self._homes = {each.path: DirectoryLogs(each) for each in directories.all}
-        self._busy: dict[TopicPartition, trio.Event] = {}
-        """Names that are being created or taken away."""
+        self._creation = Creation(self.registry, self._opener, offload, config_for)
+        self._taking_away = TakingAway(self.registry, self.removals, files, clock, entropy, offload)
         self._token: trio.lowlevel.TrioToken | None = None
         for directory in directories.every:
             directory.on_failure = self._directory_failed
@@ -139,18 +122,14 @@ class LogManager:
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         """None: not here. Raises LogFailed if it is in a directory that went offline."""
-        wanted = TopicPartition(topic, partition)
-        found = self._logs.get(wanted)
-        if found is None and wanted in self._offline:
-            raise LogFailed(self._offline[wanted].reason)
-        return found
+        return self.registry.get(TopicPartition(topic, partition))
 
     def logs(self) -> Sequence[PartitionLog]:
-        return tuple(self._logs.values())
+        return tuple(self.registry.logs.values())
 
     def homes(self) -> Sequence[DirectoryLogs]:
         """The directories that are online, with their logs."""
-        return [home for home in self._homes.values() if not home.directory.failed]
+        return self.registry.homes()
 
     def directory_of(self, log: PartitionLog) -> LogDirectory:
         """The directory a log is in. KeyError for a log of nobody's here."""
@@ -158,7 +137,7 @@ class LogManager:
 
     def home_of(self, log: PartitionLog) -> DirectoryLogs:
         """As `directory_of`, with all its logs."""
-        return self._homes[log.directory.parent]
+        return self.registry.home_of(log)
 
     def directory_by_id(self, id: UUID) -> LogDirectory | None:
         return next((each for each in self.directories.all if each.id == id), None)
@@ -166,7 +145,7 @@ class LogManager:
     @property
     def offline(self) -> Sequence[TopicPartition]:
         """Partitions that are known to be here, and cannot be served."""
-        return tuple(self._offline)
+        return tuple(self.registry.offline)
 
     @property
     def previous_broker_epoch(self) -> int:
@@ -174,7 +153,7 @@ class LogManager:
 
         Known after `load`, and only where every directory says so, and the same.
         """
-        return log_loading.agreed_epoch(self._marks, len(self._homes))
+        return log_loading.agreed_epoch(self._marks, len(self.registry.every_home))
 
     # Start
 
@@ -191,7 +170,9 @@ class LogManager:
                 nursery.start_soon(self._load, home)
         if self._exhausted is not None:
             raise NoDirectory(f"too few file descriptors ({self._exhausted}): raise ulimit -n")
-        log.info("loaded %d logs in %.2f s", len(self._logs), self.clock.monotonic() - started)
+        log.info(
+            "loaded %d logs in %.2f s", len(self.registry.logs), self.clock.monotonic() - started
+        )
         if not self.homes():
             self.all_failed.set()
 
@@ -203,13 +184,13 @@ class LogManager:
             self._config_for,
             self.intervals.recovery_threads_per_directory,
         )
-        await loading.run(self._adopt)
+        await loading.run(partial(adopt, self.registry, self.offload))
         self._marks.append(loading.mark)
         self._exhausted = self._exhausted or loading.exhausted
         if home.directory.failed:
             for name in loading.found.live:
-                if name not in self._logs:
-                    self._offline[name] = Offline(_offline_reason(home.directory), None)
+                if name not in self.registry.logs:
+                    self.registry.offline[name] = Offline(offline_reason(home.directory), None)
             return
         for directory_name in loading.found.deleted:
             path = home.directory.path / directory_name
@@ -217,60 +198,6 @@ class LogManager:
             self.removals.schedule(
                 home.directory, path, self._config_for(topic).file_delete_delay_ms
             )
-
-    async def _adopt(
-        self, home: DirectoryLogs, name: TopicPartition, found: PartitionLog | Damaged
-    ) -> None:
-        """A log was found at start: it is served if it is whole, and in no other directory."""
-        opened = found if isinstance(found, PartitionLog) else None
-        if home.directory.failed:
-            reason = _offline_reason(home.directory)
-            if opened is not None:
-                opened.fail(LogFailed(reason))
-            if name not in self._logs:
-                self._offline[name] = Offline(reason, None if opened is None else opened.topic_id)
-        elif isinstance(found, Damaged):
-            home.is_whole = False
-            await self._withhold(home, name, None, found.reason)
-        elif name in self._logs or name in self._offline:
-            await self._withhold(home, name, found, f"{name} is in {found.directory}")
-        else:
-            home.logs[name] = self._logs[name] = found
-
-    async def _withhold(
-        self, home: DirectoryLogs, name: TopicPartition, found: PartitionLog | None, reason: str
-    ) -> None:
-        """It is not served; nor are its copies, for which of them is right cannot be known here."""
-        copies = [] if found is None else [(home, found)]
-        home.unserved.add(name)
-        topic_id = None if found is None else found.topic_id
-        other = self._logs.pop(name, None)
-        if other is not None:
-            its_home = self._homes[other.directory.parent]
-            del its_home.logs[name]
-            its_home.unserved.add(name)
-            copies.append((its_home, other))
-            topic_id = topic_id or other.topic_id
-            reason += (
-                f" and in {other.directory}: stop the broker and remove the older one "
-                f"(a move between directories was cut short)"
-            )
-        lost = self._offline.get(name)
-        if lost is not None:
-            topic_id = topic_id or lost.topic_id
-            reason += f"; {lost.reason}"
-        if copies:
-            log.error("%s", reason)
-        self._offline[name] = Offline(reason, topic_id)
-        for its_home, copy in copies:
-            lane = its_home.directory.lane
-            if not await self.offload.run(log_closing.close_logs, (copy,), lane=lane):
-                its_home.is_whole = False
-
-    def _fence(self, name: TopicPartition, which: PartitionLog, reason: str) -> None:
-        which.fail(LogFailed(reason))
-        self._logs.pop(name, None)
-        self._offline[name] = Offline(reason, which.topic_id)
 
     # Creating
 
@@ -291,84 +218,13 @@ class LogManager:
         it is a stray. Raises LogFailed, DiskFull, NoDescriptors; InconsistentTopicId if the one
         there is belongs to another topic.
         """
-        name = TopicPartition(topic, partition)
-        while (other := self._busy.get(name)) is not None:
-            await other.wait()
-        existing = self._logs.get(name)
-        if existing is not None:
-            if existing.topic_id not in (None, topic_id):
-                raise InconsistentTopicId(
-                    f"{name} here is of topic {existing.topic_id}, not {topic_id}"
-                )
-            return existing
-        lost = self._offline.get(name)
-        if lost is not None and (not is_new or lost.topic_id == topic_id):
-            raise LogFailed(lost.reason)
-        if not is_new and len(self.homes()) < len(self._homes):
-            raise LogFailed(f"{name} may be in a log directory that is offline")
-        self._busy[name] = made = trio.Event()
-        try:
-            return await self._create(name, topic_id, config, directory_id)
-        finally:
-            del self._busy[name]
-            made.set()
-
-    async def _create(
-        self,
-        name: TopicPartition,
-        topic_id: UUID,
-        config: LogConfig | None,
-        directory_id: UUID | None,
-    ) -> PartitionLog:
-        """In the best place where it succeeds. Raises the last place's error if none is left."""
-        asked = config is None
-        config = self._config_for(name.topic) if config is None else config
-        failed: StorageError = LogFailed(f"no log directory is online for {name}")
-        for home in self._places(directory_id):
-            try:
-                opened = await self._create_in(home, name, topic_id, config)
-            except (LogFailed, DiskFull) as error:
-                failed = error
-                continue
-            if asked:  # it may have changed while the disk was busy
-                opened.update_config(self._config_for(name.topic))
-            self._offline.pop(name, None)
-            home.logs[name] = self._logs[name] = opened
-            return opened
-        raise failed
-
-    def _places(self, directory_id: UUID | None) -> list[DirectoryLogs]:
-        wanted = None if directory_id is None else self.directory_by_id(directory_id)
-        if wanted is not None:
-            return [home for home in self.homes() if home.directory is wanted]
-        return placement.best_first(
-            placement.Candidate(home, home.count, home.directory.path in self.cordoned)
-            for home in self.homes()
+        return await self._creation.create(
+            TopicPartition(topic, partition),
+            topic_id,
+            config,
+            is_new=is_new,
+            directory_id=directory_id,
         )
-
-    async def _create_in(
-        self, home: DirectoryLogs, name: TopicPartition, topic_id: UUID, config: LogConfig
-    ) -> PartitionLog:
-        """Raises LogFailed and DiskFull, where the next directory may do better, NoDescriptors."""
-        directory = home.directory
-        home.being_made += 1
-        try:
-            opened = await self.offload.run(
-                self._opener.create, home, name, topic_id, config, lane=directory.lane
-            )
-        except OutOfDescriptors as error:
-            raise NoDescriptors(f"{name} could not be created: {error}") from error
-        except OSError as error:
-            kind = LogFailed if directory.report(error, undone=True) else DiskFull
-            raise kind(f"{name} could not be created: {error}") from error
-        except CorruptMetadata as error:
-            raise LogFailed(f"{directory.path_of(*name)}: {error}") from error
-        finally:
-            home.being_made -= 1
-        if directory.failed:
-            opened.fail(LogFailed(_offline_reason(directory)))
-            raise LogFailed(_offline_reason(directory))
-        return opened
 
     # Taking away
 
@@ -378,11 +234,7 @@ class LogManager:
         Those that are not here are skipped. After this returns the names can be used again. Raises
         LogFailed, after all others are done, if one is in a directory that is offline.
         """
-        for home, each in await self._take_away(partitions, names.deleted_name, keep=False):
-            self.removals.schedule(home.directory, each.path, each.log.config.file_delete_delay_ms)
-        lost = [name for name in partitions if name in self._offline]
-        if lost:
-            raise LogFailed(self._offline[lost[0]].reason)
+        await self._taking_away.delete(partitions)
 
     async def set_aside_strays(
         self, is_stray: Callable[[PartitionLog], bool]
@@ -392,75 +244,9 @@ class LogManager:
         They are kept: a directory that was offline while its topics were deleted and created anew
         looks the same as one that somebody put here by mistake.
         """
-        strays = [name for name, each in self._logs.items() if is_stray(each)]
-        for _, each in await self._take_away(strays, names.stray_name, keep=True):
-            log.warning("%s is a stray by the cluster's state: kept as %s", each.log, each.path)
+        strays = [name for name, each in self.registry.logs.items() if is_stray(each)]
+        await self._taking_away.set_aside(strays)
         return strays
-
-    async def _take_away(
-        self,
-        partitions: Iterable[TopicPartition],
-        new_name: Callable[[str, int, UUID], str],
-        *,
-        keep: bool,
-    ) -> list[tuple[DirectoryLogs, Leaving]]:
-        """Rename and forget; durable, and out of the checkpoints, when this returns.
-
-        All names are claimed between two awaits, when none is busy: who waits holds none. From
-        there on it is not cancelled.
-        """
-        wanted = dict.fromkeys(partitions)
-        while busy := [self._busy[name] for name in wanted if name in self._busy]:
-            await busy[0].wait()
-        taken = [name for name in wanted if name in self._logs]
-        done = trio.Event()
-        self._busy |= dict.fromkeys(taken, done)
-        gone: list[tuple[DirectoryLogs, Leaving]] = []
-        try:
-            leaving = self._forget(taken, new_name, keep=keep)
-            with trio.CancelScope(shield=True):
-                async with trio.open_nursery() as nursery:
-                    for home, group in leaving.items():
-                        nursery.start_soon(self._rename_away, home, group, gone)
-        finally:
-            for name in taken:
-                del self._busy[name]
-            done.set()
-        return gone
-
-    def _forget(
-        self,
-        names: Iterable[TopicPartition],
-        new_name: Callable[[str, int, UUID], str],
-        *,
-        keep: bool,
-    ) -> dict[DirectoryLogs, list[Leaving]]:
-        leaving: dict[DirectoryLogs, list[Leaving]] = {}
-        for name in names:
-            which = self._logs.pop(name)
-            home = self._homes[which.directory.parent]
-            del home.logs[name]
-            if not keep:
-                which.fail(LogFailed(f"{name} is deleted"))
-            path = home.directory.path / new_name(*name, self._entropy.uuid())
-            leaving.setdefault(home, []).append(Leaving(which, path, keep))
-        return leaving
-
-    async def _rename_away(
-        self,
-        home: DirectoryLogs,
-        group: list[Leaving],
-        gone: list[tuple[DirectoryLogs, Leaving]],
-    ) -> None:
-        try:
-            await rename_away(self.files, self.clock, self.offload, home, group)
-        except OSError as error:
-            home.directory.fail(error)
-            for each in group:
-                name = TopicPartition(each.log.topic, each.log.partition)
-                self._fence(name, each.log, _offline_reason(home.directory))
-        else:
-            gone += [(home, each) for each in group]
 
     # Flushing
 
@@ -469,7 +255,7 @@ class LogManager:
 
         Raises LogFailed, DiskFull.
         """
-        home = self._homes[which.directory.parent]
+        home = self.registry.every_home[which.directory.parent]
         async with home.maintenance:
             if which.recovery_point < up_to:
                 await self.offload.run(which.flush, lane=home.directory.lane)
@@ -480,7 +266,7 @@ class LogManager:
         """Ask `config_for` again, for these topics' logs or for all."""
         wanted = None if topics is None else frozenset(topics)
         configs: dict[str, LogConfig] = {}
-        for name, each in self._logs.items():
+        for name, each in self.registry.logs.items():
             if wanted is not None and name.topic not in wanted:
                 continue
             if name.topic not in configs:
@@ -491,13 +277,13 @@ class LogManager:
 
     def report(self, which: PartitionLog, error: OSError, *, undone: bool = False) -> None:
         """An operation on a log met an I/O error. From any thread."""
-        home = self._homes.get(which.directory.parent)
+        home = self.registry.every_home.get(which.directory.parent)
         if home is not None:
             home.directory.report(error, undone=undone)
 
     def _recovery_point_lowered(self, which: PartitionLog) -> None:
         """A log is about to be truncated: first the lower recovery point must be durable."""
-        home = self._homes[which.directory.parent]
+        home = self.registry.every_home[which.directory.parent]
         home.write_checkpoints((Checkpoint.RECOVERY_POINT, Checkpoint.CLEANER))
 
     def _flush_due(self, which: PartitionLog, up_to: int) -> None:
@@ -516,14 +302,7 @@ class LogManager:
 
     def _drop(self, directory: LogDirectory) -> None:
         """On the loop: the logs of a failed directory are served no longer."""
-        reason = _offline_reason(directory)
-        home = self._homes.get(directory.path)
-        lost: list[PartitionLog] = []
-        for name, each in list(home.logs.items()) if home is not None else ():
-            self._fence(name, each, reason)
-            lost.append(each)
-        if home is not None:
-            home.logs.clear()
+        lost = self.registry.drop(directory)
         if self._on_failure is not None:
             self._on_failure(directory, lost)
         if not self.homes() or directory is self.directories.metadata:
@@ -561,12 +340,8 @@ class LogManager:
         async with trio.open_nursery() as nursery:
             for home in self.homes():
                 nursery.start_soon(self._close, home, broker_epoch)
-        self._logs.clear()
+        self.registry.logs.clear()
 
     async def _close(self, home: DirectoryLogs, broker_epoch: int) -> None:
         workers = self.intervals.recovery_threads_per_directory
         await log_closing.close(home, self.offload, workers, broker_epoch=broker_epoch)
-
-
-def _offline_reason(directory: LogDirectory) -> str:
-    return f"log directory {directory.path} is offline: {directory.failure}"

@@ -11,19 +11,24 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 import trio
 
 from odradek.seams.clock import Clock
+from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.offload import Offload
+from odradek.storage.directories import names
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.failure import NO_ROOM
+from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
-from odradek.storage.errors import StorageError
+from odradek.storage.errors import LogFailed, StorageError
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_registry import LogRegistry, offline_reason
 
 log = logging.getLogger(__name__)
 
@@ -41,27 +46,105 @@ class Leaving:
     """Whether it is closed whole (a stray), or only let go of."""
 
 
-async def rename_away(
-    files: Files,
-    clock: Clock,
-    offload: Offload,
-    home: DirectoryLogs,
-    leaving: Sequence[Leaving],
-) -> None:
-    """Rename all, make that durable, and write checkpoints without them, in this order.
+NewName = Callable[[str, int, UUID], str]
 
-    Neither cancelled nor given up half done because the process is out of descriptors. Raises
-    OSError.
-    """
-    with trio.CancelScope(shield=True):
-        async with home.maintenance:
-            while True:
-                try:
-                    return await offload.run(
-                        _rename_away, files, home, leaving, lane=home.directory.lane
-                    )
-                except OutOfDescriptors:
-                    await clock.sleep(DESCRIPTORS_RETRY_SECONDS)
+
+class TakingAway:
+    """Renames logs out of their names; what is not kept is scheduled for removal."""
+
+    def __init__(
+        self,
+        registry: LogRegistry,
+        removals: Removals,
+        files: Files,
+        clock: Clock,
+        entropy: Entropy,
+        offload: Offload,
+    ) -> None:
+        self._registry = registry
+        self._removals = removals
+        self._files = files
+        self._clock = clock
+        self._entropy = entropy
+        self._offload = offload
+
+    async def delete(self, partitions: Iterable[TopicPartition]) -> None:
+        """As `LogManager.delete`."""
+        wanted = tuple(partitions)
+        for home, each in await self._take_away(wanted, names.deleted_name, keep=False):
+            delay_ms = each.log.config.file_delete_delay_ms
+            self._removals.schedule(home.directory, each.path, delay_ms)
+        lost = [name for name in wanted if name in self._registry.offline]
+        if lost:
+            raise LogFailed(self._registry.offline[lost[0]].reason)
+
+    async def set_aside(self, strays: Iterable[TopicPartition]) -> None:
+        """Rename to `-stray`, and close."""
+        for _, each in await self._take_away(strays, names.stray_name, keep=True):
+            log.warning("%s is a stray by the cluster's state: kept as %s", each.log, each.path)
+
+    async def _take_away(
+        self, partitions: Iterable[TopicPartition], new_name: NewName, *, keep: bool
+    ) -> list[tuple[DirectoryLogs, Leaving]]:
+        """Rename and forget; durable, and out of the checkpoints, when this returns.
+
+        All names are claimed between two awaits, when none is busy: who waits holds none. From
+        there on it is not cancelled.
+        """
+        registry = self._registry
+        wanted = dict.fromkeys(partitions)
+        await registry.wait_until_free(*wanted)
+        taken = [name for name in wanted if name in registry.logs]
+        gone: list[tuple[DirectoryLogs, Leaving]] = []
+        with registry.claim(*taken):
+            leaving = self._forget(taken, new_name, keep=keep)
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    for home, group in leaving.items():
+                        nursery.start_soon(self._rename_away, home, group, gone)
+        return gone
+
+    def _forget(
+        self, partitions: Iterable[TopicPartition], new_name: NewName, *, keep: bool
+    ) -> dict[DirectoryLogs, list[Leaving]]:
+        leaving: dict[DirectoryLogs, list[Leaving]] = {}
+        for name in partitions:
+            home, which = self._registry.remove(name)
+            if not keep:
+                which.fail(LogFailed(f"{name} is deleted"))
+            path = home.directory.path / new_name(*name, self._entropy.uuid())
+            leaving.setdefault(home, []).append(Leaving(which, path, keep))
+        return leaving
+
+    async def _rename_away(
+        self,
+        home: DirectoryLogs,
+        group: list[Leaving],
+        gone: list[tuple[DirectoryLogs, Leaving]],
+    ) -> None:
+        """Rename all, make that durable, and write checkpoints without them, in this order.
+
+        Neither cancelled nor given up half done because the process is out of descriptors.
+        """
+        try:
+            async with home.maintenance:
+                while not await self._try_to_rename(home, group):
+                    await self._clock.sleep(DESCRIPTORS_RETRY_SECONDS)
+        except OSError as error:
+            home.directory.fail(error)
+            for each in group:
+                name = TopicPartition(each.log.topic, each.log.partition)
+                self._registry.fence(name, each.log, offline_reason(home.directory))
+        else:
+            gone += [(home, each) for each in group]
+
+    async def _try_to_rename(self, home: DirectoryLogs, group: Sequence[Leaving]) -> bool:
+        lane = home.directory.lane
+        try:
+            await self._offload.run(_rename_away, self._files, home, group, lane=lane)
+        except OutOfDescriptors:
+            return False
+        return True
 
 
 def _rename_away(files: Files, home: DirectoryLogs, leaving: Sequence[Leaving]) -> None:

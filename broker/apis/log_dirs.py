@@ -61,7 +61,7 @@ async def _directory(
         "topics": topics,
         "total_bytes": min(usage.total_bytes, INT64_MAX),
         "usable_bytes": min(usage.free_bytes, INT64_MAX),
-        "is_cordoned": directory.path in ctx.broker.logs.cordoned,
+        "is_cordoned": directory.path in ctx.broker.logs.registry.cordoned,
     }
 
 

@@ -86,7 +86,7 @@ async def test_two_who_create_the_same_at_once_get_one_log(world: World) -> None
 
 async def test_a_cordoned_directory_gets_no_new_partitions(world: World) -> None:
     async with world.running() as manager:
-        manager.cordoned = frozenset({A})
+        manager.registry.cordoned = frozenset({A})
         logs = [await manager.create("t", number, ONE) for number in range(3)]
         assert {log.directory.parent for log in logs} == {B}
 

@@ -1,0 +1,81 @@
+"""What becomes of a log that was found at start: served, or known and withheld.
+
+A log in a directory that failed meanwhile is offline with it; one that makes no sense is offline by
+itself. A partition that is found in several directories is served from none until one alone is
+left: which of the copies is right cannot be known here. What is withheld keeps its entries in the
+checkpoints, and its directory gets no mark of a clean shutdown where it could not be closed.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from odradek.seams.offload import Offload
+from odradek.storage import log_closing
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.directory_logs import DirectoryLogs
+from odradek.storage.errors import LogFailed
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_loading import Damaged
+from odradek.storage.log_registry import LogRegistry, Offline, offline_reason
+
+log = logging.getLogger(__name__)
+
+
+async def adopt(
+    registry: LogRegistry,
+    offload: Offload,
+    home: DirectoryLogs,
+    name: TopicPartition,
+    found: PartitionLog | Damaged,
+) -> None:
+    """A log was found: it is served if it is whole, and in no other directory."""
+    opened = found if isinstance(found, PartitionLog) else None
+    if home.directory.failed:
+        reason = offline_reason(home.directory)
+        if opened is not None:
+            opened.fail(LogFailed(reason))
+        if name not in registry.logs:
+            registry.offline[name] = Offline(reason, None if opened is None else opened.topic_id)
+    elif isinstance(found, Damaged):
+        home.is_whole = False
+        await _withhold(registry, offload, home, name, None, found.reason)
+    elif name in registry.logs or name in registry.offline:
+        reason = f"{name} is in {found.directory}"
+        await _withhold(registry, offload, home, name, found, reason)
+    else:
+        registry.add(home, name, found)
+
+
+async def _withhold(
+    registry: LogRegistry,
+    offload: Offload,
+    home: DirectoryLogs,
+    name: TopicPartition,
+    found: PartitionLog | None,
+    reason: str,
+) -> None:
+    """It is not served; nor are its copies."""
+    copies = [] if found is None else [(home, found)]
+    home.unserved.add(name)
+    topic_id = None if found is None else found.topic_id
+    if name in registry.logs:
+        its_home, other = registry.remove(name)
+        its_home.unserved.add(name)
+        copies.append((its_home, other))
+        topic_id = topic_id or other.topic_id
+        reason += (
+            f" and in {other.directory}: stop the broker and remove the older one "
+            f"(a move between directories was cut short)"
+        )
+    lost = registry.offline.get(name)
+    if lost is not None:
+        topic_id = topic_id or lost.topic_id
+        reason += f"; {lost.reason}"
+    if copies:
+        log.error("%s", reason)
+    registry.offline[name] = Offline(reason, topic_id)
+    for its_home, copy in copies:
+        lane = its_home.directory.lane
+        if not await offload.run(log_closing.close_logs, (copy,), lane=lane):
+            its_home.is_whole = False
