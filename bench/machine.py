@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,13 +54,15 @@ def _all_processes() -> dict[int, _Stat]:
     return found
 
 
-def _tree(root: int, processes: Mapping[int, _Stat]) -> list[int]:
+def _tree(root: int, processes: Mapping[int, _Stat], without: Collection[int] = ()) -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, stat in processes.items():
         children.setdefault(stat.parent, []).append(pid)
     tree, todo = [], [root]
     while todo:
         pid = todo.pop()
+        if pid in without:
+            continue
         if pid in processes:
             tree.append(pid)
         todo += children.get(pid, [])
@@ -111,12 +113,12 @@ class Usage:
 class Watch:
     """Watches who uses the processor: `watch = Watch(); …; usage = watch.stop()`.
 
-    What descends from `root` (this process, by default) is ours, all else is others'. A broker that
-    the bench did not start counts among the others.
+    What descends from this process is ours, all else is others': a broker that the bench did not
+    start, and the trees of `bystanders`, which it did start, and whose turn it is not.
     """
 
-    def __init__(self, root: int | None = None) -> None:
-        self._root = os.getpid() if root is None else root
+    def __init__(self, bystanders: Collection[int] = ()) -> None:
+        self._bystanders = frozenset(bystanders)
         self._began = time.monotonic()
         self._before = self._others_s()
 
@@ -128,7 +130,7 @@ class Watch:
         # A process that ends moves its time to whoever waits for it: the sum over all is what was
         # ever used, so that differences need no memory of who was there.
         processes = _all_processes()
-        ours = set(_tree(self._root, processes))
+        ours = set(_tree(os.getpid(), processes, without=self._bystanders))
         used = sum(
             stat.own_s + stat.children_s
             for pid, stat in processes.items()

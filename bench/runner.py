@@ -15,7 +15,7 @@ leaves the results as far as they are.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,11 +114,12 @@ class Runner:
         plan: Plan,
         results: Results,
         progress: Progress,
-        watch: Callable[[], Watch],
+        watch: Callable[[Collection[int]], Watch],
         clock: Callable[[], float] = time.monotonic,
         settle: Callable[[], None] = lambda: None,
     ) -> None:
-        """`settle` is called before each run: it returns when the machine is quiet."""
+        """`watch` is told which processes are up without its being their turn; `settle` is called
+        before each run: it returns when the machine is quiet."""
         self._plan = plan
         self._results = results
         self._progress = progress
@@ -127,6 +128,7 @@ class Runner:
         self._settle = settle
         self._peers: list[Peer] = []
         self._directories = 0
+        self._standing = Standing(self._new_directory, results.remarks)
 
     def run(self) -> None:
         """All of it. Ctrl-C is not raised, but noted in the results."""
@@ -173,7 +175,7 @@ class Runner:
         shared, last = self._plan.of(Stage.SHARED), self._plan.of(Stage.LAST)
         if not shared and not last:
             return
-        with Standing(self._new_directory, self._results.remarks) as standing:
+        with self._standing as standing:
             for workload in shared:
                 self._take_turns(workload, standing.target, self._plan.warm_ups)
             for workload in last:
@@ -229,7 +231,8 @@ class Runner:
         try:
             with enter(peer) as target:
                 self._settle()
-                began, watch = self._clock(), self._watch()
+                bystanders = self._standing.processes_but(target)
+                began, watch = self._clock(), self._watch(bystanders)
                 outcome = workload.run(target)
                 seconds, usage = self._clock() - began, watch.stop()
         except Exception as error:  # a run of hours does not end by one workload's bug
@@ -287,6 +290,14 @@ class Standing:
             del self._running[peer.name]
             stack.close()
             raise
+
+    def processes_but(self, target: Target) -> list[int]:
+        """The processes that are up, without the one that is `target`'s."""
+        return [
+            each.process.pid
+            for each, _ in self._running.values()
+            if each is not target and each.process is not None
+        ]
 
     def _start(self, peer: Peer) -> None:
         stack = ExitStack()

@@ -33,11 +33,13 @@ class FakeTopics:
     def delete(self, name: str) -> None: ...
 
 
+@dataclass
 class FakeProcess:
     """A process of which nothing is asked but whether it is there."""
 
-    pid = 1
-    exec_started_at = answered_at = 0.0
+    pid: int = 1
+    exec_started_at: float = 0.0
+    answered_at: float = 0.0
 
     def cpu_seconds(self) -> float:
         return 0.0
@@ -84,7 +86,7 @@ class FakePeer:
         self.on_start()
         self.journal.append(f"start {self.name}")
         try:
-            yield Target(self.name, "127.0.0.1:1", FakeTopics(), FakeProcess())
+            yield Target(self.name, "127.0.0.1:1", FakeTopics(), FakeProcess(ord(self.name)))
         finally:
             self.journal.append(f"stop {self.name}")
 

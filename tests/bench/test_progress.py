@@ -25,7 +25,7 @@ def show(directory: Path, err: io.StringIO, outcome: Callable[[str], Outcome]) -
     out = io.StringIO()
     progress = TerminalProgress(out, err, plan.run_count())
     shares = iter([0.5])
-    Runner(plan, empty_results(), progress, lambda: FakeWatch(shares)).run()
+    Runner(plan, empty_results(), progress, lambda _: FakeWatch(shares)).run()
     progress.clear()
     return out.getvalue()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import pytest
@@ -48,7 +48,7 @@ def run(
     plan = Plan(
         list(peers), list(workloads), [], directory, **{"rounds": 2, "warm_ups": 0, **settings}
     )
-    Runner(plan, results, QuietProgress(), lambda: FakeWatch(remaining)).run()
+    Runner(plan, results, QuietProgress(), lambda _: FakeWatch(remaining)).run()
     return results
 
 
@@ -129,6 +129,21 @@ def test_repeats_end_and_what_is_always_disturbed_counts_as_such(
     assert len(measured.samples) == 2 * 3
     assert measured.only_disturbed
     assert len(measured.counted) == 6
+
+
+def test_who_is_up_without_its_being_its_turn_is_one_of_the_others(
+    tmp_path: Path, journal: Journal
+) -> None:
+    workloads = [FakeWorkload("fresh", journal, stage=Stage.FRESH), FakeWorkload("w", journal)]
+    bystanders: list[str] = []
+
+    def watch(pids: Collection[int]) -> FakeWatch:
+        bystanders.append("".join(map(chr, pids)))
+        return FakeWatch(iter(()))
+
+    plan = Plan(peers_of(journal, "a", "b", "c"), workloads, [], tmp_path, rounds=2, warm_ups=0)
+    Runner(plan, empty_results(), QuietProgress(), watch).run()
+    assert bystanders == ["", "", "", "", "", "", "", "a", "ab", "bc", "ac", "ab"]
 
 
 def test_a_failure_is_named_and_the_others_go_on(tmp_path: Path, journal: Journal) -> None:
@@ -241,14 +256,14 @@ class FakeLimit:
 def test_limits_are_measured_once_a_round(tmp_path: Path) -> None:
     results = empty_results()
     plan = Plan([], [], [FakeLimit()], tmp_path, rounds=2)
-    Runner(plan, results, QuietProgress(), lambda: FakeWatch(iter(()))).run()
+    Runner(plan, results, QuietProgress(), lambda _: FakeWatch(iter(()))).run()
     assert results.limits[0].samples == [(200.0, {"cpu_s": 0.5}), (220.0, {"cpu_s": 0.5})]
 
 
 def test_a_limit_that_fails_is_named(tmp_path: Path) -> None:
     results = empty_results()
     plan = Plan([], [], [FakeLimit()], tmp_path, rounds=3)  # one more than it has values
-    Runner(plan, results, QuietProgress(), lambda: FakeWatch(iter(()))).run()
+    Runner(plan, results, QuietProgress(), lambda _: FakeWatch(iter(()))).run()
     assert results.limits[0].failure is not None
     assert len(results.limits[0].samples) == 2
 
@@ -257,5 +272,5 @@ def test_the_count_of_runs_is_what_is_run(tmp_path: Path, journal: Journal) -> N
     workloads = [FakeWorkload("w", journal), FakeWorkload("f", journal, stage=Stage.FRESH)]
     plan = Plan(peers_of(journal, "a", "b"), workloads, [], tmp_path, rounds=3, warm_ups=1)
     progress = QuietProgress()
-    Runner(plan, empty_results(), progress, lambda: FakeWatch(iter(()))).run()
+    Runner(plan, empty_results(), progress, lambda _: FakeWatch(iter(()))).run()
     assert plan.run_count() == len(progress.ends) == 2 * 4 + 2 * 3
