@@ -1,10 +1,11 @@
 """`make conformance`: other people's suites against Odradek and against Apache Kafka.
 
-    python -m tests.conformance [--suite NAME] [--test PATTERN] [--only odradek|kafka] [--page FILE]
+    python -m tests.conformance [--suite NAME] [--test PATTERN] [--only odradek|kafka] [--jobs N]
+                                [--again] [--page FILE]
 
-Every suite gets a fresh broker; so does every group of its entries that wants other settings. One
-entry runs at a time unless --jobs says otherwise (entries wait more than they work, but a suite's
-entries are not made to share a broker).
+What was measured of the same suite on the same broker, as both are now, is not measured again. --jobs
+entries run at a time, each alone on its broker: there are as many brokers. An entry that fails is
+run again, at most two times, with nothing beside it; the page tells of every run.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ import fnmatch
 import itertools
 import signal
 import sys
-import tempfile
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
@@ -24,36 +23,40 @@ from typing import NoReturn
 from odradek.bench.model import PeerUnavailable
 from odradek.bench.obtaining import cache_directory
 from tests.conformance import brokers
+from tests.conformance.builds import PAGE, Build, broker_build, results_name
 from tests.conformance.franz_go import FranzGo
 from tests.conformance.kafka_python import KafkaPython
+from tests.conformance.lanes import run_alike
 from tests.conformance.librdkafka import Librdkafka
 from tests.conformance.model import Job, Outcome, Result, Suite, not_applicable
 from tests.conformance.page import page
-from tests.conformance.results import Results
-from tests.conformance.running import end_programs
+from tests.conformance.results import Side
 from tests.interop.kafka_dist import KafkaUnavailable
 
 SUITES: tuple[Suite, ...] = (Librdkafka(), FranzGo(), KafkaPython())
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "conformance.md"
+REPEATS = 2
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """0 if nothing failed on Odradek that passed on Kafka, or 1; 2 if a suite can't be had."""
     options = _options(words)
+    builds = {broker: broker_build(broker) for broker in brokers.TITLES}
+    if refusal := page_refused(builds, options.page):
+        print(refusal, file=sys.stderr)
+        return 2
+    sides = {suite.name: _sides(suite, builds) for suite in SUITES}
     suites = [suite for suite in SUITES if options.suite in (None, suite.name)]
-    results = Results(cache_directory() / "conformance")
     for suite in suites:
         try:
             suite.obtain()
             for broker in options.only or list(brokers.TITLES):
-                _run_suite(suite, broker, options, results)
+                _run_suite(suite, broker, options, sides[suite.name][broker])
         except (PeerUnavailable, KafkaUnavailable) as unavailable:
             print(f"{suite.title}: {unavailable}", file=sys.stderr)
             return 2
-    options.page.write_text(page(SUITES, results))
+    options.page.write_text(page(SUITES, sides))
     print(f"written: {options.page}")
-    return 1 if any(_worse_than_kafka(suite, results) for suite in suites) else 0
+    return 1 if any(_worse_than_kafka(sides[suite.name]) for suite in suites) else 0
 
 
 def _options(words: Sequence[str] | None) -> argparse.Namespace:
@@ -62,77 +65,87 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--test", metavar="PATTERN", help="entries by name, with * and ?")
     parser.add_argument("--only", choices=list(brokers.TITLES), action="append")
     parser.add_argument("--jobs", type=int, default=1, help="entries at a time (default 1)")
+    parser.add_argument("--again", action="store_true", help="measure what was measured, too")
     parser.add_argument("--page", type=Path, default=PAGE, help="where the page is written")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     return parser.parse_args(words)
 
 
-def _run_suite(suite: Suite, broker: str, options: argparse.Namespace, results: Results) -> None:
-    version = brokers.version(broker)
-    print(f"== {suite.title} {suite.version} against {brokers.TITLES[broker]} {version}")
-    if options.test is None:
-        results.forget(suite.name, broker)
+def page_refused(builds: Mapping[str, Build], page_file: Path) -> str | None:
+    """Why this page can't be written: the repository's own tells of commits only."""
+    if page_file != PAGE or not any(build.dirty for build in builds.values()):
+        return None
+    return "this checkout has changes: commit them, or have another --page"
 
-    def report(entry: str, result: Result) -> None:
-        results.put(suite.name, broker, entry, result, version)
-        print(f"{entry}: {result.outcome.value} {result.seconds:.1f} s {result.reason}", flush=True)
 
-    for entry, reason in suite.excluded().items():
-        if _wanted([entry], options.test):
-            report(entry, not_applicable(reason))
+def _sides(suite: Suite, builds: Mapping[str, Build]) -> dict[str, Side]:
+    module = Path(sys.modules[type(suite).__module__].__file__ or "")
+    kept = cache_directory() / "conformance" / suite.name
+    return {
+        broker: Side(kept / results_name(broker, build, module), build)
+        for broker, build in builds.items()
+    }
+
+
+def _run_suite(suite: Suite, broker: str, options: argparse.Namespace, side: Side) -> None:
+    title = f"{suite.title} {suite.version} against {brokers.TITLES[broker]} {side.version}"
+    print(f"== {title}: {side.directory}", flush=True)
+    excluded = {
+        entry: reason
+        for entry, reason in suite.excluded().items()
+        if _wanted([entry], options.test)
+    }
     jobs = [job for job in suite.jobs() if _wanted(job.entries, options.test)]
-    directory = cache_directory() / "conformance" / suite.name / broker
-    directory.mkdir(parents=True, exist_ok=True)
-    for settings, alike in itertools.groupby(sorted(jobs, key=_settings_of), key=_settings_of):
-        with closing(
-            run_alike(suite, broker, dict(settings), list(alike), directory, options.jobs)
-        ) as results_of_jobs:
-            for ended in results_of_jobs:
-                for entry, result in ended.items():
-                    report(entry, result)
+    side.begin([*excluded, *(entry for job in jobs for entry in job.entries)], again=options.again)
+    for entry, reason in excluded.items():
+        if entry not in side.kept():
+            side.put(entry, not_applicable(reason))
+    new = [job for job in jobs if not all(entry in side.kept() for entry in job.entries)]
+    for entry, result in _run_jobs(suite, broker, new, side.directory, 1, options.jobs):
+        _report(side, entry, result)
+    for attempt in range(2, 2 + REPEATS):
+        failed = [job for job in new if any(map(side.failed, job.entries))]
+        for entry, result in _run_jobs(suite, broker, failed, side.directory, attempt, 1):
+            if side.failed(entry):
+                _report(side, entry, result)
+
+
+def _report(side: Side, entry: str, result: Result) -> None:
+    side.put(entry, result)
+    print(f"{entry}: {result.outcome.value} {result.seconds:.1f} s {result.reason}", flush=True)
 
 
 def _wanted(entries: Iterable[str], pattern: str | None) -> bool:
     return pattern is None or any(fnmatch.fnmatch(entry, pattern) for entry in entries)
 
 
+def _run_jobs(
+    suite: Suite,
+    broker: str,
+    jobs: Sequence[Job],
+    directory: Path,
+    attempt: int,
+    at_a_time: int,
+) -> Iterator[tuple[str, Result]]:
+    """What becomes of each entry of `jobs`, on fresh brokers for each set of settings."""
+    for settings, alike in itertools.groupby(sorted(jobs, key=_settings_of), key=_settings_of):
+        with closing(
+            run_alike(suite, broker, dict(settings), list(alike), directory, attempt, at_a_time)
+        ) as ended:
+            for results in ended:
+                yield from results.items()
+
+
 def _settings_of(job: Job) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(job.settings.items()))
 
 
-def run_alike(
-    suite: Suite,
-    broker: str,
-    settings: Mapping[str, str],
-    jobs: Sequence[Job],
-    directory: Path,
-    at_a_time: int,
-) -> Generator[Mapping[str, Result], None, None]:
-    """Run jobs that want the same settings against one broker; its log goes beside theirs.
-
-    Closed early, or told to stop, it ends what is under way, the broker too.
-    """
-    with tempfile.TemporaryDirectory(prefix="conformance-") as place:
-        running = brokers.start(broker, Path(place), {**suite.settings, **settings})
-        try:
-            with running, ThreadPoolExecutor(at_a_time) as threads:
-                try:
-                    yield from threads.map(
-                        lambda job: suite.run(job, running.bootstrap, directory), jobs
-                    )
-                except BaseException:
-                    end_programs()
-                    raise
-        finally:
-            (directory / "broker.log").write_bytes(running.log_file.read_bytes())
-
-
-def _worse_than_kafka(suite: Suite, results: Results) -> bool:
-    ours, theirs = results.of(suite.name, "odradek"), results.of(suite.name, "kafka")
+def _worse_than_kafka(sides: Mapping[str, Side]) -> bool:
+    theirs = sides["kafka"].kept()
     return any(
         kept.result.outcome is Outcome.FAILED
         and (entry not in theirs or theirs[entry].result.outcome is Outcome.PASSED)
-        for entry, kept in ours.items()
+        for entry, kept in sides["odradek"].kept().items()
     )
 
 

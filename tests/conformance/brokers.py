@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from odradek.bench.peers.kafka import Kafka
-from odradek.bench.peers.odradek import Odradek
-from tests.interop.broker_process import BrokerProcess
+from tests.interop.broker_process import BrokerProcess, free_port
 from tests.interop.odradek_process import start_odradek
 from tests.interop.real_kafka import start_kafka
 
@@ -21,11 +19,9 @@ START: Mapping[str, Callable[..., BrokerProcess]] = {
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 
-def version(broker: str) -> str:
-    """The version of the broker, with the commit if it is this checkout."""
-    return Odradek().version() if broker == "odradek" else Kafka().version()
-
-
 def start(broker: str, directory: Path, settings: Mapping[str, str]) -> BrokerProcess:
     """Start it over a new log directory; a context that stops it, whatever became of the suite."""
-    return START[broker](directory, config={**SETTINGS, **settings})
+    port = free_port()
+    # Said, not left to the default: kafka-python looks where the value comes from.
+    advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}
+    return START[broker](directory, port=port, config={**SETTINGS, **advertised, **settings})

@@ -14,12 +14,14 @@ from pathlib import Path
 
 from odradek.bench.model import PeerUnavailable
 from odradek.bench.obtaining import kept, needed_program, run_build
+from tests.conformance.builds import digest_of_build
 from tests.conformance.model import Job, Result, failed, not_applicable, passed
 from tests.conformance.running import Ended, one_line, run_program
 
 MODULE = "github.com/twmb/franz-go"
 ADDRESS_FUNCTION = "getSeedBrokers"
 
+BUILD = ("test", "-c")
 TIMEOUT_S = 300.0
 
 _FUNCTION = re.compile(r"^func (?:\([^)]*\) )?(\w+)[\[(].*?^\}$", re.M | re.S)
@@ -45,9 +47,10 @@ class FranzGo:
         self._directory = Path(json.loads(done.stdout)["Dir"]) / "pkg" / "kgo"
 
         def build(program: Path) -> None:
-            run_build([go, "test", "-c", "-o", str(program), "."], "go test -c", self._directory)
+            run_build([go, *BUILD, "-o", str(program), "."], "go test -c", self._directory)
 
-        self._program = kept(f"franz-go-{self.version}.test", build)
+        digest = digest_of_build(MODULE, self.version, *BUILD, compiler=go)
+        self._program = kept(f"franz-go-{self.version}-{digest}.test", build)
 
     def excluded(self) -> Mapping[str, str]:
         return {}
@@ -62,7 +65,7 @@ class FranzGo:
         ended = run_program(
             [str(self._program), "-test.v", "-test.run", f"^{job.name}$",
              "-test.timeout", f"{job.timeout_s:.0f}s"],
-            directory / f"{job.name}.log",
+            directory / "output.log",
             cwd=self._directory,
             timeout_s=job.timeout_s + 10,  # Go's own time-out shows where it hangs
             environment={

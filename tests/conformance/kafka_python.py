@@ -16,10 +16,19 @@ from pathlib import Path
 
 from odradek.bench.obtaining import kept, run_build
 from odradek.bench.peers.kafka_jars import kafka_version
+from tests.conformance.builds import digest_of_build
 from tests.conformance.model import Job, Result, failed, not_applicable, passed
 from tests.conformance.running import Ended, one_line, run_program
 
-NEEDS = ("pytest", "pytest-mock", "pytest-timeout", "lz4", "python-snappy", "zstandard", "crc32c")
+NEEDS = (
+    "pytest==9.2.0",
+    "pytest-mock==3.17.0",
+    "pytest-timeout==2.4.0",
+    "lz4==4.4.5",
+    "python-snappy==0.7.3",
+    "zstandard==0.25.0",
+    "crc32c==2.9.post0",
+)
 TIMEOUT_S = 120.0
 NOT_APPLICABLE = {"test_ssl_integration.py": "starts a broker of its own, set up with certificates"}
 
@@ -60,7 +69,8 @@ class KafkaPython:
     }
 
     def obtain(self) -> None:
-        kept_at = kept(f"kafka-python-{self.version}", self._fetch)
+        digest = digest_of_build(self.version, SERVICE, *NEEDS)
+        kept_at = kept(f"kafka-python-{self.version}-{digest}", self._fetch)
         self._directory = kept_at / f"kafka_python-{self.version}"
         self._libraries = kept_at / "libraries"
 
@@ -102,8 +112,8 @@ class KafkaPython:
         return [Job(name, (name,), TIMEOUT_S) for name in self._names() if name not in excluded]
 
     def run(self, job: Job, bootstrap: str, directory: Path) -> Mapping[str, Result]:
-        log_file = directory / f"{re.sub(r'[^A-Za-z0-9_]+', '-', job.name)}.log"
         arguments = ("-rs", "--tb=short", f"--timeout={job.timeout_s:.0f}")
+        log_file = directory / "output.log"
         ended = self._pytest(log_file, bootstrap, f"test/integration/{job.name}", *arguments)
         return {job.name: _result(ended)}
 

@@ -9,22 +9,15 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from odradek.bench.obtaining import kept, needed_program, run_build
 from odradek.bench.peers.kafka_jars import kafka_version
 from tests.conformance.kafka_scripts import write_scripts
+from tests.conformance.librdkafka_build import PACKAGE, PACKAGE_VERSION, VERSION, built_tests
 from tests.conformance.model import Job, Result, failed, not_applicable, passed
 from tests.conformance.running import Ended, one_line, run_program
-
-PACKAGE = "@confluentinc/kafka-javascript"
-PACKAGE_VERSION = "1.10.1"
-RAPIDJSON = "python-rapidjson==1.25"  # ships the headers that 0053 is built with
-INNER = Path("package/deps/librdkafka")
 
 FULL = frozenset(
     ["0018", "0019", "0026", "0045", "0050", "0061", "0082", "0089", "0102", "0122", "0127", "0132"]
@@ -71,7 +64,7 @@ class Entry:
 class Librdkafka:
     name = "librdkafka"
     title = "librdkafka"
-    version = "2.15.1"
+    version = VERSION
     source = (
         f"`tests/` in npm's `{PACKAGE}` {PACKAGE_VERSION}, with topics of one replica where they "
         "ask for three"
@@ -84,7 +77,7 @@ class Librdkafka:
     }
 
     def obtain(self) -> None:
-        self._directory = kept(f"librdkafka-{self.version}", _build) / INNER / "tests"
+        self._directory = built_tests()
         self._entries = [
             entry
             for entry in entries_of((self._directory / "test.c").read_text())
@@ -125,7 +118,7 @@ class Librdkafka:
                 *([] if number in FULL else ["-Q"]),
                 *(["-s", "noautocreate"] if job.settings else []),
             ],
-            directory / f"{job.name}.log",
+            directory / "output.log",
             cwd=self._directory,
             timeout_s=job.timeout_s,
             environment={
@@ -181,29 +174,3 @@ def _why_not(entry: Entry) -> str | None:
     if "_share_" in entry.name:
         return SHARE_GROUPS
     return NOT_APPLICABLE.get(entry.number)
-
-
-def _build(directory: Path) -> None:
-    directory.mkdir()
-    npm, make = needed_program("npm", "npm"), needed_program("make", "make and a C++ compiler")
-    run_build([npm, "pack", "--silent", f"{PACKAGE}@{PACKAGE_VERSION}"], "npm pack", cwd=directory)
-    pip = [sys.executable, "-m", "pip", "-q", "download", "--no-binary", ":all:", "--no-deps"]
-    run_build([*pip, RAPIDJSON], "pip download", cwd=directory)
-    for archive in [*directory.glob("*.tgz"), *directory.glob("*.tar.gz")]:
-        with tarfile.open(archive) as tar:
-            tar.extractall(directory, filter="data")
-        archive.unlink()
-    (rapidjson,) = directory.glob("python_rapidjson-*/rapidjson/include")
-    sources = directory / INNER
-    configure = ["./configure", "--no-download", f"--CPPFLAGS=-I{rapidjson}"]
-    _ask_for_one_replica(sources / "tests")
-    run_build(configure, "configuring librdkafka", cwd=sources)
-    run_build([make, "-j2", "libs"], "building librdkafka", cwd=sources)
-    run_build([make, "-j2", "-C", "tests", "build"], "building librdkafka's tests", cwd=sources)
-
-
-def _ask_for_one_replica(tests: Path) -> None:
-    """Some entries create their topics with three replicas, which no single broker has."""
-    for source in tests.glob("0*.c*"):
-        text = source.read_text()
-        source.write_text(re.sub(r"(create_topic\w*\(.*), 3((?:, 5000)?\))", r"\1, 1\2", text))

@@ -6,44 +6,41 @@ from collections.abc import Mapping, Sequence
 
 from tests.conformance.brokers import TITLES
 from tests.conformance.model import Outcome, Suite
-from tests.conformance.results import Kept, Results
+from tests.conformance.results import Kept, Side
 
 HEAD = """\
 # Conformance
 
 What other people's test suites say of Odradek, and of Apache Kafka on the same machine with the same
 settings. `make conformance` fetches the suites from their registries into the cache directory, builds
-them, runs them one entry at a time against a broker in a process of its own, and writes this page
-([the command](interop.md#other-peoples-suites)).
+them, runs every entry against a broker in a process of its own on which nothing else runs meanwhile,
+and writes this page ([the command](interop.md#other-peoples-suites)).
 
+An entry that fails is run again, at most twice, with no other beside it. *Passed later* counts those
+that passed only then; their rows say in how many runs, and what was wrong in the others.
 *Not applicable*: the entry can't be run against one broker set up as these are, or says itself that it
 doesn't apply; the reason is given.
 """
 
-Side = Mapping[str, Kept]
+Sides = Mapping[str, Side]
 
 
-def page(suites: Sequence[Suite], results: Results) -> str:
-    """The page, of the suites that have results."""
-    sides = {
-        suite.name: {broker: results.of(suite.name, broker) for broker in TITLES}
-        for suite in suites
-    }
-    told = [suite for suite in suites if any(sides[suite.name].values())]
+def page(suites: Sequence[Suite], sides: Mapping[str, Sides]) -> str:
+    """The page, of the suites that have results; `sides` are by suite and broker."""
+    told = [suite for suite in suites if any(side.kept() for side in sides[suite.name].values())]
     parts = [HEAD, _summary(told, sides)]
     parts += [_suite(suite, sides[suite.name]) for suite in told]
     return "\n".join(parts)
 
 
-def _summary(suites: Sequence[Suite], sides: Mapping[str, Mapping[str, Side]]) -> str:
+def _summary(suites: Sequence[Suite], sides: Mapping[str, Sides]) -> str:
     lines = [
-        "| suite | version | broker | passed | failed | not applicable |",
-        "|---|---|---|--:|--:|--:|",
+        "| suite | version | broker | passed at once | passed later | failed | not applicable |",
+        "|---|---|---|--:|--:|--:|--:|",
     ]
     for suite in suites:
         for broker, side in sides[suite.name].items():
-            counts = [_count(side, outcome) for outcome in Outcome]
-            numbers = " | ".join(str(count) for count in counts)
+            numbers = " | ".join(map(str, _counts(side)))
             lines.append(
                 f"| {suite.title} | {suite.version} | {_broker(broker, side)} | {numbers} |"
             )
@@ -51,17 +48,26 @@ def _summary(suites: Sequence[Suite], sides: Mapping[str, Mapping[str, Side]]) -
 
 
 def _broker(broker: str, side: Side) -> str:
-    versions = sorted({kept.broker_version for kept in side.values()})
-    return f"{TITLES[broker]} {', '.join(versions)}" if versions else f"{TITLES[broker]}: not run"
+    return f"{TITLES[broker]} {side.version}" if side.kept() else f"{TITLES[broker]}: not run"
 
 
-def _count(side: Side, outcome: Outcome) -> int:
-    return sum(kept.result.outcome is outcome for kept in side.values())
+def _counts(side: Side) -> tuple[int, int, int, int]:
+    ended = [(kept.result.outcome, len(kept.runs) > 1) for kept in side.kept().values()]
+    failed, excluded = (
+        sum(outcome is wanted for outcome, _ in ended)
+        for wanted in (Outcome.FAILED, Outcome.NOT_APPLICABLE)
+    )
+    return (
+        ended.count((Outcome.PASSED, False)),
+        ended.count((Outcome.PASSED, True)),
+        failed,
+        excluded,
+    )
 
 
-def _suite(suite: Suite, sides: Mapping[str, Side]) -> str:
-    entries = list(dict.fromkeys(entry for side in sides.values() for entry in side))
-    days = sorted({kept.day for side in sides.values() for kept in side.values()})
+def _suite(suite: Suite, sides: Sides) -> str:
+    entries = {entry for side in sides.values() for entry in side.kept()}
+    days = sorted({kept.day for side in sides.values() for kept in side.kept().values()})
     settings = ", ".join(f"`{key}={value}`" for key, value in suite.settings.items())
     lines = [
         f"## {suite.title} {suite.version}",
@@ -76,13 +82,13 @@ def _suite(suite: Suite, sides: Mapping[str, Side]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(entry: str, sides: Mapping[str, Side]) -> str:
+def _row(entry: str, sides: Sides) -> str:
     cells, reasons = [], []
     for broker in TITLES:
-        kept = sides[broker].get(entry)
+        kept = sides[broker].kept().get(entry)
         cells.append("not run" if kept is None else _cell(kept))
-        if kept is not None and kept.result.reason:
-            reasons.append((TITLES[broker], kept.result.reason))
+        if kept is not None and kept.reason:
+            reasons.append((TITLES[broker], kept.reason))
     if len(reasons) == len(TITLES) and len({reason for _, reason in reasons}) == 1:
         why = reasons[0][1]
     else:
@@ -91,8 +97,10 @@ def _row(entry: str, sides: Mapping[str, Side]) -> str:
 
 
 def _cell(kept: Kept) -> str:
-    result = kept.result
+    result, runs = kept.result, len(kept.runs)
     if result.outcome is Outcome.NOT_APPLICABLE:
         return "not applicable"
-    mark = "**failed**" if result.outcome is Outcome.FAILED else "passed"
-    return f"{mark}, {result.seconds:.1f} s"
+    if result.outcome is Outcome.FAILED:
+        return f"**failed** in {runs} runs, {result.seconds:.1f} s"
+    often = f" in {kept.passes} of {runs} runs" if runs > 1 else ""
+    return f"passed{often}, {result.seconds:.1f} s"

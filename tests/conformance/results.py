@@ -1,68 +1,92 @@
-"""What became of every entry, kept from run to run so that a single entry can be run again.
+"""What became of every entry, kept from run to run: what was measured is not measured again.
 
-A run of everything begins anew; a run of a part replaces what it ran. Each result knows which
-broker, exactly, it was had from.
+The results of a suite on a broker lie in a directory named by both as they are (`builds`), so results
+of different builds never meet. An entry that failed is run again, and every run is kept.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.conformance.builds import Build
 from tests.conformance.model import Outcome, Result
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A result, the version of the broker, and the day."""
+    """An entry's runs, oldest first, at least one, and the day of the last."""
 
-    result: Result
-    broker_version: str
+    runs: tuple[Result, ...]
     day: str
 
+    @property
+    def result(self) -> Result:
+        """The last run's: an entry that passed is not run again."""
+        return self.runs[-1]
 
-class Results:
-    """A JSON file for each suite and broker, so that runs of several don't undo each other's."""
+    @property
+    def passes(self) -> int:
+        return sum(run.outcome is Outcome.PASSED for run in self.runs)
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._kept: dict[Path, dict[str, Kept]] = {}
+    @property
+    def reason(self) -> str:
+        """The first one that a run gave."""
+        return next((run.reason for run in self.runs if run.reason), "")
 
-    def forget(self, suite: str, broker: str) -> None:
-        self._of(suite, broker).clear()
 
-    def put(self, suite: str, broker: str, entry: str, result: Result, version: str) -> None:
+class Side:
+    """One suite's results on one broker, in `directory`; `version` is what people call the broker."""
+
+    def __init__(self, directory: Path, build: Build) -> None:
+        self.directory = directory
+        self.version = build.version
+        self._file = directory / "results.json"
+        self._kept: dict[str, Kept] = {}
+        if self._file.exists():
+            text = json.loads(self._file.read_text())
+            self._kept = dict(_read(text["entries"]))
+            if not text["version"].endswith("-dirty)"):
+                self.version = text["version"]  # the commit it was measured at: same sources
+
+    def kept(self) -> Mapping[str, Kept]:
+        return self._kept
+
+    def begin(self, entries: Iterable[str], *, again: bool) -> None:
+        """These are about to be run: what is not to be measured `again` stays."""
+        if again:
+            for entry in entries:
+                self._kept.pop(entry, None)
+
+    def put(self, entry: str, result: Result) -> None:
+        """Add a run of `entry`."""
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        self._of(suite, broker)[entry] = Kept(result, version, today)
-        self._save(self._file(suite, broker))
+        before = self._kept[entry].runs if entry in self._kept else ()
+        self._kept[entry] = Kept((*before, result), today)
+        self._save()
 
-    def of(self, suite: str, broker: str) -> Mapping[str, Kept]:
-        return self._of(suite, broker)
+    def failed(self, entry: str) -> bool:
+        kept = self._kept.get(entry)
+        return kept is not None and kept.result.outcome is Outcome.FAILED
 
-    def _file(self, suite: str, broker: str) -> Path:
-        return self._directory / suite / f"{broker}.json"
-
-    def _of(self, suite: str, broker: str) -> dict[str, Kept]:
-        file = self._file(suite, broker)
-        if file not in self._kept:
-            self._kept[file] = dict(_read(file)) if file.exists() else {}
-        return self._kept[file]
-
-    def _save(self, file: Path) -> None:
-        rows = [
-            [entry, kept.result.outcome.value, round(kept.result.seconds, 2), kept.result.reason,
-             kept.broker_version, kept.day]
-            for entry, kept in self._kept[file].items()
-        ]  # fmt: skip
-        file.parent.mkdir(parents=True, exist_ok=True)
-        new = file.with_suffix(".new")
-        new.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-        new.replace(file)
+    def _save(self) -> None:
+        entries = {
+            entry: [kept.day, *([run.outcome.value, round(run.seconds, 2), run.reason] for run in kept.runs)]
+            for entry, kept in self._kept.items()
+        }  # fmt: skip
+        self.directory.mkdir(parents=True, exist_ok=True)
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps({"version": self.version, "entries": entries}, indent=1) + "\n")
+        new.replace(self._file)
 
 
-def _read(file: Path) -> Iterator[tuple[str, Kept]]:
-    for entry, outcome, seconds, reason, version, day in json.loads(file.read_text()):
-        yield entry, Kept(Result(Outcome(outcome), seconds, reason), version, day)
+def _read(entries: Mapping[str, list[object]]) -> Iterator[tuple[str, Kept]]:
+    for entry, (day, *runs) in entries.items():
+        yield entry, Kept(tuple(_result(*run) for run in runs), str(day))  # type: ignore[misc]
+
+
+def _result(outcome: str, seconds: float, reason: str) -> Result:
+    return Result(Outcome(outcome), seconds, reason)

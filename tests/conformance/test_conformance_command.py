@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.__main__ import page_refused
+from tests.conformance.builds import PAGE, Build, digest_of, results_name
 from tests.conformance.franz_go import FranzGo, find_tests_reaching
 from tests.conformance.librdkafka import entries_of, result_of
 from tests.conformance.model import Outcome, failed, not_applicable, passed
 from tests.conformance.page import page
-from tests.conformance.results import Results
+from tests.conformance.results import Side
 from tests.conformance.running import Ended, run_program
 from tests.interop.broker_process import deadline
 
@@ -108,7 +110,8 @@ def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> N
 TERMINATED = """
 import sys
 from pathlib import Path
-from tests.conformance.__main__ import run_alike, stop_when_terminated
+from tests.conformance.__main__ import stop_when_terminated
+from tests.conformance.lanes import run_alike
 from tests.conformance.model import Job
 from tests.conformance.running import run_program
 
@@ -128,7 +131,7 @@ class Endless:
 
 stop_when_terminated()
 jobs = [Job(name, (name,), 600) for name in ("one", "two")]
-for ended in run_alike(Endless(), "odradek", {}, jobs, Path(sys.argv[1]), 1):
+for ended in run_alike(Endless(), "odradek", {}, jobs, Path(sys.argv[1]), 1, 1):
     pass
 """
 
@@ -139,9 +142,9 @@ def test_sigterm_ends_the_command_with_its_broker(tmp_path: Path) -> None:
     )
     try:
         with deadline(30, "the suite's program to run") as check:
-            while not (tmp_path / "log").exists():
+            while not (tmp_path / "one" / "1" / "log").exists():
                 check()
-        host, _, port = (tmp_path / "bootstrap").read_text().rpartition(":")
+        host, _, port = (tmp_path / "one" / "1" / "bootstrap").read_text().rpartition(":")
         socket.create_connection((host, int(port)), timeout=5).close()
         command.send_signal(signal.SIGTERM)
         assert command.wait(20) == 128 + signal.SIGTERM
@@ -150,30 +153,71 @@ def test_sigterm_ends_the_command_with_its_broker(tmp_path: Path) -> None:
         command.wait()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)), timeout=5)
-    assert (tmp_path / "broker.log").exists()
+    assert (tmp_path / "broker-1.log").exists()
 
 
-def test_results_outlive_the_run_and_one_is_replaced(tmp_path: Path) -> None:
-    results = Results(tmp_path)
-    results.put("s", "odradek", "one", failed(1.0, "why"), "0.1")
-    results.put("s", "odradek", "two", passed(2.0), "0.1")
-    again = Results(tmp_path)
-    again.put("s", "odradek", "one", passed(3.0), "0.2")
-    kept = Results(tmp_path).of("s", "odradek")
-    assert {entry: (it.result, it.broker_version) for entry, it in kept.items()} == {
-        "one": (passed(3.0), "0.2"),
-        "two": (passed(2.0), "0.1"),
+def test_results_outlive_the_run_with_every_run_of_an_entry(tmp_path: Path) -> None:
+    side = Side(tmp_path, Build("0.1 (a)", "1"))
+    side.put("one", failed(1.0, "why"))
+    side.put("two", passed(2.0))
+    again = Side(tmp_path, Build("0.1 (b)", "1"))
+    again.put("one", passed(3.0))
+    kept = Side(tmp_path, Build("0.1 (b)", "1"))
+    assert {entry: it.runs for entry, it in kept.kept().items()} == {
+        "one": (failed(1.0, "why"), passed(3.0)),
+        "two": (passed(2.0),),
     }
+    assert kept.version == "0.1 (a)"  # where the same sources were measured
+    kept.begin(["one"], again=False)
+    assert len(kept.kept()) == 2
+    kept.begin(["one"], again=True)
+    assert list(kept.kept()) == ["two"]
+
+
+def test_a_commit_takes_the_place_of_the_same_sources_uncommitted(tmp_path: Path) -> None:
+    Side(tmp_path, Build("0.1 (a-dirty)", "1", dirty=True)).put("one", passed(1.0))
+    assert Side(tmp_path, Build("0.1 (b)", "1")).version == "0.1 (b)"
+
+
+def test_results_are_kept_apart_by_broker_and_suite(tmp_path: Path) -> None:
+    module = tmp_path / "suite.py"
+    module.write_text("one")
+    first = results_name("odradek", Build("0.1", "1"), module)
+    assert results_name("odradek", Build("0.2", "1"), module) == first
+    assert results_name("odradek", Build("0.1", "2"), module) != first
+    module.write_text("two")
+    assert results_name("odradek", Build("0.1", "1"), module) != first
+
+
+def test_digests_tell_where_one_part_ends(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("ab")
+    assert digest_of("ab", "c") != digest_of("a", "bc")
+    assert digest_of(file) == digest_of("ab")
+
+
+def test_the_repositorys_page_tells_of_commits_only(tmp_path: Path) -> None:
+    clean, dirty = Build("0.1 (a)", "1"), Build("0.1 (a-dirty)", "1", dirty=True)
+    assert page_refused({"odradek": clean}, PAGE) is None
+    assert page_refused({"odradek": dirty}, tmp_path / "page.md") is None
+    assert "commit them" in (page_refused({"odradek": dirty}, PAGE) or "")
 
 
 def test_the_page_has_a_row_for_each_entry_and_counts_them(tmp_path: Path) -> None:
     suite = FranzGo()
-    results = Results(tmp_path)
-    results.put(suite.name, "odradek", "TestA", failed(1.0, "lost a record"), "0.1")
-    results.put(suite.name, "kafka", "TestA", passed(2.0), "4.3.0")
-    results.put(suite.name, "kafka", "TestB", not_applicable("too old"), "4.3.0")
-    text = page([suite], results)
-    assert f"| {suite.title} | {suite.version} | Odradek 0.1 | 0 | 1 | 0 |" in text
-    assert f"| {suite.title} | {suite.version} | Apache Kafka 4.3.0 | 1 | 0 | 1 |" in text
-    assert "| TestA | **failed**, 1.0 s | passed, 2.0 s | Odradek: lost a record |" in text
+    ours = Side(tmp_path / "ours", Build("0.1", "1"))
+    theirs = Side(tmp_path / "theirs", Build("4.3.0", "2"))
+    for _ in range(3):
+        ours.put("TestA", failed(1.0, "lost a record"))
+    ours.put("TestC", failed(1.0, "too slow"))
+    ours.put("TestC", passed(1.5))
+    theirs.put("TestA", passed(2.0))
+    theirs.put("TestB", not_applicable("too old"))
+    text = page([suite], {suite.name: {"odradek": ours, "kafka": theirs}})
+    assert f"| {suite.title} | {suite.version} | Odradek 0.1 | 0 | 1 | 1 | 0 |" in text
+    assert f"| {suite.title} | {suite.version} | Apache Kafka 4.3.0 | 1 | 0 | 0 | 1 |" in text
+    assert (
+        "| TestA | **failed** in 3 runs, 1.0 s | passed, 2.0 s | Odradek: lost a record |" in text
+    )
     assert "| TestB | not run | not applicable | Apache Kafka: too old |" in text
+    assert "| TestC | passed in 1 of 2 runs, 1.5 s | not run | Odradek: too slow |" in text

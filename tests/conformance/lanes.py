@@ -1,0 +1,63 @@
+"""Jobs run side by side, each alone on the broker that it runs against."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from pathlib import Path
+from queue import SimpleQueue
+
+from tests.conformance import brokers
+from tests.conformance.model import Job, Result, Suite
+from tests.conformance.running import end_programs
+from tests.interop.broker_process import BrokerProcess
+
+
+def run_alike(
+    suite: Suite,
+    broker: str,
+    settings: Mapping[str, str],
+    jobs: Sequence[Job],
+    directory: Path,
+    attempt: int,
+    at_a_time: int,
+) -> Generator[Mapping[str, Result], None, None]:
+    """Run jobs that want the same settings against `at_a_time` brokers, as each becomes free.
+
+    A job's output is in `directory/JOB/ATTEMPT`, the brokers' logs are in `directory`. Closed early,
+    or told to stop, it ends what is under way, the brokers too.
+    """
+    free: SimpleQueue[BrokerProcess] = SimpleQueue()
+
+    def run(job: Job) -> Mapping[str, Result]:
+        place = directory / re.sub(r"[^A-Za-z0-9_]+", "-", job.name) / str(attempt)
+        place.mkdir(parents=True, exist_ok=True)
+        running = free.get()
+        try:
+            return suite.run(job, running.bootstrap, place)
+        finally:
+            free.put(running)
+
+    with ExitStack() as stack:
+        for number in range(1, min(at_a_time, len(jobs)) + 1):
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="conformance-")))
+            running = brokers.start(broker, place, {**suite.settings, **settings})
+            stack.callback(_keep_log, running, directory / f"broker-{number}.log")
+            free.put(stack.enter_context(running))
+        threads = stack.enter_context(ThreadPoolExecutor(at_a_time))
+        try:
+            for ended in as_completed([threads.submit(run, job) for job in jobs]):
+                yield ended.result()
+        except BaseException:
+            end_programs()
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _keep_log(running: BrokerProcess, kept: Path) -> None:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with kept.open("ab") as log:
+        log.write(running.log_file.read_bytes())
