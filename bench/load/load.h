@@ -12,6 +12,7 @@
 #define ODRADEK_LOAD_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <librdkafka/rdkafka.h>
 
 #define MAX_PROPERTIES 64
@@ -23,6 +24,7 @@ struct options {
     const char *request_file; /* requests: what is sent, as it goes over the wire */
     long count;               /* records to write or read in all */
     size_t size;              /* bytes of a record's value */
+    long keys;                /* produce: so many different keys, taken at random; 0: none */
     int partitions;
     int connections;
     int depth;                /* requests: how many are on their way on each connection */
@@ -76,5 +78,7 @@ struct text {
     size_t length;
 };
 struct text new_text(size_t size);
+
+uint32_t next_random(uint64_t *state); /* 31 bits; the same ones for the same state */
 
 #endif

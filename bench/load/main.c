@@ -9,7 +9,7 @@
 static const char USAGE[] =
     "usage: odradek-load produce  --bootstrap HOST:PORT --topic T [--count N] [--size BYTES]\n"
     "                             [--partitions N] [--connections N] [--seconds S] [--warm-up S]\n"
-    "                             [-X KEY=VALUE]...\n"
+    "                             [--keys N] [-X KEY=VALUE]...\n"
     "       odradek-load consume  --bootstrap HOST:PORT --topic T --count N [--partitions N]\n"
     "                             [--seconds S] [-X KEY=VALUE]...\n"
     "       odradek-load requests --bootstrap HOST:PORT --request FILE [--connections N]\n"
@@ -26,6 +26,7 @@ static const struct option LONG_OPTIONS[] = {
     {"connections", required_argument, NULL, 'c'}, {"depth", required_argument, NULL, 'd'},
     {"seconds", required_argument, NULL, 'T'},     {"warm-up", required_argument, NULL, 'w'},
     {"rate", required_argument, NULL, 'a'},        {"output", required_argument, NULL, 'o'},
+    {"keys", required_argument, NULL, 'k'},
     {NULL, 0, NULL, 0},
 };
 
@@ -45,6 +46,7 @@ static void parse(int count, char **words, struct options *options)
         case 'T': options->seconds = atof(optarg); break;
         case 'w': options->warm_up = atof(optarg); break;
         case 'a': options->rate = atof(optarg); break;
+        case 'k': options->keys = atol(optarg); break;
         case 'o': options->output_file = optarg; break;
         case 'X':
             if (options->property_count == MAX_PROPERTIES)

@@ -16,6 +16,7 @@
 #define RUN 200
 #define METADATA_MS 5000
 #define FLUSH_MS 60000
+#define KEY_BYTES 8
 
 struct producer {
     pthread_t thread;
@@ -23,6 +24,7 @@ struct producer {
     rd_kafka_topic_t *topic;
     int partition;
     size_t offset; /* in the text */
+    uint64_t random;
     long sent;
     long failed;
     char error[256];
@@ -30,6 +32,7 @@ struct producer {
 
 static const struct options *options;
 static struct text text;
+static char *keys; /* KEY_BYTES each */
 static pthread_barrier_t together;
 static struct usage usage;
 
@@ -75,6 +78,10 @@ static void send_run(struct producer *producer, int count)
     for (int i = 0; i < count; i++) {
         messages[i].payload = text.bytes + producer->offset;
         messages[i].len = options->size;
+        if (keys) {
+            messages[i].key = keys + next_random(&producer->random) % options->keys * KEY_BYTES;
+            messages[i].key_len = KEY_BYTES;
+        }
         producer->offset = (producer->offset + options->size) % text.length;
     }
     for (int done = 0; done < count;) {
@@ -125,10 +132,21 @@ static void *produce(void *argument)
     return NULL;
 }
 
+static char *new_keys(long count)
+{
+    char *made = malloc((size_t)count * KEY_BYTES + 1);
+    if (!made)
+        die("no memory for %ld keys", count);
+    for (long i = 0; i < count; i++)
+        snprintf(made + i * KEY_BYTES, KEY_BYTES + 1, "%08lx", i & 0xffffffff);
+    return made;
+}
+
 int run_produce(const struct options *given)
 {
     options = given;
     text = new_text(options->size);
+    keys = options->keys ? new_keys(options->keys) : NULL;
     pthread_barrier_init(&together, NULL, (unsigned)options->connections);
     struct producer *producers = calloc((size_t)options->connections, sizeof *producers);
     long sent = 0, failed = 0;
@@ -136,6 +154,7 @@ int run_produce(const struct options *given)
     for (int i = 0; i < options->connections; i++) {
         producers[i].partition = i % options->partitions;
         producers[i].offset = (size_t)i * 777777 % text.length;
+        producers[i].random = (uint64_t)i + 1;
         if (pthread_create(&producers[i].thread, NULL, produce, &producers[i]))
             die("no thread for connection %d", i);
     }

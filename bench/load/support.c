@@ -152,7 +152,7 @@ rd_kafka_conf_t *new_conf(const struct options *options)
 
 /* What is in the records */
 
-static uint32_t next_random(uint64_t *state)
+uint32_t next_random(uint64_t *state)
 {
     *state = *state * 6364136223846793005ULL + 1442695040888963407ULL;
     return (uint32_t)(*state >> 33);

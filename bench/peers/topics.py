@@ -32,22 +32,25 @@ class AdminTopics:
             for partition in range(partitions):
                 await cluster.retrying(partial(cluster.leader, name, partition), also=_not_yet)
 
-        self._with_cluster(create)
+        with_cluster(self._bootstrap, create)
 
     def delete(self, name: str) -> None:
-        self._with_cluster(lambda cluster: delete_topics(cluster, [name]))
+        with_cluster(self._bootstrap, lambda cluster: delete_topics(cluster, [name]))
 
-    def _with_cluster(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
-        async def main() -> T:
-            async with open_cluster(
-                TcpNetwork(), self._bootstrap, client_id="odradek-bench", timeout_s=PATIENCE_S
-            ) as cluster:
-                return await work(cluster)
 
-        try:
-            return trio.run(main)
-        except (ClientError, KafkaError) as error:
-            raise PeerFailed(f"{self._bootstrap}: {error}") from error
+def with_cluster(bootstrap: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
+    """What `work` gives, with connections of its own. Raises PeerFailed if the broker refuses."""
+
+    async def main() -> T:
+        async with open_cluster(
+            TcpNetwork(), bootstrap, client_id="odradek-bench", timeout_s=PATIENCE_S
+        ) as cluster:
+            return await work(cluster)
+
+    try:
+        return trio.run(main)
+    except (ClientError, KafkaError) as error:
+        raise PeerFailed(f"{bootstrap}: {error}") from error
 
 
 def _not_yet(error: Exception) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from odradek.bench.model import Workload
 from odradek.bench.workloads import (
     beside,
+    compaction,
     groups,
     latency,
     recovery,
@@ -22,6 +23,7 @@ WORKLOADS: Sequence[Workload] = (
     *requests.WORKLOADS,
     *latency.WORKLOADS,
     *beside.WORKLOADS,
+    *compaction.WORKLOADS,
     *topics.WORKLOADS,
     *groups.WORKLOADS,
     *recovery.WORKLOADS,

@@ -12,7 +12,10 @@ from odradek.bench.limits import LIMITS
 from odradek.bench.load import LoadUnavailable, load_program, run_load
 from odradek.bench.model import Limit, Outcome, Target, Workload, WorkloadFailed
 from odradek.bench.peers.odradek import Odradek
-from odradek.bench.workloads import WORKLOADS, recovery, requests, startup, throughput
+from odradek.bench.workloads import WORKLOADS, compaction, recovery, requests, startup, throughput
+from odradek.bench.workloads.beside import LatencyBeside
+from odradek.bench.workloads.compaction import Compaction
+from odradek.bench.workloads.latency import Stream
 from odradek.bench.workloads.recovery import Recovery
 from odradek.bench.workloads.requests import Requests
 from odradek.bench.workloads.startup import Aftermath, Startup
@@ -83,6 +86,14 @@ def test_startup_and_memory(target: Target) -> None:
 def test_recovery(target: Target) -> None:
     values = whole(Recovery(1), target).values
     assert values["produce_ms"] >= values["metadata_ms"] > 1
+
+
+def test_compaction(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "SEGMENT_BYTES", 1 << 20)
+    monkeypatch.setattr(compaction, "QUIET_S", 0.5)
+    small = Stream(rate=100, seconds=0.5, record_bytes=100)
+    values = whole(LatencyBeside(Compaction(records=30_000, keys=100), small), target).values
+    assert values["beside_mb_per_s"] > 0
 
 
 def test_a_broker_whose_process_is_not_ours_has_no_cpu(target: Target) -> None:

@@ -1,0 +1,131 @@
+"""Compaction: how fast a log of keyed records is cleaned, and what a small client sees of it.
+
+The records are written while the topic is not compacted yet; then it is, and cleaning begins at
+once. It is over when the log's size, as DescribeLogDirs tells it, stays as it is. What is counted as
+cleaned is what the log held before, without its last segment, which is never cleaned.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from odradek.bench.load import run_load
+from odradek.bench.model import Feature, Parameter, Target, WorkloadFailed
+from odradek.bench.peers.topics import with_cluster
+from odradek.bench.workloads.beside import BACKGROUND, LatencyBeside
+from odradek.client import admin
+from odradek.client.admin import ConfigChange, ConfigOperation, ResourceType
+from odradek.client.consumer import TopicPartition
+from odradek.client.metadata import Cluster
+
+VALUE_BYTES = 100
+SEGMENT_BYTES = 64 << 20
+ASK_EVERY_S = 0.2
+QUIET_S = 2.0
+"""A log whose size was the same for this long is clean."""
+START_PATIENCE_S = 30.0
+CLEANER_BACKOFF_MS = 100
+"""log.cleaner.backoff.ms while it is measured: the default of 15 s would be in every figure."""
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """A partition of `records` with `keys` different keys becomes a compacted one."""
+
+    records: int = 10_000_000
+    keys: int = 1_000_000
+    needs: frozenset[Feature] = frozenset({Feature.COMPACTION, Feature.KEEPS_RECORDS})
+
+    @property
+    def name(self) -> str:
+        return "compaction"
+
+    @property
+    def title(self) -> str:
+        return f"the compaction of {self.records:,} records with {self.keys:,} keys"
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            "compacted_records": self.records,
+            "keys": self.keys,
+            "compacted_value_bytes": VALUE_BYTES,
+            "segment_bytes": SEGMENT_BYTES,
+            "log_cleaner_backoff_ms": CLEANER_BACKOFF_MS,
+        }
+
+    @contextmanager
+    def running(self, target: Target, seconds: float) -> Iterator[dict[str, float]]:
+        found: dict[str, float] = {}
+        with target.topic(f"compacted-{next(_numbers)}") as topic:
+            _alter(target, ResourceType.TOPIC, topic, {"segment.bytes": str(SEGMENT_BYTES)})
+            self._fill(target, topic)
+            _alter(
+                target,
+                ResourceType.BROKER,
+                "",
+                {"log.cleaner.backoff.ms": str(CLEANER_BACKOFF_MS)},
+            )
+            before = size_bytes(target, topic)
+            began = time.monotonic()
+            _alter(
+                target,
+                ResourceType.TOPIC,
+                topic,
+                {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
+            )
+            yield found
+            ended = _wait_until_clean(target, topic, before)
+        found[BACKGROUND.name] = (before - before % SEGMENT_BYTES) / (ended - began) / 1e6
+
+    def _fill(self, target: Target, topic: str) -> None:
+        run_load(
+            [
+                "produce", "--bootstrap", target.bootstrap, "--topic", topic,
+                "--count", str(self.records),
+                "--size", str(VALUE_BYTES),
+                "--keys", str(self.keys),
+                "--seconds", "120",
+            ]
+        )  # fmt: skip
+
+
+def size_bytes(target: Target, topic: str) -> int:
+    """The topic's bytes on disk."""
+
+    async def ask(cluster: Cluster) -> int:
+        directories = await admin.describe_log_dirs(cluster, partitions=[TopicPartition(topic, 0)])
+        return sum(replica.size_bytes for each in directories for replica in each.replicas)
+
+    return with_cluster(target.bootstrap, ask)
+
+
+def _wait_until_clean(target: Target, topic: str, before: int) -> float:
+    """When (monotonic, s) the log's size became what it stays at."""
+    began = changed_at = time.monotonic()
+    last = before
+    while True:
+        size, now = size_bytes(target, topic), time.monotonic()
+        if size != last:
+            last, changed_at = size, now
+        if last < before and now - changed_at > QUIET_S:
+            return changed_at
+        if last == before and now - began > START_PATIENCE_S:
+            raise WorkloadFailed(f"{topic} is not cleaned within {START_PATIENCE_S:g} s")
+        time.sleep(ASK_EVERY_S)
+
+
+def _alter(target: Target, type: ResourceType, name: str, configs: Mapping[str, str]) -> None:
+    changes = [ConfigChange(ConfigOperation.SET, key, value) for key, value in configs.items()]
+    with_cluster(
+        target.bootstrap, lambda cluster: admin.alter_configs(cluster, type, name, changes)
+    )
+
+
+WORKLOADS = (LatencyBeside(Compaction()),)
