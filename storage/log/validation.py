@@ -10,10 +10,15 @@ and records that do not decode are found out by their reader.
 
 from __future__ import annotations
 
+from struct import Struct
+
+from odradek.protocol.errors import CorruptBatch, KafkaError
 from odradek.protocol.records.batch import (
     CREATE_TIME,
     HEADER_SIZE,
     LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC,
     NO_TIMESTAMP,
     Batch,
     UnsupportedMagic,
@@ -35,6 +40,10 @@ from odradek.storage.log.producers import read_marker
 from odradek.storage.log.skim import check_can_be_looked_at, skim
 
 _RECORD_MIN_BYTES = 7
+_LENGTH_AT, _MAGIC_AT = 8, 16
+_LENGTH = Struct(">i")
+_LENGTH_MIN = 14
+"""Of the shortest message there has ever been, magic 0's; what the length field counts of it."""
 
 
 def check_produced(
@@ -48,11 +57,11 @@ def check_produced(
     """
     try:
         batch = Batch(records)
-    except UnsupportedMagic as error:
-        raise InvalidRecord(f"only record batches of magic 2 are written: {error}") from error
+    except CorruptBatch as error:
+        raise _as_found(records, error) from error
     size = batch.size
     if size != len(records):
-        raise _not_one_batch(batch, len(records))
+        _check_rest(batch, records)
     if size > config.max_message_bytes:
         raise RecordTooLarge(
             f"a batch of {size} bytes, max.message.bytes is {config.max_message_bytes}"
@@ -73,10 +82,38 @@ def check_produced(
     return batch
 
 
-def _not_one_batch(batch: Batch, size_bytes: int) -> Exception:
-    if batch.size > size_bytes:
-        return InvalidRecord(f"a batch of {batch.size} bytes is cut off after {size_bytes}")
-    return InvalidRecord("exactly one record batch may be appended at once")
+def _is_batch_there(records: memoryview, position: int = 0) -> bool:
+    """Whether Kafka's ByteBufferLogInputStream finds a batch, or message, of whatever format there:
+    one that is whole by its own length. Raises CorruptRecords for a length or magic of none."""
+    left = len(records) - position
+    if left < LOG_OVERHEAD:
+        return False
+    (length,) = _LENGTH.unpack_from(records, position + _LENGTH_AT)
+    if length < _LENGTH_MIN:
+        raise CorruptRecords(f"length {length} at position {position}, {_LENGTH_MIN} is the least")
+    if left <= _MAGIC_AT:
+        return False
+    if records[position + _MAGIC_AT] > MAGIC:
+        raise CorruptRecords(f"magic {records[position + _MAGIC_AT]} at position {position}")
+    return bool(length + LOG_OVERHEAD <= left)
+
+
+def _as_found(records: memoryview, error: CorruptBatch) -> KafkaError:
+    """What is told of bytes that no batch can be read from, as Kafka tells it: that they are none,
+    that there is none, or what is wrong with the one there is."""
+    if not _is_batch_there(records):
+        return InvalidRecord(f"there is no whole batch in {len(records)} bytes")
+    if isinstance(error, UnsupportedMagic):
+        return InvalidRecord(f"only record batches of magic {MAGIC} are written: {error}")
+    return error
+
+
+def _check_rest(batch: Batch, records: memoryview) -> None:
+    """The batch has to be whole, and the only one: the beginning of another is cut off, as in Kafka."""
+    if batch.size > len(records):
+        raise InvalidRecord(f"a batch of {batch.size} bytes is cut off after {len(records)}")
+    if _is_batch_there(records, batch.size):
+        raise InvalidRecord("exactly one record batch may be appended at once")
 
 
 def _check_client(batch: Batch) -> None:

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.protocol.errors import KafkaError
+from odradek.protocol.errors import CorruptBatch, KafkaError
 from odradek.protocol.records.batch import Batch
 from odradek.protocol.records.compression import NAMES
 from odradek.protocol.records.records import decode
@@ -61,7 +61,16 @@ def test_a_good_batch_is_taken_as_it_is() -> None:
         pytest.param(memoryview(b""), KafkaError, id="nothing"),
         pytest.param(memoryview(bytes(60)), KafkaError, id="less than a header"),
         pytest.param(patched(batch(), 16, ">b", 1), InvalidRecord, id="magic 1"),
-        pytest.param(patched(batch(), 16, ">b", 3), InvalidRecord, id="magic 3"),
+        pytest.param(patched(batch(), 16, ">b", 3), CorruptRecords, id="magic 3"),
+        pytest.param(patched(batch(), 16, ">b", -1), CorruptRecords, id="magic -1"),
+        pytest.param(memoryview(b"\xff" * 100), CorruptRecords, id="garbage"),
+        pytest.param(memoryview(b"garbage " * 100), CorruptRecords, id="text"),
+        pytest.param(memoryview(b"x" * 11), InvalidRecord, id="too short for a length"),
+        pytest.param(patched(batch(), 8, ">i", 13), CorruptRecords, id="length 13"),
+        pytest.param(patched(batch(), 8, ">i", 14), CorruptBatch, id="shorter than its header"),
+        pytest.param(
+            memoryview(bytearray(batch()) + bytes(12)), CorruptRecords, id="a batch, then garbage"
+        ),
         pytest.param(batch()[:-1], InvalidRecord, id="cut off"),
         pytest.param(memoryview(bytearray(batch()) + batch()), InvalidRecord, id="two batches"),
         pytest.param(patched(batch(), 61, ">b", 1, crc=False), KafkaError, id="wrong CRC"),
@@ -84,6 +93,13 @@ def test_a_good_batch_is_taken_as_it_is() -> None:
 def test_refused(data: memoryview, error: type[KafkaError]) -> None:
     with pytest.raises(error):
         produced(data)
+
+
+def test_the_beginning_of_another_batch_is_cut_off() -> None:
+    data = batch()
+    for more in (1, 11, 16, 17, len(data) - 1):
+        found = produced(memoryview(bytearray(data) + bytes(batch()[:more])))
+        assert bytes(found.view) == bytes(data)
 
 
 def test_a_coordinator_may_write_control_batches() -> None:
