@@ -180,6 +180,7 @@ class ClassicGroup(Generations):
     ) -> None:
         deadline_ms = now.monotonic_ms + request.session_timeout_ms
         self.roster.pending[new_id] = deadline_ms
+        self._came_since_extension = True
         self._wake_at(deadline_ms)
         actions.reply(waiter, JoinAnswer(ErrorCode.member_id_required, new_id))
 
@@ -197,8 +198,7 @@ class ClassicGroup(Generations):
             request.protocols,
             is_new=True,
         )
-        if self._is_first_join:
-            self._joined_since_extension = True
+        self._came_since_extension = True
         self.roster.add(member, waiter)
         self._extend_session(member, now, self._config.new_member_join_timeout_ms)
         self._rebalance_or_complete(f"{member_id} joins{_why(request.reason)}", now, actions)

@@ -12,10 +12,12 @@ from odradek.broker.groups.consumer.settings import MigrationPolicy
 MINUTE_MS = 60_000
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * MINUTE_MS
 """How long a new member may wait in JoinGroup: it has no heartbeat yet by which to notice it is gone."""
-FIRST_JOIN_MS_MIN = 3
+FIRST_JOIN_MS_MIN = 5
 """What `group.initial.rebalance.delay.ms` comes to at least. In Kafka a delay of 0 is a turn of the
 timer and of the coordinator's queue, and another one after every newcomer: a millisecond or so each,
-in which members that start together come together. Here that turn would be a tenth of it."""
+in which members that start together come together. Here that turn would be a tenth of it, while the
+clients' own threads start no closer together: of 80 pairs of librdkafka's consumers one was alone at
+first in 17 at 3 ms, of 56 in 2 at 5 ms."""
 
 
 class GroupConfigs(Configs, Protocol):

@@ -61,7 +61,8 @@ class Generations:
         self._join_deadline_ms: int | None = None
         self._join_extension_ms: int | None = None
         """How much longer the first join may be extended; None if it is not the first."""
-        self._joined_since_extension = False
+        self._came_since_extension = False
+        """Whether somebody joined the first join since, or was given an id to do so with."""
         self._sync_deadline_ms: int | None = None
         self.wake_ms: int | None = None
         """Call `tick` at this time or soon after it; it may find nothing to do."""
@@ -203,17 +204,18 @@ class Generations:
         """Give members time to arrive. However short it is, `tick` ends the join, not this call."""
         delay_ms = self._config.initial_rebalance_delay_ms
         self._join_extension_ms = max(self.roster.rebalance_timeout_ms - delay_ms, 0)
-        self._joined_since_extension = False
+        self._came_since_extension = False
         self._join_until(delay_ms, now)
 
     def _join_time_is_up(self, now: Now, actions: Actions) -> None:
-        """Extend the first join while new members keep coming; else go on with who is there."""
+        """Extend the first join while new members keep coming; else go on with who is there. One that
+        was given its id is on its way: Kafka does not wait for it, and has to begin again with it."""
         remaining_ms = self._join_extension_ms
-        if not remaining_ms or not self._joined_since_extension:
+        if not remaining_ms or not self._came_since_extension:
             self._complete_join(now, actions)
             return
         delay_ms = min(self._config.initial_rebalance_delay_ms, remaining_ms)
-        self._joined_since_extension = False
+        self._came_since_extension = False
         self._join_extension_ms = remaining_ms - delay_ms
         self._join_until(delay_ms, now)
 

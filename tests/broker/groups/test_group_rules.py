@@ -117,6 +117,27 @@ def test_a_simple_groups_offsets_expire_since_their_commits() -> None:
     assert group(stage).expiry_rule() == ExpiryRule(since_ms=None)
 
 
+def test_a_first_join_waits_for_who_was_given_an_id() -> None:
+    stage = Stage(GroupConfig(initial_rebalance_delay_ms=5))
+    stage.join("A", instance_id="a")
+    stage.advance(4)
+    stage.join("B")
+    assert len(group(stage).roster.pending) == 1
+    stage.advance(2)
+    assert group(stage).state is PREPARING
+    stage.join("B")
+    stage.advance(10)
+    assert (group(stage).generation, len(group(stage).roster)) == (1, 2)
+
+
+def test_a_first_join_waits_once_for_who_then_does_not_come() -> None:
+    stage = Stage(GroupConfig(initial_rebalance_delay_ms=5))
+    stage.join("A", instance_id="a")
+    stage.join("B")
+    stage.advance(10)
+    assert (group(stage).generation, len(group(stage).roster)) == (1, 1)
+
+
 def test_subscriptions_follow_the_generations() -> None:
     stage = Stage(GroupConfig(initial_rebalance_delay_ms=0))
     stage.joins("A", topics=("t", "u"))
