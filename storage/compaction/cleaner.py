@@ -25,7 +25,13 @@ from odradek.storage.compaction.keys import KeyHash
 from odradek.storage.compaction.offset_map import SLOT_BYTES, OffsetMap
 from odradek.storage.compaction.pages import Page, read_pages
 from odradek.storage.compaction.plan import Finished, Plan, Progress, Replacement, Statistics, Step
-from odradek.storage.compaction.retention import KnownKeys, decided, judge
+from odradek.storage.compaction.retention import (
+    ActiveProducers,
+    Circumstances,
+    KnownKeys,
+    decided,
+    judge,
+)
 from odradek.storage.compaction.rewriting import Rewriting
 from odradek.storage.compaction.transactions import TransactionsSeen
 from odradek.storage.log import offset_index
@@ -56,6 +62,7 @@ class _Pass:
         self._files = files
         self._plan = plan
         self._statistics = Statistics()
+        self._given = Circumstances(plan.now_ms, plan.end, ActiveProducers(plan.producers))
         self._hash = KeyHash(plan.seed)
         # No more slots than the dirty part can have keys.
         slots = min(
@@ -189,7 +196,7 @@ class _Pass:
     def _rewrite_page(
         self, page: Page, known: KnownKeys, transactions: TransactionsSeen, target: Target
     ) -> Progress:
-        verdict = judge(page, known, self._plan, transactions)
+        verdict = judge(page, known, self._given, transactions)
         horizon_ms = self._plan.now_ms + self._plan.delete_retention_ms
         written = target.append(Rewriting(page, verdict, horizon_ms), transactions)
         statistics = self._statistics

@@ -26,8 +26,9 @@ from odradek.seams.entropy import Entropy
 from odradek.seams.workers import Worker, WorkerDied, Workers
 from odradek.storage.compaction import swap
 from odradek.storage.compaction.plan import (
+    MARKER_ALONE,
     Finished,
-    LastBatch,
+    LastBatches,
     Plan,
     Replacement,
     Statistics,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SEED_BYTES = 32
+PRODUCERS_PER_STEP = 500
 
 
 class GivenUp(Exception):
@@ -269,7 +271,9 @@ class Pass:
     async def run(self, worker: Worker, throttle: Throttle) -> Statistics:
         """Raises GivenUp, WorkerDied, OSError, and KafkaError or whatever else the content causes."""
         try:
-            plan = await self._manager.offload.run(self._plan, lane=self._home.directory.lane)
+            producers = await self._last_batches()
+            lane = self._home.directory.lane
+            plan = await self._manager.offload.run(self._plan, producers, lane=lane)
             statistics = Statistics()
             started = self._manager.clock.monotonic()
             async with aclosing(self._steps(worker, plan)) as steps:
@@ -296,15 +300,19 @@ class Pass:
 
         return worker.run(clean, plan)
 
-    def _plan(self) -> Plan:
+    async def _last_batches(self) -> LastBatches:
+        """On the loop, where producers change, and in turns with others: there may be many."""
+        found = LastBatches()
+        for count, (producer_id, entry) in enumerate(list(self.which.producers.active.items())):
+            last_offset = entry.batches[-1].last_offset if entry.batches else MARKER_ALONE
+            found.add(producer_id, last_offset, entry.epoch)
+            if count % PRODUCERS_PER_STEP == PRODUCERS_PER_STEP - 1:
+                await trio.lowlevel.checkpoint()
+        return found
+
+    def _plan(self, producers: LastBatches) -> Plan:
         """In a thread."""
         which, config, settings = self.which, self.which.config, self._settings
-        producers = {
-            producer_id: LastBatch(
-                entry.batches[-1].last_offset if entry.batches else None, entry.epoch
-            )
-            for producer_id, entry in dict(which.producers.active).items()
-        }
         return Plan(
             directory=which.directory,
             segments=[(segment.base_offset, segment.size) for segment in self._left],

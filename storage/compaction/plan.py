@@ -3,20 +3,29 @@ broker and its worker process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from odradek.seams.files import Path
 from odradek.storage.log.transaction_index import AbortedTransaction
 
+MARKER_ALONE = -1
+
 
 @dataclass(frozen=True, slots=True)
-class LastBatch:
-    """The last that an active producer wrote: a batch of records that ends at `last_offset`, or,
-    where that is None, a marker of `epoch`."""
+class LastBatches:
+    """The last that each active producer wrote: a batch of records that ends at an offset, or, where
+    that is MARKER_ALONE, a marker of an epoch. As columns, which cost nothing to send however many."""
 
-    last_offset: int | None
-    epoch: int
+    producer_ids: array[int] = field(default_factory=lambda: array("q"))
+    last_offsets: array[int] = field(default_factory=lambda: array("q"))
+    epochs: array[int] = field(default_factory=lambda: array("h"))
+
+    def add(self, producer_id: int, last_offset: int, epoch: int) -> None:
+        self.producer_ids.append(producer_id)
+        self.last_offsets.append(last_offset)
+        self.epochs.append(epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +42,7 @@ class Plan:
     delete_retention_ms: int
     aborted: Sequence[AbortedTransaction]
     """All that were aborted and have something below `end`."""
-    producers: Mapping[int, LastBatch]
-    """The active producers by id."""
+    producers: LastBatches
     seed: bytes
     """Random and secret: for the hashes of keys."""
     map_bytes: int

@@ -20,7 +20,7 @@ from odradek.protocol.records.batch import Batch
 from odradek.storage.compaction.keys import KeyHash
 from odradek.storage.compaction.offset_map import OffsetMap
 from odradek.storage.compaction.pages import Page, Records
-from odradek.storage.compaction.plan import Plan
+from odradek.storage.compaction.plan import MARKER_ALONE, LastBatches
 from odradek.storage.compaction.transactions import TransactionsSeen
 from odradek.storage.compaction.varints import Flags, Ints
 from odradek.storage.log.producers import read_marker
@@ -33,6 +33,39 @@ class KnownKeys:
     offsets: OffsetMap
     hash: KeyHash
     last_offset: int
+
+
+class ActiveProducers:
+    """Whose last batch, or marker, is whose."""
+
+    def __init__(self, last: LastBatches) -> None:
+        producer_ids = np.array(last.producer_ids, np.int64)
+        order = np.argsort(producer_ids)
+        self._ids = producer_ids[order]
+        self._last_offsets = np.array(last.last_offsets, np.int64)[order]
+        self._epochs = np.array(last.epochs, np.int16)[order]
+
+    def wrote_last(self, page: Page) -> Flags:
+        """Which batches hold the last sequence or epoch of an active producer."""
+        if not len(self._ids):
+            return np.zeros(len(page), np.bool_)
+        at = np.searchsorted(self._ids, page.producer_id).clip(max=len(self._ids) - 1)
+        is_active = (page.producer_id >= 0) & (self._ids[at] == page.producer_id)
+        last_offset = self._last_offsets[at]
+        is_last_marker = page.is_control & (page.headers["producer_epoch"] == self._epochs[at])
+        found: Flags = is_active & np.where(
+            last_offset == MARKER_ALONE, is_last_marker, page.last_offset == last_offset
+        )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a pass knows before it looks at a page; `end` is its first offset that stays as it is."""
+
+    now_ms: int
+    end: int
+    producers: ActiveProducers
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +101,12 @@ def _commits(page: Page, number: int) -> bool | None:
     return None if marker is None else marker.is_commit
 
 
-def judge(page: Page, known: KnownKeys, plan: Plan, transactions: TransactionsSeen) -> Verdict:
+def judge(
+    page: Page, known: KnownKeys, given: Circumstances, transactions: TransactionsSeen
+) -> Verdict:
     """Raises CorruptBatch."""
     is_void = decided(page, transactions)
-    horizon_passed = page.has_horizon & (page.base_timestamp <= plan.now_ms)
+    horizon_passed = page.has_horizon & (page.base_timestamp <= given.now_ms)
     loses_all = is_void & (~page.is_control | horizon_passed)
     records = page.records(~loses_all)
     kept, without_key = _kept_records(page, records, known, horizon_passed)
@@ -83,7 +118,7 @@ def judge(page: Page, known: KnownKeys, plan: Plan, transactions: TransactionsSe
         kept,
         kept_count,
         sets_horizon=(with_tombstones | (is_void & page.is_control)) & ~page.has_horizon,
-        stays_empty=_last_of_producers(page, plan) | (page.last_offset + 1 == plan.end),
+        stays_empty=given.producers.wrote_last(page) | (page.last_offset + 1 == given.end),
         without_key=without_key,
     )
 
@@ -100,19 +135,3 @@ def _kept_records(
     is_needed = records.has_value[keyed] | ~horizon_passed[records.batch[keyed]]
     kept[keyed] = (records.offset[keyed] >= latest) & is_needed
     return kept, int(len(rows) - len(keyed))
-
-
-def _last_of_producers(page: Page, plan: Plan) -> Flags:
-    found = np.zeros(len(page), np.bool_)
-    if not plan.producers:
-        return found
-    for number in np.flatnonzero(page.producer_id >= 0).tolist():
-        last = plan.producers.get(int(page.producer_id[number]))
-        if last is None:
-            continue
-        if last.last_offset is None:
-            epoch = int(page.headers["producer_epoch"][number])
-            found[number] = page.is_control[number] and epoch == last.epoch
-        else:
-            found[number] = page.last_offset[number] == last.last_offset
-    return found

@@ -17,11 +17,12 @@ import trio
 from odradek.protocol.records.batch import batches
 from odradek.seams.files import Files
 from odradek.seams.workers import WorkerDied
-from odradek.storage.compaction.cleaners import Throttle
+from odradek.storage.compaction.cleaners import PRODUCERS_PER_STEP, Pass, Throttle
 from odradek.storage.compaction.plan import Progress, Replacement
 from odradek.storage.compaction.settings import CleanerSettings
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.producers import ProducerEntry
 from odradek.storage.log_manager import LogManager
 from odradek.testing.virtual_clock import VirtualClock
 from tests.storage.compaction.histories import COMPACTED, History, content
@@ -143,6 +144,47 @@ async def test_a_deleted_topic_ends_the_pass(world: World, where: dict[str, obje
         history.go_on(20)
         history.seal()
         assert await manager.cleaners.clean_what_is_due() == 1
+
+
+@pytest.mark.parametrize("where", POINTS)
+async def test_a_stray_that_is_set_aside_ends_the_pass(
+    world: World, where: dict[str, object]
+) -> None:
+    async with begun(world) as (manager, log):
+
+        async def set_aside() -> None:
+            assert await manager.set_aside_strays(lambda each: each is log)
+
+        await interrupted(manager, set_aside, **where)
+        assert manager.cleaners is not None
+        assert manager.cleaners.statistics.given_up == 1
+        assert manager.cleaners.statistics.uncleanable == 0
+        assert not world.failures
+        assert len(manager.homes()) == 1
+        await manager.create("t", 0, ONE)  # its name can be used again, and its directory
+
+
+async def test_many_producers_are_listed_in_turns_with_others(world: World) -> None:
+    async with begun(world) as (manager, log):
+        many = range(10_000, 14_000)
+        log.producers.active.update({each: ProducerEntry(each, epoch=3) for each in many})
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                await trio.lowlevel.checkpoint()
+                turns += 1
+
+        dirt = await manager.cleaners._survey(log, world.clock.wall_ms())  # type: ignore[union-attr]
+        assert dirt is not None
+        one = Pass(manager, log, dirt, CleanerSettings(), manager.cleaners._entropy)  # type: ignore[union-attr]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count_turns)
+            found = await one._last_batches()
+            nursery.cancel_scope.cancel()
+        assert turns >= len(many) // PRODUCERS_PER_STEP - 1
+        assert set(found.producer_ids) >= set(many)
 
 
 @pytest.mark.parametrize("where", POINTS[:2])
