@@ -22,6 +22,7 @@ from odradek.broker.coordination.topics import (
     InternalTopic,
 )
 from odradek.broker.coordinators import Coordinators
+from odradek.broker.directory_reports import DirectoryReports
 from odradek.broker.fetch_sessions import FetchSessions
 from odradek.broker.partitions import PartitionTable
 from odradek.broker.producer_ids import ProducerIds
@@ -33,8 +34,9 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller import image as images
 from odradek.replication.controller.brokers import BrokerRegistration, start_broker
 from odradek.replication.controller.errors import InvalidMetadata
-from odradek.replication.controller.image import MetadataDelta, MetadataImage
+from odradek.replication.controller.image import MetadataDelta, MetadataImage, TopicImage
 from odradek.replication.controller.operations import Plan
+from odradek.replication.partition.partition import Partition
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata import Metadata
 from odradek.replication.raft.metadata_log import MetadataLogSettings
@@ -183,12 +185,20 @@ class Broker:
         self.logs.update_configs()
         if self.authorizer is not None:
             load_acls(self.authorizer, self.metadata.image)
+        self.directory_reports = DirectoryReports(
+            self.metadata,
+            self.node_id,
+            lambda: self.broker_epoch,
+            timeout_ms=self.config.get_int("log.dir.failure.timeout.ms"),
+            unclean_election=self.config.get_bool("unclean.leader.election.enable"),
+        )
         self._partitions = PartitionTable(
             self.logs,
             lambda: self.metadata.image,
             self.node_id,
-            on_role=self.coordinators.role_changed,
+            on_role=self._role_changed,
             on_gone=self.coordinators.partition_gone,
+            on_lost=self._replica_lost,
         )
         self.metadata.subscribe(self._metadata_changed)
         try:
@@ -211,12 +221,14 @@ class Broker:
             await house.start(self.partitions.run)
             await house.start(self.logs.run)
             await self._register()
+            await house.start(self.directory_reports.run)
             await self._set_aside_strays()
             await self.partitions.open_all()
             async with trio.open_nursery() as serving:
                 await serving.start(self.server.serve, opened)
                 serving.start_soon(self._stop_when, self.logs.all_failed)
                 serving.start_soon(self._stop_when, self.metadata.failed)
+                serving.start_soon(self._stop_when, self.directory_reports.unheard)
                 task_status.started()
                 await self._stop_asked.wait()
                 serving.cancel_scope.cancel()
@@ -228,7 +240,8 @@ class Broker:
         self.stop()
 
     async def _close(self) -> None:
-        if self.logs.all_failed.is_set() or self.metadata.failed.is_set():
+        lost = (self.logs.all_failed, self.metadata.failed, self.directory_reports.unheard)
+        if any(each.is_set() for each in lost):
             raise StorageLost(self._why_lost())
         with trio.CancelScope(shield=True):
             await self.metadata.close()
@@ -242,6 +255,8 @@ class Broker:
         ]
         if self.metadata.failure is not None:
             failures.append(f"the metadata log: {self.metadata.failure}")
+        if self.directory_reports.failure is not None:
+            failures.append(self.directory_reports.failure)
         return "the storage to serve from is lost: " + "; ".join(dict.fromkeys(failures))
 
     # Rooms
@@ -330,9 +345,23 @@ class Broker:
         )
         if self._partitions is None:
             return  # found while logs are loaded: nobody waits for any yet
-        self._partitions.directory_failed(logs)
+        lost = self._partitions.directory_failed(logs)
         for failed in logs:
             self.coordinators.partition_gone(failed.topic, failed.partition)
+        self.directory_reports.directory_failed(directory.id, lost)
+
+    def _role_changed(self, partition: Partition) -> None:
+        if partition.log.failure is None:
+            self.coordinators.role_changed(partition)
+            self.directory_reports.seen(partition, self.logs.directory_of(partition.log).id)
+
+    def _replica_lost(self, topic: TopicImage, index: int) -> None:
+        """A replica's log cannot be had. Where its directory failed, or is none of ours, the
+        controller knows it by that."""
+        assigned = topic.partitions[index].directory_of(self.node_id)
+        live = (each.id for each in self.directories.live)
+        if assigned in (images.UNASSIGNED, images.MIGRATING, *live):
+            self.directory_reports.lost(topic.id, index)
 
     # What the cluster is told
 

@@ -25,6 +25,7 @@ from odradek.replication.controller.image import (
     TopicImage,
 )
 from odradek.replication.errors import NotLeader, UnknownPartition, UnknownTopicId
+from odradek.replication.partition.creation import decide_creation
 from odradek.replication.partition.partition import Partition
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed
@@ -51,17 +52,25 @@ class PartitionTable:
         *,
         on_role: Callable[[Partition], None] = lambda partition: None,
         on_gone: Callable[[str, int], None] = lambda topic, index: None,
+        on_lost: Callable[[TopicImage, int], None] = lambda topic, index: None,
     ) -> None:
         """`on_role` hears of every partition that was opened or changed hands, `on_gone` of those
-        that left this node; both are called on the loop."""
+        that left this node, `on_lost` of those whose log cannot be had; called on the loop."""
         self._logs = logs
         self._image = image
         self._node_id = node_id
         self._on_role = on_role
         self._on_gone = on_gone
+        self._on_lost = on_lost
         self._by_name: dict[Key, Partition] = {}
         self._by_id: dict[tuple[UUID, int], Partition] = {}
-        self._at_start = frozenset(image().topics_by_id)
+        self._at_start = frozenset(
+            (topic.id, index)
+            for topic in image().topics_by_id.values()
+            for index, partition in topic.partitions.items()
+            if node_id in partition.replicas
+        )
+        """Replicas that existed before this run: their logs should be here."""
         self._busy: dict[Key, trio.Event] = {}
         self._to_open: dict[Key, None] = {}
         self._to_delete: list[Key] = []
@@ -142,12 +151,15 @@ class PartitionTable:
         self._to_delete.append(key)
         self._wanted.set()
 
-    def directory_failed(self, logs: Iterable[PartitionLog]) -> None:
-        """Interrupt whoever waits for a partition whose directory went offline."""
+    def directory_failed(self, logs: Iterable[PartitionLog]) -> list[Partition]:
+        """Interrupt whoever waits for a partition whose directory went offline; which they are."""
+        lost = []
         for failed in logs:
             partition = self._by_name.get((failed.topic, failed.partition))
             if partition is not None:
                 partition.retire(LogFailed(f"the directory of {partition!r} is offline"))
+                lost.append(partition)
+        return lost
 
     # The disk follows
 
@@ -228,10 +240,11 @@ class PartitionTable:
 
     async def _open_log(self, topic: TopicImage, index: int) -> Partition:
         """Open the log and put the partition into the table, as the image has it at that moment."""
-        opened = self._logs.get(topic.name, index)
-        if opened is None:
-            is_new = topic.id not in self._at_start
-            opened = await self._logs.create(topic.name, index, topic.id, is_new=is_new)
+        try:
+            opened = self._logs.get(topic.name, index) or await self._create_log(topic, index)
+        except LogFailed:
+            self._on_lost(topic, index)
+            raise
         now = self._image().topics_by_id.get(topic.id)
         if now is None:  # deleted while the disk was waited for
             await self._logs.delete(TopicPartition(topic.name, index))
@@ -243,6 +256,24 @@ class PartitionTable:
         self._by_name[topic.name, index] = partition
         self._by_id[topic.id, index] = partition
         return partition
+
+    async def _create_log(self, topic: TopicImage, index: int) -> PartitionLog:
+        """Raises LogFailed where the replica's records may be somewhere else."""
+        image = topic.partitions[index]
+        is_new = (topic.id, index) not in self._at_start
+        online = [home.directory.id for home in self._logs.homes()]
+        decided = decide_creation(
+            image.directory_of(self._node_id),
+            is_new=is_new,
+            live=[each for each in online if each is not None],
+            any_offline=len(online) < len(self._logs.directories.all),
+            others_in_sync=any(each != self._node_id for each in image.isr),
+        )
+        if decided.refusal is not None:
+            raise LogFailed(f"{topic.name}-{index} is not here: {decided.refusal}")
+        return await self._logs.create(
+            topic.name, index, topic.id, is_new=is_new, directory_id=decided.directory
+        )
 
     async def _delete(self, keys: Sequence[Key]) -> None:
         try:

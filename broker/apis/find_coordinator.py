@@ -95,9 +95,10 @@ async def _find(key_type: int, key: str, ctx: RequestContext) -> tuple[int, Endp
 
 async def _open(topic: str, index: int, ctx: RequestContext) -> None:
     """Have the partition open, and so served by its coordinator, when the client comes with its next
-    request; of a topic that was just made the others may still be opening."""
+    request; of a topic that was just made the others may still be opening. Its directory may have
+    failed a moment ago, and the image not know it yet."""
     try:
-        await ctx.broker.partitions.get(topic, None, index)
+        (await ctx.broker.partitions.get(topic, None, index)).check_leader()
     except KafkaError as error:
         raise CoordinatorNotAvailable(f"{topic}-{index} is not open: {error.message}") from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -166,8 +166,9 @@ def assign_directories(
     """In which of its log directories a broker keeps its replicas (AssignReplicasToDirs, KIP-858).
 
     `assignments`: (topic id, partition) to directory id. What is assigned to a directory that is
-    offline loses its leader and its place in the in-sync set. Raises KafkaError: stale_broker_epoch,
-    or unsupported_version under a metadata.version without directories.
+    offline loses its leader and its place in the in-sync set; what has no leader and turns up in one
+    that is online gets it (Kafka has it wait for the broker's next start). Raises KafkaError:
+    stale_broker_epoch, or unsupported_version under a metadata.version without directories.
     """
     if metadata_version(image.features) < DIRECTORY_ASSIGNMENT:
         raise KafkaError(
@@ -189,7 +190,7 @@ def assign_directories(
             index,
             partition,
             Wanted(directories={broker_id: directory}),
-            surroundings(image, topic, partition),
+            surroundings(image, topic, _moved(partition, broker_id, directory)),
         )
         if record is not None:
             records.append(record)
@@ -198,6 +199,14 @@ def assign_directories(
     if offline:
         records += _leave_offline(image, records, broker_id, offline, unclean_election)
     return Plan(records, answers)
+
+
+def _moved(partition: PartitionImage, broker_id: int, directory: UUID) -> PartitionImage:
+    pairs = zip(partition.replicas, partition.directories, strict=True)
+    return replace(
+        partition,
+        directories=tuple(directory if replica == broker_id else at for replica, at in pairs),
+    )
 
 
 def _leave_offline(

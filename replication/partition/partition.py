@@ -101,6 +101,8 @@ class Partition:
         self.leader_epoch = image.leader_epoch
         self.replicas = tuple(image.replicas)
         self.in_sync = frozenset(image.isr)
+        self.assigned_directory = image.directory_of(self._node_id)
+        """Where the cluster thinks that the log is (KIP-858)."""
 
     @property
     def is_leader(self) -> bool:
@@ -142,10 +144,10 @@ class Partition:
         `transaction_version` and `guard` are those of `PartitionLog.append_as_leader`.
 
         Raises NotLeader, NotEnoughReplicas (acks=-1 with fewer than `min_in_sync` replicas in
-        sync) and whatever the log refuses.
+        sync), what `retire` was given, and whatever the log refuses.
         """
-        if self.leader != self._node_id:
-            raise NotLeader(f"node {self.leader} leads {self.topic}-{self.index}")
+        if self._gone is not None or self.leader != self._node_id:
+            self.check_leader()
         if acks == ACKS_ALL and len(self.in_sync) < min_in_sync:
             raise NotEnoughReplicas(
                 f"{len(self.in_sync)} of {min_in_sync} required replicas are in sync"

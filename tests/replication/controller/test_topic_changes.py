@@ -226,6 +226,19 @@ def test_a_replica_found_in_a_failed_directory_gives_up_its_lead() -> None:
     assert (found.leader, found.isr, found.directory_of(1)) == (2, (2,), directory(1, 1))
 
 
+def test_a_replica_that_turns_up_in_a_good_directory_leads_again() -> None:
+    """Moved by hand, or found after it was lost: nobody else has what it has."""
+    image, _ = create(cluster(1, directories=2), NewTopic("t", assignments={0: (1,)}))
+    epoch = image.brokers[1].epoch
+    replica = (image.topics_by_name["t"].id, 0)
+    image, _ = perform(image, assign_directories(image, 1, epoch, {replica: directory(1, 1)}))
+    image, _ = perform(image, directories_offline(image, 1, epoch, [directory(1, 1)]))
+    assert partition(image, "t").leader == -1
+    image, _ = perform(image, assign_directories(image, 1, epoch, {replica: directory(1, 0)}))
+    found = partition(image, "t")
+    assert (found.leader, found.isr, found.directory_of(1)) == (1, (1,), directory(1, 0))
+
+
 # Producer ids
 
 

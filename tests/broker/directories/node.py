@@ -1,0 +1,96 @@
+"""A node with the log directories /a and /b, each a virtual disk of its own, and a client of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.files import Path
+from odradek.seams.real import real_seams
+from odradek.testing import Broker
+from odradek.testing.power import Power
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_files import VirtualFiles
+from tests.scale.raw_client import RawClient
+
+A, B = Path("/a"), Path("/b")
+CONFIGS = {
+    "offsets.topic.num.partitions": "5",
+    "transaction.state.log.num.partitions": "5",
+    "log.initial.task.delay.ms": "1",
+    "replica.high.watermark.checkpoint.interval.ms": "20",
+}
+Where = dict[tuple[str, int], str]
+"""In which directory each partition is."""
+
+
+def two_disks() -> VirtualDisk:
+    disk = VirtualDisk()
+    for path in (A, B):
+        disk.mount(path)
+    return disk
+
+
+@dataclass
+class Node:
+    """A running broker; `ask` is any request, the rest the usual ones."""
+
+    broker: Broker
+    disk: VirtualDisk
+    client: RawClient
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    def ask(self, api: apis.Api, version: int, **values: Any) -> Any:
+        return self.client.ask(api, version, values)
+
+    def produce(self, topic: str, index: int, *values: str, acks: int = -1) -> ErrorCode:
+        """One batch; the error code of the answer."""
+        records = [Record(-1, 1_700_000_000_000, None, value.encode()) for value in values]
+        partition = {"index": index, "records": build_batch(records)}
+        answer = self.ask(
+            apis.PRODUCE,
+            9,
+            transactional_id=None,
+            acks=acks,
+            timeout=5_000,
+            topic_data=[{"name": topic, "partition_data": [partition]}],
+        )
+        code: ErrorCode = answer.responses[0].partition_responses[0].error_code
+        return code
+
+    def where(self) -> Where:
+        """Every partition of every directory that is online."""
+        answer = self.ask(apis.DESCRIBE_LOG_DIRS, 4, topics=None)
+        return {
+            (topic.name, partition.partition_index): result.log_dir
+            for result in answer.results
+            for topic in result.topics
+            for partition in topic.partitions
+        }
+
+    def log_dirs(self) -> dict[str, Any]:
+        answer = self.ask(apis.DESCRIBE_LOG_DIRS, 4, topics=None)
+        return {result.log_dir: result for result in answer.results}
+
+    def metadata(self, topic: str) -> dict[int, Any]:
+        answer = self.ask(
+            apis.METADATA, 9, topics=[{"name": topic}], allow_auto_topic_creation=False
+        )
+        return {each.partition_index: each for each in answer.topics[0].partitions}
+
+
+@contextmanager
+def running(
+    disk: VirtualDisk, *, topics: Mapping[str, int] | None = None, **configs: str
+) -> Iterator[Node]:
+    """A node over these disks; configs with `_` for dots. Stopped at the end."""
+    all_configs = {**CONFIGS, **{key.replace("_", "."): value for key, value in configs.items()}}
+    seams = replace(real_seams(), files=VirtualFiles(disk, Power()))
+    with Broker(topics=topics or {}, data=f"{A},{B}", seams=seams, configs=all_configs) as broker:
+        with RawClient(broker.bootstrap) as client:
+            yield Node(broker, disk, client, all_configs)

@@ -1,0 +1,227 @@
+"""What clients are told of partitions whose log directory failed, API by API, and of all others.
+
+Part B of the requirements, "dir failure", and scenario 22 as far as one broker goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+from odradek.testing.virtual_disk import VirtualDisk
+from tests.broker.directories.node import A, B, Node, Where, running, two_disks
+
+STORAGE_ERROR = ErrorCode.kafka_storage_error
+PARTITIONS = 6
+
+
+@pytest.fixture
+def disk() -> VirtualDisk:
+    return two_disks()
+
+
+@pytest.fixture
+def node(disk: VirtualDisk) -> Iterator[Node]:
+    with running(disk, topics={"t": PARTITIONS}) as node:
+        yield node
+
+
+def lose(node: Node, directory: object, operations: set[str] | None = None) -> Where:
+    """Have the directory fail at its next write; where everything was."""
+    for index in range(PARTITIONS):
+        assert node.produce("t", index, "before") is ErrorCode.none
+    where = node.where()
+    node.disk.fail(f"{directory}/*", operations=operations or {"write"})
+    victim = next(
+        index for (name, index), at in where.items() if (name, at) == ("t", str(directory))
+    )
+    assert node.produce("t", victim, "lost") is STORAGE_ERROR
+    return where
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Ask until it holds: the controller is told by a task of its own."""
+    for _ in range(500):
+        if condition():
+            return
+    raise AssertionError("it never came")
+
+
+def test_every_api_of_a_partition_answers_a_storage_error_and_the_others_go_on(node: Node) -> None:
+    where = lose(node, B)
+    for index in range(PARTITIONS):
+        is_lost = where["t", index] == str(B)
+        wanted = STORAGE_ERROR if is_lost else ErrorCode.none
+        for acks in (1, -1):
+            assert node.produce("t", index, "after", acks=acks) is wanted
+        for answer in partition_answers(node, "t", index):
+            assert answer.error_code is wanted, (index, answer)
+
+
+def partition_answers(node: Node, topic: str, index: int) -> Iterator[Any]:
+    """Of each API that asks a partition for something."""
+    at: dict[str, Any] = {"current_leader_epoch": -1}
+    listed = {**at, "partition_index": index, "timestamp": -1}
+    answer = node.ask(
+        apis.LIST_OFFSETS,
+        7,
+        replica_id=-1,
+        isolation_level=0,
+        topics=[{"name": topic, "partitions": [listed]}],
+    )
+    yield answer.topics[0].partitions[0]
+    answer = node.ask(
+        apis.OFFSET_FOR_LEADER_EPOCH,
+        4,
+        replica_id=-1,
+        topics=[{"topic": topic, "partitions": [{**at, "partition": index, "leader_epoch": 0}]}],
+    )
+    yield answer.topics[0].partitions[0]
+    answer = node.ask(
+        apis.DELETE_RECORDS,
+        2,
+        topics=[{"name": topic, "partitions": [{"partition_index": index, "offset": 0}]}],
+        timeout=1000,
+    )
+    yield answer.topics[0].partitions[0]
+    answer = node.ask(
+        apis.DESCRIBE_PRODUCERS, 0, topics=[{"name": topic, "partition_indexes": [index]}]
+    )
+    yield answer.topics[0].partitions[0]
+    fetched = {**at, "partition": index, "fetch_offset": 0, "partition_max_bytes": 1000}
+    answer = node.ask(
+        apis.FETCH,
+        12,
+        replica_id=-1,
+        max_wait=0,
+        min_bytes=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[{"topic": topic, "partitions": [fetched]}],
+        forgotten_topics_data=[],
+    )
+    yield answer.responses[0].partitions[0]
+
+
+def test_metadata_has_no_leader_for_what_is_lost_and_names_it_offline(node: Node) -> None:
+    where = lose(node, B)
+
+    def leaderless() -> bool:
+        found = node.metadata("t")
+        return all((found[i].leader_id == -1) == (where["t", i] == str(B)) for i in found)
+
+    wait_until(leaderless)
+    for index, partition in node.metadata("t").items():
+        if where["t", index] == str(B):
+            assert partition.error_code is ErrorCode.leader_not_available
+            assert partition.offline_replicas == (1,)
+        else:
+            assert (partition.error_code, partition.leader_id) == (ErrorCode.none, 1)
+            assert partition.offline_replicas == ()
+
+
+def test_describe_log_dirs_has_an_error_for_it_and_no_sizes(node: Node) -> None:
+    """J-18: an offline directory is an error; with no bytes to tell of (scenario 23)."""
+    lose(node, B)
+    dirs = node.log_dirs()
+    assert (dirs[str(A)].error_code, dirs[str(B)].error_code) == (ErrorCode.none, STORAGE_ERROR)
+    assert (dirs[str(B)].total_bytes, dirs[str(B)].usable_bytes, dirs[str(B)].topics) == (
+        -1,
+        -1,
+        (),
+    )
+
+
+def test_new_partitions_go_to_what_is_left(node: Node) -> None:
+    lose(node, B)
+    node.broker.create_topic("new", partitions=3)
+    assert [node.produce("new", index, "x") for index in range(3)] == [ErrorCode.none] * 3
+    assert {at for (name, _), at in node.where().items() if name == "new"} == {str(A)}
+
+
+def test_a_coordinator_whose_partition_is_lost_is_none_any_more(node: Node) -> None:
+    """Groups and transactional ids of the other directory's partitions go on."""
+    coordinate(node)
+    where = lose(node, B)
+    groups = [f"g{n}" for n in range(12)]
+    found = {group: coordinator(node, group) for group in groups}
+    lost = [name for (name, _), at in where.items() if name.startswith("__") and at == str(B)]
+    assert lost, "half of 16 partitions are there, and only six are of t"
+    for group, code in found.items():
+        index = partition_of(group)
+        assert (code is ErrorCode.none) == (where["__consumer_offsets", index] == str(A))
+        wanted = ErrorCode.none if code is ErrorCode.none else ErrorCode.not_coordinator
+        assert heartbeat_of_nobody(node, group) in (ErrorCode.unknown_member_id, wanted)
+        assert (heartbeat_of_nobody(node, group) is ErrorCode.not_coordinator) == (
+            code is not ErrorCode.none
+        )
+        assert commit(node, group) is wanted
+        code = coordinator(node, group, key_type=1)
+        is_served = where["__transaction_state", index] == str(A)
+        assert code is (ErrorCode.none if is_served else ErrorCode.coordinator_not_available)
+        code = init_producer(node, group)
+        assert code is (ErrorCode.none if is_served else ErrorCode.not_coordinator)
+
+
+def coordinate(node: Node) -> None:
+    """Have the coordinators' topics made, and all their partitions open."""
+    for key_type in (0, 1):
+        assert coordinator(node, "g", key_type=key_type) is ErrorCode.none
+    wait_until(lambda: sum(name.startswith("__") for name, _ in node.where()) == 10)
+
+
+def partition_of(key: str) -> int:
+    from odradek.broker.coordination.log import partition_for
+
+    return partition_for(key, 5)
+
+
+def coordinator(node: Node, key: str, key_type: int = 0) -> ErrorCode:
+    answer = node.ask(apis.FIND_COORDINATOR, 4, key_type=key_type, coordinator_keys=[key])
+    code: ErrorCode = answer.coordinators[0].error_code
+    return code
+
+
+def heartbeat_of_nobody(node: Node, group: str) -> ErrorCode:
+    answer = node.ask(
+        apis.HEARTBEAT, 4, group_id=group, generation_id=1, member_id="m", group_instance_id=None
+    )
+    code: ErrorCode = answer.error_code
+    return code
+
+
+def commit(node: Node, group: str) -> ErrorCode:
+    committed = {
+        "partition_index": 0,
+        "committed_offset": 1,
+        "committed_leader_epoch": -1,
+        "committed_metadata": "",
+    }
+    answer = node.ask(
+        apis.OFFSET_COMMIT,
+        8,
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[{"name": "t", "partitions": [committed]}],
+    )
+    code: ErrorCode = answer.topics[0].partitions[0].error_code
+    return code
+
+
+def init_producer(node: Node, transactional_id: str) -> ErrorCode:
+    answer = node.ask(
+        apis.INIT_PRODUCER_ID,
+        4,
+        transactional_id=transactional_id,
+        transaction_timeout=10_000,
+        producer_id=-1,
+        producer_epoch=-1,
+    )
+    code: ErrorCode = answer.error_code
+    return code

@@ -1,0 +1,231 @@
+"""What the controller is told of directories, when, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+import trio
+
+from odradek.broker.directory_reports import (
+    ASSIGNMENTS_MAX,
+    PAUSE_SECONDS,
+    PAUSE_SECONDS_MAX,
+    DirectoryReports,
+    Report,
+    Reports,
+)
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.draft import apply_records
+from odradek.replication.controller.image import LOST, MetadataImage
+from odradek.replication.controller.topics import NewTopic
+from tests.replication.controller.clusters import cluster, create, directory
+
+FIRST, SECOND = directory(1, 0), directory(1, 1)
+
+
+def image_of(partitions: int = 3) -> tuple[MetadataImage, UUID]:
+    """A broker with two directories, and a topic whose replicas it has yet to place."""
+    image, _ = create(cluster(1, directories=2), NewTopic("t", partitions, 1))
+    return image, image.topics_by_name["t"].id
+
+
+# What is told
+
+
+def test_failures_come_first_then_places() -> None:
+    image, t = image_of()
+    reports = Reports(1)
+    assert not reports
+    reports.placed((t, 0), FIRST)
+    reports.failed(SECOND)
+    assert reports.pause_seconds == 0
+    assert reports.next(image) == Report(failed=(SECOND,))
+    reports.told(Report(failed=(SECOND,)))
+    assert reports.next(image) == Report(assignments=(((t, 0), FIRST),))
+
+
+def test_only_where_a_replica_is_now_is_told() -> None:
+    image, t = image_of()
+    reports = Reports(1)
+    reports.placed((t, 0), FIRST)
+    first = reports.next(image)
+    assert first is not None
+    reports.placed((t, 0), SECOND)  # it moved on while that was under way
+    reports.told(first)
+    assert reports.next(image) == Report(assignments=(((t, 0), SECOND),))
+
+
+def test_what_the_image_knows_or_does_not_have_is_no_news() -> None:
+    image, t = image_of()
+    reports = Reports(1)
+    for replica in ((t, 9), (UUID(int=7), 0)):
+        reports.placed(replica, FIRST)
+    assert reports.next(image) is None
+    assert not reports
+    one_directory, _ = create(cluster(1), NewTopic("t", 1, 1))
+    reports.placed((one_directory.topics_by_name["t"].id, 0), FIRST)
+    assert reports.next(one_directory) is None, "the controller put it there itself"
+
+
+def test_many_are_told_at_once_but_not_without_limit() -> None:
+    image, t = image_of(ASSIGNMENTS_MAX + 10)
+    reports = Reports(1)
+    for index in range(ASSIGNMENTS_MAX + 10):
+        assert reports.pause_seconds == (PAUSE_SECONDS if index < ASSIGNMENTS_MAX else 0)
+        reports.placed((t, index), FIRST)
+    first = reports.next(image)
+    assert first is not None
+    assert len(first.assignments) == ASSIGNMENTS_MAX
+    reports.told(first)
+    second = reports.next(image)
+    assert second is not None
+    assert len(second.assignments) == 10
+
+
+def test_refusals_make_the_pause_longer_up_to_a_limit() -> None:
+    reports = Reports(1)
+    reports.failed(FIRST)
+    pauses = []
+    for _ in range(10):
+        reports.refused()
+        pauses.append(reports.pause_seconds)
+    assert pauses[:2] == [2 * PAUSE_SECONDS, 4 * PAUSE_SECONDS]
+    assert pauses[-1] == PAUSE_SECONDS_MAX
+    reports.told(Report())
+    assert reports.pause_seconds == 0
+
+
+# When
+
+
+class Controller:
+    """Decides for real; refuses while told to."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.image = image
+        self.batches: list[list[Any]] = []
+        self.refuses = False
+
+    async def perform(self, operation: Callable[[MetadataImage], Any]) -> Any:
+        await trio.lowlevel.checkpoint()
+        if self.refuses:
+            raise KafkaError(ErrorCode.not_controller)
+        plan = operation(self.image)
+        if plan.records:
+            offset = self.image.offset + len(plan.records)
+            self.image = apply_records(self.image, plan.records, offset=offset).image
+            self.batches.append(list(plan.records))
+        return plan.result
+
+
+def reporter(controller: Any, timeout_ms: int = 30_000) -> DirectoryReports:
+    epoch = controller.image.brokers[1].epoch
+    return DirectoryReports(
+        controller, 1, lambda: epoch, timeout_ms=timeout_ms, unclean_election=False
+    )
+
+
+def replica(topic_id: UUID, index: int, assigned: UUID, *, is_leader: bool = True) -> Any:
+    return SimpleNamespace(
+        topic_id=topic_id, index=index, assigned_directory=assigned, is_leader=is_leader
+    )
+
+
+def where(controller: Controller) -> list[UUID]:
+    (topic,) = controller.image.topics_by_id.values()
+    return [partition.directory_of(1) for _, partition in sorted(topic.partitions.items())]
+
+
+def leaders(controller: Controller) -> list[int]:
+    (topic,) = controller.image.topics_by_id.values()
+    return [partition.leader for _, partition in sorted(topic.partitions.items())]
+
+
+async def test_places_travel_together(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    image, t = image_of()
+    controller = Controller(image)
+    reports = reporter(controller)
+    await nursery.start(reports.run)
+    for index, at in enumerate((FIRST, SECOND, FIRST)):
+        reports.seen(replica(t, index, FIRST if index == 2 else UUID(int=1)), at)
+        await trio.sleep(PAUSE_SECONDS / 4)
+    await reports.assigned(t, 2, SECOND)
+    assert where(controller) == [FIRST, SECOND, SECOND]
+    assert [len(batch) for batch in controller.batches] == [3]
+    reports.seen(replica(t, 0, FIRST), FIRST)  # as the image has it
+    await trio.sleep(1)
+    assert len(controller.batches) == 1
+
+
+async def test_a_failure_costs_leaders_also_of_what_was_thought_elsewhere(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    image, t = image_of()
+    controller = Controller(image)
+    reports = reporter(controller)
+    await nursery.start(reports.run)
+    for index in range(2):
+        await reports.assigned(t, index, FIRST)
+    began = trio.current_time()
+    reports.directory_failed(SECOND, [replica(t, 2, UUID(int=1)), replica(t, 1, FIRST)])
+    while leaders(controller) != [1, -1, -1]:
+        await trio.sleep(0.01)
+    assert trio.current_time() - began < PAUSE_SECONDS + 0.05
+    assert where(controller) == [FIRST, SECOND, SECOND]
+    assert controller.image.brokers[1].directories == (FIRST,)
+
+
+async def test_a_replica_that_nobody_can_find_is_lost_until_it_turns_up(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """KIP-858's LOST; found again, it is led again."""
+    image, t = image_of(1)
+    controller = Controller(image)
+    reports = reporter(controller)
+    await nursery.start(reports.run)
+    reports.lost(t, 0)
+    while where(controller) != [LOST]:
+        await trio.sleep(0.01)
+    assert leaders(controller) == [-1]
+    await reports.assigned(t, 0, SECOND)
+    assert (where(controller), leaders(controller)) == ([SECOND], [1])
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_a_controller_that_cannot_be_told_in_time_ends_the_node(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, leads: bool
+) -> None:
+    """log.dir.failure.timeout.ms: only where the broker led something there."""
+    image, t = image_of(1)
+    controller = Controller(image)
+    controller.refuses = True
+    reports = reporter(controller, timeout_ms=3_000)
+    await nursery.start(reports.run)
+    began = trio.current_time()
+    reports.directory_failed(SECOND, [replica(t, 0, SECOND, is_leader=leads)])
+    with trio.move_on_after(60) as waiting:
+        await reports.unheard.wait()
+    assert waiting.cancelled_caught == (not leads)
+    if leads:
+        assert 3 <= trio.current_time() - began < 3 + 2 * 3
+        assert "log.dir.failure.timeout.ms" in (reports.failure or "")
+    controller.refuses = False
+    await trio.sleep(2 * PAUSE_SECONDS_MAX)
+    assert controller.image.brokers[1].directories == (FIRST,)
+
+
+async def test_a_directory_that_never_had_an_id_is_not_told_of() -> None:
+    controller = Controller(image_of()[0])
+    reports = reporter(controller)
+    reports.directory_failed(None, [])
+    async with trio.open_nursery() as nursery:
+        await nursery.start(reports.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert controller.batches == []

@@ -1,0 +1,40 @@
+"""Which replicas may be given an empty log: every input of the decision."""
+
+from __future__ import annotations
+
+from itertools import product
+from uuid import UUID
+
+import pytest
+
+from odradek.replication.controller.image import LOST, MIGRATING, UNASSIGNED
+from odradek.replication.partition.creation import Creation, decide_creation
+
+HERE, ELSEWHERE = UUID(int=1000), UUID(int=2000)
+NOWHERE = (UNASSIGNED, MIGRATING, LOST)
+ANY = Creation()
+
+
+def decided(assigned: UUID, *, is_new: bool, any_offline: bool, others: bool) -> Creation:
+    return decide_creation(
+        assigned, is_new=is_new, live=[HERE], any_offline=any_offline, others_in_sync=others
+    )
+
+
+@pytest.mark.parametrize(
+    ("assigned", "is_new", "any_offline", "others"),
+    list(product((HERE, ELSEWHERE, *NOWHERE), *[(True, False)] * 3)),
+)
+def test_every_case(assigned: UUID, is_new: bool, any_offline: bool, others: bool) -> None:
+    found = decided(assigned, is_new=is_new, any_offline=any_offline, others=others)
+    if is_new:
+        assert found == (Creation(HERE) if assigned == HERE else ANY)
+    elif any_offline:
+        assert found.refusal is not None, "it may be in there"
+    elif assigned == HERE:
+        assert found == Creation(HERE)
+    elif assigned == ELSEWHERE and not others:
+        assert found.refusal is not None, "an empty log would be the only one, and lead"
+        assert str(ELSEWHERE) in found.refusal
+    else:
+        assert found == ANY
