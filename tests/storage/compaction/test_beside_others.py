@@ -183,7 +183,9 @@ async def test_many_producers_are_listed_in_turns_with_others(world: World) -> N
             nursery.start_soon(count_turns)
             found = await one._last_batches()
             nursery.cancel_scope.cancel()
-        assert turns >= len(many) // PRODUCERS_PER_STEP // 2  # whose turn is first is left to chance
+        assert (
+            turns >= len(many) // PRODUCERS_PER_STEP // 2
+        )  # whose turn is first is left to chance
         assert set(found.producer_ids) >= set(many)
 
 
