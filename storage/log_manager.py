@@ -263,7 +263,10 @@ class LogManager:
     # Configs
 
     def update_configs(self, topics: Iterable[str] | None = None) -> None:
-        """Ask `config_for` again, for these topics' logs or for all."""
+        """Ask `config_for` again, for these topics' logs or for all; all means the broker's own
+        configs have changed, and the cleaner's with them."""
+        if topics is None and self.cleaners is not None:
+            self.cleaners.settings_changed()
         wanted = None if topics is None else frozenset(topics)
         configs: dict[str, LogConfig] = {}
         for name, each in self.registry.logs.items():

@@ -90,6 +90,7 @@ class Cleaners:
         self.workers = workers
         self._entropy = entropy
         self._settings = settings
+        self._settings_changed = trio.Event()
         self._throttle = Throttle(manager.clock, settings)
         self._in_progress: set[PartitionLog] = set()
         self._uncleanable: set[PartitionLog] = set()
@@ -113,12 +114,18 @@ class Cleaners:
                         nursery.start_soon(cleaner, number)
                 await self._pause()
 
+    def settings_changed(self) -> None:
+        """Whoever pauses looks again: a shorter back-off, or more cleaners, apply at once."""
+        self._settings_changed.set()
+        self._settings_changed = trio.Event()
+
     def _threads(self) -> int:
         settings = self._settings()
         return settings.threads if settings.enable else 0
 
     async def _pause(self) -> None:
-        await self._manager.clock.sleep(max(1, self._settings().backoff_ms) / 1000)
+        with trio.move_on_after(max(1, self._settings().backoff_ms) / 1000):
+            await self._settings_changed.wait()
 
     async def _cleaner(self, number: int) -> None:
         while number < self._threads():

@@ -64,7 +64,8 @@ def whole(workload: Workload, target: Target) -> Outcome:
 def test_throughput(target: Target, workload: Produce | Consume) -> None:
     values = whole(workload, target).values
     assert values["mb_per_s"] > 1
-    assert values["broker_cpu_s_per_gb"] > 0
+    # Without acks the client may be through before the broker has begun.
+    assert values["broker_cpu_s_per_gb"] > 0 or "acks0" in workload.name
 
 
 @pytest.mark.parametrize(

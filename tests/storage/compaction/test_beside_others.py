@@ -316,6 +316,19 @@ async def test_the_settings_are_obeyed_while_it_runs(world: World, clock: Virtua
         nursery.cancel_scope.cancel()
 
 
+async def test_a_shorter_back_off_is_not_waited_for(world: World, clock: VirtualClock) -> None:
+    world.cleaner = CleanerSettings(backoff_ms=3_600_000, enable=False)
+    async with begun(world) as (manager, log), trio.open_nursery() as nursery:
+        assert manager.cleaners is not None
+        nursery.start_soon(manager.cleaners.run)
+        await clock.run_for(1)
+        world.cleaner = CleanerSettings(backoff_ms=100)
+        manager.update_configs()
+        await clock.run_for(1)
+        assert log.cleaned_to == log.segments[-1].base_offset
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_worker_that_cannot_be_started_is_no_reason_to_stop(
     world: World, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
