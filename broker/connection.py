@@ -19,12 +19,12 @@ import trio
 
 from odradek.broker.apis.api_versions import unsupported_version_answer
 from odradek.broker.context import RequestContext
-from odradek.broker.dispatch import Route, find_route
+from odradek.broker.dispatch import find_route
 from odradek.broker.receive_buffer import ReceiveBuffer
 from odradek.broker.turnstile import LARGE_BYTES
 from odradek.protocol import apis
 from odradek.protocol.errors import InvalidFrame
-from odradek.protocol.framing import frame_head, read_request_header, response_header
+from odradek.protocol.framing import answer_head, parts_bytes, read_request_header
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Connection, ConnectionLost
 
@@ -37,6 +37,8 @@ log = logging.getLogger("odradek.connection")
 REQUESTS_BEFORE_YIELD = 64
 BYTES_BEFORE_YIELD = 1024 * 1024
 UNSENT_BYTES_MAX = 256 * 1024
+JOINED_BYTES_MAX = 4096
+"""A body of so much is copied behind its head: one buffer less to be sent."""
 
 Parts = Sequence[Buffer | FileSlice]
 
@@ -85,11 +87,12 @@ class ClientConnection:
                 self.waiting_since = None
                 buffer.received(received)
                 continue
-            if len(frame_view) >= LARGE_BYTES:
+            frame_bytes = len(frame_view)
+            if frame_bytes >= LARGE_BYTES:
                 await self._broker.turnstile.pass_through()
                 requests = size_bytes = 0
             requests += 1
-            size_bytes += len(frame_view)
+            size_bytes += frame_bytes
             await self._answer(frame_view)
             if requests >= REQUESTS_BEFORE_YIELD or size_bytes >= BYTES_BEFORE_YIELD:
                 requests = size_bytes = 0
@@ -97,48 +100,54 @@ class ClientConnection:
 
     async def _answer(self, frame_view: memoryview) -> None:
         header = read_request_header(frame_view)
-        api = header.api
+        api, version = header.api, header.api_version
         route = find_route(api.key)
         if route is None:
             raise InvalidFrame(f"{api.title} is not served here")
-        if not api.serves(header.api_version):
-            await self._answer_unsupported(api, header.api_version, header.correlation_id)
+        if not api.min_version <= version <= api.max_version:
+            await self._answer_unsupported(api, version, header.correlation_id)
             return
+        broker = self._broker
         ctx = RequestContext(
-            self._broker,
+            broker,
             api,
-            header.api_version,
+            version,
             header.correlation_id,
             header.client_id,
             self._endpoint,
             self._connection.peer,
             self.flush,
-            self._broker.authorizer,
+            broker.authorizer,
         )
         if not route.prompt:
             await self.flush()
-        request = route.read(api.key, header.api_version, frame_view, header.body)
+        request = route.read(api.key, version, frame_view, header.body)
         values = await route.handler(request, ctx)
-        if values is not None:
-            await self._reply(route, ctx, values)
-
-    async def _reply(self, route: Route, ctx: RequestContext, values: object) -> None:
-        body = route.write(ctx.api.key, ctx.api_version, values)
-        parts: Parts = (body,) if isinstance(body, (bytes, bytearray, memoryview)) else body
-        head = response_header(ctx.api, ctx.api_version, ctx.correlation_id)
-        head, size_bytes = frame_head(head, parts)
-        self._unsent.append(head)
-        self._unsent.extend(parts)
-        self._unsent_bytes += size_bytes
+        if values is None:
+            return
+        self._add(api, version, header.correlation_id, route.write(api.key, version, values))
         if self._unsent_bytes > UNSENT_BYTES_MAX:
             await self.flush()
+
+    def _add(self, api: apis.Api, version: int, correlation_id: int, body: Buffer | Parts) -> None:
+        """Have an answer sent by the next flush; a small one in one piece."""
+        if isinstance(body, (bytes, bytearray, memoryview)):
+            size_bytes = len(body)
+            head = answer_head(api, version, correlation_id, size_bytes)
+            if size_bytes <= JOINED_BYTES_MAX:
+                self._unsent.append(head + body)
+            else:
+                self._unsent += (head, body)
+        else:
+            size_bytes = parts_bytes(body)
+            self._unsent.append(answer_head(api, version, correlation_id, size_bytes))
+            self._unsent += body
+        self._unsent_bytes += size_bytes
 
     async def _answer_unsupported(self, api: apis.Api, version: int, correlation_id: int) -> None:
         if api is not apis.API_VERSIONS:
             raise InvalidFrame(f"{api.title} has no version {version} here")
-        answer = unsupported_version_answer(self._broker)
-        head, _ = frame_head(response_header(api, 0, correlation_id), [answer])
-        self._unsent.extend((head, answer))
+        self._add(api, 0, correlation_id, unsupported_version_answer(self._broker))
         await self.flush()
 
     async def flush(self) -> None:

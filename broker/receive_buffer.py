@@ -7,6 +7,8 @@ it are received straight into their place (the first touch of memory costs more 
 
 from __future__ import annotations
 
+from struct import Struct
+
 from odradek.protocol.errors import InvalidFrame
 
 SIZE_PREFIX = 4
@@ -20,6 +22,8 @@ GROWTH = 4
 KEPT_BYTES = 8 * 1024 * 1024
 """A buffer that a frame made larger than this is given back after the frame."""
 
+_SIZE = Struct(">i")
+
 
 class ReceiveBuffer:
     def __init__(self, frame_bytes_max: int) -> None:
@@ -27,7 +31,6 @@ class ReceiveBuffer:
         self._allocate(FIRST_BYTES)
         self._start = 0
         self._end = 0
-        self._filled = False
 
     def _allocate(self, size: int) -> None:
         self._size = size
@@ -38,19 +41,17 @@ class ReceiveBuffer:
 
         Raises InvalidFrame for a size that is negative or over the limit.
         """
-        held = self._end - self._start
-        if held < SIZE_PREFIX:
-            return None
-        size = self._frame_size()
-        if held < SIZE_PREFIX + size:
-            return None
         first = self._start + SIZE_PREFIX
-        self._start = first + size
-        return self._view[first : self._start]
+        if first > self._end:
+            return None
+        after = first + self._frame_size()
+        if after > self._end:
+            return None
+        self._start = after
+        return self._view[first:after]
 
     def _frame_size(self) -> int:
-        prefix = self._view[self._start : self._start + SIZE_PREFIX]
-        size = int.from_bytes(prefix, "big", signed=True)
+        size: int = _SIZE.unpack_from(self._view, self._start)[0]
         if not 0 <= size <= self._frame_bytes_max:
             raise InvalidFrame(f"a frame of {size} bytes; the limit is {self._frame_bytes_max}")
         return size
@@ -58,12 +59,17 @@ class ReceiveBuffer:
     def room(self) -> memoryview:
         """Where to receive next; never empty. Call it when `next_frame` has nothing more to give."""
         held = self._end - self._start
-        if held == 0 and self._size > KEPT_BYTES:
-            self._allocate(BUSY_BYTES)
+        filled = self._end == self._size
+        if held == 0:
+            if self._size > KEPT_BYTES:
+                self._allocate(BUSY_BYTES)
+            elif filled and self._size < BUSY_BYTES:
+                self._allocate(min(2 * self._size, BUSY_BYTES))
             self._start = self._end = 0
+            return self._view
         wanted = SIZE_PREFIX + (self._frame_size() if held >= SIZE_PREFIX else 0)
         wanted = min(wanted, max(self._size, GROWTH * held))
-        if self._filled:
+        if filled:
             wanted = max(wanted, min(2 * self._size, BUSY_BYTES))
         if wanted > self._size or self._start + wanted > self._size:
             self._move_to_front(held, wanted)
@@ -79,4 +85,3 @@ class ReceiveBuffer:
     def received(self, count: int) -> None:
         """`count` bytes were put into the last `room()`."""
         self._end += count
-        self._filled = self._end == self._size

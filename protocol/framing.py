@@ -18,6 +18,8 @@ _FIXED = Struct(">hhih")
 _SIZE = Struct(">i")
 _CORRELATION = Struct(">i")
 _CORRELATION_AND_NO_TAGS = Struct(">ib")
+_SIZE_AND_CORRELATION = Struct(">ii")
+_SIZE_CORRELATION_AND_NO_TAGS = Struct(">iib")
 
 
 class UnknownApi(InvalidFrame):
@@ -85,6 +87,13 @@ def response_header(api: Api, version: int, correlation_id: int) -> bytes:
     return _CORRELATION.pack(correlation_id)
 
 
+def answer_head(api: Api, version: int, correlation_id: int, body_bytes: int) -> bytes:
+    """What comes before the body of an answer: the frame's size and the header."""
+    if version >= api.flexible_version and api is not API_VERSIONS:
+        return _SIZE_CORRELATION_AND_NO_TAGS.pack(5 + body_bytes, correlation_id, 0)
+    return _SIZE_AND_CORRELATION.pack(4 + body_bytes, correlation_id)
+
+
 def read_response_header(api: Api, version: int, frame: memoryview) -> tuple[int, int]:
     """The correlation id of an answer, and the offset at which its message starts."""
     if len(frame) < 4:
@@ -105,16 +114,24 @@ def request_header(api: Api, version: int, correlation_id: int, client_id: str |
 
 def frame_head(header: bytes, parts: Sequence[Buffer | FileSlice]) -> tuple[bytes, int]:
     """What comes before `parts`: the size, and the header. And the bytes of the whole frame."""
-    size = len(header)
-    for part in parts:
-        size += part.size if isinstance(part, FileSlice) else len(part)
+    size = len(header) + parts_bytes(parts)
     return _SIZE.pack(size) + header, _SIZE.size + size
+
+
+def parts_bytes(parts: Sequence[Buffer | FileSlice]) -> int:
+    """How many bytes `parts` are together; slices are not read."""
+    return sum([part.size if isinstance(part, FileSlice) else len(part) for part in parts])
 
 
 def read_uvarint(view: Buffer, position: int) -> tuple[int, int]:
     """An unsigned 32-bit varint (KIP-482) and the position after it."""
-    value = shift = 0
     try:
+        value = view[position]
+        position += 1
+        if value < 0x80:
+            return value, position
+        value &= 0x7F
+        shift = 7
         while True:
             byte = view[position]
             position += 1

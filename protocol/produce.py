@@ -1,8 +1,9 @@
 """Produce requests, versions 3 to 13, read by hand: records are slices of the frame.
 
 The hot path, so no schema and no cursor: positions in local variables, bounds left to `struct` and
-to indexing, which raise, and checked by hand where a slice would silently come out short. Records
-themselves are not looked at.
+to indexing, which raise, and checked by hand where a slice would silently come out short. A varint is
+one byte, mostly: that one is read in place, a longer one by a call. Records themselves are not looked
+at.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ TOPIC_ID_VERSION = 13
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _ACKS_TIMEOUT_TOPICS = struct.Struct(">hii")
-_ACKS_TIMEOUT = struct.Struct(">hi")
+_ACKS_TIMEOUT_COUNT = struct.Struct(">hiB")
+_INDEX_LENGTH = struct.Struct(">iB")
 _INDEX_SIZE = struct.Struct(">ii")
 
 Partition = tuple[int, "memoryview | None"]
@@ -116,12 +118,16 @@ def _read_legacy(body: memoryview, position: int) -> ProduceRequest:
 def _read_flexible(body: memoryview, position: int, by_id: bool) -> ProduceRequest:
     """Versions 9 to 13: lengths and counts are varints of one more, tagged fields everywhere."""
     end = len(body)
-    length, position = read_uvarint(body, position)
     transactional_id = None
-    if length:
+    if body[position]:
+        length, position = read_uvarint(body, position)
         transactional_id, position = read_string(body, position, length - 1)
-    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
-    topic_count, position = read_uvarint(body, position + 6)
+    else:
+        position += 1
+    acks, timeout_ms, topic_count = _ACKS_TIMEOUT_COUNT.unpack_from(body, position)
+    position += 7
+    if topic_count > 0x7F:
+        topic_count, position = read_uvarint(body, position - 1)
     check_count(topic_count - 1, 3, end - position)
     topics = []
     room = MAX_PARTITIONS
@@ -131,17 +137,25 @@ def _read_flexible(body: memoryview, position: int, by_id: bool) -> ProduceReque
             topic_id = read_uuid(body, position)
             position += 16
         else:
-            length, position = read_uvarint(body, position)
+            length = body[position]
+            position += 1
+            if length > 0x7F:
+                length, position = read_uvarint(body, position - 1)
             name, position = read_string(body, position, length - 1)
-        count, position = read_uvarint(body, position)
+        count = body[position]
+        position += 1
+        if count > 0x7F:
+            count, position = read_uvarint(body, position - 1)
         check_count(count - 1, 6, end - position)
         room -= count
         if room < 0:
             raise InvalidFrame(f"more than {MAX_PARTITIONS} partitions in a Produce request")
         partitions: list[Partition] = []
         for _ in range(count - 1):
-            (index,) = _INT32.unpack_from(body, position)
-            size, position = read_uvarint(body, position + 4)
+            index, size = _INDEX_LENGTH.unpack_from(body, position)
+            position += 5
+            if size > 0x7F:
+                size, position = read_uvarint(body, position - 1)
             records = None
             if size:
                 after = position + size - 1
@@ -153,7 +167,8 @@ def _read_flexible(body: memoryview, position: int, by_id: bool) -> ProduceReque
             partitions.append((index, records))
         position = position + 1 if body[position] == 0 else skip_tagged_fields(body, position)
         topics.append(ProduceTopic(name, topic_id, partitions))
-    skip_tagged_fields(body, position)
+    if body[position]:
+        skip_tagged_fields(body, position)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 

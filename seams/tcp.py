@@ -23,7 +23,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import trio
 
@@ -111,14 +111,20 @@ class TcpConnection:
     async def receive_into(self, view: memoryview) -> int:
         if not view:
             raise ValueError("no room to receive into")
-        await self._take_turn()  # before, so that a cancellation loses no bytes
-        if self._drained:
-            await self._wait(trio.lowlevel.wait_readable)
+        self._turn_calls += 1
+        if self._turn_calls > TURN_CALLS or self._turn_bytes >= TURN_BYTES:
+            await self._end_turn()  # before, so that a cancellation loses no bytes
         while True:
+            if self._drained:
+                self._turn_bytes = self._turn_calls = 0
+                try:
+                    await trio.lowlevel.wait_readable(self._sock)
+                except (trio.ClosedResourceError, OSError) as error:
+                    raise self._lost(error) from error
             try:
                 received = self._sock.recv_into(view)
             except BlockingIOError:
-                await self._wait(trio.lowlevel.wait_readable)
+                self._drained = True
                 continue
             except OSError as error:
                 raise self._lost(error) from error
@@ -132,7 +138,10 @@ class TcpConnection:
         self._sending = True
         self._frame_begun = False
         try:
-            await self._send_parts(parts)
+            if len(parts) == 1 and not isinstance(parts[0], FileSlice):
+                await self._send_buffers([parts[0]])
+            else:
+                await self._send_parts(parts)
         except BaseException:
             if self._frame_begun:
                 self.abort()
@@ -178,9 +187,14 @@ class TcpConnection:
     async def _send_buffers(self, buffers: list[Buffer]) -> None:
         left = sum(map(len, buffers))
         while left:
-            await self._take_turn()
+            self._turn_calls += 1
+            if self._turn_calls > TURN_CALLS or self._turn_bytes >= TURN_BYTES:
+                await self._end_turn()
             try:
-                sent = self._sock.sendmsg(buffers[:IOV_MAX])
+                if len(buffers) == 1:
+                    sent = self._sock.send(buffers[0])
+                else:
+                    sent = self._sock.sendmsg(buffers[:IOV_MAX])
             except BlockingIOError:
                 await self._wait_for_room()
                 continue
@@ -196,7 +210,9 @@ class TcpConnection:
     async def _send_file(self, file: Descriptor, position: int, size: int) -> None:
         end = position + size
         while position < end:
-            await self._take_turn()
+            self._turn_calls += 1
+            if self._turn_calls > TURN_CALLS or self._turn_bytes >= TURN_BYTES:
+                await self._end_turn()
             source = file.borrow()
             try:
                 sent = os.sendfile(
@@ -230,12 +246,10 @@ class TcpConnection:
         self.abort()
         raise ConnectionLost(f"{name} ended inside a slice of it that was being sent")
 
-    async def _take_turn(self) -> None:
-        """Let others have the loop when enough was done without waiting."""
-        self._turn_calls += 1
-        if self._turn_bytes >= TURN_BYTES or self._turn_calls > TURN_CALLS:
-            self._turn_bytes = self._turn_calls = 0
-            await trio.lowlevel.checkpoint()
+    async def _end_turn(self) -> None:
+        """Let others have the loop: enough was done without waiting."""
+        self._turn_bytes = self._turn_calls = 0
+        await trio.lowlevel.checkpoint()
 
     async def _wait_for_room(self) -> None:
         # A sendfile cut short leaves its last bytes held back as if more were to follow at once
@@ -243,12 +257,9 @@ class TcpConnection:
         # Setting TCP_NODELAY again is how to say it: it pushes what is pending.
         with contextlib.suppress(OSError):  # the wait will tell
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await self._wait(trio.lowlevel.wait_writable)
-
-    async def _wait(self, ready: Callable[[socket.socket], Awaitable[None]]) -> None:
         self._turn_bytes = self._turn_calls = 0
         try:
-            await ready(self._sock)
+            await trio.lowlevel.wait_writable(self._sock)
         except (trio.ClosedResourceError, OSError) as error:
             raise self._lost(error) from error
 

@@ -36,7 +36,10 @@ def append_string(out: bytearray, text: str | None, flexible: bool) -> None:
         return
     data = text.encode()
     if flexible:
-        append_uvarint(out, len(data) + 1)
+        if len(data) < 0x7F:
+            out.append(len(data) + 1)
+        else:
+            append_uvarint(out, len(data) + 1)
     else:
         out += _INT16.pack(len(data))
     out += data
