@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 import trio
 
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
+from odradek.storage.directories.placement import Content
 from odradek.storage.log.partition_log import PartitionLog
 
 # A log that starts at 0 needs no entry: that is what a missing one means.
@@ -25,6 +27,9 @@ VALUES: Mapping[Checkpoint, Callable[[PartitionLog], int | None]] = {
     Checkpoint.HIGH_WATERMARK: lambda log: log.high_watermark,
     Checkpoint.CLEANER: lambda log: log.cleaned_to,
 }
+
+MEASURED_AT_ONCE = 100
+"""Logs whose sizes are asked for between two turns of the others on the loop."""
 
 
 class DirectoryLogs:
@@ -50,6 +55,16 @@ class DirectoryLogs:
     @property
     def count(self) -> int:
         return len(self.logs) + self.being_made
+
+    async def measure(self) -> Content:
+        """What is in here by what its logs know; the loop goes on meanwhile."""
+        size_bytes = 0
+        for number, log in enumerate(tuple(self.logs.values())):
+            if number % MEASURED_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+            with suppress(OSError, ValueError):  # its files went, or it was closed, meanwhile
+                size_bytes += log.size_bytes
+        return Content(size_bytes, self.count)
 
     def read_checkpoint(self, kind: Checkpoint) -> dict[TopicPartition, int]:
         """At start; also what later writes are compared with."""

@@ -1,4 +1,4 @@
-"""Making a partition's log, in the directory that placement likes best.
+"""Making a partition's log, in the directory that placement (`directories/placement.py`) likes best.
 
 Order: the partition's directory and files, its name in the log directory, then it is visible. A
 crash before leaves a directory without records, which the next start opens, and which is a stray if
@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
+import trio
+
+from odradek.seams.clock import Clock
 from odradek.seams.files import OutOfDescriptors
 from odradek.seams.offload import Offload
 from odradek.storage.directories import placement
@@ -36,10 +39,14 @@ class Creation:
         self,
         registry: LogRegistry,
         opener: Opener,
+        clock: Clock,
         offload: Offload,
         config_for: Callable[[str], LogConfig],
     ) -> None:
         self._registry = registry
+        self._clock = clock
+        self._estimate: placement.Estimate[DirectoryLogs] = placement.Estimate()
+        self._measuring = trio.Lock()
         self._opener = opener
         self._offload = offload
         self._config_for = config_for
@@ -82,7 +89,7 @@ class Creation:
         asked = config is None
         config = self._config_for(name.topic) if config is None else config
         failed: StorageError = LogFailed(f"no log directory is online for {name}")
-        for home in self._places(directory_id):
+        for home in await self._places(directory_id):
             try:
                 opened = await self._create_in(home, name, topic_id, config)
             except (LogFailed, DiskFull) as error:
@@ -95,15 +102,28 @@ class Creation:
             return opened
         raise failed
 
-    def _places(self, directory_id: UUID | None) -> Sequence[DirectoryLogs]:
-        homes = self._registry.homes()
+    async def _places(self, directory_id: UUID | None) -> Sequence[DirectoryLogs]:
+        """Where to try, best first, as of now: the caller takes its place before it awaits."""
         every = self._registry.every_home.values()
         if directory_id is not None and any(each.directory.id == directory_id for each in every):
-            return [home for home in homes if home.directory.id == directory_id]
+            return [home for home in self._registry.homes() if home.directory.id == directory_id]
+        await self._measure()
         return placement.best_first(
-            placement.Candidate(home, home.count, home.directory.path in self._registry.cordoned)
-            for home in homes
+            placement.Candidate(
+                home,
+                self._estimate.size_bytes(home),
+                home.count,
+                home.directory.path in self._registry.cordoned,
+            )
+            for home in self._registry.homes()
         )
+
+    async def _measure(self) -> None:
+        """See placement: at the first creation after a pause."""
+        async with self._measuring:
+            if self._estimate.is_stale(self._clock.monotonic()):
+                content = {home: await home.measure() for home in self._registry.homes()}
+                self._estimate.measured(content, self._clock.monotonic())
 
     async def _create_in(
         self, home: DirectoryLogs, name: TopicPartition, topic_id: UUID, config: LogConfig
@@ -111,6 +131,8 @@ class Creation:
         """Raises LogFailed and DiskFull, where the next directory may do better, NoDescriptors."""
         directory = home.directory
         home.being_made += 1
+        self._estimate.taken(home, self._clock.monotonic())
+        made = False
         try:
             opened = await self._offload.run(
                 self._opener.create, home, name, topic_id, config, lane=directory.lane
@@ -122,8 +144,12 @@ class Creation:
             raise kind(f"{name} could not be created: {error}") from error
         except CorruptMetadata as error:
             raise LogFailed(f"{directory.path_of(*name)}: {error}") from error
+        else:
+            made = True
         finally:
             home.being_made -= 1
+            if not made:
+                self._estimate.given_back(home)
         if directory.failed:
             opened.fail(LogFailed(offline_reason(directory)))
             raise LogFailed(offline_reason(directory))

@@ -112,7 +112,7 @@ class LogManager:
         )
         self._marks: list[CleanMark | None] = []
         self._exhausted: Exception | None = None
-        self._creation = Creation(self.registry, self._opener, offload, config_for)
+        self._creation = Creation(self.registry, self._opener, clock, offload, config_for)
         self._taking_away = TakingAway(self.registry, self.removals, files, clock, entropy, offload)
         self._token: trio.lowlevel.TrioToken | None = None
         for directory in directories.every:
@@ -211,7 +211,7 @@ class LogManager:
         is_new: bool = True,
         directory_id: UUID | None = None,
     ) -> PartitionLog:
-        """Open a new log, in `directory_id` or the directory with the fewest; or get the one there is.
+        """Open a new log, in `directory_id` or where placement likes it best; or get the one there is.
 
         `is_new=False` (the replica existed before) is refused while a directory is offline: the log
         may be in there. A new topic may have the name of one that is offline: when that comes back

@@ -35,7 +35,7 @@ LOGS: Rows = (
         doc="Directories for logs where `log.dirs` is not set."),
     row("log.dirs", LIST, None, HIGH, distinct(empty=False, null=True), effect=True,
         doc="Directories for logs, one for each disk. A new partition goes to the one with the "
-            "fewest."),
+            "fewest bytes."),
     row("cordoned.log.dirs", LIST, "", MEDIUM, distinct(null=True), PER_BROKER,
         doc="Directories among `log.dirs` that get no new partitions; `*` is all of them."),
     row("log.segment.bytes", INT, "1073741824", HIGH, at_least(1048576), CLUSTER_WIDE, effect=True,

@@ -168,7 +168,7 @@ class PartitionLog(LogState):
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size for segment in self.segment_list)
+        return self.segment_list.size_bytes
 
     @property
     def is_flush_due(self) -> bool:

@@ -14,11 +14,12 @@ from odradek.storage.log.segment import Segment
 class Segments:
     """Never empty once a log is open; the last one is the active one."""
 
-    __slots__ = ("_all",)
+    __slots__ = ("_all", "_sealed")
 
     def __init__(self, segments: Iterable[Segment] = ()) -> None:
         # Offsets and segments in one tuple, so that both are of the same moment.
         self._all: tuple[tuple[int, ...], tuple[Segment, ...]] = ((), ())
+        self._sealed: tuple[Sequence[Segment], int] = ((), 0)
         self.replace(segments)
 
     def replace(self, segments: Iterable[Segment]) -> None:
@@ -42,6 +43,16 @@ class Segments:
     @property
     def first(self) -> Segment:
         return self._all[1][0]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all data files. Only the active one's changes while the list stays as it is."""
+        segments = self.all
+        counted, sealed_bytes = self._sealed
+        if counted is not segments:
+            sealed_bytes = sum(segment.size for segment in segments[:-1])
+            self._sealed = (segments, sealed_bytes)
+        return sealed_bytes + segments[-1].size
 
     @property
     def base_offsets(self) -> Sequence[int]:

@@ -44,7 +44,7 @@ def world(clock: VirtualClock) -> World:
 # Creating
 
 
-async def test_new_partitions_go_where_there_are_fewest(world: World) -> None:
+async def test_new_partitions_are_spread(world: World) -> None:
     async with world.running() as manager:
         logs = [await manager.create("t", number, ONE) for number in range(5)]
         assert [log.directory.parent for log in logs] == [A, B, A, B, A]
@@ -52,6 +52,28 @@ async def test_new_partitions_go_where_there_are_fewest(world: World) -> None:
         assert manager.get("t", 9) is None
         assert manager.directory_of(logs[1]).path == B
         assert len(manager.logs()) == 5
+
+
+async def test_new_partitions_go_where_the_fewest_bytes_are(
+    world: World, clock: VirtualClock
+) -> None:
+    """What was written counts from the first partition on that is made after a pause."""
+    async with world.running() as manager:
+        first = await manager.create("t", 0, ONE)
+        second = await manager.create("t", 1, ONE)
+        assert (first.directory.parent, second.directory.parent) == (A, B)
+        for number in range(30):  # several segments
+            append(first, f"value {number}")
+        clock.advance(2)
+        logs = [await manager.create("u", number, TWO) for number in range(5)]
+        # Half of what A holds is the average: B gets two, then they alternate.
+        assert [log.directory.parent for log in logs] == [B, B, A, B, A]
+        for number in range(60):
+            append(second, f"value {number}")
+        clock.advance(2)
+        assert (await manager.create("v", 0, THREE)).directory.parent == A
+    async with world.running() as manager:  # and from its files after a restart
+        assert (await manager.create("v", 1, THREE)).directory.parent == A
 
 
 async def test_a_directory_can_be_asked_for_by_its_id(world: World) -> None:

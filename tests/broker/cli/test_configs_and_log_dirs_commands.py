@@ -108,11 +108,10 @@ def test_log_directories_are_filtered(
     parts = [
         {row["partition"] for row in found}
         for directory in (first, second)
-        if (
-            found := odradek("log-dirs", "describe", "-t", topic, "--dir", directory, "--json").json
-        )
+        for found in [
+            odradek("log-dirs", "describe", "-t", topic, "--dir", directory, "--json").json
+        ]
     ]
-    assert len(parts) == 2
     assert set.union(*parts) == {0, 1, 2}
     assert not set.intersection(*parts)
     missing = odradek("log-dirs", "list", "--dir", "/nowhere", code=1)

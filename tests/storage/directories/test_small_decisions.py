@@ -1,4 +1,4 @@
-"""The clean mark, placement, and which errors take a directory offline."""
+"""The clean mark, and which errors take a directory offline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from odradek.seams.files import OutOfDescriptors
 from odradek.storage.directories import clean_shutdown
 from odradek.storage.directories.clean_shutdown import CleanMark
 from odradek.storage.directories.failure import takes_offline
-from odradek.storage.directories.placement import Candidate, best_first
 
 
 def test_the_clean_mark_is_kafkas_json() -> None:
@@ -29,28 +28,6 @@ def test_a_mark_is_a_mark_whatever_is_in_it(data: bytes) -> None:
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"brokerEpoch":true}', b"\xff", b"[" * 9999])
 def test_an_unreadable_mark_knows_no_epoch(text: bytes) -> None:
     assert clean_shutdown.parse(text) == CleanMark(None)
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=8))
-def test_the_directory_with_the_fewest_comes_first_then_the_order_of_log_dirs(
-    counts: list[int],
-) -> None:
-    order = best_first(Candidate(index, count) for index, count in enumerate(counts))
-    assert order == sorted(range(len(counts)), key=lambda index: (counts[index], index))
-
-
-def test_partitions_spread_evenly() -> None:
-    counts = {"a": 0, "b": 0, "c": 0}
-    for _ in range(10):
-        counts[best_first(Candidate(name, count) for name, count in counts.items())[0]] += 1
-    assert counts == {"a": 4, "b": 3, "c": 3}
-
-
-def test_cordoned_directories_get_nothing_new_unless_all_are() -> None:
-    candidates = [Candidate("a", 0, cordoned=True), Candidate("b", 9), Candidate("c", 3)]
-    assert best_first(candidates) == ["c", "b"]
-    assert best_first([Candidate("a", 5, True), Candidate("b", 0, True)]) == ["a"]
-    assert best_first([]) == []
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,11 @@ class LogModel(RuleBasedStateMachine):
         assert found == [self.records[offset] for offset in sorted(self.records)]
 
     @invariant()
+    def its_size_is_that_of_its_files(self) -> None:
+        log = self.world.log
+        assert log.size_bytes == sum(segment.file.size for segment in log.segments)
+
+    @invariant()
     def the_epochs_are_those_of_the_batches(self) -> None:
         wanted: list[EpochStart] = []
         for epoch, group in itertools.groupby(self.written, key=lambda each: each.epoch):

@@ -1,0 +1,124 @@
+"""Where a new partition goes: the fewest bytes, then the fewest partitions, then the first.
+
+KIP-113 asks for "a better solution than round-robin"; Kafka counts partitions.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.storage.directories.placement import (
+    LONGEST_S,
+    PAUSE_S,
+    Candidate,
+    Content,
+    Estimate,
+    best_first,
+)
+
+CONTENTS = st.lists(
+    st.builds(Content, st.integers(0, 10**12), st.integers(1, 50)), min_size=1, max_size=6
+)
+
+
+def place(contents: list[Content], count: int) -> list[int]:
+    """Where `count` partitions go that are made in one go; directories are their numbers."""
+    estimate: Estimate[int] = Estimate()
+    estimate.measured(dict(enumerate(contents)), now=0)
+    partitions = [each.partitions for each in contents]
+    chosen = []
+    for _ in range(count):
+        best = best_first(
+            Candidate(number, estimate.size_bytes(number), partitions[number])
+            for number in range(len(contents))
+        )[0]
+        estimate.taken(best, now=0)
+        partitions[best] += 1
+        chosen.append(best)
+    return chosen
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8))
+def test_the_fewest_bytes_then_the_fewest_partitions_then_the_order_of_log_dirs(
+    directories: list[tuple[int, int]],
+) -> None:
+    order = best_first(Candidate(number, *each) for number, each in enumerate(directories))
+    assert order == sorted(
+        range(len(directories)), key=lambda number: (*directories[number], number)
+    )
+
+
+@given(CONTENTS)
+def test_one_goes_where_it_leaves_the_bytes_most_even(contents: list[Content]) -> None:
+    """By the sum of squares, whatever it will weigh."""
+    (chosen,) = place(contents, 1)
+    sizes = [each.size_bytes for each in contents]
+    for weight in (1, 10**6, 10**13):
+        outcomes = [
+            sum((size + weight * (number == there)) ** 2 for number, size in enumerate(sizes))
+            for there in range(len(sizes))
+        ]
+        assert outcomes[chosen] == min(outcomes)
+
+
+def test_bytes_count_for_more_than_partitions() -> None:
+    """Kafka would take the first."""
+    assert place([Content(10**9, 1), Content(10**6, 200)], 1) == [1]
+
+
+def test_with_nothing_written_yet_they_alternate() -> None:
+    nothing = [Content(0, 0)] * 3
+    assert place(nothing, 7) == [0, 1, 2, 0, 1, 2, 0]
+
+
+@given(CONTENTS, st.integers(1, 300))
+def test_those_made_in_one_go_are_spread(contents: list[Content], count: int) -> None:
+    """As if each were as large as the average: none could go elsewhere and leave it more even."""
+    chosen = place(contents, count)
+    total = sum(each.size_bytes for each in contents)
+    average = max(1, total // sum(each.partitions for each in contents))
+    sizes = [each.size_bytes for each in contents]
+    for directory in chosen:
+        sizes[directory] += average
+    for directory in set(chosen):
+        assert sizes[directory] - average <= min(sizes)
+
+
+def test_a_directory_that_is_behind_gets_more_until_it_has_caught_up() -> None:
+    chosen = place([Content(100, 5), Content(0, 5)], 20)  # the average is 10
+    assert chosen.count(1) == 15
+    assert chosen[:10] == [1] * 10
+
+
+def test_cordoned_directories_get_nothing_new_unless_all_are() -> None:
+    candidates = [Candidate("a", 0, 0, cordoned=True), Candidate("b", 9, 9), Candidate("c", 3, 9)]
+    assert best_first(candidates) == ["c", "b"]
+    assert best_first([Candidate("a", 5, 5, True), Candidate("b", 0, 0, True)]) == ["a"]
+    assert best_first([]) == []
+
+
+def test_it_is_measured_anew_after_a_pause_and_at_last_where_there_is_none() -> None:
+    estimate: Estimate[str] = Estimate()
+    assert estimate.is_stale(0)
+    estimate.measured({"a": Content(50, 5)}, now=10)
+    estimate.taken("a", now=10 + PAUSE_S)
+    assert not estimate.is_stale(10 + 2 * PAUSE_S)
+    assert estimate.size_bytes("a") == 60
+    assert estimate.is_stale(10.1 + 2 * PAUSE_S)
+    now = 10.0
+    while not estimate.is_stale(now := now + PAUSE_S / 2):
+        estimate.taken("a", now)
+    assert now - 10 > LONGEST_S
+    estimate.measured({"a": Content(70, 6)}, now)
+    assert estimate.size_bytes("a") == 70
+    assert estimate.size_bytes("a directory that has come back") == 0
+
+
+def test_one_that_could_not_be_made_does_not_count() -> None:
+    estimate: Estimate[str] = Estimate()
+    estimate.measured({"a": Content(50, 5)}, now=0)
+    estimate.taken("a", now=0)
+    estimate.given_back("a")
+    estimate.given_back("a")  # measured meanwhile
+    assert estimate.size_bytes("a") == 50
