@@ -4,14 +4,15 @@ The file is Java properties text: `version`, `cluster.id`, `node.id` and `direct
 Version 0, from before KRaft, calls the node `broker.id` and may lack anything; it is read, and
 written back as version 1. What other programs added is ignored when read and lost when rewritten.
 
-Who the directories belong to is decided by `decide_identity`, without touching a disk: they must
-agree on node and cluster, with each other and with what the node was told. Fresh ones join in.
+Who the directories belong to is decided by `decide_identity`, without touching a disk: the metadata
+directory and what the node was told must agree; other directories that do not are left out (Kafka
+refuses to start). Fresh ones join in.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -121,8 +122,11 @@ class Identity:
 
     cluster_id: str
     properties: Mapping[Path, MetaProperties]
-    """Every readable directory's, complete."""
+    """Of every directory that may be used, complete."""
     to_write: tuple[Path, ...]
+    """The metadata directory before all others: once it has its file, it has had an owner."""
+    left_out: Mapping[Path, WrongDirectory]
+    """Directories that cannot be this node's, and why; no file of theirs is touched."""
 
 
 def decide_identity(
@@ -130,84 +134,119 @@ def decide_identity(
     *,
     node_id: int,
     cluster_id: str | None,
+    metadata: Path,
     draw: Callable[[], UUID],
 ) -> Identity:
     """Who the node is, from what its directories say (None: no file, a fresh directory).
 
-    `draw` gives random UUIDs. Raises WrongDirectory where they differ from the node, from each
-    other, or where two have one directory id (a copied disk).
+    The metadata directory's word counts: what differs from it is left out, and where it is not the
+    node's itself, or is fresh while others are not (is its disk mounted?), WrongDirectory is raised.
+    Of directories with one id (a copied disk) the metadata directory is the right one; of others
+    none is taken, for nobody can tell. `draw` gives random UUIDs.
     """
-    agreed = cluster_id
-    named_by: Path | None = None
-    for path, properties in found.items():
-        if properties is None:
-            continue
-        _check_node(path, properties, node_id)
-        if properties.cluster_id is None:
-            continue
-        if agreed is not None and properties.cluster_id != agreed:
-            raise _other_cluster(path, properties.cluster_id, agreed, named_by)
-        if agreed is None:
-            agreed, named_by = properties.cluster_id, path
-    _check_copies(found)
-    if agreed is None:
-        agreed = uuid_to_text(draw())
+    named = {path: each for path, each in found.items() if each is not None}
+    agreed = cluster_id or _cluster_of(named, metadata)
+    left_out: dict[Path, WrongDirectory] = {}
+    for path, properties in named.items():
+        wrong = _not_ours(path, properties, node_id, agreed)
+        if wrong is not None:
+            left_out[path] = wrong
+    left_out |= _copies({path: named[path] for path in named if path not in left_out}, metadata)
+    if metadata in left_out:
+        raise left_out[metadata]
+    if metadata in found and metadata not in named and agreed is not None:
+        _refuse_fresh_metadata(metadata, [path for path in named if path not in left_out])
+    agreed = agreed or uuid_to_text(draw())
     complete: dict[Path, MetaProperties] = {}
-    for path, properties in found.items():
-        known = properties or MetaProperties()
-        taken = {each.directory_id for each in complete.values()} | _ids(found)
-        complete[path] = replace(
-            known,
-            version=1,
-            cluster_id=agreed,
-            node_id=node_id,
-            directory_id=known.directory_id or _fresh_id(draw, taken),
-        )
-    to_write = tuple(path for path in found if complete[path] != found[path])
-    return Identity(agreed, complete, to_write)
+    for path, known in found.items():
+        if path not in left_out:
+            taken = {each.directory_id for each in (*complete.values(), *named.values())}
+            complete[path] = _completed(known or MetaProperties(), node_id, agreed, draw, taken)
+    to_write = [path for path in complete if complete[path] != found[path]]
+    to_write.sort(key=lambda path: path != metadata)
+    return Identity(agreed, complete, tuple(to_write), left_out)
 
 
-def _ids(found: Mapping[Path, MetaProperties | None]) -> set[UUID | None]:
-    return {properties.directory_id for properties in found.values() if properties is not None}
-
-
-def _fresh_id(draw: Callable[[], UUID], taken: set[UUID | None]) -> UUID:
-    while True:
-        drawn = draw()
-        if drawn.int >= RESERVED_IDS and drawn not in taken:
-            return drawn
-
-
-def _check_node(path: Path, properties: MetaProperties, node_id: int) -> None:
-    if properties.node_id not in (None, node_id):
+def _cluster_of(named: Mapping[Path, MetaProperties], metadata: Path) -> str | None:
+    """What the metadata directory says, or all others together. Raises WrongDirectory."""
+    if metadata in named and named[metadata].cluster_id is not None:
+        return named[metadata].cluster_id
+    by_cluster: dict[str, Path] = {}
+    for path, properties in named.items():
+        if properties.cluster_id is not None:
+            by_cluster.setdefault(properties.cluster_id, path)
+    if len(by_cluster) > 1:
+        (one, first), (other, second), *_ = by_cluster.items()
         raise WrongDirectory(
+            f"log directories {first} and {second} belong to different clusters, '{one}' and "
+            f"'{other}': give only those of one"
+        )
+    return next(iter(by_cluster), None)
+
+
+def _not_ours(
+    path: Path, properties: MetaProperties, node_id: int, cluster_id: str | None
+) -> WrongDirectory | None:
+    if properties.node_id not in (None, node_id):
+        return WrongDirectory(
             f"log directory {path} belongs to node {properties.node_id}, but this is node "
             f"{node_id}: start with node.id={properties.node_id}, or give another directory "
             f"(its {FILE_NAME} says so)"
         )
-
-
-def _other_cluster(path: Path, theirs: str, ours: str, named_by: Path | None) -> WrongDirectory:
-    if named_by is None:
+    if cluster_id is not None and properties.cluster_id not in (None, cluster_id):
         return WrongDirectory(
-            f"log directory {path} belongs to cluster '{theirs}', not '{ours}': give another "
-            f"directory, or do not insist on the cluster id"
+            f"log directory {path} belongs to cluster '{properties.cluster_id}', not "
+            f"'{cluster_id}' (its {FILE_NAME} says so): give another directory"
         )
-    return WrongDirectory(
-        f"log directories {named_by} and {path} belong to different clusters, '{ours}' and "
-        f"'{theirs}': give only those of one"
+    return None
+
+
+def _copies(named: Mapping[Path, MetaProperties], metadata: Path) -> dict[Path, WrongDirectory]:
+    """Those that share an id with another, the metadata directory excepted."""
+    owners: dict[UUID, list[Path]] = {}
+    for path, properties in named.items():
+        if properties.directory_id is not None:
+            owners.setdefault(properties.directory_id, []).append(path)
+    return {
+        path: WrongDirectory(
+            f"log directories {' and '.join(map(str, paths))} have the same directory.id: one is a "
+            f"copy of the other; give only one of them, or remove the directory.id line from the "
+            f"{FILE_NAME} of the one that is new"
+        )
+        for paths in owners.values()
+        if len(paths) > 1
+        for path in paths
+        if path != metadata
+    }
+
+
+def _refuse_fresh_metadata(metadata: Path, known: Iterable[Path]) -> None:
+    for path in known:
+        raise WrongDirectory(
+            f"the metadata directory {metadata} is new, but {path} belongs to a cluster, whose "
+            f"metadata must be somewhere: mount its disk, or name its place (metadata.log.dir; "
+            f"without it, it is the first of log.dirs)"
+        )
+
+
+def _completed(
+    known: MetaProperties,
+    node_id: int,
+    cluster_id: str,
+    draw: Callable[[], UUID],
+    taken: Collection[UUID | None],
+) -> MetaProperties:
+    return replace(
+        known,
+        version=1,
+        cluster_id=cluster_id,
+        node_id=node_id,
+        directory_id=known.directory_id or _fresh_id(draw, taken),
     )
 
 
-def _check_copies(found: Mapping[Path, MetaProperties | None]) -> None:
-    owner: dict[UUID, Path] = {}
-    for path, properties in found.items():
-        if properties is None or properties.directory_id is None:
-            continue
-        if properties.directory_id in owner:
-            raise WrongDirectory(
-                f"log directories {owner[properties.directory_id]} and {path} have the same "
-                f"directory.id: one is a copy of the other; give only one of them, or remove the "
-                f"directory.id line from the {FILE_NAME} of the one that is new"
-            )
-        owner[properties.directory_id] = path
+def _fresh_id(draw: Callable[[], UUID], taken: Collection[UUID | None]) -> UUID:
+    while True:
+        drawn = draw()
+        if drawn.int >= RESERVED_IDS and drawn not in taken:
+            return drawn

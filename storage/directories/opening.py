@@ -1,4 +1,4 @@
-"""Opening all of a node's directories, which must agree on the node and the cluster.
+"""Opening all of a node's directories, as far as they can be used and are the node's.
 
 Order: every directory is created and locked before any file in it is read; all `meta.properties`
 are read before one is written. A crash in between leaves some directories without the file: the
@@ -66,9 +66,9 @@ def open_directories(
 
     `cluster_id`: the one to insist on; None takes the directories' own, or draws a new one on a
     first start. `metadata_path` defaults to the first of `paths`. A directory that meets an I/O
-    error is offline from the start and takes nothing else down, unless it is the metadata
-    directory, without which a node cannot know the cluster. Raises DirectoryInUse, WrongDirectory,
-    NoDirectory.
+    error, or is another node's or cluster's or a copy, is offline from the start and takes nothing
+    else down, unless it is the metadata directory, without which a node cannot know the cluster.
+    Raises DirectoryInUse, WrongDirectory, NoDirectory.
     """
     if not paths:
         raise NoDirectory("no log directory is given: set log.dirs")
@@ -80,7 +80,7 @@ def open_directories(
     try:
         for path in every:
             opened[path] = _open(files, path)
-        identity_cluster = _identify(files, entropy, opened, node_id, cluster_id)
+        identity_cluster = _identify(files, entropy, opened, node_id, cluster_id, metadata_path)
         _require(opened[metadata_path], [opened[path] for path in paths])
     except BaseException:
         for directory in opened.values():
@@ -126,6 +126,7 @@ def _identify(
     opened: dict[Path, LogDirectory],
     node_id: int,
     cluster_id: str | None,
+    metadata_path: Path,
 ) -> str:
     """Read what each directory says, decide, write what is missing; returns the cluster's id."""
     found: dict[Path, MetaProperties | None] = {}
@@ -143,8 +144,15 @@ def _identify(
         except OSError as error:
             directory.fail(error)
         if not directory.failed:
-            _refuse_to_guess(files, path, found[path])
-    identity = decide_identity(found, node_id=node_id, cluster_id=cluster_id, draw=entropy.uuid)
+            _refuse_to_guess(directory, found[path], is_metadata=path == metadata_path)
+        if directory.failed:
+            found.pop(path, None)
+    identity = decide_identity(
+        found, node_id=node_id, cluster_id=cluster_id, metadata=metadata_path, draw=entropy.uuid
+    )
+    for path, wrong in identity.left_out.items():
+        opened[path].fail(wrong)
+        opened[path].close()  # whose it is may want it
     for path, properties in identity.properties.items():
         opened[path].id = properties.directory_id
     for path in identity.to_write:
@@ -158,15 +166,22 @@ def _identify(
     return identity.cluster_id
 
 
-def _refuse_to_guess(files: Files, path: Path, properties: MetaProperties | None) -> None:
+def _refuse_to_guess(
+    directory: LogDirectory, properties: MetaProperties | None, *, is_metadata: bool
+) -> None:
     """A directory with a metadata log has had an identity: a new one would not fit the log."""
+    path = directory.path
     known = properties is not None and properties.cluster_id is not None
-    if not known and files.is_directory(path / METADATA_LOG):
-        raise WrongDirectory(
-            f"{path / meta_properties.FILE_NAME} is missing or damaged, and {METADATA_LOG} beside it "
-            f"belongs to a cluster: bring the file back (cluster.id, node.id, directory.id), or "
-            f"move the directory away to begin anew"
-        )
+    if known or not directory.files.is_directory(path / METADATA_LOG):
+        return
+    wrong = WrongDirectory(
+        f"{path / meta_properties.FILE_NAME} is missing or damaged, and {METADATA_LOG} beside it "
+        f"belongs to a cluster: bring the file back (cluster.id, node.id, directory.id), or "
+        f"move the directory away to begin anew"
+    )
+    if is_metadata:
+        raise wrong
+    directory.fail(wrong)
 
 
 def _require(metadata: LogDirectory, directories: Sequence[LogDirectory]) -> None:

@@ -87,57 +87,102 @@ def test_garbage_is_refused_not_crashed_on(data: bytes) -> None:
 
 def test_a_first_start_draws_a_cluster_and_an_id_for_each_directory() -> None:
     identity = decide_identity(
-        {A: None, B: None}, node_id=1, cluster_id=None, draw=drawing(ONE, TWO, THREE)
+        {A: None, B: None}, node_id=1, cluster_id=None, metadata=A, draw=drawing(ONE, TWO, THREE)
     )
     cluster = uuid_to_text(ONE)
     assert identity == Identity(
         cluster,
         {A: MetaProperties(1, cluster, 1, TWO), B: MetaProperties(1, cluster, 1, THREE)},
         (A, B),
+        {},
     )
 
 
 def test_a_new_directory_joins_the_cluster_of_the_others() -> None:
     known = MetaProperties(1, "theirs", 1, ONE)
     identity = decide_identity(
-        {A: None, B: known}, node_id=1, cluster_id=None, draw=drawing(ONE, UUID(int=2), TWO)
+        {A: known, B: None},
+        node_id=1,
+        cluster_id=None,
+        metadata=A,
+        draw=drawing(ONE, UUID(int=2), TWO),
     )
     assert identity.cluster_id == "theirs"
-    assert identity.properties[A].directory_id == TWO  # neither taken nor reserved
-    assert identity.to_write == (A,)
+    assert identity.properties[B].directory_id == TWO  # neither taken nor reserved
+    assert identity.to_write == (B,)
 
 
 def test_version_0_is_written_back_as_version_1() -> None:
     identity = decide_identity(
-        {A: MetaProperties(0, "c", 1, None)}, node_id=1, cluster_id=None, draw=drawing(ONE)
+        {A: MetaProperties(0, "c", 1, None)},
+        node_id=1,
+        cluster_id=None,
+        metadata=A,
+        draw=drawing(ONE),
     )
     assert identity.properties[A] == MetaProperties(1, "c", 1, ONE)
     assert identity.to_write == (A,)
 
 
+def known(cluster: str = "c", node: int = 1, directory: UUID = ONE) -> MetaProperties:
+    return MetaProperties(1, cluster, node, directory)
+
+
+Found = dict[Path, MetaProperties | None]
+
+
 @pytest.mark.parametrize(
     ("found", "insist", "says"),
     [
-        ({A: MetaProperties(1, "c", 2, ONE)}, None, "/a belongs to node 2.*node.id=2"),
-        ({A: MetaProperties(1, "c", 1, ONE)}, "other", "/a belongs to cluster 'c', not 'other'"),
+        ({A: known(node=2)}, None, "/a belongs to node 2.*node.id=2"),
+        ({A: known()}, "other", "/a belongs to cluster 'c', not 'other'"),
         (
-            {A: MetaProperties(1, "c", 1, ONE), B: MetaProperties(1, "d", 1, TWO)},
+            {A: None, B: known("c"), C: known("d", directory=TWO)},
             None,
-            "/a and /b belong to different clusters",
+            "/b and /c belong to different clusters",
         ),
-        (
-            {
-                A: MetaProperties(1, "c", 1, ONE),
-                B: None,
-                C: MetaProperties(1, "c", 1, ONE),
-            },
-            None,
-            "/a and /c have the same directory.id",
-        ),
+        ({A: None, B: known()}, None, "the metadata directory /a is new, but /b.*mount its disk"),
+        ({A: None, B: known()}, "c", "the metadata directory /a is new"),
     ],
 )
-def test_directories_that_disagree_are_refused(
-    found: dict[Path, MetaProperties | None], insist: str | None, says: str
+def test_a_metadata_directory_that_is_not_the_nodes_is_refused(
+    found: Found, insist: str | None, says: str
 ) -> None:
     with pytest.raises(WrongDirectory, match=says):
-        decide_identity(found, node_id=1, cluster_id=insist, draw=drawing(THREE))
+        decide_identity(found, node_id=1, cluster_id=insist, metadata=A, draw=drawing(THREE))
+
+
+@pytest.mark.parametrize(
+    ("found", "left_out"),
+    [
+        ({A: known(), B: known("d", directory=TWO)}, {B: "cluster 'd', not 'c'"}),
+        ({A: known(), B: known(node=7, directory=TWO)}, {B: "node 7"}),
+        ({A: known(), B: None, C: known()}, {C: "/a and /c have the same directory.id"}),
+        (
+            {A: known(directory=THREE), B: known(), C: known()},
+            {B: "/b and /c have the same", C: "/b and /c have the same"},
+        ),
+        ({A: known(), B: known("d")}, {B: "cluster 'd'"}),
+        ({B: known(), C: known("d", directory=TWO)}, {C: "cluster 'd'"}),
+    ],
+)
+def test_others_that_differ_from_it_are_left_out_and_not_touched(
+    found: Found, left_out: dict[Path, str]
+) -> None:
+    metadata = A if A in found else B
+    draws = drawing(UUID(int=9 << 64), UUID(int=10 << 64))
+    identity = decide_identity(found, node_id=1, cluster_id=None, metadata=metadata, draw=draws)
+    assert identity.cluster_id == "c"
+    assert {path: str(wrong) for path, wrong in identity.left_out.items()}.keys() == left_out.keys()
+    for path, says in left_out.items():
+        assert says in str(identity.left_out[path])
+    assert not left_out.keys() & {*identity.properties, *identity.to_write}
+
+
+def test_the_metadata_directory_gets_its_file_first() -> None:
+    """Else a crash in between would leave one that is new among others that are not."""
+    draws = drawing(*(UUID(int=number << 64) for number in range(1, 5)))
+    identity = decide_identity(
+        {A: None, B: None, C: None}, node_id=1, cluster_id=None, metadata=C, draw=draws
+    )
+    assert identity.to_write == (C, A, B)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path as RealPath
 
 import pytest
@@ -17,10 +18,10 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.opening import Directories, open_directories
 
 
-def opened(*paths: RealPath, **more: object) -> Directories:
+def opened(*paths: RealPath, seed: int = 1, **more: object) -> Directories:
     return open_directories(
         RealFiles(),
-        SeededEntropy(random.Random(1)),
+        SeededEntropy(random.Random(seed)),
         [Path(path) for path in paths],
         **{"node_id": 1, **more},  # type: ignore[arg-type]
     )
@@ -76,6 +77,22 @@ def test_an_unusable_directory_is_offline_and_takes_nothing_down(tmp_path: RealP
     assert [directory.failed for directory in directories.all] == [False, True, True]
     assert [str(each.path) for each in directories.live] == [str(tmp_path / "a")]
     assert "version=7 is unknown" in str(directories.all[2].failure)
+    directories.close()
+
+
+def test_so_is_one_of_another_cluster_and_a_copy(
+    tmp_path: RealPath, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(tmp_path / "a", tmp_path / "b").close()
+    opened(tmp_path / "theirs", cluster_id="theirs", seed=2).close()
+    shutil.copytree(tmp_path / "b", tmp_path / "copy")
+    before = (tmp_path / "theirs" / "meta.properties").read_bytes()
+    directories = opened(*(tmp_path / name for name in ("a", "b", "copy", "theirs")))
+    assert [directory.failed for directory in directories.all] == [False, True, True, True]
+    assert "belongs to cluster" in caplog.text
+    assert "have the same directory.id" in caplog.text
+    opened(tmp_path / "theirs", cluster_id="theirs").close()  # whose it is may use it meanwhile
+    assert (tmp_path / "theirs" / "meta.properties").read_bytes() == before
     directories.close()
 
 
