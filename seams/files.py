@@ -143,6 +143,11 @@ class FileSlice:
 class Lock(Protocol):
     def release(self) -> None: ...
 
+    def check(self) -> None:
+        """Raises OSError unless the file that is held is still at its path, and its directory one
+        where files can be made: not unmounted, not remounted read-only, not taken away."""
+        ...
+
 
 class Files(Protocol):
     def open(self, path: Path, *, create: bool = False, write: bool = False) -> File:

@@ -36,6 +36,7 @@ _ZEROS = bytes(1 << 20)
 _ROOM = 256 << 10
 _spare_rooms: list[memoryview] = []  # as many as threads ever read at once
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_EFFECTIVE = os.access in os.supports_effective_ids
 _F_OFD_SETLK = getattr(fcntl, "F_OFD_SETLK", None)
 
 
@@ -309,7 +310,7 @@ class RealFiles:
         except BaseException:
             os.close(fd)
             raise
-        return RealLock(fd)
+        return RealLock(fd, str(path))
 
     def disk_usage(self, path: Path) -> DiskUsage:
         status = os.statvfs(path)
@@ -340,14 +341,29 @@ class RealFiles:
 class RealLock:
     """A lock file held; the kernel lets go of it when the process ends, however it ends."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, name: str) -> None:
         self._fd = fd
+        self._name = name
+        self._identity = _identity(os.fstat(fd))
 
     def release(self) -> None:
         """Idempotent. The file stays, as Kafka's does."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+    def check(self) -> None:
+        if _identity(os.stat(self._name)) != self._identity:
+            raise OSError(errno.ESTALE, "another file is in its place", self._name)
+        directory = os.path.dirname(self._name) or "."
+        if not os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=_EFFECTIVE):
+            read_only = os.statvfs(directory).f_flag & os.ST_RDONLY
+            code = errno.EROFS if read_only else errno.EACCES
+            raise OSError(code, os.strerror(code), directory)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _lock(fd: int) -> None:

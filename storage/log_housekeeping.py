@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
 
@@ -49,6 +50,8 @@ class Intervals:
     """producer.id.expiration.ms"""
     deleted_segments_ms: int = 10_000
     """How late at most a `.deleted` segment goes, after file.delete.delay.ms (ours)"""
+    probe_ms: int = 1_000
+    """How often it is looked whether a directory is still there and can be written to (ours)"""
     recovery_threads_per_directory: int = 2
     """num.recovery.threads.per.data.dir"""
 
@@ -79,7 +82,19 @@ async def run(
             nursery.start_soon(manager.cleaners.run)
         for home in manager.homes():
             nursery.start_soon(manager.flushing.run, home)
+        for directory in manager.directories.every:
+            nursery.start_soon(probe, manager, directory)
         task_status.started()
+
+
+async def probe(manager: LogManager, directory: LogDirectory) -> None:
+    """Look after a directory until it is offline; each in a task of its own, for a disk may hang."""
+    while not directory.failed:
+        try:
+            await manager.offload.run(directory.probe, lane=directory.lane)
+        except OSError as error:
+            directory.report(error)
+        await manager.clock.sleep(manager.intervals.probe_ms / 1000)
 
 
 async def _repeat(

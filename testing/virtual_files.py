@@ -273,7 +273,7 @@ class VirtualFiles:
         node = self.disk.file(path)
         if any(lock.node is node and lock.power.on for lock in self.disk.locks):
             raise disk_error(errno.EAGAIN, path)
-        lock = VirtualLock(self.disk, node, self.power)
+        lock = VirtualLock(self.disk, path, node, self.power)
         self.disk.locks.append(lock)
         return lock
 
@@ -290,8 +290,9 @@ class VirtualFiles:
 class VirtualLock:
     """Held until released, or until the power of its holder is cut."""
 
-    def __init__(self, disk: VirtualDisk, node: FileNode, power: Power) -> None:
+    def __init__(self, disk: VirtualDisk, path: Path, node: FileNode, power: Power) -> None:
         self._disk = disk
+        self._path = path
         self.node = node
         self.power = power
 
@@ -299,6 +300,13 @@ class VirtualLock:
         self.power.check()
         if self in self._disk.locks:
             self._disk.locks.remove(self)
+
+    def check(self) -> None:
+        self.power.check()
+        self._disk.check("stat", self._path)
+        self._disk.check("lock", self._path)
+        if self._disk.node(self._path) is not self.node:
+            raise disk_error(errno.ESTALE, self._path)
 
 
 def _check_replaceable(node: Node, there: Node | None, new: Path) -> None:

@@ -79,6 +79,7 @@ def _entry(line: str, number: int) -> tuple[TopicPartition, int]:
 
 
 def _number(text: str, line: int) -> int:
-    if not re.fullmatch(r"[0-9]{1,19}", text.strip(), re.ASCII):
+    number = text.strip()  # of more than int() passes over: U+001F, say
+    if not re.fullmatch(r"[0-9]{1,19}", number, re.ASCII):
         raise CorruptCheckpoint(f"line {line}: {text[:80]!r} is not a number")
-    return int(text)
+    return int(number)

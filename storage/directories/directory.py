@@ -116,6 +116,12 @@ class LogDirectory:
             self.path / clean_shutdown.FILE_NAME, clean_shutdown.format(broker_epoch)
         )
 
+    def probe(self) -> None:
+        """Raises OSError where the directory is not what was locked, or cannot be written to: nobody
+        may write to it for hours, and a write to a mount point whose disk is gone succeeds."""
+        if self._lock is not None:
+            self._lock.check()
+
     def usage(self) -> DiskUsage:
         return self.files.disk_usage(self.path)
 

@@ -329,6 +329,23 @@ class TestNames:
         other.release()
         assert files.exists(directory / ".lock")
 
+    def test_a_lock_knows_whether_it_is_still_there(self, files: Files, directory: Path) -> None:
+        files.make_directory(directory / "d")
+        lock = files.lock(directory / "d" / ".lock")
+        lock.check()
+        files.rename(directory / "d", directory / "away")
+        with pytest.raises(FileNotFoundError):
+            lock.check()
+        written(files, directory / "d", b"a file where the directory was")
+        with pytest.raises(NotADirectoryError):
+            lock.check()
+        files.remove(directory / "d")
+        files.make_directory(directory / "d")
+        written(files, directory / "d" / ".lock", b"of another file system, it may be")
+        with pytest.raises(OSError, match=r"another file|[Ss]tale"):
+            lock.check()
+        lock.release()
+
     def test_disk_usage(self, files: Files, directory: Path) -> None:
         usage = files.disk_usage(directory)
         assert 0 < usage.free_bytes <= usage.total_bytes
