@@ -84,8 +84,13 @@ class Coordinator(Protocol[S, T]):
 
     def new_loader(self, shard: S) -> Loader: ...
 
+    def take_up(self, led: LedPartition[S, T]) -> Iterator[None]:
+        """All is replayed, and nobody is served yet: see to every key, which there may be many of;
+        yields wherever others may run."""
+        ...
+
     def loaded(self, led: LedPartition[S, T]) -> str:
-        """All is replayed, and served from now on; what there is, in words."""
+        """It is served from now on; what there is, in words."""
         ...
 
     def unloaded(self, led: LedPartition[S, T]) -> None:
@@ -168,7 +173,7 @@ class Leadership(Generic[S, T]):
         """A bug showed itself (an exception is at hand). This partition alone is not served."""
         log.exception("%s-%d broke an invariant", self._topic, led.partition)
         self._unload(led)
-        led.failed = True
+        led.loading, led.failed = False, True
 
     # Asking
 
@@ -200,6 +205,10 @@ class Leadership(Generic[S, T]):
         """The partition, if it is served here."""
         led = self._led.get(partition)
         return led if led is not None and led.serves else None
+
+    def is_loading(self, partition: int) -> bool:
+        led = self._led.get(partition)
+        return led is not None and led.loading
 
     def check_loaded(self) -> None:
         """Raises LoadInProgress while any partition is being loaded."""
@@ -282,8 +291,9 @@ class Leadership(Generic[S, T]):
             led.loading, led.failed = False, True
             self.failed_loads += 1
             return
+        if led.failed:
+            return
         led.loading = False
-        led.last_offset = loader.next_offset - 1
         self.loads += 1
         found = self._coordinator.loaded(led)
         log.info(
@@ -306,4 +316,7 @@ class Leadership(Generic[S, T]):
                 await turn.pass_on()
             offset = loader.next_offset
         for _ in loader.finish():
+            await turn.pass_on()
+        led.last_offset = loader.next_offset - 1
+        for _ in self._coordinator.take_up(led):
             await turn.pass_on()

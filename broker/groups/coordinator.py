@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -70,6 +70,9 @@ from odradek.seams.entropy import Entropy
 log = logging.getLogger("odradek.groups")
 
 A = TypeVar("A", bound=Answer)
+
+WHILE_LOADING_MS = 100
+"""How soon a group that is due is looked at again while its partition is still being loaded."""
 
 
 class GroupCoordinator:
@@ -126,10 +129,14 @@ class GroupCoordinator:
     def new_loader(self, shard: Shard) -> Loader:
         return Loader(shard)
 
-    def loaded(self, led: Led) -> str:
+    def take_up(self, led: Led) -> Iterator[None]:
         for group_id in list(led.shard.groups):
-            if led.serves:
-                self._drive(led, group_id, partial(led.shard.loaded, group_id))
+            if led.failed:
+                return
+            self._drive(led, group_id, partial(led.shard.loaded, group_id))
+            yield
+
+    def loaded(self, led: Led) -> str:
         return f"{len(led.shard.groups)} groups and {led.shard.offsets.count} offsets"
 
     def unloaded(self, led: Led) -> None:
@@ -422,6 +429,8 @@ class GroupCoordinator:
         led = self.leadership.served(partition)
         if led is not None:
             self._drive(led, group_id, partial(led.shard.tick, group_id))
+        elif self.leadership.is_loading(partition):
+            self._timers.arm(key, monotonic_ms(self._clock) + WHILE_LOADING_MS)
 
     # Expressions
 

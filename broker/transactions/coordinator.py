@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -208,11 +208,22 @@ class TransactionCoordinator:
     def new_loader(self, shard: Shard) -> Loader:
         return Loader(shard)
 
+    def take_up(self, led: Led) -> Iterator[None]:
+        """Nothing is to be done about most of them; to end one it has to be served."""
+        yield from led.shard.find_unfinished()
+
     def loaded(self, led: Led) -> str:
-        for transactional_id in list(led.shard.transactions):
-            if led.serves:
-                self._drive(led, partial(led.shard.loaded, transactional_id))
+        self._start(self._finish, led)
         return f"{len(led.shard.transactions)} transactional ids"
+
+    async def _finish(self, led: Led) -> None:
+        """Go on with transactions whose end was decided; until then they wait, and so do clients."""
+        turn = Turn(self._clock)
+        for transactional_id in led.shard.take_unfinished():
+            if not self.leadership.holds(led):
+                return
+            self._drive(led, partial(led.shard.resume, transactional_id))
+            await turn.pass_on()
 
     def unloaded(self, led: Led) -> None:
         while led.uncommitted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from odradek.broker.transactions.actions import (
@@ -20,10 +20,12 @@ from odradek.broker.transactions.actions import (
     Waiter,
     failed,
 )
-from odradek.broker.transactions.states import State
+from odradek.broker.transactions.states import PREPARED, State
 from odradek.broker.transactions.transaction import Transaction
 from odradek.protocol.errors import ErrorCode
 from odradek.storage.directories.names import TopicPartition
+
+FOUND_PER_STEP = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Shard:
 
     def __init__(self) -> None:
         self.transactions: dict[str, Transaction] = {}
+        self._unfinished: list[str] = []
 
     # Replaying
 
@@ -53,9 +56,22 @@ class Shard:
         else:
             self.transactions[transactional_id] = Transaction(transactional_id, stored)
 
-    def loaded(self, transactional_id: str, now: Now) -> Actions:
-        """All is replayed: go on with what this id was about."""
-        return self.transactions[transactional_id].resume(now)
+    def find_unfinished(self) -> Iterator[None]:
+        """All is replayed: find the transactions whose end is decided; yields now and then."""
+        for count, (transactional_id, each) in enumerate(list(self.transactions.items())):
+            if each.stored.state in PREPARED:
+                self._unfinished.append(transactional_id)
+            if count % FOUND_PER_STEP == FOUND_PER_STEP - 1:
+                yield
+
+    def take_unfinished(self) -> list[str]:
+        found, self._unfinished = self._unfinished, []
+        return found
+
+    def resume(self, transactional_id: str, now: Now) -> Actions:
+        """Go on with one of those. Nothing but this ends it: until then it is as it was found."""
+        transaction = self.transactions.get(transactional_id)
+        return Actions() if transaction is None else transaction.resume(now)
 
     # Events
 

@@ -336,7 +336,8 @@ class Transaction:
         next finds the transaction as it stands.
         """
         actions = Actions()
-        if self.pending is not None or sent.producer != self.producer:
+        is_over = self.stored.state not in PREPARED or sent.producer != self.producer
+        if self.pending is not None or is_over:
             return actions
         if Outcome.FENCED in outcomes.values():
             actions.notes.append(
@@ -354,8 +355,7 @@ class Transaction:
         return self._complete(now)
 
     def _complete(self, now: Now) -> Actions:
-        if TABLE[Row.MARKED][self.stored.state] is Step.NOTHING:
-            return Actions()
+        assert TABLE[Row.MARKED][self.stored.state] is not Step.NOTHING
         return self._become(completed(self.stored), now)
 
     # Expiry

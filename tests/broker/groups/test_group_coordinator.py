@@ -309,6 +309,33 @@ async def test_state_survives_a_restart(clock: VirtualClock) -> None:
         assert (await groups.heartbeat(beat)).error is ErrorCode.unknown_member_id
 
 
+class SlowClock(VirtualClock):
+    """Whatever is done between two looks at the time takes a ms."""
+
+    def monotonic(self) -> float:
+        self.advance(0.001)
+        return super().monotonic()
+
+
+async def test_others_get_their_turn_while_many_groups_are_taken_up() -> None:
+    log, count = MemoryLog(), 200
+    async with running(VirtualClock(), log) as groups:
+        for each in range(count):
+            await groups.commit(a_commit(group=f"g{each}"))
+    async with running(SlowClock(), log) as groups:
+        (led,) = groups.leadership
+        while len(led.shard.groups) < count:
+            await trio.lowlevel.checkpoint()
+        turns = 0
+        while not led.serves:
+            with pytest.raises(LoadInProgress):
+                groups.list_groups([], [])
+            await trio.lowlevel.checkpoint()
+            turns += 1
+        assert turns > count // 10
+        assert await fetched(groups, f"g{count - 1}") == 5
+
+
 async def test_while_loading(clock: VirtualClock) -> None:
     log = MemoryLog()
     async with running(clock, log) as groups:

@@ -236,8 +236,10 @@ class Stage:
         self.shard = self.replayed()
         self.held.clear()
         self.sent.clear()
-        for transactional_id in list(self.shard.transactions):
-            self.do(self.shard.loaded(transactional_id, self.now))
+        for _ in self.shard.find_unfinished():
+            pass
+        for transactional_id in self.shard.take_unfinished():
+            self.do(self.shard.resume(transactional_id, self.now))
 
 
 # In words, for transcripts

@@ -181,7 +181,7 @@ def test_records_stamped_by_the_log_are_stamped_once(
 def test_what_is_no_batch_is_refused_as_ever(
     broker: Broker, coordinator: Coordinator, topic: str
 ) -> None:
-    assert produce(broker, topic, b"\x00" * 70) == [ErrorCode.invalid_record]
+    assert produce(broker, topic, b"\x00" * 70) == [ErrorCode.corrupt_message]
     assert coordinator.asked == []
 
 
