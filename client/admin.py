@@ -1,6 +1,7 @@
-"""What an administrator asks of a cluster: topics, records, configs, log directories.
+"""What an administrator asks of a cluster: topics, records, configs.
 
-Functions over a `Cluster`, one a question (for groups see `group_admin.py`). Each raises KafkaError for the first thing refused, and
+Functions over a `Cluster`, one a question (there are also `group_admin.py`, `acl_admin.py`,
+`log_dir_admin.py` and `reassignment_admin.py`). Each raises KafkaError for the first thing refused, and
 ClientError where nobody answers; where a request was about several things, those before it were done.
 """
 
@@ -88,29 +89,6 @@ class ConfigChange:
     operation: ConfigOperation
     name: str
     value: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaInDirectory:
-    """A replica's files in a log directory: bytes, and how far it lags behind."""
-
-    topic: str
-    partition: int
-    size_bytes: int
-    offset_lag: int
-    is_future: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LogDirectory:
-    """A log directory of a broker; total and usable are bytes of its disk, -1 where not told."""
-
-    broker: int
-    path: str
-    error: ErrorCode
-    total_bytes: int
-    usable_bytes: int
-    replicas: tuple[ReplicaInDirectory, ...]
 
 
 def _ms(cluster: Cluster) -> int:
@@ -310,52 +288,3 @@ async def _config_node(cluster: Cluster, type: ResourceType, name: str) -> Broke
 
 def _resource(type: ResourceType, name: str) -> str:
     return f"{type.name.lower().replace('_', ' ')} {name}".strip()
-
-
-# Log directories
-
-
-async def describe_log_dirs(
-    cluster: Cluster,
-    *,
-    brokers: Iterable[int] | None = None,
-    partitions: Iterable[TopicPartition] | None = None,
-) -> list[LogDirectory]:
-    """The log directories of these brokers (or all), with these partitions in them (or all)."""
-    await cluster.refresh()
-    topics: list[dict[str, Any]] | None = None
-    if partitions is not None:
-        indexes: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            indexes.setdefault(topic, []).append(partition)
-        topics = [{"topic": name, "partitions": rows} for name, rows in indexes.items()]
-    directories = []
-    for node_id in sorted(cluster.nodes if brokers is None else brokers):
-        answer = await _ask(
-            await cluster.node(node_id), cluster, apis.DESCRIBE_LOG_DIRS, topics=topics
-        )
-        check(getattr(answer, "error_code", 0), about=f"the log directories of broker {node_id}")
-        directories += [_log_directory(node_id, row) for row in answer.results]
-    return directories
-
-
-def _log_directory(node_id: int, row: Any) -> LogDirectory:
-    replicas = [
-        ReplicaInDirectory(
-            topic.name,
-            part.partition_index,
-            part.partition_size,
-            part.offset_lag,
-            part.is_future_key,
-        )
-        for topic in row.topics
-        for part in topic.partitions
-    ]
-    return LogDirectory(
-        node_id,
-        row.log_dir,
-        ErrorCode(row.error_code),
-        getattr(row, "total_bytes", -1),
-        getattr(row, "usable_bytes", -1),
-        tuple(sorted(replicas, key=lambda replica: (replica.topic, replica.partition))),
-    )

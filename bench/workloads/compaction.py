@@ -17,7 +17,7 @@ from odradek.bench.load import run_load
 from odradek.bench.model import Feature, Parameter, Target, WorkloadFailed
 from odradek.bench.peers.topics import with_cluster
 from odradek.bench.workloads.beside import BACKGROUND, LatencyBeside
-from odradek.client import admin
+from odradek.client import admin, log_dir_admin
 from odradek.client.admin import ConfigChange, ConfigOperation, ResourceType
 from odradek.client.consumer import TopicPartition
 from odradek.client.metadata import Cluster
@@ -100,7 +100,9 @@ def size_bytes(target: Target, topic: str) -> int:
     """The topic's bytes on disk."""
 
     async def ask(cluster: Cluster) -> int:
-        directories = await admin.describe_log_dirs(cluster, partitions=[TopicPartition(topic, 0)])
+        directories = await log_dir_admin.describe_log_dirs(
+            cluster, partitions=[TopicPartition(topic, 0)]
+        )
         return sum(replica.size_bytes for each in directories for replica in each.replicas)
 
     return with_cluster(target.bootstrap, ask)

@@ -7,9 +7,16 @@ from typing import Any
 
 from odradek.broker.cli.cluster import leaf, partition_list, run_leaf
 from odradek.broker.cli.errors import CommandFailed
+from odradek.broker.cli.log_dirs_output import (
+    COLUMNS,
+    Filter,
+    kafka_json,
+    kip_113_json,
+    table,
+)
 from odradek.broker.cli.output import human_bytes, print_json, print_table
-from odradek.client import admin
-from odradek.client.consumer import TopicPartition
+from odradek.broker.cli.terminal import hint
+from odradek.client.log_dir_admin import LogDirectory, describe_log_dirs
 from odradek.client.metadata import Cluster
 from odradek.seams import Seams
 
@@ -17,6 +24,7 @@ EPILOG = """\
 examples:
   odradek log-dirs list
   odradek log-dirs describe --topic orders
+  odradek log-dirs describe --json --broker 1 --log-dirs /disk1,/disk2 --topics orders,bills
 """
 
 
@@ -32,20 +40,44 @@ def add_parser(
     )
     commands = parser.add_subparsers(metavar="WHAT")
     listing = leaf(commands, "list", "list the log directories and their disks", list_directories)
-    describing = leaf(commands, "describe", "show every replica's place and size", describe)
+    describing = leaf(
+        commands,
+        "describe",
+        "show every replica's place, size, lag and move",
+        describe,
+        epilog="--json prints KIP-113's JSON; of several brokers each directory says whose it is.",
+    )
     describing.add_argument(
-        "-t", "--topic", dest="topics", action="append", help="only this one; may be given again"
+        "--kafka-json", action="store_true", help="print what kafka-log-dirs prints, as JSON"
+    )
+    describing.add_argument(
+        "-t",
+        "--topic",
+        "--topics",
+        "--topic-list",
+        dest="topics",
+        action="extend",
+        type=_names,
+        metavar="LIST",
+        help="only these topics, with commas between",
     )
     for command in (listing, describing):
         command.add_argument(
-            "--broker", dest="brokers", type=partition_list, metavar="LIST", help="1,3,5-7"
+            "--broker",
+            "--broker-list",
+            dest="brokers",
+            type=partition_list,
+            metavar="LIST",
+            help="only these brokers: 1,3,5-7",
         )
         command.add_argument(
             "--dir",
+            "--log-dirs",
             dest="directories",
-            action="append",
-            metavar="PATH",
-            help="only this log directory; may be given again",
+            action="extend",
+            type=_names,
+            metavar="LIST",
+            help="only these log directories, with commas between",
         )
     return parser
 
@@ -54,8 +86,13 @@ def run(args: argparse.Namespace) -> int:
     return run_leaf(args)
 
 
+def _names(text: str) -> list[str]:
+    """An argument like one,two."""
+    return [name for name in text.split(",") if name]
+
+
 async def list_directories(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
-    found = _chosen(args, await admin.describe_log_dirs(cluster, brokers=args.brokers))
+    found = _chosen(args, await _described(args, cluster))
     rows: list[dict[str, Any]] = [
         {
             "broker": directory.broker,
@@ -90,49 +127,44 @@ async def list_directories(args: argparse.Namespace, cluster: Cluster, seams: Se
 
 
 async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
-    wanted = None
-    if args.topics:
-        wanted = [
-            TopicPartition(name, index)
-            for name in args.topics
-            for index in (await cluster.topic(name)).partitions
-        ]
-    found = await admin.describe_log_dirs(cluster, brokers=args.brokers, partitions=wanted)
-    found = _chosen(args, found)
-    rows: list[dict[str, Any]] = [
-        {
-            "broker": directory.broker,
-            "path": directory.path,
-            "topic": replica.topic,
-            "partition": replica.partition,
-            "size_bytes": replica.size_bytes,
-            "offset_lag": replica.offset_lag,
-            "future": replica.is_future,
-        }
-        for directory in found
-        for replica in directory.replicas
-    ]
-    if args.json:
-        print_json(rows)
-        return 0
-    print_table(
-        ["BROKER", "DIRECTORY", "TOPIC", "PARTITION", "SIZE", "LAG"],
-        [
-            (
-                row["broker"],
-                row["path"] + (" (moving here)" if row["future"] else ""),
-                row["topic"],
-                row["partition"],
-                human_bytes(row["size_bytes"]),
-                row["offset_lag"],
-            )
-            for row in rows
-        ],
+    found = await _described(args, cluster)
+    _chosen(args, found)
+    only = Filter(
+        None if args.topics is None else frozenset(args.topics),
+        None if args.directories is None else frozenset(args.directories),
     )
+    if args.kafka_json:
+        print_json(kafka_json(found, only))
+    elif args.json:
+        print_json(kip_113_json(found, only))
+    else:
+        print_table(COLUMNS, table(found, only))
+    _say_what_is_missing(args, found)
     return 0
 
 
-def _chosen(args: argparse.Namespace, found: list[admin.LogDirectory]) -> list[admin.LogDirectory]:
+def _say_what_is_missing(args: argparse.Namespace, found: list[LogDirectory]) -> None:
+    there = {replica.topic for directory in found for replica in directory.replicas}
+    for name in args.topics or ():
+        if name not in there:
+            hint(
+                f"no log directory has a replica of {name}; `odradek topics list` shows the topics"
+            )
+
+
+async def _described(args: argparse.Namespace, cluster: Cluster) -> list[LogDirectory]:
+    """The directories of the brokers that --broker names, or of all."""
+    await cluster.refresh()
+    unknown = sorted(set(args.brokers or ()) - set(cluster.nodes))
+    if unknown:
+        raise CommandFailed(
+            f"The given brokers do not exist from --broker-list: {','.join(map(str, unknown))}. "
+            f"Current existent brokers: {','.join(map(str, sorted(cluster.nodes)))}"
+        )
+    return await describe_log_dirs(cluster, brokers=args.brokers)
+
+
+def _chosen(args: argparse.Namespace, found: list[LogDirectory]) -> list[LogDirectory]:
     """Those that --dir names: the request itself has no such filter (J-17)."""
     if not args.directories:
         return found

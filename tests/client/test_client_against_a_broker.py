@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from odradek.client import admin, group_admin
+from odradek.client import admin, group_admin, log_dir_admin
 from odradek.client.assignors import read_assignment
 from odradek.client.consumer import EARLIEST, LATEST, Reader, TopicPartition, list_offsets
 from odradek.client.group import GroupConsumer, GroupOptions
@@ -205,7 +205,7 @@ async def test_topics_are_administrated(cluster: Cluster) -> None:
     await produce(cluster, "u", 10)
     where = TopicPartition("u", 0)
     assert await admin.delete_records(cluster, {where: 7}) == {where: 7}
-    (directory,) = await admin.describe_log_dirs(cluster, partitions=[where])
+    (directory,) = await log_dir_admin.describe_log_dirs(cluster, partitions=[where])
     assert [(replica.topic, replica.partition) for replica in directory.replicas] == [("u", 0)]
     assert directory.replicas[0].size_bytes > 0
     assert (admin.ResourceType.TOPIC, "new") in await admin.list_config_resources(cluster)

@@ -62,8 +62,8 @@ def test_compression(odradek: CommandLine, topic: str, codec: str) -> None:
     data = b"".join(b"%d the same again and again\n" % n for n in range(1000))
     odradek("produce", "-t", topic, "-p", "1", "-z", codec, stdin=data)
     assert odradek("consume", "-t", topic, "-p", "1", *ALL).stdout == data
-    rows = odradek("log-dirs", "describe", "-t", topic, "--json").json
-    size = sum(row["size_bytes"] for row in rows)
+    shown = odradek("log-dirs", "describe", "-t", topic, "--json").json
+    size = sum(row["size"] for each in shown["log_dirs"] for row in each["partitions"])
     assert (size > len(data)) == (codec == "none")
 
 

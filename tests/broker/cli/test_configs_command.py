@@ -1,9 +1,9 @@
-"""`odradek configs` and `odradek log-dirs`."""
+"""`odradek configs`."""
 
 from __future__ import annotations
 
 from tests.broker.cli.conftest import CommandLine
-from tests.interop.broker_process import BrokerProcess, deadline
+from tests.interop.broker_process import deadline
 
 
 def described(
@@ -78,41 +78,3 @@ def test_what_is_refused_says_why(odradek: CommandLine, topic: str) -> None:
         assert text in ran.stderr, ran
     odradek("configs", "alter", "topic", topic, code=2)
     odradek("configs", "describe", "planet", "earth", code=2)
-
-
-def test_log_directories(odradek: CommandLine, cli_broker: BrokerProcess, topic: str) -> None:
-    odradek("produce", "-t", topic, "-p", "0", stdin=b"x" * 1000)
-    rows = odradek("log-dirs", "describe", "-t", topic, "--json").json
-    assert {(row["topic"], row["partition"]) for row in rows} == {(topic, p) for p in range(3)}
-    size = {row["partition"]: row["size_bytes"] for row in rows}
-    assert size[0] > 1000
-    assert size[1] == size[2] == 0
-    listed = odradek("log-dirs", "list", "--json").json
-    assert [row["path"] for row in listed] == [str(path) for path in cli_broker.log_dirs]
-    assert all(row["error"] is None and row["total_bytes"] > 0 for row in listed)
-    table = odradek("log-dirs", "list").words
-    assert table[0] == ["BROKER", "DIRECTORY", "STATE", "REPLICAS", "SIZE", "FREE", "DISK"]
-    assert [line[1:3] for line in table[1:]] == [[str(p), "ok"] for p in cli_broker.log_dirs]
-    assert topic in odradek("log-dirs", "describe", "--broker", "1").stdout.decode()
-
-
-def test_log_directories_are_filtered(
-    odradek: CommandLine, cli_broker: BrokerProcess, topic: str
-) -> None:
-    """J-17: by directory, which the request itself can't."""
-    for partition in ("0", "1", "2"):  # a replica is there once it is written to
-        odradek("produce", "-t", topic, "-p", partition, stdin=b"x")
-    first, second = map(str, cli_broker.log_dirs)
-    rows = odradek("log-dirs", "list", "--dir", second, "--json").json
-    assert [row["path"] for row in rows] == [second]
-    parts = [
-        {row["partition"] for row in found}
-        for directory in (first, second)
-        for found in [
-            odradek("log-dirs", "describe", "-t", topic, "--dir", directory, "--json").json
-        ]
-    ]
-    assert set.union(*parts) == {0, 1, 2}
-    assert not set.intersection(*parts)
-    missing = odradek("log-dirs", "list", "--dir", "/nowhere", code=1)
-    assert "no broker has the log directory /nowhere" in missing.stderr

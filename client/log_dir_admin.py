@@ -1,0 +1,139 @@
+"""What an administrator asks about log directories: what lies in them, and to move it (KIP-113).
+
+Each broker is asked for itself. Functions over a `Cluster`; each raises KafkaError for what is refused
+as a whole, ClientError where a broker does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from odradek.client.connection import BrokerConnection
+from odradek.client.consumer import TopicPartition
+from odradek.client.errors import check
+from odradek.client.metadata import Cluster
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+
+ANY = "any"
+"""As a replica's directory: wherever it is. Odradek cancels a move by it (J-02), Kafka does not know it."""
+
+
+class Replica(NamedTuple):
+    """A partition on a broker. Written as Kafka's tools do: topic-partition-broker."""
+
+    broker: int
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}-{self.broker}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInDirectory:
+    """A replica's files in a log directory: bytes, and how far it lags behind."""
+
+    topic: str
+    partition: int
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """A log directory of a broker; total and usable are bytes of its disk, -1 where not told."""
+
+    broker: int
+    path: str
+    error: ErrorCode
+    total_bytes: int
+    usable_bytes: int
+    replicas: tuple[ReplicaInDirectory, ...]
+
+
+async def _ask(connection: BrokerConnection, cluster: Cluster, api: apis.Api, **values: Any) -> Any:
+    return await connection.request(api, values, timeout_s=cluster.timeout_s + 5)
+
+
+async def describe_log_dirs(
+    cluster: Cluster,
+    *,
+    brokers: Iterable[int] | None = None,
+    partitions: Iterable[TopicPartition] | None = None,
+) -> list[LogDirectory]:
+    """The log directories of these brokers (or all), with these partitions in them (or all)."""
+    await cluster.refresh()
+    topics: list[dict[str, Any]] | None = None
+    if partitions is not None:
+        indexes: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            indexes.setdefault(topic, []).append(partition)
+        topics = [{"topic": name, "partitions": rows} for name, rows in indexes.items()]
+    directories = []
+    for node_id in sorted(cluster.nodes if brokers is None else brokers):
+        answer = await _ask(
+            await cluster.node(node_id), cluster, apis.DESCRIBE_LOG_DIRS, topics=topics
+        )
+        check(getattr(answer, "error_code", 0), about=f"the log directories of broker {node_id}")
+        directories += [_log_directory(node_id, row) for row in answer.results]
+    return directories
+
+
+def _log_directory(node_id: int, row: Any) -> LogDirectory:
+    replicas = [
+        ReplicaInDirectory(
+            topic.name,
+            part.partition_index,
+            part.partition_size,
+            part.offset_lag,
+            part.is_future_key,
+        )
+        for topic in row.topics
+        for part in topic.partitions
+    ]
+    return LogDirectory(
+        node_id,
+        row.log_dir,
+        ErrorCode(row.error_code),
+        getattr(row, "total_bytes", -1),
+        getattr(row, "usable_bytes", -1),
+        tuple(sorted(replicas, key=lambda replica: (replica.topic, replica.partition))),
+    )
+
+
+async def alter_replica_log_dirs(
+    cluster: Cluster, wanted: Mapping[Replica, str]
+) -> dict[Replica, ErrorCode]:
+    """Begin to move replicas to these directories, absolute paths on their brokers.
+
+    What the broker says of each: NONE once the move goes on (or the replica is there already);
+    REPLICA_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION if it is not on that broker now, which
+    remembers the directory for when it will be.
+    """
+    by_broker: dict[int, dict[str, dict[str, list[int]]]] = {}
+    for replica, path in wanted.items():
+        topics = by_broker.setdefault(replica.broker, {}).setdefault(path, {})
+        topics.setdefault(replica.topic, []).append(replica.partition)
+    results = {}
+    for broker, paths in by_broker.items():
+        dirs = [
+            {
+                "path": path,
+                "topics": [
+                    {"name": name, "partitions": indexes} for name, indexes in topics.items()
+                ],
+            }
+            for path, topics in paths.items()
+        ]
+        answer = await _ask(
+            await cluster.node(broker), cluster, apis.ALTER_REPLICA_LOG_DIRS, dirs=dirs
+        )
+        for topic in answer.results:
+            for row in topic.partitions:
+                replica = Replica(broker, topic.topic_name, row.partition_index)
+                results[replica] = ErrorCode(row.error_code)
+    return results
