@@ -51,7 +51,7 @@ class Timers:
     async def run(self) -> None:
         while True:
             self._sooner = trio.Event()
-            self._tell_due()
+            self.tell_due()
             if not self._heap:
                 self._sleeping_until_ms = float("inf")
                 await self._sooner.wait()
@@ -61,7 +61,9 @@ class Timers:
             with trio.move_on_after(max(delay, 0)):
                 await self._sooner.wait()
 
-    def _tell_due(self) -> None:
+    def tell_due(self) -> None:
+        """Tell whoever is due by now. Whoever's turn comes first, the timers' task or a request that
+        came after the deadline, is chance; such a request can see to it that this was done."""
         now_ms = monotonic_ms(self._clock)
         while self._heap and self._heap[0][0] <= now_ms:
             wake_ms, key = heapq.heappop(self._heap)

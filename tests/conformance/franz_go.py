@@ -22,7 +22,7 @@ MODULE = "github.com/twmb/franz-go"
 ADDRESS_FUNCTION = "getSeedBrokers"
 
 BUILD = ("test", "-c")
-TIMEOUT_S = 300.0
+TIMEOUT_S = 900.0  # the ETL tests move half a million records through dozens of groups
 
 _FUNCTION = re.compile(r"^func (?:\([^)]*\) )?(\w+)[\[(].*?^\}$", re.M | re.S)
 _END = re.compile(r"^--- (PASS|FAIL|SKIP): (\w+) \(([\d.]+)s\)", re.M)

@@ -176,6 +176,16 @@ async def test_sessions_end_on_time(clock: VirtualClock) -> None:
         assert (await groups.heartbeat(beat)).error is ErrorCode.unknown_member_id
 
 
+async def test_a_group_can_be_deleted_from_when_its_last_session_ends(clock: VirtualClock) -> None:
+    """Whatever the timers' task has come to by then: nothing else gets a turn here."""
+    async with running(clock, MemoryLog()) as groups:
+        await a_member(groups)
+        clock.advance(9.999)
+        assert await groups.delete_groups(["g"]) == [("g", ErrorCode.non_empty_group)]
+        clock.advance(0.001)
+        assert await groups.delete_groups(["g"]) == [("g", ErrorCode.none)]
+
+
 async def test_many_groups_each_on_their_own_time(clock: VirtualClock) -> None:
     async with running(clock, MemoryLog(8)) as groups:
         for index in range(40):
