@@ -24,6 +24,7 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
+from ipaddress import ip_address
 
 import trio
 
@@ -112,7 +113,8 @@ class TcpConnection:
         if not view:
             raise ValueError("no room to receive into")
         self._turn_calls += 1
-        if self._turn_calls > TURN_CALLS or self._turn_bytes >= TURN_BYTES:
+        is_over = self._turn_calls > TURN_CALLS or self._turn_bytes >= TURN_BYTES
+        if is_over and not self._drained:  # else the wait ends it
             await self._end_turn()  # before, so that a cancellation loses no bytes
         while True:
             if self._drained:
@@ -417,6 +419,8 @@ def _bind(family: int, host: str, scope: int, port: int, options: SocketOptions)
         ):
             if size >= 0:
                 sock.setsockopt(socket.SOL_SOCKET, option, size)
+        if ip_address(host).is_loopback:
+            _send_unpaced(sock)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind((host, port, 0, scope))
@@ -427,6 +431,18 @@ def _bind(family: int, host: str, scope: int, port: int, options: SocketOptions)
         sock.close()
         raise
     return sock
+
+
+def _send_unpaced(sock: socket.socket) -> None:
+    """Reno on what a listener accepts from this machine alone, whatever the system's choice is.
+
+    Where that is BBR, it guesses at a rate and lets every few segments wait for a timer: half of the
+    CPU that a fetch costs, on a path that has no rate. Linux always has Reno; it is inherited only
+    if it is set before a connection is made.
+    """
+    if hasattr(socket, "TCP_CONGESTION"):
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 def _address(name: tuple[str, int] | tuple[str, int, int, int]) -> Address:

@@ -52,9 +52,9 @@ TEST_NODE: Mapping[str, str] = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # On one machine: room for half a fetch, so that the loop wakes up half as often, but not for
-    # more than stays in the cache; a window that grows, for the same reason.
-    "socket.send.buffer.bytes": "524288",
+    # On one machine: buffers that grow, so that what a fetch brings is sent in one go, whether or not
+    # its reader has the processor just then.
+    "socket.send.buffer.bytes": "-1",
     "socket.receive.buffer.bytes": "-1",
 }
 _NODE_ID = "1"

@@ -132,6 +132,19 @@ async def test_accepted_connections_have_the_buffers_that_were_asked_for() -> No
     await listener.aclose()
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="Linux has it")
+async def test_what_this_machine_alone_can_reach_is_not_paced() -> None:
+    """Whatever the system's congestion control: BBR would send by a timer."""
+    [listener] = await TcpNetwork().listen("127.0.0.1", 0)
+    with socket.create_connection(("127.0.0.1", listener.address.port)):
+        connection = await listener.accept()
+        assert isinstance(connection, TcpConnection)
+        chosen = connection._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        assert chosen.rstrip(b"\0") == b"reno"
+        connection.abort()
+    await listener.aclose()
+
+
 async def test_a_peer_that_hung_up_in_the_queue() -> None:
     """It is accepted and lost, or never seen; the next one is served."""
     [listener] = await TcpNetwork().listen("127.0.0.1", 0)
