@@ -68,20 +68,25 @@ def leaf(
 
 def cluster_arguments(parser: argparse.ArgumentParser) -> None:
     """--bootstrap and --timeout."""
-    parser.add_argument(
-        "-b",
-        "--bootstrap",
-        metavar="HOST:PORT",
-        default=environment("ODRADEK_BOOTSTRAP", DEFAULT_BOOTSTRAP),
-        help="a broker of the cluster, or several with commas between "
-        f"(default: ODRADEK_BOOTSTRAP, or {DEFAULT_BOOTSTRAP})",
-    )
+    bootstrap_argument(parser)
     parser.add_argument(
         "--timeout",
         metavar="SECONDS",
         type=seconds,
         default=10.0,
         help="how long to wait for an answer (default: 10)",
+    )
+
+
+def bootstrap_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-b",
+        "--bootstrap",
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        default=environment("ODRADEK_BOOTSTRAP", DEFAULT_BOOTSTRAP),
+        help="a broker of the cluster, or several with commas between "
+        f"(default: ODRADEK_BOOTSTRAP, or {DEFAULT_BOOTSTRAP})",
     )
 
 

@@ -48,7 +48,14 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "groups": ("odradek.broker.cli.groups", "list, describe, reset and delete consumer groups"),
     "configs": ("odradek.broker.cli.configs", "describe and alter configs"),
     "acls": ("odradek.broker.cli.acls", "list, add and remove access control lists"),
-    "log-dirs": ("odradek.broker.cli.log_dirs", "what lies in the log directories"),
+    "log-dirs": (
+        "odradek.broker.cli.log_dirs",
+        "what lies in the log directories, and evening it out",
+    ),
+    "reassign": (
+        "odradek.broker.cli.reassign",
+        "move partitions between brokers and between log directories",
+    ),
     "produce": ("odradek.broker.cli.produce", "write records from stdin to a topic"),
     "consume": ("odradek.broker.cli.consume", "print a topic's records"),
     "dump": ("odradek.broker.cli.dump", "show and verify a broker's files, offline"),
