@@ -76,7 +76,6 @@ class PartitionCoordinatorLog:
         appended = found.append(
             memoryview(batch),
             acks=ACKS_ALL,
-            min_in_sync=found.log.config.min_insync_replicas,
             now_ms=now_ms,
             origin=Origin.COORDINATOR,
             transaction_version=transaction_version,

@@ -85,14 +85,17 @@ class PartitionTable:
 
         Raises UnknownPartition, UnknownTopicId, NotLeader (no replica here) or LogFailed.
         """
-        if topic_id is not None:
-            partition = self._by_id.get((topic_id, index))
-        else:
-            partition = self._by_name.get((topic or "", index))
+        partition = self.find(topic, topic_id, index)
         if partition is not None:
             return partition
         found = self._find_topic(topic, topic_id)
         return await self._open(found.name, index)
+
+    def find(self, topic: str | None, topic_id: UUID | None, index: int) -> Partition | None:
+        """As `get`, None if it is not open."""
+        if topic_id is not None:
+            return self._by_id.get((topic_id, index))
+        return self._by_name.get((topic or "", index))
 
     def opened(self, topic: str, index: int) -> Partition | None:
         """The partition if it is open here."""

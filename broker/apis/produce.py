@@ -5,9 +5,10 @@ The records are views into the connection's buffer, valid until this handler ret
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import trio
 
@@ -58,7 +59,8 @@ FLAGS_AT = 22
 """Where it says that it is in a transaction."""
 
 
-Topics = Sequence[tuple[ProduceTopic, list[Outcome]]]
+Topics = Sequence[tuple[str | None, UUID | None, list[Outcome]]]
+"""By name or id, as the request has them."""
 
 
 async def produce(request: ProduceRequest, ctx: RequestContext) -> Topics | None:
@@ -66,25 +68,20 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Topics | None
     in-sync replicas have it (-1)."""
     refused = _refusal(request, ctx)
     if refused is not None:
-        topics: Topics = [
-            (topic, [Outcome(index).fail(refused) for index, _ in topic.partitions])
-            for topic in request.topics
-        ]
+        topics = _all_refused(request, refused)
     else:
         verified = None
         if request.transactional_id is not None:
             from odradek.broker.transactions.producing import verify
 
             verified = await verify(request, request.transactional_id, ctx)
-        topics = [
-            (topic, await _append_topic(topic, request.acks, verified, ctx))
-            for topic in request.topics
-        ]
+        topics = await _append_all(request, verified, ctx)
     if request.acks == 0:
         _close_on_error(topics)
         return None
-    await _durable(topics, ctx)
-    if request.acks == ACKS_ALL:
+    if due := _to_flush(topics):
+        await _flush(due, ctx)
+    if request.acks == ACKS_ALL and _pending(topics):
         await _replicated(topics, request.timeout_ms, ctx)
     return topics
 
@@ -99,36 +96,57 @@ def _refusal(request: ProduceRequest, ctx: RequestContext) -> KafkaError | None:
     return None
 
 
-async def _append_topic(
-    topic: ProduceTopic, acks: int, verified: Verified | None, ctx: RequestContext
-) -> list[Outcome]:
+def _all_refused(request: ProduceRequest, error: KafkaError) -> Topics:
+    return [
+        (topic.name, topic.topic_id, [Outcome(index).fail(error) for index, _ in topic.partitions])
+        for topic in request.topics
+    ]
+
+
+async def _append_all(
+    request: ProduceRequest, verified: Verified | None, ctx: RequestContext
+) -> Topics:
     """One partition after the other. Others get their turn where this takes long: a segment that is
     full costs a few files, and all partitions of a topic may be full at once."""
-    clock = ctx.broker.seams.clock
-    now_ms, turn_began = clock.wall_ms(), clock.monotonic()
-    outcomes = []
-    for index, records in topic.partitions:
-        outcomes.append(await _append(topic, index, records, acks, now_ms, verified, ctx))
-        if clock.monotonic() - turn_began > TURN_SECONDS:
-            await trio.lowlevel.checkpoint()
-            turn_began = clock.monotonic()
-    return outcomes
+    clock, partitions = ctx.broker.seams.clock, ctx.broker.partitions
+    now_ms = clock.wall_ms()
+    turn_began = None  # not asked for before the second partition: most requests have one
+    topics: list[tuple[str | None, UUID | None, list[Outcome]]] = []
+    for topic in request.topics:
+        outcomes: list[Outcome] = []
+        for index, records in topic.partitions:
+            if turn_began is not None and clock.monotonic() - turn_began > TURN_SECONDS:
+                await trio.lowlevel.checkpoint()
+                turn_began = None
+            if turn_began is None and (outcomes or topics):
+                turn_began = clock.monotonic()
+            try:
+                if ctx.authorizer is not None:
+                    _check_allowed(topic, ctx)
+                partition = partitions.find(topic.name, topic.topic_id, index)
+                if partition is None:
+                    partition = await partitions.get(topic.name, topic.topic_id, index)
+            except KafkaError as error:
+                outcomes.append(Outcome(index).fail(error))
+            else:
+                outcomes.append(
+                    _append(partition, topic, records, verified, request.acks, now_ms, ctx)
+                )
+        topics.append((topic.name, topic.topic_id, outcomes))
+    return topics
 
 
-async def _append(
+def _append(
+    partition: Partition,
     topic: ProduceTopic,
-    index: int,
     records: memoryview | None,
+    verified: Verified | None,
     acks: int,
     now_ms: int,
-    verified: Verified | None,
     ctx: RequestContext,
 ) -> Outcome:
-    partition = None
+    """Append one batch; what is wrong with it is its answer."""
     try:
-        if ctx.authorizer is not None:
-            _check_allowed(topic, ctx)
-        partition = await ctx.broker.partitions.get(topic.name, topic.topic_id, index)
         if ctx.broker.is_internal(partition.topic) and ctx.client_id != "__admin_client":
             raise KafkaError(
                 ErrorCode.invalid_topic_exception, f"{partition.topic} is written by brokers alone"
@@ -137,7 +155,7 @@ async def _append(
             raise InvalidRecord("a produce request with no batch for the partition")
         guard = None
         if verified is not None:
-            found = verified.get((topic.topic_id or topic.name, index))
+            found = verified.get((topic.topic_id or topic.name, partition.index))
             if isinstance(found, KafkaError):
                 raise found
             guard = found
@@ -146,26 +164,22 @@ async def _append(
                 ErrorCode.transactional_id_authorization_failed,
                 "a batch in a transaction, and no transactional id",
             )
-        appended = partition.append(
-            records,
-            acks=acks,
-            min_in_sync=partition.log.config.min_insync_replicas,
-            now_ms=now_ms,
-            guard=guard,
-        )
+        appended = partition.append(records, acks=acks, now_ms=now_ms, guard=guard)
     except KafkaError as error:
-        outcome = Outcome(index).fail(error)
-        if partition is not None and outcome.record_errors:  # as Kafka: with these, and only these
+        outcome = Outcome(partition.index).fail(error)
+        if outcome.record_errors:  # as Kafka: with these, and only these
             outcome.log_start_offset = partition.log.log_start_offset
         return outcome
     return Outcome(
-        index,
+        partition.index,
         ErrorCode.none,
         appended.first_offset,
         appended.log_append_time_ms,
         appended.log_start_offset,
-        last_offset=appended.last_offset,
-        partition=partition,
+        (),
+        None,
+        appended.last_offset,
+        partition,
     )
 
 
@@ -186,26 +200,26 @@ def _is_transactional(records: memoryview) -> bool:
 
 def _close_on_error(topics: Topics) -> None:
     """A producer that wants no answer learns of an error by its connection being closed."""
-    for topic, outcomes in topics:
+    for name, topic_id, outcomes in topics:
         for outcome in outcomes:
             if outcome.error_code:
                 raise InvalidFrame(
-                    f"a produce with acks=0 to {topic.name or topic.topic_id}-{outcome.index} "
+                    f"a produce with acks=0 to {name or topic_id}-{outcome.index} "
                     f"failed: {ErrorCode(outcome.error_code).name}: {outcome.error_message}"
                 )
 
 
-async def _durable(topics: Topics, ctx: RequestContext) -> None:
-    """What flush.messages asks for is on the disk before it is acknowledged."""
-    due = [
+def _to_flush(topics: Topics) -> list[tuple[Outcome, PartitionLog]]:
+    """What flush.messages wants on the disk before it is acknowledged."""
+    return [
         (outcome, outcome.partition.log)
-        for _, outcomes in topics
+        for _, _, outcomes in topics
         for outcome in outcomes
         if outcome.partition is not None and outcome.partition.log.is_flush_due
     ]
-    if not due:
-        return
 
+
+async def _flush(due: Iterable[tuple[Outcome, PartitionLog]], ctx: RequestContext) -> None:
     async def flush(outcome: Outcome, log: PartitionLog) -> None:
         try:
             await ctx.broker.logs.flush(log, outcome.last_offset + 1)
@@ -220,26 +234,23 @@ async def _durable(topics: Topics, ctx: RequestContext) -> None:
 async def _replicated(topics: Topics, timeout_ms: int, ctx: RequestContext) -> None:
     """Wait until every batch is on all in-sync replicas; what is not by then gets its error."""
     pending = _pending(topics)
-    if not pending:
-        return
     await ctx.flush()
     with trio.move_on_after(timeout_ms / 1000):
-        while pending := _pending(topics):
+        while pending:
             await Changed.wait(
                 outcome.partition for outcome in pending if outcome.partition is not None
             )
+            pending = _pending(topics)
     for outcome in pending:
         outcome.fail(RequestTimedOut("not all in-sync replicas had it in time"))
 
 
 def _pending(topics: Topics) -> list[Outcome]:
     pending = []
-    for _, outcomes in topics:
+    for _, _, outcomes in topics:
         for outcome in outcomes:
             partition = outcome.partition
-            if partition is None:
-                continue
-            if partition.is_replicated(outcome.last_offset):
+            if partition is None or partition.is_replicated(outcome.last_offset):
                 continue
             try:
                 partition.check_leader()
@@ -255,9 +266,7 @@ def read(key: int, version: int, view: memoryview, offset: int) -> ProduceReques
 
 
 def write(key: int, version: int, topics: Topics) -> bytearray:
-    return write_produce_response(
-        version, [(topic.name, topic.topic_id, outcomes) for topic, outcomes in topics]
-    )
+    return write_produce_response(version, topics)
 
 
 HANDLERS = {apis.PRODUCE: Route(produce, read=read, write=write, prompt=True)}

@@ -79,7 +79,6 @@ class PartitionMarkers:
         appended = partition.append(
             memoryview(marker.batch(now_ms)),
             acks=ACKS_ALL,
-            min_in_sync=partition.log.config.min_insync_replicas,
             now_ms=now_ms,
             origin=Origin.COORDINATOR,
             transaction_version=marker.transaction_version,

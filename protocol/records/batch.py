@@ -123,7 +123,8 @@ class Batch:
         self.position = position
         self.size = size = length + LOG_OVERHEAD
         self.last_offset = self.base_offset + self.last_offset_delta
-        self.view = buffer[position : position + size]
+        whole = position == 0 and size == len(buffer)
+        self.view = buffer if whole else buffer[position : position + size]
 
     @property
     def next_offset(self) -> int:

@@ -101,6 +101,8 @@ class Partition:
         self.leader_epoch = image.leader_epoch
         self.replicas = tuple(image.replicas)
         self.in_sync = frozenset(image.isr)
+        self._is_alone = self.in_sync == {self._node_id}
+        """The log's end is the high watermark, then."""
         self.assigned_directory = image.directory_of(self._node_id)
         """Where the cluster thinks that the log is (KIP-858)."""
 
@@ -133,7 +135,6 @@ class Partition:
         records: memoryview,
         *,
         acks: int,
-        min_in_sync: int,
         now_ms: int,
         origin: Origin = Origin.CLIENT,
         transaction_version: int = 0,
@@ -148,9 +149,10 @@ class Partition:
         """
         if self._gone is not None or self.leader != self._node_id:
             self.check_leader()
-        if acks == ACKS_ALL and len(self.in_sync) < min_in_sync:
+        if acks == ACKS_ALL and len(self.in_sync) < self.log.config.min_insync_replicas:
             raise NotEnoughReplicas(
-                f"{len(self.in_sync)} of {min_in_sync} required replicas are in sync"
+                f"{len(self.in_sync)} of {self.log.config.min_insync_replicas} required replicas "
+                "are in sync"
             )
         appended = self.log.append_as_leader(
             records,
@@ -187,13 +189,18 @@ class Partition:
         if self.leader != self._node_id:
             return
         log = self.log
-        high_watermark = decide_high_watermark(
-            log.high_watermark, self._node_id, {self._node_id: log.end_offset}, self.in_sync
-        )
+        if self._is_alone:
+            high_watermark = log.tip.end_offset
+        else:
+            end_offsets = {self._node_id: log.end_offset}
+            high_watermark = decide_high_watermark(
+                log.high_watermark, self._node_id, end_offsets, self.in_sync
+            )
         if log.advance_high_watermark(high_watermark):
             size_bytes, self._unannounced_bytes = self._unannounced_bytes, 0
-            for watcher in tuple(self._watchers):
-                watcher.visible(self, size_bytes)
+            if self._watchers:
+                for watcher in tuple(self._watchers):
+                    watcher.visible(self, size_bytes)
 
     # Waiting
 

@@ -42,7 +42,7 @@ def replace_file(files: Files, path: Path, parts: Sequence[Buffer]) -> File:
 class IndexFile:
     """Entries 0 to `count`, each `entry_size` bytes."""
 
-    __slots__ = ("_file", "_files", "_room_bytes", "count", "entry_size", "path")
+    __slots__ = ("_file", "_files", "capacity", "count", "entry_size", "path")
 
     def __init__(self, files: Files, path: Path, entry_size: int) -> None:
         self._files = files
@@ -50,7 +50,8 @@ class IndexFile:
         self.entry_size = entry_size
         self._file: File | None = None
         self.count = 0
-        self._room_bytes = 0
+        self.capacity = 0
+        """How many entries there is room for, those there are included."""
 
     @property
     def file(self) -> File:
@@ -66,10 +67,11 @@ class IndexFile:
 
     def open(self) -> None:
         """Open a trimmed file. Raises CorruptIndex unless it holds whole entries, FileNotFoundError."""
-        self._use(self._files.open(self.path, write=True), 0)
-        count, rest = divmod(self._room_bytes, self.entry_size)
+        file = self._files.open(self.path, write=True)
+        self._use(file, 0)
+        count, rest = divmod(file.size, self.entry_size)
         if rest:
-            raise CorruptIndex(f"{self.path} has {self._room_bytes} bytes: {rest} too many")
+            raise CorruptIndex(f"{self.path} has {file.size} bytes: {rest} too many")
         self.count = count
 
     def open_raw(self) -> None:
@@ -83,7 +85,7 @@ class IndexFile:
     def _use(self, file: File, count: int) -> None:
         self._file = file
         self.count = count
-        self._room_bytes = file.size
+        self.capacity = file.size // self.entry_size
 
     def view(self, count: int, *, mapped: bool) -> Buffer:
         """The first `count` entries, for one synchronous call only.
@@ -97,16 +99,13 @@ class IndexFile:
     def entry(self, number: int) -> bytes:
         return self.file.read_at(number * self.entry_size, self.entry_size)
 
-    def has_room(self, count: int) -> bool:
-        return (self.count + count) * self.entry_size <= self._room_bytes
-
     def reserve(self, count: int) -> None:
         """Take room for `count` more entries. Raises OSError (ENOSPC) and changes nothing."""
-        needed = (self.count + count) * self.entry_size
-        if needed > self._room_bytes:
-            room_bytes = -(-needed // STEP_BYTES) * STEP_BYTES
+        needed = self.count + count
+        if needed > self.capacity:
+            room_bytes = -(-needed * self.entry_size // STEP_BYTES) * STEP_BYTES
             self.file.preallocate(room_bytes)
-            self._room_bytes = room_bytes
+            self.capacity = room_bytes // self.entry_size
 
     def add(self, entry: bytes) -> None:
         self.file.write_at(self.count * self.entry_size, entry)
@@ -118,7 +117,7 @@ class IndexFile:
         if self.file.size != size_bytes:
             self.file.unmap()
             self.file.truncate(size_bytes)
-        self._room_bytes = size_bytes
+        self.capacity = self.count
 
     def take_place(self, entries: Buffer) -> None:
         """Begin with `entries`, in a new file that takes the place of the one at `path` at once.

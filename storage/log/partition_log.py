@@ -264,18 +264,12 @@ class PartitionLog(LogState):
     def _append(self, batches: Sequence[Batch], data: memoryview, now_ms: int) -> None:
         """Write `data`, which is exactly `batches`; then all that follows from them, the end last."""
         last = batches[-1]
-        segment = self.segment_list.active
+        size_bytes = len(data)
+        segment = self.tip.segment
         max_timestamp = last.max_timestamp
         if len(batches) > 1:
             max_timestamp = max(batch.max_timestamp for batch in batches)
-        if should_roll(
-            segment,
-            self.config,
-            append_bytes=len(data),
-            last_offset=last.last_offset,
-            max_timestamp=max_timestamp,
-            now_ms=now_ms,
-        ):
+        if should_roll(segment, self.config, size_bytes, last.last_offset, max_timestamp, now_ms):
             segment = roll(self, max(batches[0].base_offset, self.end_offset))
         try:
             position = segment.write(data, len(batches))
@@ -288,13 +282,13 @@ class PartitionLog(LogState):
         except OSError as error:
             raise self.io_failed(error) from error
         end_offset = last.last_offset + 1
-        self.tip = Tip(end_offset, segment, position + len(data))
+        self.tip = Tip(end_offset, segment, position + size_bytes)
         if self.on_flush_due is not None and self.is_flush_due:
             self.on_flush_due(end_offset)
 
     def _follow(self, segment: Segment, batches: Sequence[Batch]) -> None:
         """Epochs, producers and aborted transactions, from what was written."""
-        epochs, producers = self.epochs, self.producers
+        epochs, producers = self.epochs, self._producers or self.producers
         for batch in batches:
             if batch.leader_epoch != epochs.latest and batch.leader_epoch >= 0:
                 epochs.assign(batch.leader_epoch, batch.base_offset)
@@ -437,7 +431,8 @@ class PartitionLog(LogState):
 
     def advance_high_watermark(self, offset: int) -> bool:
         """Never down; capped at the end. True if it moved."""
-        offset = min(offset, self.tip.end_offset)
+        if offset > self.tip.end_offset:
+            offset = self.tip.end_offset
         if offset <= self.high_watermark:
             return False
         self.high_watermark = offset

@@ -40,7 +40,6 @@ class Active(Protocol):
 def should_roll(
     active: Active,
     config: LogConfig,
-    *,
     append_bytes: int,
     last_offset: int,
     max_timestamp: int,

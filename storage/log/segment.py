@@ -258,11 +258,13 @@ class Segment:
 
     @property
     def offset_entries(self) -> int:
-        return self.offset_index.count
+        index = self._offset_index
+        return self.offset_index.count if index is None else index.count
 
     @property
     def time_entries(self) -> int:
-        return self.time_index.count
+        index = self._time_index
+        return self.time_index.count if index is None else index.count
 
     def fits(self, offset: int) -> bool:
         """Whether the indexes can hold `offset`, relative to the base."""
@@ -278,12 +280,13 @@ class Segment:
         """
         if not self._ready:
             self._prepare()
-        offset_index, time_index = self.offset_index, self.time_index
-        if not offset_index.has_room(batch_count):
+        offset_index = self._offset_index or self.offset_index
+        time_index = self._time_index or self.time_index
+        if offset_index.count + batch_count > offset_index.capacity:
             offset_index.reserve(batch_count)
-        if not time_index.has_room(batch_count + 1):  # one more for when it is sealed
+        if time_index.count + batch_count >= time_index.capacity:  # one more for when it is sealed
             time_index.reserve(batch_count + 1)
-        file = self.file
+        file = self._file or self.file
         try:
             return file.append_v((data,))
         except OSError:

@@ -14,12 +14,15 @@ from struct import Struct
 
 from odradek.protocol.errors import CorruptBatch, KafkaError
 from odradek.protocol.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL_MASK,
     CREATE_TIME,
     HEADER_SIZE,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC,
     NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK,
     Batch,
     UnsupportedMagic,
     batches,
@@ -69,7 +72,8 @@ def check_produced(
     batch.check()
     if from_client:
         _check_client(batch)
-    batch = _compressed_as(batch, config, from_client)
+    if config.compression_type != "producer" or batch.attributes & COMPRESSION_MASK >= len(NAMES):
+        batch = _compressed_as(batch, config)
     if from_client and config.compact:
         _check_keys(batch)
     if config.log_append_time:
@@ -78,7 +82,8 @@ def check_produced(
         batch.set_max_timestamp(LOG_APPEND_TIME, now_ms)
     else:
         _check_create_time(batch, config, now_ms)
-    _check_fits_segment(batch, config)
+    if batch.size > config.max_segment_bytes:
+        raise _too_large_for_segment(batch, config)
     return batch
 
 
@@ -123,7 +128,7 @@ def _check_client(batch: Batch) -> None:
     count = batch.record_count
     if count <= 0 or count != batch.last_offset_delta + 1:
         raise InvalidRecord(f"{count} records with a last offset delta {batch.last_offset_delta}")
-    if batch.is_control:
+    if batch.attributes & CONTROL_MASK:
         raise InvalidRecord("clients must not write control records")
     if batch.producer_id >= 0 and batch.base_sequence < 0:
         raise InvalidRecord(
@@ -139,7 +144,7 @@ def _check_client(batch: Batch) -> None:
                 pass
 
 
-def _compressed_as(batch: Batch, config: LogConfig, from_client: bool) -> Batch:
+def _compressed_as(batch: Batch, config: LogConfig) -> Batch:
     """`batch`, or another one of the same records where the topic wants another compression."""
     source = batch.compression
     if source >= len(NAMES):
@@ -206,7 +211,7 @@ def _check_create_time(batch: Batch, config: LogConfig, now_ms: int) -> None:
                 "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
                 tuple(outside),
             )
-    if batch.timestamp_type == LOG_APPEND_TIME:
+    if batch.attributes & TIMESTAMP_TYPE_MASK:
         if batch.max_timestamp == NO_TIMESTAMP:
             raise InvalidTimestamp("a producer must not set the timestamp type LogAppendTime")
         batch.set_max_timestamp(CREATE_TIME, batch.max_timestamp)
@@ -273,6 +278,10 @@ def _check_given(records: memoryview, end_offset: int, *, allow_partial: bool) -
 
 def _check_fits_segment(batch: Batch, config: LogConfig) -> None:
     if batch.size > config.max_segment_bytes:
-        raise RecordListTooLarge(
-            f"a batch of {batch.size} bytes, segment.bytes is {config.max_segment_bytes}"
-        )
+        raise _too_large_for_segment(batch, config)
+
+
+def _too_large_for_segment(batch: Batch, config: LogConfig) -> RecordListTooLarge:
+    return RecordListTooLarge(
+        f"a batch of {batch.size} bytes, segment.bytes is {config.max_segment_bytes}"
+    )

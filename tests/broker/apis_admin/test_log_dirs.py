@@ -29,7 +29,7 @@ async def append(node: Any, topic: str, partition: int) -> int:
     """Bytes appended."""
     batch = build_batch([Record(-1, 0, b"k", b"v", ())] * BATCH_RECORDS)
     opened = await node.partitions.get(topic, None, partition)
-    opened.append(memoryview(batch), acks=-1, min_in_sync=1, now_ms=0)
+    opened.append(memoryview(batch), acks=-1, now_ms=0)
     return len(batch)
 
 
