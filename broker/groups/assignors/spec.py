@@ -43,14 +43,6 @@ class GroupSpec:
                 return False
         return True
 
-    def assigned_partitions(self) -> frozenset[tuple[UUID, int]]:
-        return frozenset(
-            (topic, partition)
-            for member in self.members.values()
-            for topic, partitions in member.assigned.items()
-            for partition in partitions
-        )
-
 
 Result: TypeAlias = dict[str, dict[UUID, frozenset[int]]]
 """Member to partitions; every partition of a topic that someone subscribes to is in it once."""

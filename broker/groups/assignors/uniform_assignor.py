@@ -10,6 +10,8 @@ a little apart still, see `ROUNDS_MAX`.
 from __future__ import annotations
 
 import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from uuid import UUID
 
 from odradek.broker.groups.assignors.spec import Assignment, GroupSpec, Result
@@ -19,6 +21,8 @@ ROUNDS_MAX = 16
 """How often all topics are balanced: each round about halves what members are apart."""
 
 Owned = dict[UUID, set[int]]
+Run = tuple[UUID, Sequence[int]]
+"""Some partitions of a topic."""
 
 
 def assign(group: GroupSpec) -> Result:
@@ -35,13 +39,7 @@ def assign(group: GroupSpec) -> Result:
 
 def _assign_homogeneous(group: GroupSpec) -> dict[str, Owned]:
     topics = next(iter(group.members.values())).topics
-    taken = group.assigned_partitions()
-    free = [
-        (topic, partition)
-        for topic in topics
-        for partition in range(group.partition_counts[topic])
-        if (topic, partition) not in taken
-    ]
+    free = _Free(group, topics)
     total = sum(group.partition_counts[topic] for topic in topics)
     least, extras = divmod(total, len(group.members))
     result: dict[str, Owned] = {}
@@ -50,7 +48,7 @@ def _assign_homogeneous(group: GroupSpec) -> dict[str, Owned]:
         quota = least + (extras > 0)
         takes_extra = extras > 0
         kept, given = _keep(member.assigned, frozenset(topics), quota)
-        free += given
+        free.add(given)
         left = quota - sum(map(len, kept.values()))
         # Whoever has to get something may leave the extra one to somebody who has it already, as
         # long as there are enough left to take them all.
@@ -61,25 +59,61 @@ def _assign_homogeneous(group: GroupSpec) -> dict[str, Owned]:
             room.append((member_id, left))
         extras -= takes_extra
         result[member_id] = kept
-    handed_out = iter(free)
     for member_id, count in room:
-        for _, (topic, partition) in zip(range(count), handed_out, strict=False):
-            result[member_id].setdefault(topic, set()).add(partition)
+        for topic, partitions in free.take(count):
+            result[member_id].setdefault(topic, set()).update(partitions)
     return result
 
 
-def _keep(
-    assigned: Assignment, topics: frozenset[UUID], quota: int
-) -> tuple[Owned, list[tuple[UUID, int]]]:
+class _Free:
+    """What is to be handed out, in order: runs of partitions, for there may be many in each."""
+
+    def __init__(self, group: GroupSpec, topics: Iterable[UUID]) -> None:
+        """What nobody has."""
+        taken: dict[UUID, list[frozenset[int]]] = {}
+        for member in group.members.values():
+            for topic, partitions in member.assigned.items():
+                taken.setdefault(topic, []).append(partitions)
+        self._runs: deque[Run] = deque()
+        self._used = 0
+        """How many of the first run are gone."""
+        for topic in topics:
+            every = range(group.partition_counts[topic])
+            if topic in taken:
+                every_free = sorted(frozenset(every).difference(*taken[topic]))
+                self.add([(topic, every_free)])
+            else:
+                self.add([(topic, every)])
+
+    def add(self, runs: Iterable[Run]) -> None:
+        self._runs.extend(run for run in runs if run[1])
+
+    def take(self, count: int) -> Iterator[Run]:
+        """The next `count`, or as many as there are."""
+        while count and self._runs:
+            topic, partitions = self._runs[0]
+            found = partitions[self._used : self._used + count]
+            count -= len(found)
+            self._used += len(found)
+            if self._used == len(partitions):
+                self._runs.popleft()
+                self._used = 0
+            yield topic, found
+
+
+def _keep(assigned: Assignment, topics: frozenset[UUID], quota: int) -> tuple[Owned, list[Run]]:
     """What a member keeps, up to its quota, and what it gives to others."""
     kept: Owned = {}
-    given: list[tuple[UUID, int]] = []
+    given: list[Run] = []
     for topic, partitions in assigned.items():
         if topic not in topics:
             continue
-        ordered = sorted(partitions)
-        kept[topic] = set(ordered[:quota])
-        given += [(topic, partition) for partition in ordered[quota:]]
+        if len(partitions) <= quota:
+            kept[topic] = set(partitions)
+        else:
+            ordered = sorted(partitions)
+            kept[topic] = set(ordered[:quota])
+            given.append((topic, ordered[quota:]))
         quota -= len(kept[topic])
     return kept, given
 

@@ -184,9 +184,8 @@ def heartbeat(group: ConsumerGroup, request: Heartbeat, now: Now) -> ErrorCode:
 def _waits_for_others(group: ConsumerGroup, member: Member) -> bool:
     state = group.state
     return any(
-        partition not in member.assigned.get(topic, {}) and state.is_owned(topic, partition)
+        (partitions - member.assigned.get(topic, {}).keys()) & state.owned_of(topic)
         for topic, partitions in state.target_of(member.member_id).items()
-        for partition in partitions
     )
 
 

@@ -220,7 +220,7 @@ class ConsumerGroup:
             members[member.member_id] = MemberSpec(
                 wanted,
                 {
-                    topic: frozenset(p for p in partitions if p < topics.partition_count(topic))
+                    topic: _below(topics.partition_count(topic), partitions)
                     for topic, partitions in state.target_of(member.member_id).items()
                 },
                 member.instance_id,
@@ -248,7 +248,7 @@ class ConsumerGroup:
             owned=owned,
             subscribed=self.environment.topics.ids_of(state.topics_of(before)),
             subscribes_to_less=subscription_changed,
-            is_owned=state.is_owned,
+            owned_of=state.owned_of,
         )
         if after == before:
             return before
@@ -366,6 +366,13 @@ class ConsumerGroup:
         if member is None:
             return ErrorCode.unknown_member_id
         return NO_ERROR if epoch == member.epoch else _stale(member)
+
+
+def _below(count: int, partitions: frozenset[int]) -> frozenset[int]:
+    """Those that there are; nearly always all."""
+    if max(partitions, default=-1) < count:
+        return partitions
+    return frozenset(each for each in partitions if each < count)
 
 
 def _assigned_in(member: Member, topic: UUID, partition: int) -> int | None:

@@ -6,13 +6,13 @@ stays in its epoch meanwhile. Then it takes the target's epoch and whatever of t
 waits in UNRELEASED_PARTITIONS while others have yet to give up the rest, and is STABLE when it has
 everything. `TABLE` says what is done in every state; `advance` is that step.
 
-Invariant: nothing is assigned that `is_owned` says another member has; so a partition has one owner.
+Invariant: nothing is assigned that `owned_of` says another member has; so a partition has one owner.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -94,13 +94,13 @@ def reconcile(
     owned: Partitions | None,
     subscribed: frozenset[UUID],
     subscribes_to_less: bool,
-    is_owned: Callable[[UUID, int], bool],
+    owned_of: Callable[[UUID], Set[int]],
 ) -> Member:
     """The member after the next step; itself if it can't take one.
 
     `owned` is what it says that it has, None if it did not say; `subscribed` are the topics that it
-    may have, `subscribes_to_less` whether those may lack some that it has. `is_owned` tells whether
-    any member has a partition, or has yet to give it up. Raises FencedMember.
+    may have, `subscribes_to_less` whether those may lack some that it has. `owned_of` tells which
+    partitions of a topic any member has, or has yet to give up. Raises FencedMember.
     """
     holds = _holds(owned, member.revoking)
     situation = Situation((holds, member.epoch != target.epoch, subscribes_to_less))
@@ -110,9 +110,9 @@ def reconcile(
         case Step.STRIP:
             return _strip(member, owned, subscribed)
         case Step.ADVANCE:
-            return _advance(member, target, owned, subscribed, is_owned)
+            return _advance(member, target, owned, subscribed, owned_of)
         case Step.RESTART:
-            return _advance(member, target, owned, subscribed, is_owned, target.epoch)
+            return _advance(member, target, owned, subscribed, owned_of, target.epoch)
         case Step.FENCE:
             raise FencedMember("the member is in an unknown state and has to join again")
 
@@ -146,7 +146,7 @@ def _advance(
     target: Target,
     owned: Partitions | None,
     subscribed: frozenset[UUID],
-    is_owned: Callable[[UUID, int], bool],
+    owned_of: Callable[[UUID], Set[int]],
     epoch: int | None = None,
 ) -> Member:
     """`epoch` is the one that it stays in if it has to give something up first; its own if None."""
@@ -160,13 +160,11 @@ def _advance(
         keeps = {partition: epoch for partition, epoch in has.items() if partition in wanted}
         gives = {partition: epoch for partition, epoch in has.items() if partition not in wanted}
         was_revoking = member.revoking.get(topic, {})
-        free = []
-        for partition in sorted(wanted - keeps.keys()):
-            # What it had to give up itself is free: nobody else can have got it.
-            if is_owned(topic, partition) and partition not in was_revoking:
-                waits = True
-            else:
-                free.append(partition)
+        missing = wanted - keeps.keys()
+        # What it had to give up itself is free: nobody else can have got it.
+        elsewhere = (missing & owned_of(topic)) - was_revoking.keys()
+        waits = waits or bool(elsewhere)
+        free = sorted(missing - elsewhere)
         for found, part in ((kept, keeps), (revoking, gives)):
             if part:
                 found[topic] = part

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -61,7 +61,8 @@ class GroupState:
         """Instance id to member id."""
         self.targets: dict[str, Partitions] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
-        self._owners: dict[tuple[UUID, int], str] = {}
+        self._owners: dict[UUID, dict[int, str]] = {}
+        """Topic to partition to member id."""
         self._subscribed: frozenset[str] | None = None
         """What all members subscribe to, once somebody asked for it."""
         self._regex_counts: Counter[str] | None = None
@@ -73,7 +74,7 @@ class GroupState:
         made.target_epoch, made.target_timestamp_ms = self.target_epoch, self.target_timestamp_ms
         made.members, made.static = dict(self.members), dict(self.static)
         made.targets, made.regexes = dict(self.targets), dict(self.regexes)
-        made._owners = dict(self._owners)
+        made._owners = {topic: dict(owners) for topic, owners in self._owners.items()}
         made._subscribed, made._regex_counts = self._subscribed, self._regex_counts
         return made
 
@@ -129,8 +130,10 @@ class GroupState:
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
-        for partition in member.holdings():
-            self._owners[partition] = member.member_id
+        for held in (member.assigned, member.revoking):
+            for topic, partitions in held.items():
+                owners = self._owners.setdefault(topic, {})
+                owners.update(dict.fromkeys(partitions, member.member_id))
 
     def _release(self, member: Member) -> None:
         if (
@@ -138,9 +141,14 @@ class GroupState:
             and self.static.get(member.instance_id) == member.member_id
         ):
             del self.static[member.instance_id]
-        for partition in member.holdings():
-            if self._owners.get(partition) == member.member_id:
-                del self._owners[partition]
+        for held in (member.assigned, member.revoking):
+            for topic, partitions in held.items():
+                owners = self._owners.get(topic, {})
+                for partition in partitions:
+                    if owners.get(partition) == member.member_id:
+                        del owners[partition]
+                if not owners:
+                    self._owners.pop(topic, None)
 
     # Asking
 
@@ -154,12 +162,12 @@ class GroupState:
             return State.STABLE
         return State.RECONCILING
 
-    def is_owned(self, topic: UUID, partition: int) -> bool:
-        """Whether a member has the partition, or has yet to give it up."""
-        return (topic, partition) in self._owners
+    def owned_of(self, topic: UUID) -> Set[int]:
+        """The topic's partitions that a member has, or has yet to give up."""
+        return self._owners.get(topic, {}).keys()
 
     def owner(self, topic: UUID, partition: int) -> str | None:
-        return self._owners.get((topic, partition))
+        return self._owners.get(topic, {}).get(partition)
 
     def static_member(self, instance_id: str) -> Member | None:
         member_id = self.static.get(instance_id)

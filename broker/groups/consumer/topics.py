@@ -14,6 +14,7 @@ from uuid import UUID
 
 from odradek.replication.controller.image import MetadataImage, TopicImage
 
+_INT = struct.Struct("<i")
 MAGIC = b"\x00"
 """The version of the hash of a topic."""
 
@@ -75,20 +76,28 @@ class Topics:
 def _topic_hash(topic: TopicImage, racks: Mapping[int, str | None]) -> int:
     high, low = divmod(topic.id.int, 1 << 64)
     parts = [MAGIC, struct.pack("<QQ", high, low), _text(topic.name)]
-    parts.append(struct.pack("<i", len(topic.partitions)))
+    parts.append(_INT.pack(len(topic.partitions)))
+    known: dict[tuple[int, ...], bytes] = {}
+    """What each set of replicas adds: many partitions, but few of those."""
     for index in sorted(topic.partitions):
         replicas = topic.partitions[index].replicas
-        found = sorted(rack for each in replicas if (rack := racks.get(each)) is not None)
-        parts.append(struct.pack("<i", index))
-        parts += [struct.pack("<i", len(rack)) + _text(rack) for rack in found]
+        found = known.get(replicas)
+        if found is None:
+            found = known[replicas] = _racks(replicas, racks)
+        parts.append(_INT.pack(index) + found)
     return _xxh3(b"".join(parts))
+
+
+def _racks(replicas: Iterable[int], racks: Mapping[int, str | None]) -> bytes:
+    found = sorted(rack for each in replicas if (rack := racks.get(each)) is not None)
+    return b"".join(_INT.pack(len(rack)) + _text(rack) for rack in found)
 
 
 @lru_cache(maxsize=1024)
 def _text(text: str) -> bytes:
     """As the hash takes in a string: UTF-16 code units, then how many."""
     units = text.encode("utf-16-le", "surrogatepass")
-    return units + struct.pack("<i", len(units) // 2)
+    return units + _INT.pack(len(units) // 2)
 
 
 def _xxh3(data: bytes) -> int:

@@ -52,7 +52,7 @@ def test_every_cell(situation: Situation, state: MemberState) -> None:
             owned=owned,
             subscribed=subscribed,
             subscribes_to_less=subscribes_to_less,
-            is_owned=lambda topic, partition: False,
+            owned_of=lambda topic: frozenset(),
         )
 
     match TABLE[situation][state]:
@@ -87,7 +87,7 @@ def advance(before: Member, target: Target, taken: set[tuple[UUID, int]] | None 
         owned={},
         subscribed=frozenset({T, U}),
         subscribes_to_less=False,
-        is_owned=lambda topic, partition: (topic, partition) in (taken or set()),
+        owned_of=lambda topic: frozenset(p for t, p in taken or () if t == topic),
     )
 
 
@@ -139,8 +139,8 @@ def test_one_owner_at_a_time_and_everyone_arrives(
             owned=owned,
             subscribed=frozenset({T}),
             subscribes_to_less=False,
-            is_owned=lambda topic, partition: any(
-                (topic, partition) in each.holdings() for each in members.values()
+            owned_of=lambda topic: frozenset(
+                p for each in members.values() for t, p in each.holdings() if t == topic
             ),
         )
         has[name] = set(as_partitions(members[name].assigned).get(T, ()))
