@@ -212,6 +212,11 @@ class PartitionErrors:
     error: ErrorCode
     partitions: tuple[tuple[str, int, ErrorCode], ...]
 
+    @property
+    def succeeded(self) -> int:
+        """For how many partitions."""
+        return sum(error is NO_ERROR for _, _, error in self.partitions)
+
     def failed(self, code: ErrorCode) -> PartitionErrors:
         return PartitionErrors(code, tuple((t, p, code) for t, p, _ in self.partitions))
 

@@ -7,7 +7,8 @@ or falls silent starts that over (a rebalance): a new generation.
 
 `states.TABLE` says what every event leads to in every state. Events come in as method calls with the
 time they happen at; what is to be done about them comes out as `Actions`. Here is what requests
-lead to; `generations` has what they set in motion, and time.
+lead to; `returns` has the static member that comes back, `generations` what all that sets in motion,
+and time.
 
 Rules: Kafka 4.3; KIP-394 (member ids), KIP-345 (static members), KIP-429 (cooperative rebalancing:
 nothing but protocols here), KIP-559 (protocol checks), KIP-800 (reasons), KIP-814 (static leaders).
@@ -15,14 +16,10 @@ nothing but protocols here), KIP-559 (protocol checks), KIP-800 (reasons), KIP-8
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 from odradek.broker.groups.actions import (
     NO_ERROR,
     NO_MEMBER_ID,
     Actions,
-    Append,
     Assigned,
     GroupKey,
     Heartbeat,
@@ -42,16 +39,14 @@ from odradek.broker.groups.actions import (
     Waiter,
 )
 from odradek.broker.groups.expiry import ExpiryRule
-from odradek.broker.groups.generations import Generations
+from odradek.broker.groups.returns import Returns, why
 from odradek.broker.groups.roster import Member
 from odradek.broker.groups.states import TABLE, Event, State, Step
 from odradek.broker.groups.subscription import CONSUMER_PROTOCOL
 from odradek.protocol.errors import ErrorCode
 
-REASON_CHARS_MAX = 255
 
-
-class ClassicGroup(Generations):
+class ClassicGroup(Returns):
     """See the module."""
 
     kind = "classic"
@@ -201,24 +196,15 @@ class ClassicGroup(Generations):
         self._came_since_extension = True
         self.roster.add(member, waiter)
         self._extend_session(member, now, self._config.new_member_join_timeout_ms)
-        self._rebalance_or_complete(f"{member_id} joins{_why(request.reason)}", now, actions)
+        self._rebalance_or_complete(f"{member_id} joins{why(request.reason)}", now, actions)
 
     def _update(
         self, member: Member, request: Join, waiter: Waiter, now: Now, actions: Actions
     ) -> None:
         self._retire_join(member, actions)
         self._adopt(member, request, waiter)
-        reason = f"{member.member_id} joins again{_why(request.reason)}"
+        reason = f"{member.member_id} joins again{why(request.reason)}"
         self._rebalance_or_complete(reason, now, actions)
-
-    def _adopt(self, member: Member, request: Join, waiter: Waiter) -> None:
-        self.roster.update(
-            member,
-            request.protocols,
-            request.rebalance_timeout_ms,
-            request.session_timeout_ms,
-            waiter,
-        )
 
     def _retire_join(self, member: Member, actions: Actions) -> None:
         """A member that asks twice gets one answer; the older request is told to ask again."""
@@ -226,98 +212,6 @@ class ClassicGroup(Generations):
             code = ErrorCode.rebalance_in_progress
             actions.reply(member.joining, JoinAnswer(code, member.member_id))
             self.roster.set_joining(member, None)
-
-    # A static member comes back under a new id
-
-    def _replace(
-        self, new_id: str, step: Step, request: Join, waiter: Waiter, now: Now, actions: Actions
-    ) -> None:
-        assert request.instance_id is not None, "only static members are replaced"
-        old_id = self.roster.static[request.instance_id]
-        member = self.roster.members[old_id]
-        undo = Replaced(
-            self.group_id,
-            request.instance_id,
-            new_id,
-            waiter,
-            self.generation,
-            request.can_skip_assignment,
-            self.roster.leader_id,
-            old_id,
-            member.protocols,
-            member.rebalance_timeout_ms,
-            member.session_timeout_ms,
-        )
-        self._fence(member, actions)
-        self.roster.rename(old_id, new_id)
-        member.is_new = False
-        self._extend_session(member, now)
-        self._adopt(member, request, waiter)
-        reason = f"static member {request.instance_id} is back as {new_id}{_why(request.reason)}"
-        match step:
-            case Step.REPLACE_AND_STORE if self.roster.select_protocol() == self.protocol:
-                actions.notes.append(f"{reason}; no rebalance")
-                self._know_subscriptions()
-                self._store(self._assignments(), undo, actions)
-            case Step.REPLACE:
-                self._complete_if_ready(now, actions)
-            case _:
-                self._rebalance(reason, now, actions)
-
-    def _fence(self, member: Member, actions: Actions) -> None:
-        """Whoever still waits under the old id is a duplicate of the member that came back."""
-        code = ErrorCode.fenced_instance_id
-        if member.joining is not None:
-            actions.reply(member.joining, JoinAnswer(code, member.member_id))
-            self.roster.set_joining(member, None)
-        if member.syncing is not None:
-            actions.reply(member.syncing, SyncAnswer(code))
-            member.syncing = None
-
-    def _replaced(self, then: Replaced, actions: Actions) -> None:
-        """The new id is in the log. If a rebalance came in between, its end answers the join."""
-        member = self.roster.members.get(then.member_id)
-        if member is None or member.joining is not then.waiter:
-            return
-        if self.state is not State.STABLE or self.generation != then.generation:
-            return
-        answer = self._joined(member)
-        if then.can_skip_assignment:
-            answer = replace(answer, skip_assignment=self.roster.is_leader(member.member_id))
-        else:
-            # An old client takes itself for the leader if it is named so, and would assign what a
-            # stable group then ignores: it is told the id it had before.
-            answer = replace(answer, leader=then.leader_before or NO_MEMBER_ID, members=())
-        self.roster.set_joining(member, None)
-        actions.reply(then.waiter, answer)
-
-    def _not_replaced(
-        self, then: Replaced, code: ErrorCode, written: bool, now: Now, actions: Actions
-    ) -> None:
-        """The new id is not in the log, or not known to be: the member has to come back again."""
-        member = self.roster.members.get(then.member_id)
-        if member is None or member.joining is not then.waiter:
-            return
-        answer = replace(
-            JoinAnswer(code, NO_MEMBER_ID),
-            generation=self.generation,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol,
-            leader=then.leader_before or NO_MEMBER_ID,
-        )
-        self.roster.set_joining(member, None)
-        if not written:
-            self.roster.update(
-                member,
-                then.protocols_before,
-                then.rebalance_timeout_ms_before,
-                then.session_timeout_ms_before,
-                None,
-            )
-            self.roster.rename(then.member_id, then.member_id_before)
-            self._know_subscriptions()
-            self._extend_session(member, now)
-        actions.reply(then.waiter, answer)
 
     # SyncGroup
 
@@ -374,10 +268,6 @@ class ClassicGroup(Generations):
         if not self.roster.unsynced:
             self._sync_deadline_ms = None
 
-    def _store(self, assignments: Mapping[str, bytes], then: Then, actions: Actions) -> None:
-        record = Record(GroupKey(self.group_id), self.stored(assignments))
-        actions.appends.append(Append((record,), then, replay=False))
-
     # Heartbeat and LeaveGroup
 
     def heartbeat(self, request: Heartbeat, waiter: Waiter, now: Now) -> Actions:
@@ -410,7 +300,7 @@ class ClassicGroup(Generations):
             each.member_id or each.instance_id or "" for each in answers if each.error is NO_ERROR
         ]
         if gone and step is Step.REBALANCE:
-            reasons = "".join(_why(each.reason) for each in request.members if each.reason)
+            reasons = "".join(why(each.reason) for each in request.members if each.reason)
             self._rebalance(f"{', '.join(gone)} left{reasons}", now, actions)
         elif gone and step is Step.COMPLETE_IF_READY:
             self._complete_if_ready(now, actions)
@@ -507,8 +397,3 @@ class ClassicGroup(Generations):
         elif isinstance(then, Replaced):
             self._not_replaced(then, code, written, now, actions)
         return actions
-
-
-def _why(reason: str | None) -> str:
-    """What the client gives as its reason (KIP-800), for the log."""
-    return f"; it says: {reason[:REASON_CHARS_MAX]}" if reason else ""

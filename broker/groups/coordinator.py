@@ -140,8 +140,7 @@ class GroupCoordinator:
         return f"{len(led.shard.groups)} groups and {led.shard.offsets.count} offsets"
 
     def unloaded(self, led: Led) -> None:
-        code = ErrorCode.not_coordinator
-        now = self._now()
+        code, now = ErrorCode.not_coordinator, self._now()
         replies = led.shard.unloaded(code, now).replies
         while led.uncommitted:
             then = led.uncommitted.popleft().then
@@ -205,7 +204,7 @@ class GroupCoordinator:
         answer = await self._ask(
             request.group_id, lambda shard, *rest: shard.commit(request, *rest), PartitionErrors
         )
-        self.statistics.offset_commits += _successes(answer)
+        self.statistics.offset_commits += answer.succeeded
         return answer
 
     async def commit_in_transaction(
@@ -258,7 +257,7 @@ class GroupCoordinator:
             lambda shard, waiter, now: shard.delete_offsets(group_id, partitions, waiter),
             PartitionErrors,
         )
-        self.statistics.offset_deletions += _successes(answer)
+        self.statistics.offset_deletions += answer.succeeded
         return answer
 
     async def delete_groups(self, group_ids: Iterable[str]) -> list[tuple[str, ErrorCode]]:
@@ -289,8 +288,7 @@ class GroupCoordinator:
         Raises COORDINATOR_LOAD_IN_PROGRESS while any of them is being loaded.
         """
         self.leadership.check_loaded()
-        wanted = {state.strip().lower() for state in states}
-        of_kinds = {kind.strip().lower() for kind in kinds}
+        wanted, of_kinds = ({each.strip().lower() for each in given} for given in (states, kinds))
         return [
             group
             for led in self.leadership
@@ -499,7 +497,3 @@ def _delete_topic(shard: Shard, name: str, topic_id: UUID, now: Now) -> Actions:
 def _end_transaction(shard: Shard, marker: TransactionMarker, now: Now) -> Actions:
     shard.end_transaction(marker.producer_id, committed=marker.is_commit)
     return Actions()
-
-
-def _successes(answer: PartitionErrors) -> int:
-    return sum(error is NO_ERROR for _, _, error in answer.partitions)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -67,7 +67,7 @@ from odradek.replication.raft.state import (
     Role,
     StartEpoch,
 )
-from odradek.replication.raft.voters import Voter, VoterEndpoint
+from odradek.replication.raft.voters import QuorumInfo, Voter, VoterEndpoint
 from odradek.seams import Seams
 from odradek.seams.files import Path
 from odradek.storage.errors import DiskFull, LogFailed
@@ -79,18 +79,6 @@ Listener = Callable[[MetadataDelta], None]
 
 SNAPSHOT_BATCH_RECORDS: Final = 500
 SNAPSHOT_CHECK_SECONDS: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumInfo:
-    """What DescribeQuorum tells of a quorum, in short."""
-
-    leader_id: int
-    leader_epoch: int
-    high_watermark: int
-    log_end_offset: int
-    voters: tuple[Voter, ...]
-    kraft_version: int
 
 
 class Metadata:

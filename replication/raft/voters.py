@@ -1,4 +1,4 @@
-"""Who votes in the metadata quorum (KIP-853): ids, directories and endpoints."""
+"""Who votes in the metadata quorum (KIP-853): ids, directories, endpoints; how the quorum stands."""
 
 from __future__ import annotations
 
@@ -29,6 +29,18 @@ class Voter:
     directory_id: UUID
     endpoints: tuple[VoterEndpoint, ...] = ()
     kraft_versions: tuple[int, int] = KRAFT_VERSIONS
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumInfo:
+    """What DescribeQuorum tells of a quorum, in short."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    log_end_offset: int
+    voters: tuple[Voter, ...]
+    kraft_version: int
 
 
 def voters_record(voters: Sequence[Voter]) -> VotersRecord:
