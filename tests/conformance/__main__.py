@@ -3,9 +3,9 @@
     python -m tests.conformance [--suite NAME] [--test PATTERN] [--only odradek|kafka] [--jobs N]
                                 [--again] [--page FILE]
 
-What was measured of the same suite on the same broker, as both are now, is not measured again. --jobs
-entries run at a time, each alone on its broker: there are as many brokers. An entry that fails is
-run again, at most two times, with nothing beside it; the page tells of every run.
+What passed of the same suite on the same broker, as both are now, is not run again. --jobs entries
+run at a time, each alone on its broker: there are as many brokers. An entry that fails is run again,
+at most two times, with nothing beside it, and so it is the next time; the page tells of every run.
 """
 
 from __future__ import annotations
@@ -100,13 +100,11 @@ def _run_suite(suite: Suite, broker: str, options: argparse.Namespace, side: Sid
     for entry, reason in excluded.items():
         if entry not in side.kept():
             side.put(entry, not_applicable(reason))
-    new = [job for job in jobs if not all(entry in side.kept() for entry in job.entries)]
-    for entry, result in _run_jobs(suite, broker, new, side.directory, 1, options.jobs):
-        _report(side, entry, result)
-    for attempt in range(2, 2 + REPEATS):
-        failed = [job for job in new if any(map(side.failed, job.entries))]
-        for entry, result in _run_jobs(suite, broker, failed, side.directory, attempt, 1):
-            if side.failed(entry):
+    new = [job for job in jobs if any(map(side.is_to_run, job.entries))]
+    for at_a_time in (options.jobs, *[1] * REPEATS):
+        to_run = [job for job in new if any(map(side.is_to_run, job.entries))]
+        for entry, result in _run_jobs(suite, broker, to_run, side, at_a_time):
+            if side.is_to_run(entry):
                 _report(side, entry, result)
 
 
@@ -123,14 +121,13 @@ def _run_jobs(
     suite: Suite,
     broker: str,
     jobs: Sequence[Job],
-    directory: Path,
-    attempt: int,
+    side: Side,
     at_a_time: int,
 ) -> Iterator[tuple[str, Result]]:
     """What becomes of each entry of `jobs`, on fresh brokers for each set of settings."""
     for settings, alike in itertools.groupby(sorted(jobs, key=_settings_of), key=_settings_of):
         with closing(
-            run_alike(suite, broker, dict(settings), list(alike), directory, attempt, at_a_time)
+            run_alike(suite, broker, dict(settings), list(alike), side.directory, at_a_time)
         ) as ended:
             for results in ended:
                 yield from results.items()

@@ -22,19 +22,20 @@ def run_alike(
     settings: Mapping[str, str],
     jobs: Sequence[Job],
     directory: Path,
-    attempt: int,
     at_a_time: int,
 ) -> Generator[Mapping[str, Result], None, None]:
     """Run jobs that want the same settings against `at_a_time` brokers, as each becomes free.
 
-    A job's output is in `directory/JOB/ATTEMPT`, the brokers' logs are in `directory`. Closed early,
+    A job's output is in `directory/JOB/1`, `2` and so on, the brokers' logs are in `directory`. Closed early,
     or told to stop, it ends what is under way, the brokers too.
     """
     free: SimpleQueue[BrokerProcess] = SimpleQueue()
 
     def run(job: Job) -> Mapping[str, Result]:
-        place = directory / re.sub(r"[^A-Za-z0-9_]+", "-", job.name) / str(attempt)
-        place.mkdir(parents=True, exist_ok=True)
+        runs = directory / re.sub(r"[^A-Za-z0-9_]+", "-", job.name)
+        runs.mkdir(parents=True, exist_ok=True)
+        place = runs / str(1 + sum(1 for _ in runs.iterdir()))
+        place.mkdir()
         running = free.get()
         try:
             return suite.run(job, running.bootstrap, place)

@@ -16,8 +16,9 @@ settings. `make conformance` fetches the suites from their registries into the c
 them, runs every entry against a broker in a process of its own on which nothing else runs meanwhile,
 and writes this page ([the command](interop.md#other-peoples-suites)).
 
-An entry that fails is run again, at most twice, with no other beside it. *Passed later* counts those
-that passed only then; their rows say in how many runs, and what was wrong in the others.
+An entry that fails is run again with no other beside it. *Passed later* counts those that passed only
+then: their entries wait for milliseconds, or the machine had other things to do. The rows say in how
+many runs they passed, and what was wrong in the first that failed.
 *Not applicable*: the entry can't be run against one broker set up as these are, or says itself that it
 doesn't apply; the reason is given.
 """

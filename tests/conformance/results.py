@@ -1,4 +1,4 @@
-"""What became of every entry, kept from run to run: what was measured is not measured again.
+"""What became of every entry, kept from run to run: what passed is not measured again.
 
 The results of a suite on a broker lie in a directory named by both as they are (`builds`), so results
 of different builds never meet. An entry that failed is run again, and every run is kept.
@@ -68,9 +68,10 @@ class Side:
         self._kept[entry] = Kept((*before, result), today)
         self._save()
 
-    def failed(self, entry: str) -> bool:
+    def is_to_run(self, entry: str) -> bool:
+        """It was never run, or failed the last time: perhaps it was the machine."""
         kept = self._kept.get(entry)
-        return kept is not None and kept.result.outcome is Outcome.FAILED
+        return kept is None or kept.result.outcome is Outcome.FAILED
 
     def _save(self) -> None:
         entries = {

@@ -131,7 +131,7 @@ class Endless:
 
 stop_when_terminated()
 jobs = [Job(name, (name,), 600) for name in ("one", "two")]
-for ended in run_alike(Endless(), "odradek", {}, jobs, Path(sys.argv[1]), 1, 1):
+for ended in run_alike(Endless(), "odradek", {}, jobs, Path(sys.argv[1]), 1):
     pass
 """
 
@@ -167,6 +167,9 @@ def test_results_outlive_the_run_with_every_run_of_an_entry(tmp_path: Path) -> N
         "one": (failed(1.0, "why"), passed(3.0)),
         "two": (passed(2.0),),
     }
+    assert [kept.is_to_run(entry) for entry in ("one", "two", "three")] == [False, False, True]
+    kept.put("two", failed(1.0, "why"))
+    assert kept.is_to_run("two")
     assert kept.version == "0.1 (a)"  # where the same sources were measured
     kept.begin(["one"], again=False)
     assert len(kept.kept()) == 2
