@@ -210,15 +210,26 @@ class Descriptor:
         OSError of the opening, OutOfDescriptors, or ValueError once closed.
         """
         pool = self.pool
-        with pool.lock:
-            fd = self.fd
-            if fd >= 0:
-                self.busy += 1
-                pool.files.move_to_end(self)
-                return fd
-        if self.closed and not self.pin_count:
-            raise ValueError(f"{self.name} is closed")
-        return pool.install(self, pool.open_path(self.name, self.flags), borrowed=True)
+        while True:
+            with pool.lock:
+                fd, name = self.fd, self.name
+                if fd >= 0:
+                    self.busy += 1
+                    pool.files.move_to_end(self)
+                    return fd
+            if self.closed and not self.pin_count:
+                raise ValueError(f"{name} is closed")
+            try:
+                opened = pool.open_path(name, self.flags)
+            except FileNotFoundError:
+                if self._is_still_at(name):
+                    raise
+                continue  # renamed meanwhile: it is open, or has another name
+            return pool.install(self, opened, borrowed=True)
+
+    def _is_still_at(self, name: str) -> bool:
+        with self.pool.lock:
+            return self.fd < 0 and self.name == name
 
     def give_back(self) -> None:
         with self.pool.lock:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path as OsPath
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,29 @@ def test_a_map_whose_view_is_held_is_never_evicted(tmp_path: OsPath) -> None:
         assert bytes(file.map_read(4)) == b"0123"
     assert bytes(view) == b"0123"
     assert files.statistics().maps == 2
+
+
+def test_a_file_is_read_that_is_renamed_while_it_is_being_opened(
+    tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread: between the look at its name and the opening of that."""
+    files = RealFiles(max_open=3)
+    old, new = Path(tmp_path) / "old", Path(tmp_path) / "new"
+    pinned = files.open(old, create=True)
+    pinned.append_v([b"0123456789"])
+    pinned.pin()
+    for n in range(10):
+        files.open(Path(tmp_path) / str(n), create=True).append_v([b"x"])
+    assert pinned.fd < 0
+    real = pinned.pool.open_path
+
+    def renamed_first(*of: Any) -> int:
+        monkeypatch.undo()
+        files.rename(old, new)
+        return real(*of)
+
+    monkeypatch.setattr(pinned.pool, "open_path", renamed_first)
+    assert pinned.read_at(0, 10) == b"0123456789"
 
 
 def test_a_pin_survives_eviction(tmp_path: OsPath) -> None:
