@@ -17,8 +17,8 @@ them, runs every entry against a broker in a process of its own on which nothing
 and writes this page ([the command](interop.md#other-peoples-suites)).
 
 An entry that fails is run again with no other beside it. *Passed later* counts those that passed only
-then: their entries wait for milliseconds, or the machine had other things to do. The rows say in how
-many runs they passed, and what was wrong in the first that failed.
+then; their rows say in how many runs, and what was wrong in the first that failed. The commit is the one
+that was measured: later ones that leave the broker as it is have the same results.
 *Not applicable*: the entry can't be run against one broker set up as these are, or says itself that it
 doesn't apply; the reason is given.
 """
