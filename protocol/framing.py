@@ -29,13 +29,12 @@ class UnknownApi(InvalidFrame):
 class RequestHeader:
     """Who asks for what; `body` is the offset in the frame at which the message starts."""
 
-    __slots__ = ("api", "api_key", "api_version", "body", "client_id", "correlation_id")
+    __slots__ = ("api", "api_version", "body", "client_id", "correlation_id")
 
     def __init__(
         self, api: Api, api_version: int, correlation_id: int, client_id: str | None, body: int
     ) -> None:
         self.api = api
-        self.api_key = api.key
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.client_id = client_id

@@ -17,6 +17,7 @@ _INT32 = Struct(">i")
 _PARTITION_V3 = Struct(">ihqq")
 _PARTITION_V5 = Struct(">ihqqq")
 _PARTITION_FLEXIBLE = Struct(">ihqqq3s")
+_THROTTLE_FLEXIBLE = Struct(">ib")
 _NO_ERRORS = b"\0\0\0\0\xff\xff"
 """No record errors, no message: an empty array and a null string."""
 _NO_ERRORS_FLEXIBLE = b"\1\0\0"
@@ -56,29 +57,28 @@ def write_produce_response(
             append_string(out, name or "", flexible)
         append_count(out, len(partitions), flexible)
         for partition in partitions:
-            _append_partition(out, partition, version, flexible)
+            if flexible and not partition.record_errors and partition.error_message is None:
+                out += _PARTITION_FLEXIBLE.pack(
+                    partition.index,
+                    partition.error_code,
+                    partition.base_offset,
+                    partition.log_append_time_ms,
+                    partition.log_start_offset,
+                    _NO_ERRORS_FLEXIBLE,
+                )
+            else:
+                _append_partition(out, partition, version, flexible)
         if flexible:
             out.append(0)
-    out += _INT32.pack(throttle_time_ms)
-    if flexible:
-        out.append(0)
+    out += (
+        _THROTTLE_FLEXIBLE.pack(throttle_time_ms, 0) if flexible else _INT32.pack(throttle_time_ms)
+    )
     return out
 
 
 def _append_partition(
     out: bytearray, partition: ProducedPartition, version: int, flexible: bool
 ) -> None:
-    has_errors = partition.record_errors or partition.error_message is not None
-    if flexible and not has_errors:
-        out += _PARTITION_FLEXIBLE.pack(
-            partition.index,
-            partition.error_code,
-            partition.base_offset,
-            partition.log_append_time_ms,
-            partition.log_start_offset,
-            _NO_ERRORS_FLEXIBLE,
-        )
-        return
     if version >= LOG_START_VERSION:
         out += _PARTITION_V5.pack(
             partition.index,
@@ -96,8 +96,8 @@ def _append_partition(
         )
     if version < RECORD_ERRORS_VERSION:
         return
-    if not has_errors:
-        out += _NO_ERRORS
+    if not partition.record_errors and partition.error_message is None:
+        out += _NO_ERRORS_FLEXIBLE if flexible else _NO_ERRORS
         return
     append_count(out, len(partition.record_errors), flexible)
     for index, reason in partition.record_errors:

@@ -100,7 +100,8 @@ class Segment:
         self._time_index: TimeIndex | None = None
         self._max_timestamp: int | None = None
         self._offset_of_max_timestamp = base_offset
-        self._tail: list[Located] = []
+        self._tail: list[tuple[int, int, int, int]] = []
+        """The last batches, as `Located` has them: plain tuples are made, and kept, for less."""
         self._ready = False
 
     @classmethod
@@ -308,7 +309,7 @@ class Segment:
                 offset_index.append(last_offset, position)
                 self.time_index.maybe_append(max_timestamp, self._offset_of_max_timestamp)
             end = position + batch.size
-            tail.append(Located(last_offset, position, end, batch.base_offset))
+            tail.append((last_offset, position, end, batch.base_offset))
             position = end
         if len(tail) > _TAIL_MAX:
             self._tail = tail[-_TAIL_MAX // 2 :]
@@ -334,9 +335,9 @@ class Segment:
         to be read as when an index is of no use.
         """
         tail = self._tail
-        if tail and offset >= tail[0].base_offset:
+        if tail and offset >= tail[0][3]:
             slot = bisect_left(tail, (offset,))
-            return tail[slot] if slot < len(tail) else None
+            return Located(*tail[slot]) if slot < len(tail) else None
         size = self.size
         index = self._offset_index
         if index is None:

