@@ -68,7 +68,7 @@ MODULES: Mapping[str, Sequence[Api]] = {
         apis.DESCRIBE_GROUPS,
         apis.DELETE_GROUPS,
     ),
-    "log_dirs": (apis.DESCRIBE_LOG_DIRS,),
+    "log_dirs": (apis.ALTER_REPLICA_LOG_DIRS, apis.DESCRIBE_LOG_DIRS),
     "metadata": (apis.METADATA,),
     "offsets": (apis.LIST_OFFSETS, apis.OFFSET_FOR_LEADER_EPOCH, apis.DELETE_RECORDS),
     "produce": (apis.PRODUCE,),

@@ -12,9 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import trio
 
+from odradek.broker import storage_settings
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.coordination.topics import (
     OFFSETS_TOPIC,
@@ -39,14 +41,13 @@ from odradek.replication.controller.operations import Plan
 from odradek.replication.partition.partition import Partition
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata import Metadata
-from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.seams import Seams
-from odradek.storage.compaction.settings import CleanerSettings
 from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.opening import Directories, open_directories
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager import Intervals, LogManager
+from odradek.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
     from odradek.broker.groups.coordinator import GroupCoordinator
@@ -174,7 +175,7 @@ class Broker:
             node_id=self.node_id,
             cluster_id=self.cluster_id,
             directory_id=metadata_directory.id,
-            settings=self._metadata_settings(),
+            settings=storage_settings.metadata_log(self.config),
             min_insync_replicas=self.config.get_int("min.insync.replicas"),
         )
         try:
@@ -200,6 +201,7 @@ class Broker:
             on_gone=self.coordinators.partition_gone,
             on_lost=self._replica_lost,
         )
+        self.logs.mover.on_moved = self._replica_moved
         self.metadata.subscribe(self._metadata_changed)
         try:
             await self._serve(task_status)
@@ -222,6 +224,7 @@ class Broker:
             await house.start(self.logs.run)
             await self._register()
             await house.start(self.directory_reports.run)
+            await self.logs.promote_moved(self._is_elsewhere)
             await self._set_aside_strays()
             await self.partitions.open_all()
             async with trio.open_nursery() as serving:
@@ -270,44 +273,11 @@ class Broker:
             self.seams.offload,
             self.directories,
             config_for=self.log_config,
-            intervals=Intervals(
-                initial_delay_ms=config.get_int("log.initial.task.delay.ms"),
-                retention_check_ms=config.get_int("log.retention.check.interval.ms"),
-                flush_check_ms=config.get_int("log.flush.scheduler.interval.ms"),
-                recovery_point_ms=config.get_int("log.flush.offset.checkpoint.interval.ms"),
-                log_start_ms=config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
-                high_watermark_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
-                producer_id_check_ms=config.get_int("producer.id.expiration.check.interval.ms"),
-                producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
-                recovery_threads_per_directory=config.get_int("num.recovery.threads.per.data.dir"),
-            ),
+            intervals=storage_settings.intervals(config),
             on_failure=self._directory_failed,
             workers=self.seams.workers,
-            cleaner_settings=self._cleaner_settings,
-        )
-
-    def _cleaner_settings(self) -> CleanerSettings:
-        config = self.config
-        return CleanerSettings(
-            enable=config.get_bool("log.cleaner.enable"),
-            threads=config.get_int("log.cleaner.threads"),
-            io_max_bytes_per_second=config.get_float("log.cleaner.io.max.bytes.per.second"),
-            dedupe_buffer_size=config.get_int("log.cleaner.dedupe.buffer.size"),
-            io_buffer_size=config.get_int("log.cleaner.io.buffer.size"),
-            io_buffer_load_factor=config.get_float("log.cleaner.io.buffer.load.factor"),
-            backoff_ms=config.get_int("log.cleaner.backoff.ms"),
-        )
-
-    def _metadata_settings(self) -> MetadataLogSettings:
-        config = self.config
-        return MetadataLogSettings(
-            segment_bytes=config.optional_int("internal.metadata.log.segment.bytes")
-            or config.get_int("metadata.log.segment.bytes"),
-            segment_ms=config.get_int("metadata.log.segment.ms"),
-            snapshot_bytes=config.get_int("metadata.log.max.record.bytes.between.snapshots"),
-            snapshot_interval_ms=config.get_int("metadata.log.max.snapshot.interval.ms"),
-            retention_bytes=config.get_int("metadata.max.retention.bytes"),
-            retention_ms=config.get_int("metadata.max.retention.ms"),
+            cleaner_settings=lambda: storage_settings.cleaner(config),
+            mover_settings=lambda: storage_settings.mover(config),
         )
 
     def log_config(self, topic: str) -> LogConfig:
@@ -362,6 +332,24 @@ class Broker:
         live = (each.id for each in self.directories.live)
         if assigned in (images.UNASSIGNED, images.MIGRATING, *live):
             self.directory_reports.lost(topic.id, index)
+
+    def _replica_moved(self, which: PartitionLog) -> None:
+        """It is in another of our log directories now."""
+        partition = self.partitions.opened(which.topic, which.partition)
+        if partition is not None and partition.log is which:
+            self.directory_reports.seen(partition, self.logs.directory_of(which).id)
+
+    def _is_elsewhere(self, name: TopicPartition, topic_id: UUID | None) -> bool:
+        """Whether the cluster knows a replica of ours to be in a directory that is not here now."""
+        topic = self.metadata.image.topics_by_name.get(name.topic)
+        partition = None if topic is None else topic.partitions.get(name.partition)
+        if topic is None or partition is None or topic_id not in (None, topic.id):
+            return False  # a stray, wherever it is
+        if self.node_id not in partition.replicas:
+            return False
+        assigned = partition.directory_of(self.node_id)
+        live = {each.id for each in self.directories.live}
+        return assigned.int >= images.RESERVED_DIRECTORIES and assigned not in live
 
     # What the cluster is told
 

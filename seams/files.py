@@ -56,6 +56,13 @@ class File(Protocol):
         """
         ...
 
+    def append_slice(self, part: FileSlice) -> int:
+        """Write bytes of another file at the end, through this process only where the kernel cannot
+        do without; how many, fewer than asked only where that file ends. The source must be pinned
+        (or sure to stay). Errors as with `append_v`, of either file.
+        """
+        ...
+
     def write_at(self, position: int, data: Buffer) -> None:
         """Write all of `data`; past the end the file grows and `size` with it."""
         ...

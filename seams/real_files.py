@@ -28,8 +28,9 @@ import struct
 import threading
 from collections.abc import Sequence
 
+from odradek.seams import zero_copy
 from odradek.seams.descriptors import Descriptor, DescriptorPool, PoolStatistics
-from odradek.seams.files import Buffer, DiskUsage, OutOfDescriptors, Path, WouldBlock
+from odradek.seams.files import Buffer, DiskUsage, FileSlice, OutOfDescriptors, Path, WouldBlock
 from odradek.seams.vectors import IOV_MAX, rest_after
 
 _ZEROS = bytes(1 << 20)
@@ -73,6 +74,23 @@ class RealFile(Descriptor):
             self.give_back()
         self._size = position + size
         return position
+
+    def append_slice(self, part: FileSlice) -> int:
+        source, position = part.file, self._size
+        if not isinstance(source, RealFile):
+            raise ValueError(f"{source.path} is not a file of this disk")
+        source_fd = source.borrow()
+        try:
+            fd = self.borrow()
+            try:
+                copied = zero_copy.copy(source_fd, part.position, fd, position, part.size)
+            finally:
+                self._changed = True
+                self.give_back()
+        finally:
+            source.give_back()
+        self._size = position + copied
+        return copied
 
     def write_at(self, position: int, data: Buffer) -> None:
         fd = self.borrow()

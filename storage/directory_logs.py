@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import Protocol
 
 import trio
 
@@ -20,8 +21,22 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.placement import Content
 from odradek.storage.log.partition_log import PartitionLog
 
+
+class Checkpointed(Protocol):
+    """What a checkpoint says of a log; the copy of one that is about to take its name says it too."""
+
+    @property
+    def recovery_point(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def cleaned_to(self) -> int | None: ...
+
+
 # A log that starts at 0 needs no entry: that is what a missing one means.
-VALUES: Mapping[Checkpoint, Callable[[PartitionLog], int | None]] = {
+VALUES: Mapping[Checkpoint, Callable[[Checkpointed], int | None]] = {
     Checkpoint.RECOVERY_POINT: lambda log: log.recovery_point,
     Checkpoint.LOG_START: lambda log: log.log_start_offset or None,
     Checkpoint.HIGH_WATERMARK: lambda log: log.high_watermark,
@@ -38,6 +53,11 @@ class DirectoryLogs:
     def __init__(self, directory: LogDirectory) -> None:
         self.directory = directory
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.incoming: dict[TopicPartition, Checkpointed] = {}
+        """Copies that are about to become logs of this directory."""
+        self.moving_in: set[PartitionLog] = set()
+        self.moving_out: set[PartitionLog] = set()
+        """Logs of which a copy is being made here, or elsewhere: placement counts them there."""
         self.being_made = 0
         """Logs under way into this directory: placement counts them."""
         self.loaded = False
@@ -54,12 +74,13 @@ class DirectoryLogs:
 
     @property
     def count(self) -> int:
-        return len(self.logs) + self.being_made
+        return len(self.logs) + self.being_made + len(self.moving_in) - len(self.moving_out)
 
     async def measure(self) -> Content:
         """What is in here by what its logs know; the loop goes on meanwhile."""
         size_bytes = 0
-        for number, log in enumerate(tuple(self.logs.values())):
+        counted = [log for log in self.logs.values() if log not in self.moving_out]
+        for number, log in enumerate((*counted, *self.moving_in)):
             if number % MEASURED_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
             with suppress(OSError, ValueError):  # its files went, or it was closed, meanwhile
@@ -92,7 +113,7 @@ class DirectoryLogs:
         offsets = {name: at_start[name] for name in self.unserved.copy() if name in at_start}
         offsets |= {
             name: offset
-            for name, log in self.logs.copy().items()  # changed by the loop meanwhile
+            for name, log in {**self.incoming.copy(), **self.logs.copy()}.items()  # by the loop
             if (offset := value(log)) is not None
         }
         if offsets == self._written.get(kind):

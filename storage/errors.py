@@ -109,6 +109,30 @@ class InconsistentTopicId(StorageError):
     code = ErrorCode.inconsistent_topic_id
 
 
+class UnknownDirectory(StorageError):
+    """No log directory of this node has that path."""
+
+    code = ErrorCode.log_dir_not_found
+
+
+class ReplicaNotAvailable(StorageError):
+    """The replica to be moved is not here; where it is to go is remembered (J-03)."""
+
+    code = ErrorCode.replica_not_available
+
+
+class NameTooLong(StorageError):
+    """The topic's name leaves no room for the suffix of an unfinished move (KAFKA-4893)."""
+
+    code = ErrorCode.invalid_topic_exception
+
+
+class CordonedDirectory(StorageError):
+    """The directory gets no new replicas (KIP-1066)."""
+
+    code = ErrorCode.invalid_replica_assignment
+
+
 class DiskFull(StorageError):
     """No space left: nothing was appended, the log is as it was and goes on when there is space."""
 

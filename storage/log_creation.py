@@ -13,7 +13,7 @@ from uuid import UUID
 import trio
 
 from odradek.seams.clock import Clock
-from odradek.seams.files import OutOfDescriptors
+from odradek.seams.files import OutOfDescriptors, Path
 from odradek.seams.offload import Offload
 from odradek.storage.directories import placement
 from odradek.storage.directories.names import TopicPartition
@@ -86,10 +86,11 @@ class Creation:
         directory_id: UUID | None,
     ) -> PartitionLog:
         """In the best place where it succeeds. Raises the last place's error if none is left."""
+        wanted = self._registry.preferred.pop(name, None)
         asked = config is None
         config = self._config_for(name.topic) if config is None else config
         failed: StorageError = LogFailed(f"no log directory is online for {name}")
-        for home in await self._places(directory_id):
+        for home in await self._places(wanted, directory_id):
             try:
                 opened = await self._create_in(home, name, topic_id, config)
             except (LogFailed, DiskFull) as error:
@@ -102,8 +103,13 @@ class Creation:
             return opened
         raise failed
 
-    async def _places(self, directory_id: UUID | None) -> Sequence[DirectoryLogs]:
+    async def _places(
+        self, wanted: Path | None, directory_id: UUID | None
+    ) -> Sequence[DirectoryLogs]:
         """Where to try, best first, as of now: the caller takes its place before it awaits."""
+        asked_for = None if wanted is None else self._registry.every_home.get(wanted)
+        if asked_for is not None and not asked_for.directory.failed:
+            return [asked_for]
         every = self._registry.every_home.values()
         if directory_id is not None and any(each.directory.id == directory_id for each in every):
             return [home for home in self._registry.homes() if home.directory.id == directory_id]

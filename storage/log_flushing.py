@@ -46,9 +46,10 @@ class Flushing:
             while queue.due:
                 which = next(iter(queue.due))
                 up_to = queue.due.pop(which)
-                async with home.maintenance:
+                async with self._manager.registry.maintaining(which) as its_home:
                     if which.failure is None and which.recovery_point < up_to:
-                        await self._manager.offload.run(flush, which, up_to, lane=directory.lane)
+                        lane = its_home.directory.lane
+                        await self._manager.offload.run(flush, which, up_to, lane=lane)
 
     async def round(self) -> None:
         """flush.ms: logs that have held unsynced records for that long are due."""

@@ -78,6 +78,7 @@ async def run(
                 delay_ms = min(first_ms, interval_ms)
                 nursery.start_soon(_repeat, manager, delay_ms, interval_ms, one_round)
         nursery.start_soon(manager.removals.run)
+        nursery.start_soon(manager.mover.run)
         if manager.cleaners is not None:
             nursery.start_soon(manager.cleaners.run)
         for home in manager.homes():
@@ -114,7 +115,7 @@ async def _each(manager: LogManager, act: Callable[[PartitionLog], object]) -> N
     """On the loop, log by log; not beside a flush or a removal of the same log."""
     for home in manager.homes():
         for which in tuple(home.logs.values()):
-            async with home.maintenance:
+            async with manager.registry.maintaining(which):
                 if which.failure is None:
                     attempt(which, act)
             await trio.lowlevel.checkpoint()

@@ -15,7 +15,7 @@ worth its start.
 | one that makes no sense | left, and offline by itself; no clean mark at the end |
 | `…-delete`, `….delete` | removed after `file.delete.delay.ms` |
 | `…-stray` | left for the operator |
-| `…-future`, `….move` | left: an unfinished move between directories |
+| `…-future`, `….move` | an unfinished move between directories: moving/startup.py decides |
 | `__cluster_metadata-0` | left: the Raft log opens it |
 | anything else | left, with one warning (Kafka refuses to start) |
 """
@@ -127,7 +127,6 @@ def survey(files: Files, home: DirectoryLogs) -> Survey:
 def _tell(path: Path, found: Found) -> None:
     for what, which in (
         ("are no partitions; left alone", found.unknown),
-        ("are unfinished moves between directories; left alone", found.moving),
         ("were not this node's when last seen; kept, remove them when sure", found.strays),
     ):
         if which:
@@ -231,37 +230,48 @@ class Loading:
         config_for: Callable[[str], LogConfig],
         workers: int,
     ) -> None:
-        self.found = Found()
-        self.mark: CleanMark | None = None
+        self.home = home
+        self.opener = opener
+        self.surveyed: Survey | None = None
+        """None until `survey`, and where the directory cannot be read."""
         self.exhausted: Exception | None = None
         """The process ran out of descriptors: not the directory's fault, and no way to start."""
-        self._home = home
-        self._opener = opener
         self._offload = offload
         self._config_for = config_for
         self._workers = workers
 
-    async def run(self, adopt: Adopt) -> None:
-        """Survey, then open; `adopt` gets each log on the loop. A failure of the disk takes the
-        directory offline, damage of one log only that."""
-        directory = self._home.directory
+    @property
+    def found(self) -> Found:
+        return Found() if self.surveyed is None else self.surveyed.found
+
+    @property
+    def mark(self) -> CleanMark | None:
+        return None if self.surveyed is None else self.surveyed.mark
+
+    async def survey(self) -> None:
+        """See what is there. A failure of the disk takes the directory offline."""
+        directory = self.home.directory
         try:
-            found = await self._offload.run(
-                survey, self._opener.files, self._home, lane=directory.lane
+            self.surveyed = await self._offload.run(
+                survey, self.opener.files, self.home, lane=directory.lane
             )
         except OutOfDescriptors as error:
             self.exhausted = error
-            return
         except OSError as error:
             directory.report(error)
+
+    async def open(self, adopt: Adopt) -> None:
+        """Open what was found; `adopt` gets each log on the loop. A failure of the disk takes the
+        directory offline, damage of one log only that."""
+        directory = self.home.directory
+        if self.surveyed is None:
             return
-        self.found, self.mark = found.found, found.mark
-        await self._open_all(found, adopt)
+        await self._open_all(self.surveyed, adopt)
         if directory.failed or self.exhausted is not None:
             return
-        self._home.loaded = True
+        self.home.loaded = True
         try:  # entries of logs that are gone must not meet a new log of that name
-            await self._offload.run(self._home.write_checkpoints, lane=directory.lane)
+            await self._offload.run(self.home.write_checkpoints, lane=directory.lane)
         except OSError as error:
             directory.report(error, undone=True)
 
@@ -273,14 +283,14 @@ class Loading:
 
         async def work() -> None:
             for chunk in chunks:
-                if self._home.directory.failed or self.exhausted is not None:
+                if self.home.directory.failed or self.exhausted is not None:
                     return
                 wanted = [(name, self._config_for(name.topic)) for name in chunk]
                 opened = await self._offload.run(
-                    self._open, found, wanted, lane=self._home.directory.lane
+                    self._open, found, wanted, lane=self.home.directory.lane
                 )
                 for name, each in opened:
-                    await adopt(self._home, name, each)
+                    await adopt(self.home, name, each)
 
         async with trio.open_nursery() as nursery:
             for _ in range(self._workers):
@@ -291,11 +301,11 @@ class Loading:
     ) -> list[tuple[TopicPartition, PartitionLog | Damaged]]:
         """In a thread: as many as can be opened. What went wrong with the disk is told to the
         directory."""
-        directory = self._home.directory
+        directory = self.home.directory
         opened: list[tuple[TopicPartition, PartitionLog | Damaged]] = []
         for name, config in wanted:
             try:
-                opened.append((name, self._opener.load(self._home, found, name, config)))
+                opened.append((name, self.opener.load(self.home, found, name, config)))
             except (OutOfDescriptors, NoDescriptors) as error:
                 self.exhausted = error
             except OSError as error:

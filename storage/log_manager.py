@@ -57,6 +57,9 @@ from odradek.storage.log_flushing import Flushing
 from odradek.storage.log_housekeeping import Intervals
 from odradek.storage.log_registry import LogRegistry, Offline, offline_reason
 from odradek.storage.log_removal import Removals, TakingAway
+from odradek.storage.moving.leftovers import Leftovers
+from odradek.storage.moving.mover import Mover
+from odradek.storage.moving.settings import MoverSettings
 
 __all__ = ["Intervals", "LogManager"]
 
@@ -81,6 +84,7 @@ class LogManager:
         on_failure: Callable[[LogDirectory, Sequence[PartitionLog]], None] | None = None,
         workers: Workers | None = None,
         cleaner_settings: Callable[[], CleanerSettings] = CleanerSettings,
+        mover_settings: Callable[[], MoverSettings] = MoverSettings,
     ) -> None:
         """`config_for` gives a topic's effective config (the broker's defaults for an unknown one).
 
@@ -95,7 +99,7 @@ class LogManager:
         self.clock = clock
         self.offload = offload
         self.removals = Removals(files, clock, offload)
-        self._config_for = config_for
+        self.config_of = config_for
         self._on_failure = on_failure
         self.flushing = Flushing(self)
         self.cleaners = (
@@ -110,10 +114,14 @@ class LogManager:
             on_flush_due=self._flush_due,
             producer_id_expiration_ms=self.intervals.producer_id_expiration_ms,
         )
+        self.mover = Mover(self, entropy, mover_settings)
+        self._leftovers = Leftovers(self, entropy)
         self._marks: list[CleanMark | None] = []
         self._exhausted: Exception | None = None
         self._creation = Creation(self.registry, self._opener, clock, offload, config_for)
-        self._taking_away = TakingAway(self.registry, self.removals, files, clock, entropy, offload)
+        self._taking_away = TakingAway(
+            self.registry, self.removals, files, clock, entropy, offload, self.mover.cancel
+        )
         self._token: trio.lowlevel.TrioToken | None = None
         for directory in directories.every:
             directory.on_failure = self._directory_failed
@@ -165,26 +173,42 @@ class LogManager:
         """
         self._token = trio.lowlevel.current_trio_token()
         started = self.clock.monotonic()
+        loadings = [self._loading(home) for home in self.homes()]
         async with trio.open_nursery() as nursery:
-            for home in self.homes():
-                nursery.start_soon(self._load, home)
+            for loading in loadings:
+                nursery.start_soon(loading.survey)
+        self._leftovers.judge(loadings)
+        async with trio.open_nursery() as nursery:
+            for loading in loadings:
+                nursery.start_soon(self._load, loading)
         if self._exhausted is not None:
             raise NoDirectory(f"too few file descriptors ({self._exhausted}): raise ulimit -n")
+        await self._leftovers.see_to()
         log.info(
             "loaded %d logs in %.2f s", len(self.registry.logs), self.clock.monotonic() - started
         )
         if not self.homes():
             self.all_failed.set()
 
-    async def _load(self, home: DirectoryLogs) -> None:
-        loading = log_loading.Loading(
+    async def promote_moved(
+        self, is_elsewhere: Callable[[TopicPartition, UUID | None], bool] = lambda name, id: False
+    ) -> None:
+        """After `load`, once the cluster's metadata is known: replicas whose swap a crash cut short
+        are served from where they were moved to (J-14), unless `is_elsewhere(replica, topic id)`."""
+        await self._leftovers.promote(is_elsewhere)
+
+    def _loading(self, home: DirectoryLogs) -> log_loading.Loading:
+        return log_loading.Loading(
             home,
             self._opener,
             self.offload,
-            self._config_for,
+            self.config_of,
             self.intervals.recovery_threads_per_directory,
         )
-        await loading.run(partial(adopt, self.registry, self.offload))
+
+    async def _load(self, loading: log_loading.Loading) -> None:
+        home = loading.home
+        await loading.open(partial(adopt, self.registry, self.offload))
         self._marks.append(loading.mark)
         self._exhausted = self._exhausted or loading.exhausted
         if home.directory.failed:
@@ -195,9 +219,7 @@ class LogManager:
         for directory_name in loading.found.deleted:
             path = home.directory.path / directory_name
             topic = names.parse(directory_name).topic_partition.topic
-            self.removals.schedule(
-                home.directory, path, self._config_for(topic).file_delete_delay_ms
-            )
+            self.removals.schedule(home.directory, path, self.config_of(topic).file_delete_delay_ms)
 
     # Creating
 
@@ -255,8 +277,7 @@ class LogManager:
 
         Raises LogFailed, DiskFull.
         """
-        home = self.registry.every_home[which.directory.parent]
-        async with home.maintenance:
+        async with self.registry.maintaining(which) as home:
             if which.recovery_point < up_to:
                 await self.offload.run(which.flush, lane=home.directory.lane)
 
@@ -265,15 +286,17 @@ class LogManager:
     def update_configs(self, topics: Iterable[str] | None = None) -> None:
         """Ask `config_for` again, for these topics' logs or for all; all means the broker's own
         configs have changed, and the cleaner's with them."""
-        if topics is None and self.cleaners is not None:
-            self.cleaners.settings_changed()
+        if topics is None:
+            self.mover.settings_changed()
+            if self.cleaners is not None:
+                self.cleaners.settings_changed()
         wanted = None if topics is None else frozenset(topics)
         configs: dict[str, LogConfig] = {}
         for name, each in self.registry.logs.items():
             if wanted is not None and name.topic not in wanted:
                 continue
             if name.topic not in configs:
-                configs[name.topic] = self._config_for(name.topic)
+                configs[name.topic] = self.config_of(name.topic)
             each.update_config(configs[name.topic])
 
     # Failure
@@ -306,6 +329,7 @@ class LogManager:
     def _drop(self, directory: LogDirectory) -> None:
         """On the loop: the logs of a failed directory are served no longer."""
         lost = self.registry.drop(directory)
+        self.mover.directory_failed(directory.path)
         if self._on_failure is not None:
             self._on_failure(directory, lost)
         if not self.homes() or directory is self.directories.metadata:
@@ -340,6 +364,7 @@ class LogManager:
         The directories' locks are still held: `directories.close()` gives them back, once whoever
         else has files in them (the metadata log) has closed too.
         """
+        await self.mover.park_all()
         async with trio.open_nursery() as nursery:
             for home in self.homes():
                 nursery.start_soon(self._close, home, broker_epoch)

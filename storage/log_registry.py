@@ -10,8 +10,8 @@ the manager change it together with the disk. Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 from uuid import UUID
 
@@ -40,6 +40,8 @@ class LogRegistry:
         """By the directory's path; those that are offline among them."""
         self.cordoned: frozenset[Path] = frozenset()
         """cordoned.log.dirs: they get no new partitions (KIP-1066)."""
+        self.preferred: dict[TopicPartition, Path] = {}
+        """Where replicas that are not here yet are to be created (J-03)."""
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.offline: dict[TopicPartition, Offline] = {}
         self._busy: dict[TopicPartition, trio.Event] = {}
@@ -65,6 +67,16 @@ class LogRegistry:
         """The directory a log is in. KeyError for a log of nobody's here."""
         return self.every_home[log.directory.parent]
 
+    @asynccontextmanager
+    async def maintaining(self, log: PartitionLog) -> AsyncIterator[DirectoryLogs]:
+        """Hold `maintenance` of the directory that the log is in: it may move while that is awaited."""
+        while True:
+            home = self.home_of(log)
+            async with home.maintenance:
+                if self.home_of(log) is home:
+                    yield home
+                    return
+
     # What changes
 
     def add(self, home: DirectoryLogs, name: TopicPartition, log: PartitionLog) -> None:
@@ -77,6 +89,13 @@ class LogRegistry:
         home = self.home_of(log)
         del home.logs[name]
         return home, log
+
+    def relocated(
+        self, name: TopicPartition, log: PartitionLog, old: DirectoryLogs, new: DirectoryLogs
+    ) -> None:
+        """The log, which is served on, has its files in another directory now."""
+        del old.logs[name]
+        new.logs[name] = log
 
     def fence(self, name: TopicPartition, log: PartitionLog, reason: str) -> None:
         """It can be served no longer: every later call of it raises LogFailed."""
@@ -101,6 +120,9 @@ class LogRegistry:
         """When this returns nobody works on any of them, until the caller awaits again."""
         while busy := [self._busy[name] for name in names if name in self._busy]:
             await busy[0].wait()
+
+    def is_busy(self, name: TopicPartition) -> bool:
+        return name in self._busy
 
     @contextmanager
     def claim(self, *names: TopicPartition) -> Iterator[None]:

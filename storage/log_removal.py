@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -60,7 +60,9 @@ class TakingAway:
         clock: Clock,
         entropy: Entropy,
         offload: Offload,
+        cancel_moves: Callable[..., Awaitable[None]],
     ) -> None:
+        self._cancel_moves = cancel_moves
         self._registry = registry
         self._removals = removals
         self._files = files
@@ -97,6 +99,8 @@ class TakingAway:
         taken = [name for name in wanted if name in registry.logs]
         gone: list[tuple[DirectoryLogs, Leaving]] = []
         with registry.claim(*taken):
+            await self._cancel_moves(*taken)
+            taken = [name for name in taken if name in registry.logs]  # a directory may have failed
             leaving = self._forget(taken, new_name, keep=keep)
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:

@@ -11,7 +11,7 @@ import errno
 from collections.abc import Sequence
 from contextlib import suppress
 
-from odradek.seams.files import Buffer, DiskUsage, Path, WouldBlock
+from odradek.seams.files import Buffer, DiskUsage, FileSlice, Path, WouldBlock
 from odradek.testing.power import NodeCrashed, Power
 from odradek.testing.virtual_disk import DirectoryNode, FileNode, Node, VirtualDisk, disk_error
 
@@ -49,6 +49,11 @@ class VirtualFile:
             end += len(part)
         self._size = end
         return position
+
+    def append_slice(self, part: FileSlice) -> int:
+        data = part.read()
+        self.append_v([data])
+        return len(data)
 
     def write_at(self, position: int, data: Buffer) -> None:
         self._enter("write")

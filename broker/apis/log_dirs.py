@@ -1,7 +1,8 @@
-"""DescribeLogDirs: what lies in which log directory (KIP-113, KIP-827, KIP-1066)."""
+"""What lies in which log directory, and what is to lie elsewhere (KIP-113, KIP-827, KIP-1066)."""
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,14 +10,21 @@ from typing import Any
 from odradek.broker.apis.authorized import ClusterDenied, may_cluster
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.errors import NotLeader
+from odradek.seams.files import Path
 from odradek.storage.directories.directory import LogDirectory
-from odradek.storage.errors import LogFailed
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.errors import LogFailed, ReplicaNotAvailable
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.moving.mover import MoveStatus
 
 Values = dict[str, Any]
 Wanted = frozenset[tuple[str, int]] | None
 
+log = logging.getLogger(__name__)
+
+ANY = "any"
 INT64_MAX = (1 << 63) - 1
 
 
@@ -33,15 +41,22 @@ async def describe_log_dirs(request: Any, ctx: RequestContext) -> Mapping[str, A
     logs: defaultdict[LogDirectory, list[PartitionLog]] = defaultdict(list)
     for log in ctx.broker.logs.logs():
         logs[ctx.broker.logs.directory_of(log)].append(log)
+    copies: defaultdict[Path, list[MoveStatus]] = defaultdict(list)
+    for move in ctx.broker.logs.mover.moves():
+        copies[move.destination].append(move)
     results = [
-        await _directory(directory, logs[directory], wanted, ctx)
+        await _directory(directory, logs[directory], copies[directory.path], wanted, ctx)
         for directory in ctx.broker.directories.all
     ]
     return {"error_code": ErrorCode.none, "results": results}
 
 
 async def _directory(
-    directory: LogDirectory, logs: Iterable[PartitionLog], wanted: Wanted, ctx: RequestContext
+    directory: LogDirectory,
+    logs: Iterable[PartitionLog],
+    copies: Iterable[MoveStatus],
+    wanted: Wanted,
+    ctx: RequestContext,
 ) -> Values:
     path = str(directory.path)
     failed = {"error_code": ErrorCode.kafka_storage_error, "log_dir": path, "topics": []}
@@ -49,7 +64,7 @@ async def _directory(
         return failed
     try:
         usage = await ctx.broker.seams.offload.run(directory.usage, lane=directory.lane)
-        topics = _topics(logs, wanted)
+        topics = _topics(logs, copies, wanted)
     except OSError as error:
         directory.report(error)
         return failed
@@ -65,7 +80,10 @@ async def _directory(
     }
 
 
-def _topics(logs: Iterable[PartitionLog], wanted: Wanted) -> list[Values]:
+def _topics(
+    logs: Iterable[PartitionLog], copies: Iterable[MoveStatus], wanted: Wanted
+) -> list[Values]:
+    """A copy that a move makes is told beside the logs: how many offsets it is behind."""
     by_topic: defaultdict[str, list[Values]] = defaultdict(list)
     for log in logs:
         if wanted is None or (log.topic, log.partition) in wanted:
@@ -77,7 +95,80 @@ def _topics(logs: Iterable[PartitionLog], wanted: Wanted) -> list[Values]:
                     "is_future_key": False,
                 }
             )
+    for copy in copies:
+        topic, partition = copy.topic_partition
+        if wanted is None or (topic, partition) in wanted:
+            by_topic[topic].append(
+                {
+                    "partition_index": partition,
+                    "partition_size": copy.copied_bytes,
+                    "offset_lag": copy.offset_lag,
+                    "is_future_key": True,
+                }
+            )
     return [{"name": topic, "partitions": partitions} for topic, partitions in by_topic.items()]
 
 
-HANDLERS = {apis.DESCRIBE_LOG_DIRS: describe_log_dirs}
+async def alter_replica_log_dirs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Begin to move replicas (J-01); a partition that is named twice goes where it is named last."""
+    wanted: dict[TopicPartition, str] = {
+        TopicPartition(topic.name, index): each.path
+        for each in request.dirs
+        for topic in each.topics
+        for index in topic.partitions
+    }
+    is_allowed = may_cluster(ctx)
+    by_topic: defaultdict[str, list[Values]] = defaultdict(list)
+    for name, path in wanted.items():
+        code = await _alter(name, path, ctx) if is_allowed else ClusterDenied.code
+        by_topic[name.topic].append({"partition_index": name.partition, "error_code": code})
+    return {
+        "results": [
+            {"topic_name": topic, "partitions": partitions}
+            for topic, partitions in by_topic.items()
+        ]
+    }
+
+
+async def _alter(name: TopicPartition, path: str, ctx: RequestContext) -> ErrorCode:
+    try:
+        if path == ANY:
+            await _cancel(name, ctx)
+        else:
+            await _move(name, Path(path), ctx)
+    except KafkaError as error:
+        log.warning("%s is not moved to %s: %s", name, path, error)
+        return error.code
+    return ErrorCode.none
+
+
+async def _move(name: TopicPartition, destination: Path, ctx: RequestContext) -> None:
+    """Where the replica is not here it is remembered where it is to go (J-03)."""
+    mover = ctx.broker.logs.mover
+    mover.check(name, destination)
+    if ctx.broker.logs.get(*name) is None:
+        mover.remember(name, destination)
+        await _here(name, ctx)
+    await mover.move(name, destination)
+
+
+async def _cancel(name: TopicPartition, ctx: RequestContext) -> None:
+    """KIP-113's "any" (J-02); in Kafka it is known to the tools only."""
+    ctx.broker.logs.mover.remember(name, None)
+    if ctx.broker.logs.get(*name) is None:
+        await _here(name, ctx)
+    await ctx.broker.logs.mover.cancel(name)
+
+
+async def _here(name: TopicPartition, ctx: RequestContext) -> None:
+    """Open the replica, if it is one of ours. Raises ReplicaNotAvailable, UnknownPartition."""
+    try:
+        await ctx.broker.partitions.get(name.topic, None, name.partition)
+    except NotLeader as error:
+        raise ReplicaNotAvailable(error.message) from error
+
+
+HANDLERS = {
+    apis.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
+    apis.DESCRIBE_LOG_DIRS: describe_log_dirs,
+}

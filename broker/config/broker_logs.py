@@ -117,7 +117,7 @@ LOGS: Rows = (
         doc="Class that may refuse the creation of topics."),
     row("alter.config.policy.class.name", CLASS, None, LOW,
         doc="Class that may refuse changes of configs."),
-    row("log.dir.failure.timeout.ms", LONG, "30000", LOW, at_least(1),
+    row("log.dir.failure.timeout.ms", LONG, "30000", LOW, at_least(1), effect=True,
         doc="How long a failed log directory may stay unknown to the controller before the broker "
             "stops, in ms."),
     row("log.initial.task.delay.ms", LONG, "30000", LOW, at_least(0), internal=True, effect=True,

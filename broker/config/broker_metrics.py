@@ -59,6 +59,9 @@ METRICS: Rows = (
     row("follower.replication.throttled.rate", LONG, "9223372036854775807", MEDIUM, at_least(0), CLUSTER_WIDE,
         doc="Bytes a second a follower may fetch of throttled replicas. Dynamic only."),
     row("replica.alter.log.dirs.io.max.bytes.per.second", LONG, "9223372036854775807", MEDIUM, at_least(0), CLUSTER_WIDE,
-        doc="Bytes a second that moves between log directories may copy. Dynamic only."),
+        doc="Bytes a second that moves between log directories may copy. Dynamic only.", effect=True),
+    row("intra.broker.throttled.rate", LONG, "9223372036854775807", MEDIUM, at_least(0), CLUSTER_WIDE,
+        doc="KIP-113's name of `replica.alter.log.dirs.io.max.bytes.per.second`. The lower of the two "
+            "counts.", effect=True),
 )
 # fmt: on

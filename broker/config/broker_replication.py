@@ -75,6 +75,9 @@ REPLICATION: Rows = (
             "one."),
     row("num.replica.alter.log.dirs.threads", INT, None, HIGH,
         doc="Threads that move replicas between log directories. Unset: as many as there are "
-            "directories."),
+            "directories.", effect=True),
+    row("num.replica.move.threads", INT, None, HIGH, at_least(1, null=True), CLUSTER_WIDE,
+        doc="KIP-113's name of `num.replica.alter.log.dirs.threads`, before which it counts; it can be "
+            "changed while the broker runs.", effect=True),
 )
 # fmt: on

@@ -44,6 +44,9 @@ DYNAMIC_ONLY = frozenset(
     }
 )
 
+# KIP-113's names of two configs, which Kafka has under other names only.
+OURS = frozenset({"num.replica.move.threads", "intra.broker.throttled.rate"})
+
 # One quantity under several names, in several units: the first that is set counts.
 _SAME_QUANTITY = (
     ("log.roll.ms", "log.roll.hours"),

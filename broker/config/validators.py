@@ -16,15 +16,17 @@ _THROTTLED = re.compile(r"([0-9]+:[0-9]+)?")
 _DURATION = re.compile(r"by_duration:(?i:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d{0,9})?S)?)?)")
 
 
-def at_least(low: float) -> Validator:
-    return between(low, None)
+def at_least(low: float, *, null: bool = False) -> Validator:
+    return between(low, None, null=null)
 
 
-def between(low: float, high: float | None) -> Validator:
-    """Both ends included; `high` None sets no upper end. Refuses null."""
+def between(low: float, high: float | None, *, null: bool = False) -> Validator:
+    """Both ends included; `high` None sets no upper end. Refuses null unless told otherwise."""
 
     def check(name: str, value: ConfigValue) -> None:
         if value is None:
+            if null:
+                return
             raise ConfigError.of(name, None, "must not be null")
         number = cast(float, value)
         if number < low:

@@ -13,7 +13,7 @@ keeps from being compacted is left alone until the next start, as in Kafka.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Container
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from odradek.protocol.errors import KafkaError
-from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 from odradek.seams.workers import Worker, WorkerDied, Workers
 from odradek.storage.compaction import swap
@@ -40,6 +39,7 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.segment import Segment
+from odradek.storage.throttle import Throttle
 
 if TYPE_CHECKING:
     from odradek.storage.log_manager import LogManager
@@ -91,8 +91,10 @@ class Cleaners:
         self._entropy = entropy
         self._settings = settings
         self._settings_changed = trio.Event()
-        self._throttle = Throttle(manager.clock, settings)
+        self._throttle = Throttle(manager.clock, lambda: settings().io_max_bytes_per_second)
         self._in_progress: set[PartitionLog] = set()
+        self._paused: set[PartitionLog] = set()
+        self._one_left = trio.Event()
         self._uncleanable: set[PartitionLog] = set()
         self.statistics = CleanerStatistics()
 
@@ -113,6 +115,21 @@ class Cleaners:
                     if number not in running:
                         nursery.start_soon(cleaner, number)
                 await self._pause()
+
+    async def pause(self, which: PartitionLog) -> None:
+        """It is not compacted until `resume` (it moves to another directory, J-12); on return no
+        pass of it is under way."""
+        self._paused.add(which)
+        while which in self._in_progress:
+            await self._one_left.wait()
+
+    def resume(self, which: PartitionLog) -> None:
+        self._paused.discard(which)
+
+    def _left(self, which: PartitionLog) -> None:
+        self._in_progress.discard(which)
+        self._one_left.set()
+        self._one_left = trio.Event()
 
     def settings_changed(self) -> None:
         """Whoever pauses looks again: a shorter back-off, or more cleaners, apply at once."""
@@ -148,11 +165,11 @@ class Cleaners:
                 while found is not None:
                     passes += 1
                     await self._clean(worker, *found)
-                    self._in_progress.discard(found[0])
+                    self._left(found[0])
                     found = None if passes == passes_max else await self._take_filthiest()
         finally:
             if found is not None:
-                self._in_progress.discard(found[0])
+                self._left(found[0])
         return passes
 
     async def _take_filthiest(self) -> tuple[PartitionLog, Dirt] | None:
@@ -170,7 +187,7 @@ class Cleaners:
             dirtiest = max(dirtiest, dirt.ratio)
             if dirt.is_due(which.config) and (best is None or dirt.ratio > best[1].ratio):
                 if best is not None:
-                    self._in_progress.discard(best[0])
+                    self._left(best[0])
                 best = which, dirt
                 self._in_progress.add(which)  # or another task would choose it meanwhile
         self.statistics.max_dirty_ratio = dirtiest
@@ -181,6 +198,8 @@ class Cleaners:
     def _is_candidate(self, which: PartitionLog) -> bool:
         """Whether it is worth a call to a thread: all that can be told without a look at files."""
         if not which.config.compact or which.failure is not None or len(which.segment_list) < 2:
+            return False
+        if which in self._paused:
             return False
         active = which.segment_list.active.base_offset
         is_clean = which.cleaned_to is not None and active <= which.cleaned_to <= which.end_offset
@@ -211,7 +230,7 @@ class Cleaners:
 
     async def _clean(self, worker: Worker, which: PartitionLog, dirt: Dirt) -> None:
         started = self._manager.clock.monotonic()
-        one = Pass(self._manager, which, dirt, self._settings(), self._entropy)
+        one = Pass(self._manager, which, dirt, self._settings(), self._entropy, self._paused)
         name = f"{which.topic}-{which.partition}"
         try:
             statistics = await one.run(worker, self._throttle)
@@ -260,8 +279,10 @@ class Pass:
         dirt: Dirt,
         settings: CleanerSettings,
         entropy: Entropy,
+        paused: Container[PartitionLog] = (),
     ) -> None:
         self.which = which
+        self._paused = paused
         self.dirt = dirt
         self.end_offset = dirt.first_dirty
         self.map_seconds = 0.0
@@ -343,6 +364,8 @@ class Pass:
         which = self.which
         if which.failure is not None:
             raise GivenUp(f"the log is offline: {which.failure}")
+        if which in self._paused:
+            raise GivenUp("it moves to another directory")
         if not which.config.compact:
             raise GivenUp("cleanup.policy is no longer to compact")
         if which.generation != self._generation:
@@ -384,23 +407,6 @@ class Pass:
             if self.which.failure is None:
                 with suppress(OSError, StorageError):
                     await self._manager.offload.run(remove, lane=self._home.directory.lane)
-
-
-class Throttle:
-    """log.cleaner.io.max.bytes.per.second, of all cleaners together."""
-
-    def __init__(self, clock: Clock, settings: Callable[[], CleanerSettings]) -> None:
-        self._clock = clock
-        self._settings = settings
-        self._paid_until = 0.0
-
-    async def pay(self, size: int) -> None:
-        """Wait as long as these bytes should have taken."""
-        now = self._clock.monotonic()
-        self._paid_until = max(self._paid_until, now)
-        self._paid_until += size / max(1.0, self._settings().io_max_bytes_per_second)
-        if self._paid_until > now:
-            await self._clock.sleep(self._paid_until - now)
 
 
 def describe(one: Pass, statistics: Statistics, seconds: float) -> str:

@@ -73,6 +73,23 @@ def stray_name(topic: str, partition: int, unique: UUID) -> str:
     return _cut(topic, f"-{partition}.{unique.hex}{State.STRAY.value}")
 
 
+def moving_name(topic: str, partition: int) -> str:
+    """The unfinished copy of a partition that moves to another directory (J-05)."""
+    return f"{topic}-{partition}{State.MOVING.value}"
+
+
+def moved_away_name(topic: str, partition: int, unique: UUID | None = None) -> str:
+    """Where a partition's directory goes that was moved to another one (J-09); `unique` where there
+    is such a one already."""
+    middle = "" if unique is None else f".{unique.hex}"
+    return f"{topic}-{partition}{middle}{State.MOVED_AWAY.value}"
+
+
+def future_name(topic: str, partition: int, unique: UUID) -> str:
+    """Kafka's name of an unfinished copy. It is never cut: it must be found again."""
+    return f"{topic}-{partition}.{unique.hex}{State.FUTURE.value}"
+
+
 def _cut(topic: str, suffix: str) -> str:
     return topic[: NAME_BYTES_MAX - len(suffix)] + suffix
 

@@ -157,6 +157,14 @@ class LeaderEpochCache:
 
     # The file
 
+    def move_to(self, directory: Path, saved: tuple[EpochStart, ...] | None = None) -> None:
+        """The file is in another directory now. `saved`: what the one there says; by default what
+        ours did, being the same file."""
+        with self._saving:
+            self.directory = directory
+            if saved is not None:
+                self._dirty = saved != self._entries
+
     def save(self) -> None:
         """Make the file durable if it lags behind. Raises OSError."""
         with self._saving:

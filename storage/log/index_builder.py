@@ -7,7 +7,11 @@ can go on from entries that are kept: those for batches below some offset.
 from __future__ import annotations
 
 from odradek.protocol.records.batch import NO_TIMESTAMP
+from odradek.seams.files import File
+from odradek.storage.errors import CorruptRecords
 from odradek.storage.log import offset_index, time_index
+from odradek.storage.log.offset_index import RELATIVE_MAX
+from odradek.storage.log.scan import headers
 
 _pack_offset = offset_index.ENTRY.pack
 _pack_time = time_index.ENTRY.pack
@@ -61,3 +65,14 @@ class IndexBuilder:
                 self.max_timestamp, self.offset_of_max_timestamp - self.base_offset
             )
             self.last_timestamp = self.max_timestamp
+
+
+def build(file: File, size: int, base_offset: int, interval_bytes: int) -> IndexBuilder:
+    """The entries that a sealed segment of these bytes has; the data is believed."""
+    builder = IndexBuilder(base_offset, interval_bytes)
+    for batch in headers(file, 0, size):
+        if not 0 <= batch.last_offset - base_offset <= RELATIVE_MAX:
+            raise CorruptRecords(f"offset {batch.last_offset} does not fit {file.path}")
+        builder.add(batch.last_offset, batch.max_timestamp, batch.position)
+    builder.seal()
+    return builder

@@ -111,6 +111,22 @@ class IndexFile:
         self.file.write_at(self.count * self.entry_size, entry)
         self.count += 1
 
+    def catch_up(self, other: IndexFile) -> None:
+        """Add the entries that `other`, of which ours are a prefix, has and we do not."""
+        count = other.count
+        missing = count - self.count
+        if missing > 0:
+            start = self.count * self.entry_size
+            entries = other.file.read_at(start, missing * self.entry_size)
+            self.reserve(missing)
+            self.file.write_at(start, entries)
+            self.count = count
+        self._read_last()
+
+    def _read_last(self) -> None:
+        """Learn what the last entry says."""
+        raise NotImplementedError
+
     def trim(self) -> None:
         """Give back the room past the last entry."""
         size_bytes = self.count * self.entry_size

@@ -95,7 +95,7 @@ def _next_offset(files: Files, directory: Path, offset: int) -> int:
     )
     try:
         # By the data alone: its index may have taken its place already.
-        return segment.next_offset_by_scan()
+        return segment.next_offset(indexed=False)
     except KafkaError:
         return offset
     finally:

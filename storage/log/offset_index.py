@@ -101,6 +101,19 @@ class OffsetIndex(IndexFile):
         relative: int = _INT.unpack_from(view, high * 8)[0]
         return self.base_offset + relative
 
+    def floor_of_position(self, position: int) -> int:
+        """Where the last batch that has an entry, and begins at or below `position`, begins; 0 if
+        none does. Entry by entry, for who may not hold a map."""
+        low, high = -1, self.count
+        while high - low > 1:
+            middle = (low + high) // 2
+            if ENTRY.unpack(self.entry(middle))[1] <= position:
+                low = middle
+            else:
+                high = middle
+        found: int = 0 if low < 0 else ENTRY.unpack(self.entry(low))[1]
+        return found
+
     def truncated(self, offset: int) -> OffsetIndex:
         """A new index of the entries for batches that end below `offset`; its file replaces ours."""
         entries = self.view(self.count, mapped=False)

@@ -20,25 +20,24 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from uuid import UUID
 
-from odradek.protocol.errors import KafkaError
 from odradek.protocol.records.batch import Batch
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
-from odradek.seams.files import Files, Path, WouldBlock
-from odradek.storage.errors import LogFailed, OffsetOutOfRange
-from odradek.storage.log import expiry, flush, timestamps, truncation
+from odradek.seams.files import Files, Path
+from odradek.storage.errors import LogFailed
+from odradek.storage.log import expiry, flush, relocation, truncation
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import EpochEnd
 from odradek.storage.log.loading import Loader
 from odradek.storage.log.offset_index import RELATIVE_MAX
 from odradek.storage.log.partition_metadata import settle_topic_id
-from odradek.storage.log.read import LogRead, Tip, read_segments
+from odradek.storage.log.read import LogRead, Tip
+from odradek.storage.log.reading import LogReads
 from odradek.storage.log.roll import roll, should_roll
 from odradek.storage.log.segment import Segment
-from odradek.storage.log.state import LogState
 from odradek.storage.log.timestamps import TimestampAndOffset
 from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.storage.log.validation import check_produced, check_raft, check_replicated
@@ -56,8 +55,6 @@ __all__ = [
 
 PRODUCER_ID_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """producer.id.expiration.ms"""
-
-T = TypeVar("T")
 
 
 class Origin(enum.Enum):
@@ -80,7 +77,7 @@ class Appended(NamedTuple):
     duplicate: bool
 
 
-class PartitionLog(LogState):
+class PartitionLog(LogReads):
     """See the module. Made by `open`."""
 
     @classmethod
@@ -155,10 +152,6 @@ class PartitionLog(LogState):
     # What it is now
 
     @property
-    def end_offset(self) -> int:
-        return self.tip.end_offset
-
-    @property
     def last_stable_offset(self) -> int:
         """All below it is decided: no transaction open, none whose end is not replicated."""
         first_unstable = self.producers.first_unstable
@@ -174,11 +167,6 @@ class PartitionLog(LogState):
     def is_flush_due(self) -> bool:
         """flush.messages or more are not durable yet."""
         return self.tip.end_offset - self.recovery_point >= self.config.flush_messages
-
-    @property
-    def segments(self) -> Sequence[Segment]:
-        """From the oldest to the active one, as of now."""
-        return self.segment_list.all
 
     def update_config(self, config: LogConfig) -> None:
         self.config = config
@@ -283,6 +271,8 @@ class PartitionLog(LogState):
             raise self.io_failed(error) from error
         end_offset = last.last_offset + 1
         self.tip = Tip(end_offset, segment, position + size_bytes)
+        if self.on_appended is not None:
+            self.on_appended(data)
         if self.on_flush_due is not None and self.is_flush_due:
             self.on_flush_due(end_offset)
 
@@ -321,111 +311,6 @@ class PartitionLog(LogState):
         """
         self.check_online()
         flush.flush(self, up_to)
-
-    # Reading
-
-    def read(
-        self,
-        offset: int,
-        max_bytes: int,
-        *,
-        limit: int,
-        at_least_one: bool = True,
-        nowait: bool = False,
-    ) -> LogRead:
-        """Batches from the one with `offset` on, none at or past offset `limit`; see read.py.
-
-        The slice is pinned: the caller unpins `slice.file`. With `nowait` (on the loop) WouldBlock
-        is raised if a header is not in memory: call again without it, through offload. Raises
-        OffsetOutOfRange, CorruptRecords, NoDescriptors, LogFailed.
-        """
-        while True:
-            if self.failure is not None:
-                raise self.offline()
-            generation = self.generation
-            if generation & 1:
-                if nowait:
-                    raise WouldBlock
-                generation = self.settled()
-            try:
-                if offset < self.log_start_offset:
-                    raise OffsetOutOfRange(
-                        f"offset {offset} is below the log's start, {self.log_start_offset}"
-                    )
-                found = read_segments(
-                    self.segment_list,
-                    self.tip,
-                    offset,
-                    max_bytes,
-                    limit=limit,
-                    at_least_one=at_least_one,
-                    nowait=nowait,
-                )
-            except WouldBlock:
-                raise
-            except (OSError, ValueError, KafkaError) as error:
-                self._check_overtaken(generation, error)
-                continue
-            if generation == self.generation:
-                return found
-            if found.slice is not None:
-                found.slice.file.unpin()
-
-    def _reading(self, work: Callable[[], T]) -> T:
-        """`work`, once more if a truncation or a deletion came in between."""
-        while True:
-            self.check_online()
-            generation = self.settled()
-            try:
-                return work()
-            except (OSError, ValueError, KafkaError) as error:
-                self._check_overtaken(generation, error)
-
-    def _check_overtaken(self, generation: int, error: Exception) -> None:
-        """Raise what a read failed with, unless files were replaced meanwhile."""
-        if generation == self.generation:
-            raise (self.io_failed(error) if isinstance(error, OSError) else error) from error
-
-    def upper_bound(self, read: LogRead) -> int:
-        """An offset that what was read ends below, for `aborted_transactions` (KIP-98)."""
-        part = read.slice
-        if part is None:
-            return read.offset
-        end_position = part.position + part.size
-
-        def bound() -> int:
-            end = self.end_offset
-            here, *after = self.segment_list.from_offset(read.base_offset)
-            found = here.offset_index.upper_bound(end_position, mapped=False)
-            if found is not None:
-                return found
-            return after[0].base_offset if after else end
-
-        return self._reading(bound)
-
-    def aborted_transactions(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """Those that a read_committed read of [start, end) must know of."""
-
-        def collect() -> list[AbortedTransaction]:
-            found: list[AbortedTransaction] = []
-            for segment in self.segment_list.from_offset(start):
-                more, is_complete = segment.transaction_index.collect(start, end)
-                found += more
-                if is_complete:
-                    break
-            return found
-
-        return self._reading(collect)
-
-    def find_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
-        """The first record whose timestamp is at or after `timestamp` (KIP-79)."""
-        return self._reading(
-            lambda: timestamps.find_timestamp(self.segments, timestamp, self.log_start_offset)
-        )
-
-    def max_timestamp(self) -> TimestampAndOffset | None:
-        """The first record with the largest timestamp (KIP-734)."""
-        return self._reading(lambda: timestamps.find_max_timestamp(self.segments))
 
     # The high watermark, the start, the epoch
 
@@ -542,13 +427,7 @@ class PartitionLog(LogState):
         """The directory gets another name, durably, and every file handle follows."""
         self.check_online()
         try:
-            with self.replacing():
-                self.files.rename(self.directory, new)
-                self.directory = self.epochs.directory = new
-                for segment in self.segment_list:
-                    segment.move_to(new)
-                self.snapshots.move_to(new)
-                self.deletions.move_to(new)
+            relocation.rename(self, new)
             self.files.sync_directory(new.parent)
         except OSError as error:
             raise self.io_failed(error) from error

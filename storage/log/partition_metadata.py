@@ -29,17 +29,23 @@ def parse_metadata(data: bytes) -> UUID:
         raise CorruptMetadata(f"{METADATA} makes no sense: {error}") from error
 
 
+def read_topic_id(files: Files, directory: Path) -> UUID | None:
+    """None where there is no such file. Raises CorruptMetadata, OSError."""
+    try:
+        return parse_metadata(files.read(directory / METADATA))
+    except FileNotFoundError:
+        return None
+
+
 def settle_topic_id(files: Files, directory: Path, topic_id: UUID | None) -> UUID | None:
     """The id in the file; where there is none, `topic_id` is written, durably.
 
     Raises InconsistentTopicId if both are there and differ.
     """
-    path = directory / METADATA
-    try:
-        found = parse_metadata(files.read(path))
-    except FileNotFoundError:
+    found = read_topic_id(files, directory)
+    if found is None:
         if topic_id is not None:
-            files.write_new(path, format_metadata(topic_id))
+            files.write_new(directory / METADATA, format_metadata(topic_id))
         return topic_id
     if topic_id is not None and topic_id != found:
         raise InconsistentTopicId(

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
 from odradek.seams.files import Buffer, File, Files, Path, WouldBlock
 from odradek.storage.errors import CorruptRecords
-from odradek.storage.log.index_builder import IndexBuilder
+from odradek.storage.log.index_builder import IndexBuilder, build
 from odradek.storage.log.index_file import CorruptIndex
 from odradek.storage.log.names import (
     INDEX_FILES,
@@ -31,7 +31,7 @@ from odradek.storage.log.names import (
     TRANSACTION_INDEX,
     file_name,
 )
-from odradek.storage.log.offset_index import RELATIVE_MAX, OffsetIndex
+from odradek.storage.log.offset_index import OffsetIndex
 from odradek.storage.log.scan import Located, headers, locate
 from odradek.storage.log.time_index import TimeIndex
 from odradek.storage.log.transaction_index import TransactionIndex
@@ -46,27 +46,14 @@ _opening = threading.Lock()
 class Segment:
     """See the module. `suffix` is the one of files not in place yet (`.cleaned`, `.swap`)."""
 
+    # fmt: off
     __slots__ = (
-        "_file",
-        "_files",
-        "_is_closed",
-        "_max_timestamp",
-        "_offset_index",
-        "_offset_of_max_timestamp",
-        "_ready",
-        "_size",
-        "_tail",
-        "_time_index",
-        "_transaction_index",
-        "base_offset",
-        "created_ms",
-        "directory",
-        "first_timestamp",
-        "has_transaction_index",
-        "index_interval_bytes",
-        "roll_jitter_ms",
-        "suffix",
+        "_file", "_files", "_is_closed", "_max_timestamp", "_offset_index",
+        "_offset_of_max_timestamp", "_ready", "_size", "_tail", "_time_index", "_transaction_index",
+        "base_offset", "created_ms", "directory", "first_timestamp", "has_transaction_index",
+        "index_interval_bytes", "roll_jitter_ms", "suffix",
     )
+    # fmt: on
 
     def __init__(
         self,
@@ -206,8 +193,7 @@ class Segment:
         with _opening:
             self._check_open()
             if self._offset_index is None or self._time_index is None:
-                offset_index = OffsetIndex(self._files, self.path(OFFSET_INDEX), self.base_offset)
-                time_index = TimeIndex(self._files, self.path(TIME_INDEX), self.base_offset)
+                offset_index, time_index = self._new_indexes()
                 try:
                     offset_index.load(size)
                     time_index.load(size)
@@ -217,7 +203,7 @@ class Segment:
                         time_index.close()
                         raise WouldBlock from error
                     _log.warning("the indexes of %s are made anew: %s", self, error)
-                    builder = self._build_indexes(file, size)
+                    builder = build(file, size, self.base_offset, self.index_interval_bytes)
                     offset_index.open_raw()
                     offset_index.rebuild(0, builder.offsets)
                     offset_index.sync()
@@ -227,22 +213,17 @@ class Segment:
                 self._offset_index, self._time_index = offset_index, time_index
             return self._offset_index, self._time_index
 
-    def _build_indexes(self, file: File, size: int) -> IndexBuilder:
-        """The entries that a sealed segment of these bytes has; the data is believed."""
-        builder = IndexBuilder(self.base_offset, self.index_interval_bytes)
-        for batch in headers(file, 0, size):
-            if not self.fits(batch.last_offset):
-                raise CorruptRecords(f"offset {batch.last_offset} does not fit {self.path(LOG)}")
-            builder.add(batch.last_offset, batch.max_timestamp, batch.position)
-        builder.seal()
-        return builder
-
     def open_raw_indexes(self) -> None:
         """Open (or create) the indexes without believing what is in them (recovery)."""
-        self._offset_index = OffsetIndex(self._files, self.path(OFFSET_INDEX), self.base_offset)
+        self._offset_index, self._time_index = self._new_indexes()
         self._offset_index.open_raw()
-        self._time_index = TimeIndex(self._files, self.path(TIME_INDEX), self.base_offset)
         self._time_index.open_raw()
+
+    def _new_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        return (
+            OffsetIndex(self._files, self.path(OFFSET_INDEX), self.base_offset),
+            TimeIndex(self._files, self.path(TIME_INDEX), self.base_offset),
+        )
 
     @property
     def max_timestamp(self) -> int:
@@ -267,10 +248,6 @@ class Segment:
         index = self._time_index
         return self.time_index.count if index is None else index.count
 
-    def fits(self, offset: int) -> bool:
-        """Whether the indexes can hold `offset`, relative to the base."""
-        return 0 <= offset - self.base_offset <= RELATIVE_MAX
-
     # Appending
 
     def write(self, data: Buffer, batch_count: int) -> int:
@@ -280,7 +257,7 @@ class Segment:
         was written in part), the segment is as before. `added` must follow.
         """
         if not self._ready:
-            self._prepare()
+            self.prepare()
         offset_index = self._offset_index or self.offset_index
         time_index = self._time_index or self.time_index
         if offset_index.count + batch_count > offset_index.capacity:
@@ -315,12 +292,14 @@ class Segment:
             self._tail = tail[-_TAIL_MAX // 2 :]
         self._size = position
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Before the first append after a start: go on as if there had been none.
 
         The time index forgets the entry that closing wrote, so that it stays the one that a rebuild
         makes; what it said is remembered.
         """
+        if self._ready:
+            return
         _ = self.max_timestamp
         if self.time_index.count:
             self.time_index.reopen(self.offset_index.last[0] if self.offset_index.count else -1)
@@ -354,17 +333,10 @@ class Segment:
                 _log.warning("the offset index of %s is of no use: %s", self, error)
         return locate(self.file, offset, 0, size, nowait=nowait)
 
-    def next_offset(self) -> int:
+    def next_offset(self, *, indexed: bool = True) -> int:
         """The offset after the last batch; the base offset if there is none."""
         last = self.base_offset
-        for batch in headers(self.file, self.offset_index.last[1], self.size):
-            last = batch.last_offset + 1
-        return last
-
-    def next_offset_by_scan(self) -> int:
-        """As `next_offset`, without the index."""
-        last = self.base_offset
-        for batch in headers(self.file, 0, self.size):
+        for batch in headers(self.file, self.offset_index.last[1] if indexed else 0, self.size):
             last = batch.last_offset + 1
         return last
 
@@ -400,22 +372,49 @@ class Segment:
 
         Its indexes' files take the place of ours. We stay readable, but for what was cut off.
         """
-        fresh = Segment(
-            self._files,
-            self.directory,
-            self.base_offset,
-            index_interval_bytes=self.index_interval_bytes,
-            created_ms=self.created_ms if position else now_ms,
-            roll_jitter_ms=self.roll_jitter_ms,
-        )
+        fresh = self.relative(self.directory)
+        fresh.created_ms = self.created_ms if position else now_ms
         fresh._offset_index = index = self.offset_index.truncated(offset)
         # What was written when it was sealed goes with it.
         fresh._time_index = self.time_index.truncated(index.last[0] + 1 if index.count else -1)
         fresh._transaction_index = self.transaction_index.truncated(offset)
         fresh._file = file
         fresh._size = position
-        fresh.first_timestamp = self.first_timestamp if position else None
+        if not position:
+            fresh.first_timestamp = None
         fresh._find_max_timestamp()
+        return fresh
+
+    def relative(self, directory: Path) -> Segment:
+        """One of the same offsets and age, in files of its own that are opened when needed."""
+        fresh = Segment(
+            self._files,
+            directory,
+            self.base_offset,
+            index_interval_bytes=self.index_interval_bytes,
+            created_ms=self.created_ms,
+            roll_jitter_ms=self.roll_jitter_ms,
+            has_transaction_index=self.has_transaction_index,
+        )
+        fresh.first_timestamp = self.first_timestamp
+        return fresh
+
+    def continued(
+        self,
+        directory: Path,
+        file: File,
+        offset_index: OffsetIndex,
+        time_index: TimeIndex,
+        transaction_index: TransactionIndex,
+    ) -> Segment:
+        """One that goes on where we are, in these files, which have the same content as ours."""
+        fresh = self.relative(directory)
+        fresh._file, fresh._size = file, self._size
+        fresh._offset_index, fresh._time_index = offset_index, time_index
+        fresh._transaction_index = transaction_index
+        fresh._max_timestamp = self.max_timestamp
+        fresh._offset_of_max_timestamp = self._offset_of_max_timestamp
+        fresh._tail, fresh._ready = list(self._tail), self._ready
         return fresh
 
     def _find_max_timestamp(self) -> None:

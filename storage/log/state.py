@@ -83,6 +83,10 @@ class LogState:
         self.on_failure: Callable[[OSError], None] | None = None
         self.on_recovery_point_lowered: Callable[[], None] | None = None
         self.on_flush_due: Callable[[int], None] | None = None
+        self.on_appended: Callable[[memoryview], None] | None = None
+        """Told of what was written at the end, once the log ends after it; must not raise."""
+        self.on_cut: Callable[[Segment, Segment, Tip], None] | None = None
+        """Told by a truncation, in its thread: what is left of a segment, and where the log ends."""
         self._entropy = entropy
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._producers: ProducerStates | None = None
@@ -103,6 +107,10 @@ class LogState:
         self.log_start_offset = loaded.log_start_offset
         self.high_watermark = loaded.log_start_offset
         self.recovery_point = loaded.recovery_point
+
+    @property
+    def end_offset(self) -> int:
+        return self.tip.end_offset
 
     def new_segment(self, base_offset: int) -> Segment:
         """Create an empty one. Raises OSError, and then there is none."""

@@ -71,6 +71,11 @@ class TransactionIndex:
         self._file.append_v((_pack(aborted),))
         entries.append(aborted)
 
+    def catch_up(self, other: TransactionIndex) -> None:
+        """Add the entries that `other`, of which ours are a prefix, has and we do not."""
+        for each in other.entries[len(self._loaded()) :]:
+            self.append(each)
+
     def collect(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
         """Those that overlap [start, end), and whether later segments can have no more of them."""
         entries, found = self._loaded(), []

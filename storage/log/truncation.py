@@ -64,9 +64,11 @@ def truncate_to(log: LogState, offset: int) -> None:
             if snapshot_offset > offset:
                 log.snapshots.remove(snapshot_offset)
         if found is not None:
-            segment = _cut(log.files, segment, offset, position, now_ms)
+            whole, segment = segment, _cut(log.files, segment, offset, position, now_ms)
             log.segment_list.replace((*segments[:number], segment))
             log.tip = Tip(offset, segment, position)
+            if log.on_cut is not None:
+                log.on_cut(whole, segment, log.tip)
     segment.sync()
     log.files.sync_directory(log.directory)
     if producers.active:

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from odradek.seams.files import File, Files, Path
+from odradek.seams.files import File, Files, FileSlice, Path
 
 
 def written(files: Files, path: Path, data: bytes = b"0123456789") -> File:
@@ -85,6 +85,24 @@ class TestWriting:
         file.write_at(12, memoryview(b"end"))
         assert file.size == 15
         assert file.read_at(0, 20) == b"01xx456789\0\0end"
+
+    def test_bytes_of_another_file(self, files: Files, directory: Path) -> None:
+        source, target = written(files, directory / "f"), written(files, directory / "g", b"ab")
+        assert target.append_slice(FileSlice(source, 3, 5)) == 5
+        assert (target.size, files.read(directory / "g")) == (7, b"ab34567")
+        assert target.append_slice(FileSlice(source, 8, 5)) == 2, "the source ends"
+        assert target.append_slice(FileSlice(source, 10, 5)) == 0
+        assert target.append_v([b"!"]) == 9
+        assert files.read(directory / "g") == b"ab3456789!"
+        assert files.read(directory / "f") == b"0123456789"
+
+    def test_bytes_of_a_file_that_is_gone(self, files: Files, directory: Path) -> None:
+        source, target = written(files, directory / "f"), written(files, directory / "g", b"")
+        source.pin()
+        files.remove(directory / "f")
+        assert target.append_slice(FileSlice(source, 0, 10)) == 10
+        source.unpin()
+        assert files.read(directory / "g") == b"0123456789"
 
     def test_truncated_it_goes_on_from_there(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f")

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from odradek.protocol import apis
 from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.files import Path as SeamPath
 from odradek.testing import Broker
 
 BATCH_RECORDS = 3
@@ -141,3 +143,100 @@ async def test_topics_and_configs_survive_a_restart(client_of: Any, tmp_path: Pa
             ],
         )
         assert response.results[0].configs[0].value == "50000"
+
+
+# AlterReplicaLogDirs
+
+
+async def alter(client: Any, *moves: tuple[str, str, int], version: int = 2) -> list[str]:
+    """(path, topic, partition)s in one request; the errors, in the same order."""
+    response = await client.ask(
+        apis.ALTER_REPLICA_LOG_DIRS,
+        version,
+        dirs=[
+            {"path": path, "topics": [{"name": topic, "partitions": [index]}]}
+            for path, topic, index in moves
+        ],
+    )
+    found = {
+        (result.topic_name, partition.partition_index): partition.error_code.name
+        for result in response.results
+        for partition in result.partitions
+    }
+    return [found[topic, index] for _, topic, index in moves]
+
+
+async def all_moved(node: Any) -> None:
+    with trio.fail_after(30):
+        while node.logs.mover.moves():
+            await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("version", apis.ALTER_REPLICA_LOG_DIRS.versions)
+async def test_j01_j18_a_replica_is_moved(client_of: Any, tmp_path: Path, version: int) -> None:
+    async with Broker(topics={"t": 1}, data=two_directories(tmp_path)) as broker:
+        node, client = broker.node, client_of(broker.node)
+        for _ in range(20):
+            size = await append(node, "t", 0)
+        partition = await node.partitions.get("t", None, 0)
+        source = node.logs.directory_of(partition.log)
+        (destination,) = {each.path for each in node.directories.all} - {source.path}
+        node.logs.mover.threads_max = 0
+        assert await alter(client, (str(destination), "t", 0), version=version) == ["none"]
+        (copy,) = (await described(client))[str(destination)].topics[0].partitions
+        assert copy.is_future_key
+        assert copy.offset_lag == 20 * BATCH_RECORDS
+        assert copy.partition_size == 0
+        (current,) = (await described(client))[str(source.path)].topics[0].partitions
+        assert (current.is_future_key, current.partition_size) == (False, 20 * size)
+        node.logs.mover.threads_max = None
+        node.logs.mover.settings_changed()
+        await all_moved(node)
+        assert (await described(client))[str(source.path)].topics == ()
+        (moved,) = (await described(client))[str(destination)].topics[0].partitions
+        assert (moved.is_future_key, moved.partition_size) == (False, 20 * size)
+        assert partition.log.directory.parent == destination
+        # KIP-858: the cluster is told.
+        id = node.logs.directory_of(partition.log).id
+        with trio.fail_after(10):
+            while partition.assigned_directory != id:
+                await trio.sleep(0.01)
+
+
+async def test_j03_what_is_not_here_is_remembered(client_of: Any, tmp_path: Path) -> None:
+    """Kafka's AlterReplicaLogDirsRequestTest: the topic later lands there."""
+    async with Broker(data=two_directories(tmp_path)) as broker:
+        node, client = broker.node, client_of(broker.node)
+        a, b = (str(each.path) for each in node.directories.all)
+        asked = [(b, "t", 0), (b, "t", 1), (a, "t", 2), ("/elsewhere", "t", 3)]
+        unknown = "unknown_topic_or_partition"
+        assert await alter(client, *asked) == [unknown] * 3 + ["log_dir_not_found"]
+        await broker.node.ensure_topic("t", partitions=4)
+        opened = [await node.partitions.get("t", None, index) for index in range(3)]
+        assert [str(each.log.directory.parent) for each in opened] == [b, b, a]
+        assert await alter(client, (a, "t", 0), (b, "t", 1), ("any", "t", 2)) == ["none"] * 3
+        await all_moved(node)
+        assert str((await node.partitions.get("t", None, 0)).log.directory.parent) == a
+
+
+async def test_every_error_of_a_move(client_of: Any, tmp_path: Path) -> None:
+    data = f"{two_directories(tmp_path)},{tmp_path / 'c'}"
+    async with Broker(topics={"t": 2}, data=data) as broker:
+        node, client = broker.node, client_of(broker.node)
+        for index in range(2):
+            await append(node, "t", index)
+        a, b, c = (str(each.path) for each in node.directories.all)
+        assert await alter(client, (a, "x" * 240, 0)) == ["invalid_topic_exception"]
+        assert await alter(client, ("relative", "t", 0)) == ["log_dir_not_found"]
+        assert await alter(client, (b, "t", 7)) == ["unknown_topic_or_partition"]
+        assert await alter(client, ("any", "gone", 0)) == ["unknown_topic_or_partition"]
+        node.logs.registry.cordoned = frozenset({SeamPath(b)})
+        assert await alter(client, (b, "t", 0)) == ["invalid_replica_assignment"]
+        node.logs.registry.cordoned = frozenset()
+        node.logs.directory_of((await node.partitions.get("t", None, 1)).log).fail(
+            OSError(5, "EIO")
+        )
+        # The replica's own, the destination's, and any other: it may hold a copy.
+        asked = [(c, "t", 1), (b, "t", 0)]
+        assert await alter(client, *asked) == ["kafka_storage_error"] * 2
+        assert await alter(client, (c, "t", 0)) == ["kafka_storage_error"]

@@ -17,13 +17,14 @@ import trio
 from odradek.protocol.records.batch import batches
 from odradek.seams.files import Files
 from odradek.seams.workers import WorkerDied
-from odradek.storage.compaction.cleaners import PRODUCERS_PER_STEP, Pass, Throttle
+from odradek.storage.compaction.cleaners import PRODUCERS_PER_STEP, Pass
 from odradek.storage.compaction.plan import Progress, Replacement
 from odradek.storage.compaction.settings import CleanerSettings
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.producers import ProducerEntry
 from odradek.storage.log_manager import LogManager
+from odradek.storage.throttle import Throttle
 from odradek.testing.virtual_clock import VirtualClock
 from tests.storage.compaction.histories import COMPACTED, History, content
 from tests.storage.compaction.test_survivors import check_files
@@ -346,7 +347,7 @@ async def test_a_worker_that_cannot_be_started_is_no_reason_to_stop(
 
 
 async def test_the_throttle_makes_time_of_bytes(clock: VirtualClock) -> None:
-    throttle = Throttle(clock, lambda: CleanerSettings(io_max_bytes_per_second=1000))
+    throttle = Throttle(clock, lambda: 1000)
     done: list[float] = []
 
     async def pay() -> None:

@@ -17,7 +17,7 @@ from odradek.protocol.records.batch import batches
 from odradek.seams.files import Path
 from odradek.seams.real_files import RealFiles
 from odradek.storage.errors import OffsetOutOfRange
-from odradek.storage.log import partition_log
+from odradek.storage.log import reading
 from odradek.storage.log.partition_log import LogRead, PartitionLog
 from odradek.testing.virtual_clock import VirtualClock
 from tests.storage.log.log_world import FOREVER, TOPIC_ID, batch
@@ -149,13 +149,13 @@ def test_a_reader_waits_while_files_are_replaced(
     """It neither spins nor goes astray: it looks once all is in its place."""
     log.append_as_leader(batch(2, timestamps=0), leader_epoch=0, now_ms=0)
     looks: list[int] = []
-    real = partition_log.read_segments
+    real = reading.read_segments
 
     def counted(*args: object, **more: object) -> LogRead:
         looks.append(log.generation)
         return real(*args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(partition_log, "read_segments", counted)
+    monkeypatch.setattr(reading, "read_segments", counted)
     read = functools.partial(log.read, 2, 1000, limit=2)  # nothing there, so nothing pinned
     reader = threading.Thread(target=read)
     with log.replacing():

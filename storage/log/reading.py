@@ -1,0 +1,134 @@
+"""What may be asked of a log at any time, on any thread: bytes, timestamps, aborted transactions.
+
+Each takes the segments of one moment, and is done again where files were replaced meanwhile
+(`LogState.replacing`): what it answers is of before or of after, never of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from odradek.protocol.errors import KafkaError
+from odradek.seams.files import WouldBlock
+from odradek.storage.errors import OffsetOutOfRange
+from odradek.storage.log import timestamps
+from odradek.storage.log.read import LogRead, read_segments
+from odradek.storage.log.segment import Segment
+from odradek.storage.log.state import LogState
+from odradek.storage.log.timestamps import TimestampAndOffset
+from odradek.storage.log.transaction_index import AbortedTransaction
+
+T = TypeVar("T")
+
+
+class LogReads(LogState):
+    """See the module."""
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """From the oldest to the active one, as of now."""
+        return self.segment_list.all
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        limit: int,
+        at_least_one: bool = True,
+        nowait: bool = False,
+    ) -> LogRead:
+        """Batches from the one with `offset` on, none at or past offset `limit`; see read.py.
+
+        The slice is pinned: the caller unpins `slice.file`. With `nowait` (on the loop) WouldBlock
+        is raised if a header is not in memory: call again without it, through offload. Raises
+        OffsetOutOfRange, CorruptRecords, NoDescriptors, LogFailed.
+        """
+        while True:
+            if self.failure is not None:
+                raise self.offline()
+            generation = self.generation
+            if generation & 1:
+                if nowait:
+                    raise WouldBlock
+                generation = self.settled()
+            try:
+                if offset < self.log_start_offset:
+                    raise OffsetOutOfRange(
+                        f"offset {offset} is below the log's start, {self.log_start_offset}"
+                    )
+                found = read_segments(
+                    self.segment_list,
+                    self.tip,
+                    offset,
+                    max_bytes,
+                    limit=limit,
+                    at_least_one=at_least_one,
+                    nowait=nowait,
+                )
+            except WouldBlock:
+                raise
+            except (OSError, ValueError, KafkaError) as error:
+                self._check_overtaken(generation, error)
+                continue
+            if generation == self.generation:
+                return found
+            if found.slice is not None:
+                found.slice.file.unpin()
+
+    def _reading(self, work: Callable[[], T]) -> T:
+        """`work`, once more if a truncation or a deletion came in between."""
+        while True:
+            self.check_online()
+            generation = self.settled()
+            try:
+                return work()
+            except (OSError, ValueError, KafkaError) as error:
+                self._check_overtaken(generation, error)
+
+    def _check_overtaken(self, generation: int, error: Exception) -> None:
+        """Raise what a read failed with, unless files were replaced meanwhile."""
+        if generation == self.generation:
+            raise (self.io_failed(error) if isinstance(error, OSError) else error) from error
+
+    def upper_bound(self, read: LogRead) -> int:
+        """An offset that what was read ends below, for `aborted_transactions` (KIP-98)."""
+        part = read.slice
+        if part is None:
+            return read.offset
+        end_position = part.position + part.size
+
+        def bound() -> int:
+            end = self.end_offset
+            here, *after = self.segment_list.from_offset(read.base_offset)
+            found = here.offset_index.upper_bound(end_position, mapped=False)
+            if found is not None:
+                return found
+            return after[0].base_offset if after else end
+
+        return self._reading(bound)
+
+    def aborted_transactions(self, start: int, end: int) -> Sequence[AbortedTransaction]:
+        """Those that a read_committed read of [start, end) must know of."""
+
+        def collect() -> list[AbortedTransaction]:
+            found: list[AbortedTransaction] = []
+            for segment in self.segment_list.from_offset(start):
+                more, is_complete = segment.transaction_index.collect(start, end)
+                found += more
+                if is_complete:
+                    break
+            return found
+
+        return self._reading(collect)
+
+    def find_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
+        """The first record whose timestamp is at or after `timestamp` (KIP-79)."""
+        return self._reading(
+            lambda: timestamps.find_timestamp(self.segments, timestamp, self.log_start_offset)
+        )
+
+    def max_timestamp(self) -> TimestampAndOffset | None:
+        """The first record with the largest timestamp (KIP-734)."""
+        return self._reading(lambda: timestamps.find_max_timestamp(self.segments))

@@ -1,0 +1,62 @@
+"""A log's files under another name, or in another directory, while it is in use.
+
+Readers and writers keep the log they have: what changes is where its files are. Slices handed out
+before are pinned and stay what they were. On the loop, between two appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from odradek.seams.files import Path
+from odradek.storage.log.deletion import PendingDeletions
+from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.producer_snapshots import ProducerSnapshots
+from odradek.storage.log.read import Tip
+from odradek.storage.log.segment import Segment
+from odradek.storage.log.state import LogState
+
+
+def rename(log: LogState, new: Path) -> None:
+    """The directory gets another name, and every file handle follows; not durable yet.
+
+    Raises OSError, and then nothing changed.
+    """
+    with log.replacing():
+        log.files.rename(log.directory, new)
+        log.directory = new
+        log.epochs.move_to(new)
+        for segment in log.segment_list:
+            segment.move_to(new)
+        log.snapshots.move_to(new)
+        log.deletions.move_to(new)
+
+
+def switch(
+    log: LogState,
+    directory: Path,
+    segments: Iterable[Segment],
+    snapshots: ProducerSnapshots,
+    epochs: tuple[EpochStart, ...],
+    recovery_point: int,
+) -> None:
+    """Go on in `directory`, in files of the same content; the old ones are let go of.
+
+    `epochs` is what the checkpoint there says, `recovery_point` below which all there is durable.
+    Does not touch the disk.
+    """
+    with log.replacing():
+        old_segments, old_snapshots, old_deletions = log.segment_list, log.snapshots, log.deletions
+        position = log.tip.position
+        log.directory = directory
+        log.segment_list = type(old_segments)(segments)
+        log.snapshots = snapshots
+        log.deletions = PendingDeletions(log.files)
+        log.epochs.move_to(directory, epochs)
+        log.tip = Tip(log.tip.end_offset, log.segment_list.active, position)
+        log.recovery_point = recovery_point
+        log.names_changed = log.is_touched = True
+        for segment in old_segments:
+            segment.close()
+        old_snapshots.close()
+        old_deletions.close()

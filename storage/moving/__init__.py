@@ -1,0 +1,1 @@
+"""Replicas that move between the log directories of a node (KIP-113)."""

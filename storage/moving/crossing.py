@@ -1,0 +1,257 @@
+"""The swap: a log goes on in its copy (KIP-113, J-08, J-09).
+
+The partition's lock of the KIP is the loop's turn: within one, nobody appends. `maintenance` of both
+directories is held throughout, so that nobody flushes, truncates, deletes or renames segments; reads
+and appends go on. In which order things happen, and become durable:
+
+1. In threads: the copy catches up until little is left, and is made durable with all that belongs to
+   it (`Mirror.complete`); then the destination's checkpoints name the log's offsets.
+2. One turn: the rest is copied; from here on each append goes to both (`Mirror.follow`); the source
+   `tp` becomes `tp.delete`.
+3. In a thread: the source's log directory is synced.
+4. One turn: `.move` becomes `tp`, and the log is switched to it.
+5. In threads: the destination's log directory is synced, then both write checkpoints; then `.delete`
+   may be removed (J-10).
+
+What a crash leaves, and what the next start makes of it (startup.py):
+
+| before the end of | on the disk                        | the next start                          |
+|-------------------|------------------------------------|-----------------------------------------|
+| 2                 | `tp`, `.move`                      | goes on copying (J-13)                  |
+| 3                 | `tp` or `tp.delete`, and `.move`   | goes on, or takes `.move` for it (J-14) |
+| 5                 | `tp.delete`, and `.move` or `tp`   | takes it (J-14), removes `.delete`      |
+
+Because of 2, `.move` has all that `tp.delete` has, whenever the process is killed; because of 1, it
+has durably whatever was durable in the source. If the destination fails in 3 or 4, the source gets its
+name back and goes on. An error of the source is its directory's end, as anywhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from odradek.seams.entropy import Entropy
+from odradek.seams.files import OutOfDescriptors, Path
+from odradek.storage.directories import names
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.directory_logs import DirectoryLogs
+from odradek.storage.errors import StorageError
+from odradek.storage.log import relocation
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.moving.mirror import Mirror
+from odradek.storage.moving.segment_copy import SourceFailed
+from odradek.storage.moving.states import Event
+
+if TYPE_CHECKING:
+    from odradek.storage.log_manager import LogManager
+
+log = logging.getLogger(__name__)
+
+TURN_BYTES = 256 << 10
+"""How much is copied within a turn of the loop, at most."""
+ROUNDS = 8
+"""How often it is tried to come that close: a producer may be faster than the disk."""
+
+
+@dataclass(slots=True)
+class Crossing:
+    """One try. `run` never leaves a directory half renamed unless its disk failed."""
+
+    manager: LogManager
+    entropy: Entropy
+    name: TopicPartition
+    which: PartitionLog
+    mirror: Mirror
+    destination: DirectoryLogs
+    longest_turn_seconds: float = 0.0
+    """The pause that others saw."""
+
+    async def run(self) -> Event:
+        """SWITCHED, BEHIND (try again later), or what failed."""
+        source = self.manager.registry.home_of(self.which)
+        event = Event.BEHIND
+        with trio.CancelScope(shield=True):
+            async with _both(source, self.destination):
+                event = await self._alone(source)
+        return event
+
+    async def _alone(self, source: DirectoryLogs) -> Event:
+        registry = self.manager.registry
+        if registry.is_busy(self.name):
+            return Event.BEHIND  # it is being deleted, or set aside
+        with registry.claim(self.name):
+            try:
+                return await self._cross(source)
+            finally:
+                self.which.on_appended = None
+                self.destination.incoming.pop(self.name, None)
+
+    async def _cross(self, source: DirectoryLogs) -> Event:
+        event = await self._prepare(source)
+        if event is not None:
+            return event
+        began = self._now()
+        aside = self._step_aside(source)
+        self._turn_ended(began)
+        if aside is None:
+            return self._failed_side(source)
+        try:
+            await self._in_thread(source, self.manager.files.sync_directory, source.directory.path)
+        except OSError as error:
+            source.directory.fail(error)
+            return Event.SOURCE_FAILED
+        began = self._now()
+        is_over = self._take_over(source)
+        self._turn_ended(began)
+        if not is_over:
+            return await self._step_back(source)
+        await self._settle(source, aside)
+        return Event.SWITCHED
+
+    # 1
+
+    async def _prepare(self, source: DirectoryLogs) -> Event | None:
+        """None: it may go on."""
+        mirror, destination = self.mirror, self.destination
+        try:
+            await self._in_thread(source, self._load_active)
+            self.which.segment_list.active.prepare()
+            await self._in_thread(destination, mirror.catch_up)
+            await self._in_thread(destination, mirror.complete)
+            destination.incoming[self.name] = mirror
+            await self._in_thread(destination, destination.write_checkpoints)
+            for _ in range(ROUNDS):
+                if mirror.remaining_bytes <= TURN_BYTES:
+                    break
+                await self._in_thread(destination, mirror.catch_up)
+            else:
+                return Event.BEHIND
+        except (OSError, StorageError, ValueError) as error:
+            return self._judge(error)
+        if self.which.failure is not None or source.directory.failed:
+            return Event.SOURCE_FAILED
+        return Event.DESTINATION_FAILED if destination.directory.failed else None
+
+    def _load_active(self) -> None:
+        """In a thread: its indexes may have to be made anew."""
+        try:
+            _ = self.which.segment_list.active.offset_index
+        except OSError as error:
+            raise SourceFailed(f"{self.which.directory}: {error}") from error
+
+    def _judge(self, error: Exception) -> Event:
+        """Whose error it was, and what that means for the move; the directory is told."""
+        if isinstance(error, OutOfDescriptors):
+            return Event.BEHIND
+        if isinstance(error, OSError):
+            if self.destination.directory.report(error, undone=True):
+                return Event.DESTINATION_FAILED
+            return Event.NO_ROOM
+        log.warning("%s cannot be moved on: %s", self.name, error)
+        return Event.SOURCE_FAILED
+
+    # 2
+
+    def _step_aside(self, source: DirectoryLogs) -> Path | None:
+        """The source's new name; None if nothing was done."""
+        which = self.which
+        try:
+            self.mirror.catch_up()
+        except (OSError, StorageError, ValueError) as error:
+            self._judge(error)
+            return None
+        directory = source.directory.path
+        aside = directory / names.moved_away_name(*self.name)
+        try:
+            if self.manager.files.exists(aside):
+                aside = directory / names.moved_away_name(*self.name, self.entropy.uuid())
+            relocation.rename(which, aside)
+        except OSError as error:
+            source.directory.report(error)
+            return None
+        which.on_appended = self.mirror.follow
+        return aside
+
+    def _failed_side(self, source: DirectoryLogs) -> Event:
+        if self.destination.directory.failed:
+            return Event.DESTINATION_FAILED
+        if source.directory.failed or self.which.failure is not None:
+            return Event.SOURCE_FAILED
+        return Event.NO_ROOM
+
+    # 4
+
+    def _take_over(self, source: DirectoryLogs) -> bool:
+        """False: the destination failed, and is as before, but for its content."""
+        which, mirror, destination = self.which, self.mirror, self.destination.directory
+        if which.failure is not None or destination.failed:
+            return False
+        path = destination.path_of(*self.name)
+        try:
+            mirror.settle()
+            self.manager.files.rename(mirror.directory, path)
+        except OSError as error:
+            self._judge(error)
+            return False
+        which.on_appended = which.on_cut = None
+        relocation.switch(which, path, *mirror.handed_over(path))
+        self.manager.registry.relocated(self.name, which, source, self.destination)
+        return True
+
+    async def _step_back(self, source: DirectoryLogs) -> Event:
+        """The source gets its name back; the copy lacks something, and is of no use as it is."""
+        self.which.on_appended = None
+        path = source.directory.path_of(*self.name)
+        try:
+            relocation.rename(self.which, path)
+            await self._in_thread(source, self.manager.files.sync_directory, source.directory.path)
+        except OSError as error:
+            source.directory.fail(error)
+        return self._failed_side(source)
+
+    # 5
+
+    async def _settle(self, source: DirectoryLogs, aside: Path) -> None:
+        """An error here is its directory's, with the log in its new place."""
+        manager, destination = self.manager, self.destination
+        try:
+            await self._in_thread(
+                destination, manager.files.sync_directory, destination.directory.path
+            )
+            await self._in_thread(destination, destination.write_checkpoints)
+        except OSError as error:
+            destination.directory.fail(error)
+            return
+        try:
+            await self._in_thread(source, source.write_checkpoints)
+        except OSError as error:
+            source.directory.report(error, undone=True)
+        delay_ms = self.which.config.file_delete_delay_ms
+        manager.removals.schedule(source.directory, aside, delay_ms)
+        manager.flushing.due(self.which, self.which.end_offset)
+
+    # Helpers
+
+    async def _in_thread(self, home: DirectoryLogs, act: object, *args: object) -> None:
+        await self.manager.offload.run(act, *args, lane=home.directory.lane)  # type: ignore[arg-type]
+
+    def _now(self) -> float:
+        return self.manager.clock.monotonic()
+
+    def _turn_ended(self, began: float) -> None:
+        self.longest_turn_seconds = max(self.longest_turn_seconds, self._now() - began)
+
+
+@asynccontextmanager
+async def _both(one: DirectoryLogs, other: DirectoryLogs) -> AsyncIterator[None]:
+    """Hold `maintenance` of both, taken in the order of their paths: who waits for the second holds
+    none that the other's holder waits for."""
+    first, second = sorted((one, other), key=lambda home: home.directory.path)
+    async with first.maintenance, second.maintenance:
+        yield

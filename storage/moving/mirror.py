@@ -1,0 +1,312 @@
+"""The `.move` directory: a copy of a log that is being written to, segment for segment.
+
+The copy has the source's segments, with the same base offsets (so rolls need no alignment), each a
+`SegmentCopy`. A round (`take`, in a thread) first makes the list follow the source's, then copies a
+slice of the first segment that lacks something. So retention, DeleteRecords, truncation and
+compaction reach the copy by reaching the source (J-12):
+
+| the source                       | the copy, by the next round                                      |
+|----------------------------------|------------------------------------------------------------------|
+| has a new segment                | gets one                                                         |
+| has a segment no longer          | removes its files                                                |
+| was truncated within a segment   | keeps what is left (`SegmentCopy.cut`), makes the indexes anew   |
+| has another one at an offset     | begins that segment anew                                         |
+
+A sealed segment is finished with its indexes, and synced, before the next is begun; in between, the
+data is synced every `SYNC_EVERY_BYTES`, so that a move writes as it goes and not all at its end. All
+but the data (epochs, producers' snapshots, `partition.metadata`) is small and follows in `complete`.
+
+Nothing here is promised to a start but what `complete` made durable: after a restart every byte is
+compared with the source before it counts (segment_copy.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from odradek.seams.files import Files, Path
+from odradek.storage.errors import LogFailed
+from odradek.storage.log.epochs import EpochStart, format_checkpoint
+from odradek.storage.log.names import EPOCHS, LOG, METADATA, SNAPSHOT, file_name, offset_of
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.partition_metadata import format_metadata
+from odradek.storage.log.producer_snapshots import ProducerSnapshots
+from odradek.storage.log.read import Tip
+from odradek.storage.log.segment import Segment
+from odradek.storage.moving.segment_copy import SegmentCopy, SourceFailed
+
+SYNC_EVERY_BYTES = 64 << 20
+
+
+class Mirror:
+    """See the module. `begin` first. One thread at a time, or the loop, except for `cut`."""
+
+    def __init__(
+        self, files: Files, log: PartitionLog, directory: Path, *, found: Path | None = None
+    ) -> None:
+        """`found`: the directory that a start has found, under whatever name."""
+        self.log = log
+        self.directory = directory
+        self.current = found or directory
+        """Where it is by now."""
+        self.is_begun = False
+        self.is_parked = found is not None and found != directory
+        """Whether it is as a clean shutdown left it."""
+        self.synced_to = -1
+        """All that the log has below this offset is durable here; -1: nothing is."""
+        self.failure: OSError | None = None
+        """Why `follow` could not; the copy lacks something since."""
+        self._files = files
+        self._copies: list[SegmentCopy] = []
+        self._unsynced_bytes = 0
+        self._epochs: tuple[EpochStart, ...] = ()
+        self._snapshots: set[int] = set()
+
+    # What there is
+
+    @property
+    def copied_bytes(self) -> int:
+        return sum(copy.copied for copy in tuple(self._copies))
+
+    @property
+    def end_offset(self) -> int:
+        """Where the copied part ends: all before is here, but for what retention took."""
+        copies = tuple(self._copies)
+        return copies[-1].end_offset if copies else self.log.log_start_offset
+
+    @property
+    def remaining_bytes(self) -> int:
+        """What is to be copied yet, of the segments as they are now."""
+        known = {id(copy.source): copy.copied for copy in tuple(self._copies)}
+        return sum(max(0, each.size - known.get(id(each), 0)) for each in self.log.segments)
+
+    # What a checkpoint of the destination says of it (`DirectoryLogs.incoming`)
+
+    @property
+    def recovery_point(self) -> int:
+        return max(0, self.synced_to)
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.high_watermark
+
+    @property
+    def cleaned_to(self) -> int | None:
+        return self.log.cleaned_to
+
+    # Copying, in a thread
+
+    def begin(self) -> None:
+        """Make the directory, durably, or take over what is in one that is there. Raises OSError."""
+        if self.is_begun:
+            return
+        files, directory = self._files, self.directory
+        if self.current != directory:
+            files.rename(self.current, directory)
+            self.current, self.is_parked = directory, False
+        if not files.is_directory(directory):
+            files.make_directory(directory)
+        bases = {segment.base_offset for segment in self.log.segments}
+        for name in files.list(directory):
+            is_data = name.endswith(LOG) and offset_of(name) in bases
+            if not is_data:
+                files.remove(directory / name)
+        if self.log.topic_id is not None:
+            files.write_new(directory / METADATA, format_metadata(self.log.topic_id))
+        files.sync_directory(directory)
+        files.sync_directory(directory.parent)
+        self.is_begun = True
+
+    def take(self, size: int) -> int:
+        """Follow the source, then copy about `size` bytes; how many. 0: nothing is left.
+
+        Raises OSError of the destination, LogFailed where the source is offline.
+        """
+        try:
+            tip = self._follow_segments()
+            for number, copy in enumerate(self._copies):
+                if copy.is_finished:
+                    continue
+                is_last = number + 1 == len(self._copies)
+                next_base = None if is_last else self._copies[number + 1].base_offset
+                copied = copy.take(size, tip, next_base)
+                if copied:
+                    self._unsynced_bytes += copied
+                    if self._unsynced_bytes >= SYNC_EVERY_BYTES:
+                        self._sync(copy)
+                    return copied
+                if not is_last and copy.copied == copy.source.size:
+                    self._finish(copy)
+            return 0
+        except (SourceFailed, ValueError):
+            if self.log.failure is not None:
+                raise LogFailed(f"{self.log.directory} is offline: {self.log.failure}") from None
+            if self._is_as_before():
+                raise
+            return 1  # it was changed meanwhile: the next round sees how
+
+    def _is_as_before(self) -> bool:
+        """Whether the source's segments are those that the copy knows."""
+        now = self.log.segments
+        return [copy.source for copy in self._copies] == list(now)
+
+    def _follow_segments(self) -> Tip:
+        """Make the list of copies that of the source's segments. Raises OSError."""
+        segments = self.log.segments
+        tip = self.log.tip
+        there = {segment.base_offset for segment in segments}
+        known = {copy.base_offset: copy for copy in self._copies}
+        for copy in self._copies:
+            if copy.base_offset not in there:
+                copy.remove()
+        copies = []
+        for segment in segments:
+            copy = known.get(segment.base_offset) or SegmentCopy(
+                self._files, self.directory, segment
+            )
+            if copy.source is not segment:
+                copy.replaced(segment)
+            copies.append(copy)
+        self._copies = copies
+        return tip
+
+    def _finish(self, copy: SegmentCopy) -> None:
+        copy.finish()
+        self._files.sync_directory(self.directory)
+        self._note_synced()
+        self._unsynced_bytes = 0
+
+    def _sync(self, copy: SegmentCopy) -> None:
+        copy.sync()
+        self._unsynced_bytes = 0
+
+    def sync(self) -> None:
+        """What is copied so far is durable, in so far as it is data. Raises OSError."""
+        if self._unsynced_bytes and self._copies:
+            self._sync(self._copies[-1])
+
+    def _note_synced(self) -> None:
+        """Move `synced_to` over what is durable without a gap."""
+        for copy in self._copies:
+            if copy.is_finished or copy.is_synced:
+                self.synced_to = max(self.synced_to, copy.end_offset)
+            if not copy.is_finished and not (copy.is_synced and copy.copied == copy.source.size):
+                return
+
+    # The end of it
+
+    def complete(self) -> None:
+        """In a thread, before the swap: all that is copied so far is durable, and all beside it.
+
+        The source's `maintenance` is held: its segments stay, only appends and rolls go on. Order:
+        data, indexes, snapshots, epochs, names; `synced_to` last. Raises OSError.
+        """
+        log, files = self.log, self._files
+        epochs = log.epochs.entries
+        self._copy_snapshots(sync=True)
+        for copy in self._copies:
+            if not copy.is_finished:
+                copy.follow_indexes()
+                copy.sync()
+        files.write_new(self.directory / EPOCHS, format_checkpoint(epochs))
+        files.sync_directory(self.directory)
+        self._epochs = epochs
+        self._unsynced_bytes = 0
+        self._note_synced()
+
+    def _copy_snapshots(self, *, sync: bool) -> None:
+        log, files = self.log, self._files
+        for offset in log.snapshots.offsets:
+            if offset in self._snapshots:
+                continue
+            path = self.directory / file_name(offset, SNAPSHOT)
+            files.remove(path, missing_ok=True)
+            file = files.open(path, create=True)
+            try:
+                file.append_v((files.read(log.snapshots.path(offset)),))
+                if sync:
+                    file.sync()
+            finally:
+                file.close()
+            self._snapshots.add(offset)
+
+    def catch_up(self, limit_bytes: int = SYNC_EVERY_BYTES) -> None:
+        """Copy all there is: on the loop, where little is left, or in a thread, where appends go on
+        meanwhile, `limit_bytes` at most. Errors as with `take`."""
+        copied = 0
+        while copied < limit_bytes and (more := self.take(limit_bytes)):
+            copied += more
+
+    def follow(self, data: memoryview) -> None:
+        """On the loop: `data` was just appended to the log. Never raises: see `failure`."""
+        if self.failure is not None:
+            return
+        try:
+            tip = self.log.tip
+            if tip.segment is not self._copies[-1].source:  # it has rolled
+                self._copies.append(SegmentCopy(self._files, self.directory, tip.segment))
+            self._copies[-1].write(data, tip)
+        except OSError as error:
+            self.failure = error
+
+    def cut(self, old: Segment, new: Segment, tip: Tip) -> None:
+        """In a truncation's thread."""
+        self.synced_to = min(self.synced_to, tip.end_offset)
+        for copy in tuple(self._copies):
+            copy.cut(old, new, tip)
+
+    def settle(self) -> None:
+        """On the loop, in the turn of the switch: the indexes of the active segment, and what rolled
+        since `complete`, are brought up to date; a few entries. Raises OSError."""
+        if self.failure is not None:
+            raise self.failure
+        self._copy_snapshots(sync=False)
+        for copy in self._copies:
+            if not copy.is_finished:
+                copy.follow_indexes()
+                if copy is not self._copies[-1]:
+                    copy.trim()
+
+    def handed_over(
+        self, directory: Path
+    ) -> tuple[list[Segment], ProducerSnapshots, tuple[EpochStart, ...], int]:
+        """What the log goes on with in `directory`, which is this one's name now: segments,
+        snapshots, what the epochs' file says, and the recovery point. Does not touch the disk."""
+        self.directory = self.current = directory
+        for copy in self._copies:
+            copy.moved(directory)
+        last = self._copies[-1]
+        segments = [copy.in_place(is_active=copy is last) for copy in self._copies]
+        snapshots = ProducerSnapshots(self._files, directory, self.log.snapshots.offsets)
+        return segments, snapshots, self._epochs, self.recovery_point
+
+    def park(self) -> None:
+        """In a thread: leave a cleanly closed log of the finished segments. Raises OSError."""
+        finished = list(itertools.takewhile(lambda copy: copy.is_finished, self._copies))
+        for copy in self._copies[len(finished) :]:
+            copy.remove()
+        end = finished[-1].end_offset if finished else 0
+        bases = {copy.base_offset for copy in finished}
+        self._copy_snapshots(sync=True)
+        for offset in self._snapshots - bases:
+            self._files.remove(self.directory / file_name(offset, SNAPSHOT), missing_ok=True)
+        epochs = [each for each in self.log.epochs.entries if each.start_offset < end]
+        self._files.write_new(self.directory / EPOCHS, format_checkpoint(epochs))
+        self._files.sync_directory(self.directory)
+
+    def park_unseen(self) -> None:
+        """In a thread: as `park`, for one that a crash left and nobody has looked at yet: none of it
+        is known to be right. Raises OSError."""
+        for name in self._files.list(self.current):
+            if name != METADATA:
+                self._files.remove(self.current / name)
+        self._files.sync_directory(self.current)
+
+    def close(self) -> None:
+        """Give up the handles."""
+        for copy in self._copies:
+            copy.close()

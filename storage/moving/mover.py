@@ -1,0 +1,484 @@
+"""The mover: replicas between the log directories of a node, while they are in use (KIP-113).
+
+A move is tracked from the moment its `.move` directory exists, and survives a restart. Up to
+`num.replica.move.threads` are copied at a time (tasks, each with a slice in a thread), the others wait
+in the order in which they were asked for; all of them together keep `intra.broker.throttled.rate`.
+What a move does next is states.py's table; what the copy is, mirror.py's; the swap, crossing.py's.
+
+While a replica moves it is not compacted (J-12; Kafka does the same). A move that fails for its
+destination leaves the replica where it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from odradek.seams.entropy import Entropy
+from odradek.seams.files import OutOfDescriptors, Path
+from odradek.storage.directories import names
+from odradek.storage.directories.names import NAME_BYTES_MAX, TopicPartition
+from odradek.storage.directory_logs import DirectoryLogs
+from odradek.storage.errors import (
+    CordonedDirectory,
+    DiskFull,
+    LogFailed,
+    NameTooLong,
+    NoDescriptors,
+    ReplicaNotAvailable,
+    StorageError,
+    UnknownDirectory,
+)
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_registry import offline_reason
+from odradek.storage.moving.crossing import Crossing
+from odradek.storage.moving.mirror import Mirror
+from odradek.storage.moving.settings import UNLIMITED, MoverSettings
+from odradek.storage.moving.states import Action, Event, State, step
+from odradek.storage.throttle import Throttle
+
+if TYPE_CHECKING:
+    from odradek.storage.log_manager import LogManager
+
+log = logging.getLogger(__name__)
+
+SLICE_BYTES = 8 << 20
+SLICE_BYTES_MIN = 64 << 10
+SLICES_PER_SECOND = 10
+"""Where a rate is set: small slices keep it even."""
+CLOSE_BYTES = 4 << 20
+"""With less than this to be copied, the swap is tried."""
+RETRY_SECONDS = 0.1
+"""After a swap that could not be done right now, or a lack of descriptors."""
+
+
+class MoveStatus(NamedTuple):
+    """A move as of now, for who shows it."""
+
+    topic_partition: TopicPartition
+    source: Path
+    """Log directories."""
+    destination: Path
+    state: State
+    copied_bytes: int
+    total_bytes: int
+    """Of the replica as it is; it may grow meanwhile."""
+    end_offset: int
+    """Of the copy."""
+    offset_lag: int
+    """How many offsets the copy is behind the replica."""
+
+
+@dataclass(slots=True)
+class MoverStatistics:
+    """Since the start, for whoever shows them."""
+
+    moved: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    copied_bytes: int = 0
+    last_move_seconds: float = 0.0
+    last_pause_seconds: float = 0.0
+    """The longest turn of the loop that the last swap took."""
+
+
+class Move:
+    """One replica's move, and the task that drives it."""
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        which: PartitionLog,
+        source: DirectoryLogs,
+        destination: DirectoryLogs,
+        mirror: Mirror,
+    ) -> None:
+        self.name = name
+        self.which = which
+        self.source = source
+        self.destination = destination
+        self.mirror = mirror
+        self.state = State.QUEUED
+        self.action = Action.IGNORE
+        """What the last event that mattered asks for."""
+        self.scope = trio.CancelScope()
+        self.is_unwanted = False
+        """It was cancelled while it could not be."""
+        self.is_started = False
+        self.done = trio.Event()
+        self.began = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.name} from {self.source.directory.path} to {self.destination.directory.path}"
+
+    def apply(self, event: Event) -> Action:
+        """Take the table's step; what is to be done."""
+        state, action = step(self.state, event)
+        if event is Event.CANCEL and action is Action.WAIT:
+            self.is_unwanted = True
+        if self.is_unwanted and action is Action.COPY:
+            state, action = step(state, Event.CANCEL)
+        if action not in (Action.IGNORE, Action.WAIT):
+            self.state, self.action = state, action
+        return action
+
+    def status(self) -> MoveStatus:
+        end_offset = self.mirror.end_offset
+        return MoveStatus(
+            self.name,
+            self.source.directory.path,
+            self.destination.directory.path,
+            self.state,
+            self.mirror.copied_bytes,
+            self.which.size_bytes,
+            end_offset,
+            max(0, self.which.end_offset - end_offset),
+        )
+
+
+class Mover:
+    """See the module. All on the loop."""
+
+    def __init__(
+        self, manager: LogManager, entropy: Entropy, settings: Callable[[], MoverSettings]
+    ) -> None:
+        self.statistics = MoverStatistics()
+        self.on_moved: Callable[[PartitionLog], None] = lambda which: None
+        """Told of a log that is in another directory now."""
+        self._manager = manager
+        self._entropy = entropy
+        self._settings = settings
+        self._throttle = Throttle(manager.clock, lambda: settings().bytes_per_second)
+        self._moves: dict[TopicPartition, Move] = {}
+        self._changed = trio.Event()
+        self.threads_max: int | None = None
+        """Fewer threads than the settings say: for tests, which look at what waits."""
+
+    @property
+    def threads(self) -> int:
+        wanted = self._settings().threads if self.threads_max is None else self.threads_max
+        return len(self._manager.directories.all) if wanted is None else wanted
+
+    # Asking
+
+    def moves(self) -> Sequence[MoveStatus]:
+        """Those that are not over, in the order in which they were asked for."""
+        return [move.status() for move in self._moves.values()]
+
+    def moving_to(self, name: TopicPartition) -> Path | None:
+        """The log directory that a replica is being moved to."""
+        move = self._moves.get(name)
+        return None if move is None else move.destination.directory.path
+
+    async def move(self, name: TopicPartition, destination: Path) -> None:
+        """Begin to move a replica to the log directory `destination`; it is tracked on return (J-04).
+
+        A move to elsewhere is cancelled first; one to where the replica is only cancels. Where the
+        replica is not here it is remembered where it is to be created (J-03): ReplicaNotAvailable.
+        Raises UnknownDirectory, CordonedDirectory, NameTooLong, LogFailed (the destination, the
+        replica or, as in Kafka, any directory is offline), DiskFull, NoDescriptors.
+        """
+        home = self.check(name, destination)
+        moving_to = self.moving_to(name)
+        if moving_to is not None and moving_to != destination:
+            await self.cancel(name)
+        registry = self._manager.registry
+        await registry.wait_until_free(name)
+        which = registry.get(name)
+        if which is None:
+            self.remember(name, destination)
+            raise ReplicaNotAvailable(f"{name} is not here; it would be created in {destination}")
+        source = registry.home_of(which)
+        if source is home or name in self._moves:
+            return
+        if not registry.are_all_online:
+            raise LogFailed("no move begins while a log directory is offline: it may have the copy")
+        with registry.claim(name):
+            await self._track(name, which, source, home)
+
+    def remember(self, name: TopicPartition, destination: Path | None) -> None:
+        """Where a replica that is not here is to be created (J-03); None: anywhere."""
+        if destination is None:
+            self._manager.registry.preferred.pop(name, None)
+        else:
+            self._manager.registry.preferred[name] = destination
+
+    def check(self, name: TopicPartition, destination: Path) -> DirectoryLogs:
+        """What can be told of a move from the name and the destination alone; see `move`."""
+        longest = names.future_name(*name, self._entropy.uuid())
+        if len(longest) > NAME_BYTES_MAX:
+            raise NameTooLong(f"{name} is too long to be moved: {longest}")
+        home = self._manager.registry.every_home.get(destination)
+        if home is None:
+            raise UnknownDirectory(f"{destination} is no log directory of this node")
+        if home.directory.failed:
+            raise LogFailed(offline_reason(home.directory))
+        if destination in self._manager.registry.cordoned:
+            raise CordonedDirectory(f"{destination} is cordoned")
+        return home
+
+    async def _track(
+        self, name: TopicPartition, which: PartitionLog, source: DirectoryLogs, home: DirectoryLogs
+    ) -> None:
+        directory = home.directory
+        mirror = Mirror(self._manager.files, which, directory.path / names.moving_name(*name))
+        try:
+            await self._manager.offload.run(mirror.begin, lane=directory.lane)
+        except OutOfDescriptors as error:
+            raise NoDescriptors(f"{name} cannot be moved: {error}") from error
+        except OSError as error:
+            kind = LogFailed if directory.report(error, undone=True) else DiskFull
+            raise kind(f"{name} cannot be moved to {directory.path}: {error}") from error
+        if which.failure is not None or directory.failed:
+            raise LogFailed(f"{name} cannot be moved to {directory.path}: it went offline")
+        self._add(Move(name, which, source, home, mirror))
+
+    def resume(self, name: TopicPartition, destination: DirectoryLogs, found: Path) -> None:
+        """A start has found an unfinished copy of a log that is served from elsewhere (J-13)."""
+        registry = self._manager.registry
+        which = registry.logs[name]
+        path = destination.directory.path / names.moving_name(*name)
+        mirror = Mirror(self._manager.files, which, path, found=found)
+        self._add(Move(name, which, registry.home_of(which), destination, mirror))
+
+    def _add(self, move: Move) -> None:
+        self._moves[move.name] = move
+        move.which.on_cut = move.mirror.cut
+        move.source.moving_out.add(move.which)
+        move.destination.moving_in.add(move.which)
+        log.info("moving %s", move)
+        self._changed.set()
+
+    async def cancel(self, *partitions: TopicPartition) -> None:
+        """Give up these replicas' moves ("any", J-02); on return their copies are gone.
+
+        A move that is in its swap is finished instead: too late.
+        """
+        wanted = [self._moves[name] for name in partitions if name in self._moves]
+        for move in wanted:
+            move.apply(Event.CANCEL)
+            await self._stop(move)
+        for move in wanted:
+            await move.done.wait()
+
+    async def _stop(self, move: Move) -> None:
+        """It is over, by the table: whoever drives it sees that, or nobody does yet."""
+        if not move.state.is_over:
+            return
+        move.scope.cancel()
+        if not move.is_started:
+            move.is_started = True
+            await self._end(move)
+
+    # Driving
+
+    async def run(self) -> None:
+        """Until cancelled: copy what is queued, as many at a time as there are threads."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._changed = trio.Event()
+                running = sum(1 for move in self._moves.values() if move.is_started)
+                for move in tuple(self._moves.values()):
+                    if running < self.threads and not move.is_started:
+                        move.is_started = True
+                        running += 1
+                        nursery.start_soon(self._drive, move)
+                await self._changed.wait()
+
+    def settings_changed(self) -> None:
+        self._changed.set()
+
+    async def _drive(self, move: Move) -> None:
+        move.began = self._manager.clock.monotonic()
+        with move.scope:
+            try:
+                if self._manager.cleaners is not None:
+                    await self._manager.cleaners.pause(move.which)
+                event = Event.THREAD_FREE
+                while (action := move.apply(event)) in (Action.START, Action.COPY, Action.CROSS):
+                    event = await self._do(move, action)
+            except trio.Cancelled:
+                raise
+            except Exception:
+                log.exception("the move of %s failed, by an error of its own", move)
+                move.state, move.action = State.FAILED, Action.DISCARD
+        await self._end(move)
+
+    async def _do(self, move: Move, action: Action) -> Event:
+        try:
+            if action is Action.CROSS:
+                return await self._cross(move)
+            if action is Action.START:
+                lane = move.destination.directory.lane
+                await self._manager.offload.run(move.mirror.begin, lane=lane)
+            return await self._copy(move)
+        except OutOfDescriptors:
+            await self._manager.clock.sleep(RETRY_SECONDS)
+            return Event.BEHIND
+        except OSError as error:
+            if move.destination.directory.report(error, undone=True):
+                return Event.DESTINATION_FAILED
+            return Event.NO_ROOM
+        except StorageError as error:
+            log.warning("%s cannot be moved on: %s", move.name, error)
+            return Event.SOURCE_FAILED
+
+    async def _copy(self, move: Move) -> Event:
+        """One slice, in a thread, and its time."""
+        mirror, lane = move.mirror, move.destination.directory.lane
+        copied, remaining = await self._manager.offload.run(
+            _slice, mirror, self._slice_bytes(), lane=lane
+        )
+        self.statistics.copied_bytes += copied
+        await self._throttle.pay(copied)
+        if remaining > CLOSE_BYTES:
+            return Event.BEHIND
+        await self._manager.offload.run(mirror.sync, lane=lane)
+        return Event.CAUGHT_UP
+
+    def _slice_bytes(self) -> int:
+        rate = self._settings().bytes_per_second
+        if rate >= UNLIMITED:
+            return SLICE_BYTES
+        return max(SLICE_BYTES_MIN, min(SLICE_BYTES, rate // SLICES_PER_SECOND))
+
+    async def _cross(self, move: Move) -> Event:
+        crossing = Crossing(
+            self._manager, self._entropy, move.name, move.which, move.mirror, move.destination
+        )
+        event = await crossing.run()
+        if event is Event.SWITCHED:
+            self.statistics.last_pause_seconds = crossing.longest_turn_seconds
+        elif event is Event.BEHIND:
+            await self._manager.clock.sleep(RETRY_SECONDS)
+        return event
+
+    # Its end
+
+    async def _end(self, move: Move) -> None:
+        """Do what the table says of a move that is over."""
+        with trio.CancelScope(shield=True):
+            try:
+                if move.action is Action.DISCARD:
+                    await self._discard(move)
+                elif move.action is Action.PARK:
+                    await self._park(move)
+            finally:
+                self._forget(move)
+        self._count(move)
+        if move.state is State.MOVED:
+            self.on_moved(move.which)
+
+    def _forget(self, move: Move) -> None:
+        if move.state is not State.MOVED:
+            move.mirror.close()
+        move.which.on_cut = None
+        move.source.moving_out.discard(move.which)
+        move.destination.moving_in.discard(move.which)
+        if self._manager.cleaners is not None:
+            self._manager.cleaners.resume(move.which)
+        del self._moves[move.name]
+        move.done.set()
+        self._changed.set()
+
+    def _count(self, move: Move) -> None:
+        seconds = self._manager.clock.monotonic() - move.began
+        match move.state:
+            case State.MOVED:
+                self.statistics.moved += 1
+                self.statistics.last_move_seconds = seconds
+                size = move.which.size_bytes
+                log.info(
+                    "moved %s: %.1f MB in %.1f s (%.0f MB/s); the longest turn of the swap took "
+                    "%.1f ms",
+                    move,
+                    size / 1e6,
+                    seconds,
+                    size / 1e6 / max(seconds, 1e-3),
+                    self.statistics.last_pause_seconds * 1e3,
+                )
+            case State.CANCELLED:
+                self.statistics.cancelled += 1
+                log.info("the move of %s was cancelled", move)
+            case State.FAILED:
+                self.statistics.failed += 1
+                log.error("the move of %s failed: the replica stays where it is", move)
+
+    async def _discard(self, move: Move) -> None:
+        """The copy is renamed, so that no start takes it for one, then removed."""
+        directory = move.destination.directory
+        aside = directory.path / names.deleted_name(*move.name, self._entropy.uuid())
+        if directory.failed:
+            return
+        try:
+            await self._manager.offload.run(
+                _rename, self._manager, move.mirror.current, aside, lane=directory.lane
+            )
+        except OSError as error:
+            directory.report(error)
+        else:
+            self._manager.removals.schedule(directory, aside, 0)
+
+    async def park_all(self) -> None:
+        """At a clean shutdown: copies become Kafka's `-future`, cleanly closed; none is copied now."""
+        for move in tuple(self._moves.values()):
+            failed = move.source.directory.failed or move.destination.directory.failed
+            if move.state is State.CROSSING:
+                move.apply(Event.BEHIND)
+            move.apply(Event.DESTINATION_FAILED if failed else Event.STOP)
+            await self._end(move)
+
+    async def _park(self, move: Move) -> None:
+        directory = move.destination.directory
+        future = directory.path / names.future_name(*move.name, self._entropy.uuid())
+        mirror = move.mirror
+
+        def park() -> None:
+            if mirror.is_parked:
+                return
+            if mirror.is_begun:
+                mirror.park()
+            else:
+                mirror.park_unseen()
+            self._manager.files.rename(mirror.current, future)
+            self._manager.files.sync_directory(directory.path)
+
+        try:
+            await self._manager.offload.run(park, lane=directory.lane)
+        except (OSError, StorageError) as error:
+            log.warning("the copy of %s could not be closed cleanly: %s", move, error)
+            if isinstance(error, OSError):
+                directory.report(error, undone=True)
+
+    # What happens meanwhile
+
+    def directory_failed(self, path: Path) -> None:
+        """A log directory is offline: moves from and to it stop (J-11). A swap sees for itself."""
+        for move in tuple(self._moves.values()):
+            if move.state is State.CROSSING:
+                continue
+            if move.source.directory.path == path:
+                move.apply(Event.SOURCE_FAILED)
+            elif move.destination.directory.path == path:
+                move.apply(Event.DESTINATION_FAILED)
+            else:
+                continue
+            move.scope.cancel()
+            if not move.is_started:
+                move.is_started = True
+                self._forget(move)
+                self._count(move)
+
+
+def _slice(mirror: Mirror, size: int) -> tuple[int, int]:
+    """In a thread: bytes copied, and bytes left."""
+    return mirror.take(size), mirror.remaining_bytes
+
+
+def _rename(manager: LogManager, old: Path, new: Path) -> None:
+    manager.files.rename(old, new)
+    manager.files.sync_directory(new.parent)
