@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from odradek.protocol.records import records as log_records
 from odradek.protocol.records.batch import Batch, batches
@@ -58,17 +59,24 @@ class Loader(ABC):
                 self._control(batch)
             elif batch.is_transactional:
                 yield from self._flush()
-                for each in log_records.decode(batch):
-                    if each.key is None:
-                        self.skip("no key")
-                    else:
-                        self.replay(each.key, each.value, each.offset, batch.producer_id)
+                yield from self._each(batch, partial(self._replay_pending, batch.producer_id))
             else:
-                for each in log_records.decode(batch):
-                    self._remember(each)
+                yield from self._each(batch, self._remember)
             self.next_offset = batch.last_offset + 1
             self.record_count += batch.record_count
             yield
+
+    def _each(self, batch: Batch, act: Callable[[log_records.Record], None]) -> Iterator[None]:
+        for count, record in enumerate(log_records.decode(batch)):
+            if record.key is None:
+                self.skip("no key")
+            else:
+                act(record)
+            if count % REPLAYS_PER_STEP == REPLAYS_PER_STEP - 1:
+                yield
+
+    def _replay_pending(self, producer_id: int, record: log_records.Record) -> None:
+        self.replay(record.key or b"", record.value, record.offset, producer_id)
 
     def finish(self) -> Iterator[None]:
         yield from self._flush()
@@ -80,11 +88,9 @@ class Loader(ABC):
         self._unknown[what] = self._unknown.get(what, 0) + 1
 
     def _remember(self, record: log_records.Record) -> None:
-        if record.key is None:
-            self.skip("no key")
-            return
-        _, before, ended = self._latest.pop(record.key, (-1, b"", False))
-        self._latest[record.key] = (record.offset, record.value, ended or before is None)
+        key = record.key or b""
+        _, before, ended = self._latest.pop(key, (-1, b"", False))
+        self._latest[key] = (record.offset, record.value, ended or before is None)
 
     def _flush(self) -> Iterator[None]:
         latest, self._latest = self._latest, {}

@@ -31,6 +31,8 @@ from odradek.replication.controller.acls import (
 )
 
 REMEMBERED_MAX: Final = 10_000
+NAME_CHARS_MAX: Final = 1000
+"""Longer names, which clients are free to think of, are not kept in memory."""
 
 IMPLIED_BY: Final[Mapping[int, frozenset[int]]] = {
     AclOperation.DESCRIBE: frozenset(
@@ -98,6 +100,8 @@ class Authorizer:
         answer = self._remembered.get(question)
         if answer is None:
             answer = self._decide(*question)
+            if len(name) > NAME_CHARS_MAX:
+                return answer
             if len(self._remembered) >= REMEMBERED_MAX:
                 self._remembered.clear()
             self._remembered[question] = answer

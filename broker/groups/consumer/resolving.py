@@ -28,9 +28,12 @@ async def resolve_expressions(
     except InvalidExpression as error:  # of an older record: members' expressions are checked
         log.error("group %s has an expression that is none: %s", resolve.group_id, error)
         return {}
-    return {
-        expression: ResolvedRegex(
-            frozenset(filter(resolve.may_see or bool, matched)), topics.version, started_ms
-        )
-        for expression, matched in found.items()
-    }
+    resolved: dict[str, ResolvedRegex] = {}
+    for expression, matched in found.items():
+        if resolve.may_see is not None:
+            for topic in list(matched):
+                if not resolve.may_see(topic):
+                    matched.discard(topic)
+                await turn.pass_on()
+        resolved[expression] = ResolvedRegex(frozenset(matched), topics.version, started_ms)
+    return resolved
