@@ -318,10 +318,7 @@ class GroupCoordinator:
         self, image: MetadataImage, topics: Collection[str], *, created: bool
     ) -> None:
         """`image` has these topics created, deleted or changed, `created` if there are new ones."""
-        self._environment.topics_changed(image, created=created)
-        for led in self.leadership:
-            if led.serves:
-                led.shard.topics_changed(topics)
+        self._environment.topics_changed(image, topics, created=created)
 
     def topics_deleted(self, topics: Sequence[tuple[str, UUID]]) -> None:
         """Forget the offsets committed for topics (name, id) that were deleted."""

@@ -426,14 +426,6 @@ class Shard:
         """Raises GROUP_ID_NOT_FOUND for what is no consumer group."""
         return describe_consumer(self.consumers.group(group_id))
 
-    # Topics
-
-    def topics_changed(self, topics: Collection[str]) -> None:
-        """Topics of these names came, went or changed: groups that read them look again."""
-        for group in self.groups.values():
-            if isinstance(group, ConsumerGroup) and any(map(group.is_subscribed_to, topics)):
-                group.topics_changed()
-
     def expressions_resolved(
         self, group_id: str, found: Mapping[str, ResolvedRegex], now: Now
     ) -> Actions:

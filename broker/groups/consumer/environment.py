@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
 from odradek.broker.groups.assignors import ASSIGNORS
 from odradek.broker.groups.assignors.spec import Assign
@@ -12,6 +12,8 @@ from odradek.broker.groups.consumer.topics import Topics
 from odradek.replication.controller.image import MetadataImage
 
 NO_TOPICS = MetadataImage()
+CHANGED_MAX = 10_000
+"""How many topics' changes are told apart, before all count as changed."""
 
 
 class Environment:
@@ -30,11 +32,33 @@ class Environment:
         self.new_topics_version = image.offset
         """The offset of the metadata log at which topics were created last: expressions that were
         resolved before may match more."""
+        self._changed: dict[str, int] = {}
+        """Of topics that came, went or changed, the offset of the metadata log at which they did."""
+        self._known_since = image.offset
+        """What changed up to there is not in it (any more)."""
 
-    def topics_changed(self, image: MetadataImage, *, created: bool) -> None:
+    def topics_changed(
+        self, image: MetadataImage, topics: Collection[str], *, created: bool
+    ) -> None:
+        """`image` has these topics created, deleted or changed."""
         self.topics = Topics(image, self.topics)
+        if len(self._changed) > CHANGED_MAX:
+            self._changed.clear()
+            self._known_since = image.offset
+        self._changed.update(dict.fromkeys(topics, image.offset))
         if created:
             self.new_topics_version = image.offset
+
+    def is_changed(self, topics: Iterable[str], version: int) -> bool:
+        """Whether any of them may be another one than it was at that offset of the metadata log.
+
+        Groups ask when they are heard of: however many there are, a change costs them nothing.
+        """
+        if version >= self.topics.version:
+            return False
+        if version < self._known_since:
+            return True
+        return any(self._changed.get(name, -1) > version for name in topics)
 
     def assignor(self, name: str | None) -> Assign:
         """The one that members prefer, or else the broker's first."""

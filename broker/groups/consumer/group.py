@@ -49,7 +49,9 @@ class ConsumerGroup:
         self.is_resolving = False
         """Whether its expressions are being matched right now."""
         self._metadata_epoch: int | None = None
-        """The group's epoch when its topics were last looked at; None is to look at them again."""
+        """The group's epoch when its topics were last looked at; None if they were not yet."""
+        self._metadata_version = -1
+        """The offset of the metadata log up to which they are known to be what they were then."""
 
     # What it is
 
@@ -97,10 +99,6 @@ class ConsumerGroup:
             self.deadlines.set(member.member_id, Wait.SESSION, now.monotonic_ms + session_ms)
             if member.state is MemberState.UNREVOKED_PARTITIONS:
                 self._await_revocation(member, now)
-
-    def topics_changed(self) -> None:
-        """Some of its topics came, went or grew: the next heartbeat sees to it."""
-        self._metadata_epoch = None
 
     # Steps
 
@@ -181,16 +179,25 @@ class ConsumerGroup:
 
     def update_epoch(self, draft: Draft, *, bump: bool) -> None:
         """Go on to the next epoch if something says so, or if the topics are not what they were."""
-        is_current = self._metadata_epoch is not None and self._metadata_epoch <= self.state.epoch
-        if not bump and is_current:
+        if not bump and self._knows_topics():
             return
         state = draft.state
         found = self.environment.topics.hash_of(state.subscribed_topics())
         if bump or found != state.metadata_hash:
             draft.write(records.epoch(self.group_id, state.epoch + 1, found))
         self._metadata_epoch = draft.state.epoch
+        self._metadata_version = self.environment.topics.version
         if state.has_partition_metadata:
             draft.write(records.partition_metadata_gone(self.group_id))
+
+    def _knows_topics(self) -> bool:
+        """Whether its topics are what they were when they were last looked at."""
+        if self._metadata_epoch is None or self._metadata_epoch > self.state.epoch:
+            return False
+        if self.environment.is_changed(self.state.subscribed_topics(), self._metadata_version):
+            return False
+        self._metadata_version = self.environment.topics.version
+        return True
 
     def update_target(self, draft: Draft, now: Now) -> None:
         """Assign anew where the group's epoch is ahead, unless it was done a moment ago."""

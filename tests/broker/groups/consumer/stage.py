@@ -110,8 +110,7 @@ class ConsumerStage(Stage):
             topics_by_name={each.name: each for each in images},
             topics_by_id={each.id: each for each in images},
         )
-        self.environment.topics_changed(self.image, created=created)
-        self.shard.topics_changed([name])
+        self.environment.topics_changed(self.image, [name], created=created)
 
     def name_of(self, topic_id: UUID) -> str:
         return next(name for name, each in self.topic_ids.items() if each == topic_id)

@@ -9,7 +9,7 @@ import pytest
 from odradek.broker.coordination.expressions import InvalidExpression
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.consumer import records
-from odradek.broker.groups.consumer.environment import Environment
+from odradek.broker.groups.consumer.environment import CHANGED_MAX, Environment
 from odradek.broker.groups.consumer.expressions import check_expression, match_topics
 from odradek.broker.groups.consumer.group import ConsumerGroup
 from odradek.broker.groups.consumer.members import Member, MemberState
@@ -163,3 +163,26 @@ def test_who_may_commit_and_fetch() -> None:
     assert found.check_fetch("x", 5) is unknown
     empty = ConsumerGroup("g", Environment(GroupConfig()))
     assert empty.check_commit("", None, -1) is NONE
+
+
+def test_a_group_that_is_heard_of_asks_what_changed() -> None:
+    environment = Environment(GroupConfig(), MetadataImage(offset=5))
+    assert not environment.is_changed(["t"], 5)
+    assert environment.is_changed(["t"], 4), "what was before is not known"
+    environment.topics_changed(MetadataImage(offset=7), ["t", "u"], created=True)
+    environment.topics_changed(MetadataImage(offset=9), ["u"], created=False)
+    assert [environment.is_changed(["t"], version) for version in (5, 6, 7, 8, 9)] == [
+        True, True, False, False, False,
+    ]  # fmt: skip
+    assert environment.is_changed(["t", "u"], 8)
+    assert not environment.is_changed(["v"], 5)
+
+
+def test_changes_are_told_apart_of_so_many_topics_and_no_more() -> None:
+    environment = Environment(GroupConfig(), MetadataImage(offset=0))
+    many = [str(each) for each in range(CHANGED_MAX + 1)]
+    environment.topics_changed(MetadataImage(offset=1), many, created=True)
+    assert not environment.is_changed(["t"], 0)
+    environment.topics_changed(MetadataImage(offset=2), ["u"], created=False)
+    assert environment.is_changed(["t"], 0)
+    assert not environment.is_changed(["t"], 2)
