@@ -158,10 +158,20 @@ class ClientConnection:
         self._sending = True
         try:
             await self._connection.send(parts)
+        except OSError as error:
+            self._blame_file(error, parts)
+            raise
         finally:
             self._sending = False
             self._stalled_since = None
             unpin(parts)
+
+    def _blame_file(self, error: OSError, parts: Parts) -> None:
+        """A file could not be read while it was sent: that is its directory's affair too."""
+        for part in parts:
+            if isinstance(part, FileSlice) and str(part.file.path) == error.filename:
+                self._broker.logs.report_at(part.file.path, error)
+                return
 
     def _drop_unsent(self) -> None:
         parts, self._unsent = self._unsent, []

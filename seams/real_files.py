@@ -158,6 +158,7 @@ class RealFile(Descriptor):
     def _map(self, size: int) -> memoryview:
         fd = self.borrow()
         try:
+            self._read_through(fd)
             # All of the file: entries that are yet to come into a preallocated one need no new map.
             try:
                 new = mmap.mmap(fd, self._size, mmap.MAP_SHARED, mmap.PROT_READ)
@@ -171,6 +172,16 @@ class RealFile(Descriptor):
         with self.pool.lock:
             self.pool.install_map(self, new)
             return memoryview(new)[:size]
+
+    def _read_through(self, fd: int) -> None:
+        """What no map has shown yet: a disk that cannot read it is an OSError here, while a page
+        that cannot be read through a map ends the process (SIGBUS)."""
+        position = 0 if self.view is None else len(self.view)
+        while position < self._size:
+            got = len(os.pread(fd, min(self._size - position, _ROOM), position))
+            if not got:
+                raise OSError(errno.EIO, f"{self.name} ends before byte {self._size}")
+            position += got
 
     def _map_or_out(self, fd: int) -> mmap.mmap:
         try:

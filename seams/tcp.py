@@ -225,6 +225,7 @@ class TcpConnection:
             except OSError as error:
                 if self._closed or error.errno in _PEER_GONE:
                     raise self._lost(error) from error
+                error.filename = file.name
                 raise
             finally:
                 file.give_back()
@@ -239,7 +240,11 @@ class TcpConnection:
             position += sent
 
     def _read(self, part: FileSlice, position: int, size: int) -> bytes:
-        data = part.file.read_at(position, size)
+        try:
+            data = part.file.read_at(position, size)
+        except OSError as error:
+            error.filename = str(part.file.path)
+            raise
         if len(data) < size:
             self._ended_early(str(part.file.path))
         return data

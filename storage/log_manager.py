@@ -25,6 +25,7 @@ In which order things become durable:
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -35,7 +36,7 @@ import trio
 
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
-from odradek.seams.files import Files
+from odradek.seams.files import Files, Path
 from odradek.seams.offload import Offload
 from odradek.seams.workers import Workers
 from odradek.storage import log_closing, log_housekeeping, log_loading
@@ -66,6 +67,9 @@ __all__ = ["Intervals", "LogManager"]
 log = logging.getLogger(__name__)
 
 Ts = TypeVarTuple("Ts")
+
+NO_MEMORY = frozenset({errno.ENOMEM, errno.ENOBUFS})
+"""What sending a file can say of the machine instead of the disk."""
 
 
 class LogManager:
@@ -306,6 +310,12 @@ class LogManager:
         home = self.registry.every_home.get(which.directory.parent)
         if home is not None:
             home.directory.report(error, undone=undone)
+
+    def report_at(self, path: Path, error: OSError) -> None:
+        """As `report`, by a file of a log."""
+        home = self.registry.every_home.get(path.parent.parent)
+        if home is not None and error.errno not in NO_MEMORY:
+            home.directory.report(error)
 
     def _recovery_point_lowered(self, which: PartitionLog) -> None:
         """A log is about to be truncated: first the lower recovery point must be durable."""

@@ -28,6 +28,7 @@ import random
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from math import inf
 from typing import TYPE_CHECKING
 
 from odradek.seams.files import Buffer, Path
@@ -193,11 +194,28 @@ class Renaming:
                 directory.pending.remove(self)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Fault:
+    """Calls that it has in store: `passes` go through first, then `times` fail, then it is over."""
+
     pattern: str
     error: int
     operations: frozenset[str]
+    passes: int = 0
+    times: float = inf
+    failed: int = 0
+    """Calls that failed by it."""
+
+    def hits(self, operation: str, path: str) -> bool:
+        if operation not in self.operations or not fnmatchcase(path, self.pattern):
+            return False
+        if self.passes:
+            self.passes -= 1
+            return False
+        if self.failed >= self.times:
+            return False
+        self.failed += 1
+        return True
 
 
 class VirtualDisk:
@@ -230,13 +248,20 @@ class VirtualDisk:
         return self.node(path).mount
 
     def fail(
-        self, pattern: str, error: int = errno.EIO, operations: Collection[str] = OPERATIONS
+        self,
+        pattern: str,
+        error: int = errno.EIO,
+        operations: Collection[str] = OPERATIONS,
+        *,
+        passes: int = 0,
+        times: float = inf,
     ) -> Fault:
-        """Calls on paths like `pattern` (fnmatch; `*` crosses slashes) fail with `error`."""
+        """Calls on paths like `pattern` (fnmatch; `*` crosses slashes) fail with `error`; so many of
+        them, after so many that `passes` lets through."""
         unknown = set(operations) - OPERATIONS
         if unknown:
             raise ValueError(f"no such operations: {sorted(unknown)}")
-        fault = Fault(pattern, error, frozenset(operations))
+        fault = Fault(pattern, error, frozenset(operations), passes, times)
         self._faults.append(fault)
         return fault
 
@@ -275,7 +300,7 @@ class VirtualDisk:
     def check(self, operation: str, path: Path | str) -> None:
         """Raises what a fault has in store for this call."""
         for fault in self._faults:
-            if operation in fault.operations and fnmatchcase(str(path), fault.pattern):
+            if fault.hits(operation, str(path)):
                 raise disk_error(fault.error, path)
 
     def find(self, path: Path) -> Node | None:

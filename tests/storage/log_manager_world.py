@@ -41,6 +41,7 @@ class World:
     clock: VirtualClock = field(default_factory=VirtualClock)
     intervals: Intervals = field(default_factory=Intervals)
     configs: dict[str, LogConfig] = field(default_factory=dict)
+    default: LogConfig = SMALL
     seed: int = 1
     threads: bool = False
     """Offload to real threads: for what must come back to the loop from one."""
@@ -56,7 +57,7 @@ class World:
         self.failures.append((directory, list(logs)))
 
     def config(self, topic: str) -> LogConfig:
-        return self.configs.get(topic, SMALL)
+        return self.configs.get(topic, self.default)
 
     def manager(self) -> LogManager:
         """Opens the directories; whoever calls this closes them."""

@@ -581,12 +581,14 @@ async def test_a_directory_that_cannot_be_read_at_start_is_offline(world: World)
 
 
 @pytest.mark.parametrize("what", ["read-only", "unmounted", "dead"])
-async def test_an_idle_directory_that_went_away_is_noticed(world: World, what: str) -> None:
+async def test_an_idle_directory_that_went_away_is_noticed(
+    world: World, clock: VirtualClock, what: str
+) -> None:
     """Nobody writes to it: it is looked at every now and then (read-only remount, vanished mount)."""
     async with world.running(housekeeping=True) as manager:
         log = await manager.create("t", 0, ONE, directory_id=manager.directories.all[1].id)
         other = await manager.create("u", 0, TWO, directory_id=manager.directories.all[0].id)
-        await world.clock.sleep(10)
+        await world.clock.run_for(10)
         assert world.failures == []
         if what == "read-only":
             world.disk.make_read_only("/b*")
@@ -594,7 +596,7 @@ async def test_an_idle_directory_that_went_away_is_noticed(world: World, what: s
             world.disk.mount(B)
         else:
             world.disk.fail("/b*")
-        await world.clock.sleep(2)
+        await world.clock.run_for(2)
         assert [directory.path for directory, _ in world.failures] == [B]
         with pytest.raises(LogFailed):
             append(log, "lost")
