@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from odradek.seams.files import Path
 from odradek.storage.directories import clean_shutdown
-from odradek.storage.directories.errors import DirectoryError
+from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.errors import DirectoryError, WrongDirectory
 from odradek.storage.errors import StorageError
 from odradek.testing.virtual_disk import FileNode
 from tests.storage.log_manager_world import ONE, A, B, World, append, contents
@@ -52,7 +53,9 @@ async def next_life(world: World, touched: set[str]) -> None:
         return  # whose directory it is cannot be told any more
     await manager.load()
     for directory in manager.directories.all:
-        assert not directory.failed or str(directory.path) in touched
+        # What the metadata directory says of cluster and node counts, damaged or not.
+        blamed = {str(directory.path)} | ({str(A)} if is_wrong(directory) else set())
+        assert not directory.failed or blamed & touched
     for log in manager.logs():
         if str(log.directory.parent) not in touched:
             wanted = [f"{log.partition}:{at}" + "x" * 40 for at in range(1, 12)]
@@ -63,6 +66,10 @@ async def next_life(world: World, touched: set[str]) -> None:
             append(log, "life goes on")
     await manager.close()
     manager.directories.close()
+
+
+def is_wrong(directory: LogDirectory) -> bool:
+    return isinstance(directory.failure, WrongDirectory)
 
 
 @settings(max_examples=80, deadline=None)
