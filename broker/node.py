@@ -28,7 +28,7 @@ from odradek.broker.directory_reports import DirectoryReports
 from odradek.broker.fetch_sessions import FetchSessions
 from odradek.broker.partitions import PartitionTable
 from odradek.broker.producer_ids import ProducerIds
-from odradek.broker.security.configured import configured_authorizer, load_acls
+from odradek.broker.security.configured import change_acls, configured_authorizer, load_acls
 from odradek.broker.server import Endpoint, Server, open_listeners
 from odradek.broker.transactions.local import LocalCoordinator
 from odradek.broker.turnstile import Turnstile
@@ -296,7 +296,7 @@ class Broker:
         if topics:
             self.logs.update_configs(topics)
         if self.authorizer is not None and delta.image.acls is not delta.before.acls:
-            load_acls(self.authorizer, delta.image)
+            change_acls(self.authorizer, delta.before, delta.image)
         self.partitions.metadata_changed(delta)
         self.coordinators.metadata_changed(delta)
 

@@ -11,12 +11,13 @@ that spell it, those of `*`, and those of each prefix that some ACL has. Then
    `allow.everyone.if.no.acl.found` decides; where one does, the answer is no.
 
 Decisions are remembered until the ACLs change, so that a client that goes on as before costs a
-dictionary's lookup a topic. A broker without an authorizer has none of this.
+dictionary's lookup a topic. A change costs what the ACLs of the names it is about cost, not what all
+do. A broker without an authorizer has none of this.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -45,7 +46,8 @@ IMPLIED_BY: Final[Mapping[int, frozenset[int]]] = {
 _NOBODYS: Final = ""
 """A name that no resource has: what is said of it is said of those that no ACL is about."""
 
-_Question = tuple[str, str, int, int, str]
+_Question = tuple[str, str, int, int, str | None]
+"""Principal, host, operation, type of resource, and its name; None where any will do."""
 
 
 class _OfType:
@@ -68,6 +70,9 @@ class _OfType:
                 return
             yield from self.prefixed.get(name[:length], ())
 
+    def of_pattern(self, pattern_type: int) -> defaultdict[str, list[Acl]]:
+        return self.prefixed if pattern_type == PatternType.PREFIXED else self.literal
+
 
 class Authorizer:
     """See the module. Principals are texts such as `User:alice`, hosts IP addresses."""
@@ -75,21 +80,34 @@ class Authorizer:
     def __init__(self, *, super_users: Iterable[str] = (), allow_if_no_acl: bool = False) -> None:
         self._super_users = frozenset(super_users)
         self._allow_if_no_acl = allow_if_no_acl
-        self._types: Mapping[int, _OfType] = {}
+        self._types: defaultdict[int, _OfType] = defaultdict(_OfType)
         self._remembered: dict[_Question, bool] = {}
 
     def load(self, acls: Iterable[Acl]) -> None:
         """From now on these, and no others."""
-        types: defaultdict[int, _OfType] = defaultdict(_OfType)
-        for acl in acls:
-            of_type = types[acl.resource_type]
-            if acl.pattern_type == PatternType.PREFIXED:
-                of_type.prefixed[acl.resource_name].append(acl)
-            else:
-                of_type.literal[acl.resource_name].append(acl)
-        for of_type in types.values():
+        self._types.clear()
+        self.change(acls, ())
+
+    def change(self, added: Iterable[Acl], removed: Iterable[Acl]) -> None:
+        """These came, and those that were there went."""
+        for acl in added:
+            named = self._types[acl.resource_type].of_pattern(acl.pattern_type)
+            named[acl.resource_name].append(acl)
+        gone = Counter(removed)
+        for resource_type, pattern_type, name in {
+            (acl.resource_type, acl.pattern_type, acl.resource_name) for acl in gone
+        }:
+            named = self._types[resource_type].of_pattern(pattern_type)
+            left = []
+            for acl in named.pop(name, ()):
+                if gone[acl]:
+                    gone[acl] -= 1
+                else:
+                    left.append(acl)
+            if left:
+                named[name] = left
+        for of_type in self._types.values():
             of_type.prefix_lengths = tuple(sorted({len(prefix) for prefix in of_type.prefixed}))
-        self._types = types
         self._remembered.clear()
 
     def allows(
@@ -99,12 +117,15 @@ class Authorizer:
         question = (principal, host, operation, resource_type, name)
         answer = self._remembered.get(question)
         if answer is None:
-            answer = self._decide(*question)
-            if len(name) > NAME_CHARS_MAX:
-                return answer
-            if len(self._remembered) >= REMEMBERED_MAX:
-                self._remembered.clear()
-            self._remembered[question] = answer
+            answer = self._decide(principal, host, operation, resource_type, name)
+            if len(name) <= NAME_CHARS_MAX:
+                self._remember(question, answer)
+        return answer
+
+    def _remember(self, question: _Question, answer: bool) -> bool:
+        if len(self._remembered) >= REMEMBERED_MAX:
+            self._remembered.clear()
+        self._remembered[question] = answer
         return answer
 
     def _decide(
@@ -128,6 +149,15 @@ class Authorizer:
         Kafka's `authorizeByResourceType`: an ACL that allows counts unless one that denies covers
         all that it names.
         """
+        question = (principal, host, operation, resource_type, None)
+        answer = self._remembered.get(question)
+        if answer is None:
+            answer = self._remember(
+                question, self._decide_any(principal, host, operation, resource_type)
+            )
+        return answer
+
+    def _decide_any(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
         if self.allows(principal, host, operation, resource_type, _NOBODYS):
             return True
         of_type = self._types.get(resource_type, _OfType())

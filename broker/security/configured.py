@@ -55,3 +55,12 @@ def parse_super_users(text: str) -> frozenset[str]:
 def load_acls(authorizer: Authorizer, image: MetadataImage) -> None:
     """Go by this image's ACLs from now on."""
     authorizer.load(acl_of(record) for record in image.acls.values())
+
+
+def change_acls(authorizer: Authorizer, before: MetadataImage, image: MetadataImage) -> None:
+    """Go by this image's ACLs, where it went by those of the one before. An id's ACL never changes."""
+    old, new = before.acls, image.acls
+    authorizer.change(
+        [acl_of(record) for acl_id, record in new.items() if acl_id not in old],
+        [acl_of(record) for acl_id, record in old.items() if acl_id not in new],
+    )

@@ -7,9 +7,11 @@ the ACLs of an image add up to for one request is the authorizer's business; her
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from odradek.protocol.acls import AclOperation as AclOperation
 from odradek.protocol.acls import AclResource as AclResource
@@ -17,7 +19,7 @@ from odradek.protocol.acls import PatternType as PatternType
 from odradek.protocol.acls import Permission as Permission
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.operations import ItemRefused, Plan, check_size
+from odradek.replication.controller.operations import MAX_RECORDS, ItemRefused, Plan, check_size
 from odradek.seams.entropy import Entropy
 
 if TYPE_CHECKING:
@@ -72,6 +74,11 @@ class AclFilter:
         """Whether it asks for something that this node has no word for, and so finds nothing."""
         return 0 in (self.resource_type, self.pattern_type, self.operation, self.permission)
 
+    @property
+    def exact_name(self) -> str | None:
+        """The name that all it means have; None where there may be several."""
+        return None if self.pattern_type == PatternType.MATCH else self.resource_name
+
     def matches(self, acl: Acl) -> bool:
         return (
             self.resource_type in (AclResource.ANY, acl.resource_type)
@@ -102,13 +109,44 @@ def find_acls(image: MetadataImage, wanted: AclFilter) -> Iterator[Acl]:
             yield acl
 
 
+class _Index:
+    """The ACLs that some filters may mean, by name: many filters that say one cost as much as one."""
+
+    def __init__(self, image: MetadataImage, filters: Iterable[AclFilter]) -> None:
+        names = {each.exact_name for each in filters}
+        self._by_name: defaultdict[str, list[tuple[UUID, Acl]]] = defaultdict(list)
+        for acl_id, record in image.acls.items():
+            if None in names or record.resource_name in names:
+                self._by_name[record.resource_name].append((acl_id, acl_of(record)))
+        self._lengths = sorted({len(name) for name in self._by_name})
+
+    def find(self, wanted: AclFilter) -> list[tuple[UUID, Acl]]:
+        """The ACLs that are meant, with their ids."""
+        return [
+            (acl_id, acl)
+            for name in self._names(wanted)
+            for acl_id, acl in self._by_name.get(name, ())
+            if wanted.matches(acl)
+        ]
+
+    def _names(self, wanted: AclFilter) -> Iterable[str]:
+        name = wanted.resource_name
+        if name is None:
+            return self._by_name
+        if wanted.exact_name is not None:
+            return (name,)
+        prefixes = {name[:length] for length in self._lengths if length <= len(name)}
+        return prefixes | {WILDCARD}
+
+
 def create_acls(
     image: MetadataImage, wanted: Sequence[Acl], *, entropy: Entropy
 ) -> Plan[list[KafkaError | None]]:
     """One answer for each ACL, None where it is there now; one that was there stays as it is."""
     from odradek.protocol.schemas.security_records import AccessControlEntryRecord
 
-    present = {acl_of(record) for record in image.acls.values()} if wanted else set()
+    names = {acl.resource_name for acl in wanted}
+    present = {acl_of(record) for record in image.acls.values() if record.resource_name in names}
     records: list[Any] = []
     answers: list[KafkaError | None] = []
     for acl in wanted:
@@ -145,26 +183,37 @@ class DeletedAcls:
     error: KafkaError | None = None
 
 
+class TooManyAcls(KafkaError):
+    """A request would delete more than one batch may hold; none is."""
+
+    code = ErrorCode.invalid_request
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"Cannot remove more than {MAX_RECORDS} acls in a single delete operation."
+        )
+
+
 def delete_acls(image: MetadataImage, filters: Sequence[AclFilter]) -> Plan[list[DeletedAcls]]:
-    """One answer for each filter; an ACL that several of them find is named by each."""
+    """One answer for each filter; an ACL that several of them find is named by each.
+
+    Raises TooManyAcls.
+    """
     from odradek.protocol.schemas.security_records import RemoveAccessControlEntryRecord
 
-    doomed: dict[Any, None] = {}
+    index = _Index(image, filters)
+    doomed: dict[UUID, None] = {}
     answers: list[DeletedAcls] = []
     for wanted in filters:
         if wanted.is_unknown:
             answers.append(DeletedAcls(error=_invalid("The filter says what is not known here")))
             continue
-        found = [
-            (acl_id, acl)
-            for acl_id, record in image.acls.items()
-            if wanted.matches(acl := acl_of(record))
-        ]
-        doomed.update((acl_id, None) for acl_id, _ in found)
+        found = index.find(wanted)
+        doomed.update(dict.fromkeys(acl_id for acl_id, _ in found))
+        if len(doomed) > MAX_RECORDS:
+            raise TooManyAcls
         answers.append(DeletedAcls([acl for _, acl in found]))
-    records = [RemoveAccessControlEntryRecord(id=acl_id) for acl_id in doomed]
-    check_size(records)
-    return Plan(records, answers)
+    return Plan([RemoveAccessControlEntryRecord(id=acl_id) for acl_id in doomed], answers)
 
 
 def check_new(acl: Acl) -> None:

@@ -131,6 +131,37 @@ def test_decisions_are_forgotten_when_acls_change() -> None:
     assert allows(authorizer)
 
 
+def test_changes_lead_to_what_loading_all_would() -> None:
+    source = random.Random(3)
+    changed, there = Authorizer(), [acl(), acl()]
+    changed.load(there)
+    for _ in range(300):
+        removed = source.sample(there, source.randrange(len(there) + 1) // 2)
+        for each in removed:
+            there.remove(each)
+        added = [
+            acl(
+                source.choice([READ, WRITE]),
+                source.choice(["t", "te", "test", "*"]),
+                principal=source.choice([ALICE, BOB]),
+                prefixed=source.random() < 0.4,
+                deny=source.random() < 0.3,
+            )
+            for _ in range(source.randrange(3))
+        ]
+        there += added
+        changed.change(added, removed)
+        loaded = with_acls(*there)
+        for name in ("t", "te", "tes", "test", "*", "x"):
+            for principal in (ALICE, BOB):
+                assert allows(changed, READ, name, principal) == allows(
+                    loaded, READ, name, principal
+                )
+        assert changed.allows_any(BOB, HERE, WRITE, TOPIC) == loaded.allows_any(
+            BOB, HERE, WRITE, TOPIC
+        )
+
+
 def test_any_topic() -> None:
     def any_topic(*acls: Acl, **options: object) -> bool:
         return with_acls(*acls, **options).allows_any(ALICE, HERE, WRITE, TOPIC)

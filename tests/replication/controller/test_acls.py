@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.acls import (
     Acl,
     AclFilter,
@@ -22,6 +23,7 @@ from odradek.replication.controller.acls import (
 )
 from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.operations import MAX_RECORDS
 from odradek.seams.entropy import SeededEntropy
 
 ENTROPY = SeededEntropy(random.Random(1))
@@ -96,6 +98,47 @@ def test_deleted_once_and_named_by_each_filter() -> None:
     assert plan.result[2].error is not None
     assert len(plan.records) == 2
     assert not apply_records(image, plan.records, offset=9).image.acls
+
+
+def test_more_than_a_batch_holds_is_not_deleted() -> None:
+    (record,) = with_acls(READ).acls.values()
+    ids = [UUID(int=number) for number in range(1, MAX_RECORDS + 2)]
+    image = MetadataImage(acls={each: replace(record, id=each) for each in ids})
+    with pytest.raises(KafkaError, match="Cannot remove more than 10000 acls") as caught:
+        delete_acls(image, [AclFilter()])
+    assert caught.value.code is ErrorCode.invalid_request
+
+
+def test_many_filters_find_what_each_would_alone() -> None:
+    source = random.Random(5)
+    words = ["a", "ab", "abc", "*", "b"]
+    some = {
+        Acl(
+            source.choice([AclResource.TOPIC, AclResource.GROUP]),
+            source.choice(words),
+            source.choice([PatternType.LITERAL, PatternType.PREFIXED]),
+            source.choice(["User:alice", "User:bob"]),
+            "*",
+            source.choice([AclOperation.READ, AclOperation.WRITE]),
+            Permission.ALLOW,
+        )
+        for _ in range(40)
+    }
+    image = with_acls(*some)
+    filters = [
+        AclFilter(
+            resource_type=source.choice([AclResource.ANY, AclResource.TOPIC]),
+            resource_name=source.choice([None, *words, "abcd", "c", "x" * 30_000]),
+            pattern_type=source.choice([each for each in PatternType if each]),
+            principal=source.choice([None, "User:bob"]),
+        )
+        for _ in range(200)
+    ]
+    for asked in (filters, [each for each in filters if each.exact_name is not None]):
+        plan = delete_acls(image, asked)
+        for wanted, deleted in zip(asked, plan.result, strict=True):
+            assert set(deleted.acls) == set(find_acls(image, wanted)), wanted
+            assert len(deleted.acls) == len(set(deleted.acls))
 
 
 def test_a_snapshot_has_them() -> None:
