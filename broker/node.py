@@ -166,7 +166,6 @@ class Broker:
 
     async def _run_on_directories(self, task_status: trio.TaskStatus[None]) -> None:
         self.logs = self._new_log_manager()
-        await self.logs.load()
         metadata_directory = self.directories.metadata
         assert metadata_directory.id is not None
         self.metadata = Metadata(
@@ -183,7 +182,7 @@ class Broker:
         except (InvalidMetadata, InvalidQuorum, KafkaError, OSError) as error:
             raise CannotStart(f"the metadata log can't be used: {error}") from error
         self.apply_broker_configs(self.metadata.image)
-        self.logs.update_configs()
+        await self.logs.load()  # with the topics' configs: compacted logs are recovered otherwise
         if self.authorizer is not None:
             load_acls(self.authorizer, self.metadata.image)
         self.directory_reports = DirectoryReports(
@@ -282,8 +281,6 @@ class Broker:
 
     def log_config(self, topic: str) -> LogConfig:
         """A topic's effective config; the broker's defaults for one that is not known."""
-        if not hasattr(self, "metadata"):
-            return self.config.log_config()
         return self.config.log_config(self.metadata.image.topic_configs(topic))
 
     # What changes

@@ -182,6 +182,7 @@ class Opener:
             on_recovery_point_lowered=self.on_recovery_point_lowered,
             on_flush_due=self.on_flush_due,
             producer_id_expiration_ms=self.producer_id_expiration_ms,
+            was_compacted=wanted in found.cleaned_to,
         )
         opened.advance_high_watermark(found.high_watermarks.get(wanted, 0))
         opened.cleaned_to = found.cleaned_to.get(wanted)

@@ -95,6 +95,8 @@ class Cleaners:
         self._in_progress: set[PartitionLog] = set()
         self._paused: set[PartitionLog] = set()
         self._one_left = trio.Event()
+        self._waiting: set[PartitionLog] = set()
+        """For the end of a round: there was no room for them."""
         self._uncleanable: set[PartitionLog] = set()
         self.statistics = CleanerStatistics()
 
@@ -155,21 +157,28 @@ class Cleaners:
     # A round
 
     async def clean_what_is_due(self, passes_max: int | None = None) -> int:
-        """Compact until no log is due; how many passes there were. Raises WorkerDied."""
+        """Compact until no log is due; how many passes there were. Raises WorkerDied.
+
+        A log that there is no room for waits for the next round, and holds up no other.
+        """
         found = await self._take_filthiest()
         if found is None:
             return 0
         passes = 0
+        waiting: set[PartitionLog] = set()
         try:
             async with self.workers.open() as worker:
                 while found is not None:
                     passes += 1
-                    await self._clean(worker, *found)
+                    if not await self._clean(worker, *found):
+                        waiting.add(found[0])
+                        self._waiting.add(found[0])
                     self._left(found[0])
                     found = None if passes == passes_max else await self._take_filthiest()
         finally:
             if found is not None:
                 self._left(found[0])
+            self._waiting -= waiting
         return passes
 
     async def _take_filthiest(self) -> tuple[PartitionLog, Dirt] | None:
@@ -199,7 +208,7 @@ class Cleaners:
         """Whether it is worth a call to a thread: all that can be told without a look at files."""
         if not which.config.compact or which.failure is not None or len(which.segment_list) < 2:
             return False
-        if which in self._paused:
+        if which in self._paused or which in self._waiting:
             return False
         active = which.segment_list.active.base_offset
         is_clean = which.cleaned_to is not None and active <= which.cleaned_to <= which.end_offset
@@ -228,7 +237,8 @@ class Cleaners:
 
     # A pass
 
-    async def _clean(self, worker: Worker, which: PartitionLog, dirt: Dirt) -> None:
+    async def _clean(self, worker: Worker, which: PartitionLog, dirt: Dirt) -> bool:
+        """One pass; False if it is to be tried again, but not at once."""
         started = self._manager.clock.monotonic()
         one = Pass(self._manager, which, dirt, self._settings(), self._entropy, self._paused)
         name = f"{which.topic}-{which.partition}"
@@ -244,6 +254,7 @@ class Cleaners:
             log.warning("compaction of %s failed: %s", name, error)
             self._manager.report(which, error, undone=True)
             await one.tidy_up()
+            return False
         except Exception as error:
             expected = isinstance(error, KafkaError)
             log.error(
@@ -258,6 +269,7 @@ class Cleaners:
             seconds = self._manager.clock.monotonic() - started
             self._count(statistics, seconds)
             log.info("compacted %s: %s", name, describe(one, statistics, seconds))
+        return True
 
     def _count(self, one: Statistics, seconds: float) -> None:
         total = self.statistics
@@ -302,6 +314,7 @@ class Pass:
             producers = await self._last_batches()
             lane = self._home.directory.lane
             plan = await self._manager.offload.run(self._plan, producers, lane=lane)
+            await self._tell_recovery()
             statistics = Statistics()
             started = self._manager.clock.monotonic()
             async with aclosing(self._steps(worker, plan)) as steps:
@@ -321,6 +334,21 @@ class Pass:
             raise
         await self._manager.checkpoint([Checkpoint.CLEANER], self._home.directory)
         return statistics
+
+    async def _tell_recovery(self) -> None:
+        """Before a log has its first gap it is in the checkpoint, durably: a recovery that takes gaps
+        for loss must know, whatever the policy is by then. Raises OSError."""
+        which, home = self.which, self._home
+        if which.cleaned_to is not None:
+            return
+        which.cleaned_to = self.dirt.first_dirty
+        try:
+            await self._manager.offload.run(
+                home.write_checkpoints, (Checkpoint.CLEANER,), lane=home.directory.lane
+            )
+        except OSError:
+            which.cleaned_to = None
+            raise
 
     @staticmethod
     def _steps(worker: Worker, plan: Plan) -> AsyncGenerator[Step, None]:

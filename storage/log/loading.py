@@ -48,6 +48,7 @@ class Loader:
     new_producers: Callable[[], ProducerStates]
     new_segment: Callable[[int], Segment]
     end_offset: Callable[[], int]
+    was_compacted: bool = False
 
     def load(self, recovery_point: int, log_start_offset: int, *, clean: bool) -> Loaded:
         """Raises OSError."""
@@ -72,7 +73,7 @@ class Loader:
                     recovery_point,
                     max(log_start_offset, segments[0].base_offset),
                     self.now_ms,
-                    self.config.compact,
+                    self.config.compact or self.was_compacted,
                     epochs,
                     producers,
                     snapshots,

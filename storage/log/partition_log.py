@@ -99,11 +99,13 @@ class PartitionLog(LogReads):
         on_recovery_point_lowered: Callable[[PartitionLog], None] | None = None,
         on_flush_due: Callable[[PartitionLog, int], None] | None = None,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+        was_compacted: bool = False,
     ) -> PartitionLog:
         """Create the directory if there is none, load a cleanly closed log, or recover one.
 
         `clean` says that the directory was shut down cleanly: nothing is scanned. Otherwise all
-        past `recovery_point` is read and checked.
+        past `recovery_point` is read and checked; gaps are no loss where the policy is to compact,
+        or the log `was_compacted` under another.
 
         `on_failure` is called once, when an operation fails and the log goes offline, on whatever
         thread that was. `on_recovery_point_lowered` is called by a truncation with `recovery_point`
@@ -142,6 +144,7 @@ class PartitionLog(LogReads):
             log.new_producers,
             log.new_segment,
             lambda: log.end_offset,
+            was_compacted,
         )
         log.use(loader.load(recovery_point, log_start_offset, clean=clean))
         return log

@@ -16,9 +16,9 @@ says in which order) and is believed. The decisions:
 | whole batches to the end                 | indexed; epochs, producers, transactions follow      |
 | a batch cut short, of a wrong CRC, magic | the segment is cut there, all later ones are removed |
 | or length, or whose offsets go back      |                                                      |
-| the next segment begins past the end of  | unless the topic is compacted, or the next begins    |
-| this one                                 | below the recovery point: the end of this one was    |
-|                                          | lost, all later segments are removed                 |
+| the next segment begins past the end of  | unless the log is or was compacted, or the next      |
+| this one                                 | begins below the recovery point: the end of this one |
+|                                          | was lost, all later segments are removed             |
 
 So the log is a prefix of what was written, and holds all that was synced. A segment's indexes are
 written anew past what was kept; the producers start from the latest snapshot at or below the point
@@ -70,6 +70,7 @@ class Recovery:
     log_start_offset: int
     now_ms: int
     is_compacted: bool
+    """Whether it may have gaps: by its policy, or because a cleaner has ever begun with it."""
     epochs: LeaderEpochCache
     producers: ProducerStates
     snapshots: ProducerSnapshots

@@ -79,7 +79,8 @@ class LogState:
         self.is_touched = False
         """Whether anything is to be written on closing."""
         self.cleaned_to: int | None = None
-        """All below this offset was compacted together (cleaner-offset-checkpoint); None: never."""
+        """All below this offset was compacted together (cleaner-offset-checkpoint); None: no cleaner has
+        begun with it."""
         self.on_failure: Callable[[OSError], None] | None = None
         self.on_recovery_point_lowered: Callable[[], None] | None = None
         self.on_flush_due: Callable[[int], None] | None = None

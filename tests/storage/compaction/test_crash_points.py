@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -128,6 +128,22 @@ async def test_power_cut_at_every_sync() -> None:
         await check(at, after, seeds=2)
         just_after = await crashed(lambda files: files.cut_power_after(sync))  # noqa: B023
         await check(just_after, after)
+
+
+async def test_gaps_are_no_loss_whatever_the_policy_has_become() -> None:
+    """The whole log is recovered: its recovery point was not written down yet."""
+    story = Story()
+    after = await told(story)
+    for sync in range(story.syncs, story.syncs_after + 1):
+        at = await crashed(lambda files: files.cut_power_after(sync))  # noqa: B023
+        world = at.world.crashed(seed=0)
+        world.configs = {"t": replace(COMPACTED, cleanup_policy=("delete",))}
+        world.files.remove(A / Checkpoint.RECOVERY_POINT.value, missing_ok=True)
+        async with world.running() as manager:
+            log = manager.get("t", 0)
+            assert log is not None
+            check_mixture(at.before, content(log), after)
+            assert log.end_offset == at.before[-1].last_offset + 1
 
 
 class CountedFiles:
