@@ -108,12 +108,12 @@ def _find(group: ConsumerGroup, draft: Draft, request: Join) -> Member:
     is_unknown = request.member_id == NO_MEMBER_ID
     member_id = fresh_id(request) if is_unknown else request.member_id
     if request.instance_id is None:
-        return draft.members.get(member_id) or Member(member_id)
+        return group.member_or_new(draft, member_id)
     existing = draft.state.static_member(request.instance_id)
     if not is_unknown:
         return check_instance(existing, request.instance_id, member_id)
     if existing is None:
-        return Member(member_id)
+        return group.member_or_new(draft, member_id)
     back = replace(existing, member_id=member_id, epoch=JOINING, previous_epoch=JOINING)
     group.replace(draft, existing, back)
     return back

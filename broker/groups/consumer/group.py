@@ -111,6 +111,15 @@ class ConsumerGroup:
                 f"The consumer group has reached its maximum capacity of {most} members.",
             )
 
+    def member_or_new(self, draft: Draft, member_id: str) -> Member:
+        """A new one inherits no deadline from who had its id before. Those were kept until now, for
+        a member whose end could not be written goes on to have its session."""
+        member = draft.members.get(member_id)
+        if member is None:
+            self.deadlines.cancel(member_id)
+            member = Member(member_id)
+        return member
+
     def replace(self, draft: Draft, old: Member, new: Member) -> None:
         """A static member is back under another id, and takes the place of its old self.
 
@@ -276,8 +285,6 @@ class ConsumerGroup:
             draft.write(records.regex_gone(self.group_id, expression))
         found = self.environment.topics.hash_of(draft.state.subscribed_topics())
         draft.write(records.epoch(self.group_id, draft.state.epoch + 1, found))
-        for member_id in gone:
-            self.deadlines.cancel(member_id)
 
     def take_resolved(self, draft: Draft, resolved: dict[str, ResolvedRegex]) -> None:
         """What expressions match: those that nobody uses any more are passed over."""

@@ -68,14 +68,14 @@ def _find(group: ConsumerGroup, draft: Draft, request: ConsumerHeartbeat) -> Mem
             return member
         if request.epoch != JOINING:
             raise unknown_member(group.group_id, member_id)
-        return Member(member_id)
+        return group.member_or_new(draft, member_id)
     existing = draft.state.static_member(instance_id)
     if request.epoch != JOINING:
         existing = check_instance(existing, instance_id, member_id)
         _check_epoch(existing, request)
         return existing
     if existing is None:
-        return draft.members.get(member_id) or Member(member_id)
+        return group.member_or_new(draft, member_id)
     if not existing.is_classic and not existing.is_away:
         raise KafkaError(
             ErrorCode.unreleased_instance_id,

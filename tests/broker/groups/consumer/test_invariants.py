@@ -191,3 +191,21 @@ class Histories(RuleBasedStateMachine):
 
 Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestHistories = Histories.TestCase
+
+
+def test_who_could_not_leave_is_out_when_its_session_is_over() -> None:
+    """The end of a member that can't be written has not come, and its session goes on."""
+    stage = ConsumerStage(settings=ConsumerSettings(assignment_interval_ms=0))
+    stage.set_topic("t", 2)
+    stage.join_new("A", topics=("t",))
+    stage.join_new("B", topics=("t",))
+    stage.fail_with = ErrorCode.coordinator_not_available
+    left = stage.leave_new("A")
+    assert [each.error for each in left.answers] == [ErrorCode.coordinator_not_available]
+    stage.fail_with = None
+    assert len(stage.consumer_group.state.members) == 2
+    for _ in range(20):
+        stage.beat("B")
+        stage.advance(3000)
+    assert len(stage.consumer_group.state.members) == 1
+    assert stage.consumer_group.state.state is State.STABLE
