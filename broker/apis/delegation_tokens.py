@@ -12,6 +12,7 @@ from typing import Any
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages import field
 
 NO_TIME = -1
 
@@ -24,12 +25,17 @@ def _refusal(ctx: RequestContext) -> ErrorCode:
 
 async def create_token(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     kind, _, name = ctx.principal.partition(":")
-    owner_kind = getattr(request, "owner_principal_type", None)
-    owner = getattr(request, "owner_principal_name", None)
+    owner_kind = field(request, "owner_principal_type")
+    owner = field(request, "owner_principal_name")
+    code = _refusal(ctx)
+    if not owner:
+        owner_kind, owner = kind, name
+    elif owner_kind is None:  # an owner of no type is nobody, about which Kafka stumbles
+        code, owner_kind, owner = ErrorCode.unknown_server_error, kind, name
     return {
-        "error_code": _refusal(ctx),
-        "principal_type": owner_kind if owner else kind,
-        "principal_name": owner or name,
+        "error_code": code,
+        "principal_type": owner_kind,
+        "principal_name": owner,
         "token_requester_principal_type": kind,
         "token_requester_principal_name": name,
         "issue_timestamp": NO_TIME,

@@ -159,6 +159,9 @@ def test_delegation_tokens(both: Both) -> None:
         if version >= 3:
             more = {"owner_principal_type": None, "owner_principal_name": None}
         both(apis.CREATE_DELEGATION_TOKEN, version, renewers=[], max_lifetime=-1, **more)
+    for kind, name in (("User", "alice"), ("User", ""), ("", "alice"), (None, "alice")):
+        owner = {"owner_principal_type": kind, "owner_principal_name": name}
+        both(apis.CREATE_DELEGATION_TOKEN, 3, renewers=[], max_lifetime=-1, **owner)
     for version in (1, 2):
         both(apis.RENEW_DELEGATION_TOKEN, version, hmac=b"x", renew_period=1)
         both(apis.EXPIRE_DELEGATION_TOKEN, version, hmac=b"x", expiry_time_period=1)
