@@ -210,7 +210,7 @@ def _read_log(
     records: Sequence[Buffer | FileSlice] = () if read.slice is None else (read.slice,)
     aborted = None
     if committed:
-        overlapping = log.aborted_transactions(wanted.offset, log.upper_bound(read))
+        overlapping = log.aborted_in(read, nowait=nowait)
         aborted = [(each.producer_id, each.first_offset) for each in overlapping]
     return FetchedPartition(
         index=wanted.index,

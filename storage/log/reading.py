@@ -92,25 +92,30 @@ class LogReads(LogState):
         if generation == self.generation:
             raise (self.io_failed(error) if isinstance(error, OSError) else error) from error
 
-    def upper_bound(self, read: LogRead) -> int:
-        """An offset that what was read ends below, for `aborted_transactions` (KIP-98)."""
-        part = read.slice
+    def aborted_in(self, read: LogRead, *, nowait: bool = False) -> Sequence[AbortedTransaction]:
+        """Those that a read_committed reader must know of, in what was read (KIP-98)."""
+
+        def collect() -> Sequence[AbortedTransaction]:
+            segments = self.segment_list.from_offset(read.offset)
+            if not any(segment.transaction_index.exists for segment in segments):
+                return ()  # and no offset index need be searched
+            return self.aborted_transactions(read.offset, self.upper_bound(read, nowait=nowait))
+
+        return self._reading(collect)
+
+    def upper_bound(self, read: LogRead, *, nowait: bool = False) -> int:
+        """An offset that what was read ends below, without reading it."""
+        part, end = read.slice, self.end_offset
         if part is None:
             return read.offset
-        end_position = part.position + part.size
-
-        def bound() -> int:
-            end = self.end_offset
-            here, *after = self.segment_list.from_offset(read.base_offset)
-            found = here.offset_index.upper_bound(end_position, mapped=False)
-            if found is not None:
-                return found
-            return after[0].base_offset if after else end
-
-        return self._reading(bound)
+        here, *after = self.segment_list.from_offset(read.base_offset)
+        found = here.offset_index.upper_bound(part.position + part.size, mapped=nowait)
+        if found is not None:
+            return found
+        return after[0].base_offset if after else end
 
     def aborted_transactions(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """Those that a read_committed read of [start, end) must know of."""
+        """Those that overlap [start, end)."""
 
         def collect() -> list[AbortedTransaction]:
             found: list[AbortedTransaction] = []

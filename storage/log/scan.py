@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, Batch
-from odradek.seams.files import File
+from odradek.seams.files import File, WouldBlock
 from odradek.storage.errors import CorruptRecords
+from odradek.storage.log.offset_index import OffsetIndex
+
+_log = logging.getLogger(__name__)
 
 # Base offset, length, magic and last offset delta: what it takes to go on to the next batch.
 _HOP = Struct(">qi4xb6xi")
@@ -59,6 +63,21 @@ def locate(
             raise CorruptRecords(f"{len(chunk)} bytes at {position} of {file.path} are no batch")
         position += at
     return None
+
+
+def locate_by_index(
+    file: File, index: OffsetIndex, offset: int, end: int, *, nowait: bool
+) -> Located | None:
+    """As `locate`, from where the index says; with `nowait` WouldBlock too if it is of no use."""
+    entry_offset, start = index.lookup(offset, mapped=nowait)
+    if start:
+        try:
+            return locate(file, offset, start, end, nowait=nowait, ends_at=entry_offset)
+        except CorruptRecords as error:
+            if nowait:
+                raise WouldBlock from error
+            _log.warning("%s is of no use: %s", index.path, error)
+    return locate(file, offset, 0, end, nowait=nowait)
 
 
 def headers(file: File, start: int, end: int) -> Iterator[Batch]:

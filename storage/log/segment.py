@@ -8,6 +8,8 @@
   the first two, which leave everything as it was.
 - Reads may run on another thread than the appends (`nowait=False`); they take `size`, the tail and
   the index's last entry as of some moment, each read once.
+- The batch that was located last is remembered: who reads on asks for the one right behind it, whose
+  header is then all that is read. As what is below `size` never changes, it can't be wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from collections.abc import Sequence
 
 from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
 from odradek.seams.files import Buffer, File, Files, Path, WouldBlock
-from odradek.storage.errors import CorruptRecords
 from odradek.storage.log.index_builder import IndexBuilder, build
 from odradek.storage.log.index_file import CorruptIndex
 from odradek.storage.log.names import (
@@ -32,7 +33,7 @@ from odradek.storage.log.names import (
     file_name,
 )
 from odradek.storage.log.offset_index import OffsetIndex
-from odradek.storage.log.scan import Located, headers, locate
+from odradek.storage.log.scan import Located, headers, locate, locate_by_index
 from odradek.storage.log.time_index import TimeIndex
 from odradek.storage.log.transaction_index import TransactionIndex
 
@@ -48,7 +49,7 @@ class Segment:
 
     # fmt: off
     __slots__ = (
-        "_file", "_files", "_is_closed", "_max_timestamp", "_offset_index",
+        "_file", "_files", "_found", "_is_closed", "_max_timestamp", "_offset_index",
         "_offset_of_max_timestamp", "_ready", "_size", "_tail", "_time_index", "_transaction_index",
         "base_offset", "created_ms", "directory", "first_timestamp", "has_transaction_index",
         "index_interval_bytes", "roll_jitter_ms", "suffix",
@@ -89,6 +90,8 @@ class Segment:
         self._offset_of_max_timestamp = base_offset
         self._tail: list[tuple[int, int, int, int]] = []
         """The last batches, as `Located` has them: plain tuples are made, and kept, for less."""
+        self._found: Located | None = None
+        """The batch that a lookup before the tail has found last."""
         self._ready = False
 
     @classmethod
@@ -317,21 +320,18 @@ class Segment:
         if tail and offset >= tail[0][3]:
             slot = bisect_left(tail, (offset,))
             return Located(*tail[slot]) if slot < len(tail) else None
-        size = self.size
-        index = self._offset_index
-        if index is None:
-            index, _ = self._load_indexes(nowait=nowait)
-        entry_offset, position = index.lookup(offset, mapped=nowait)
-        if position:
-            try:
-                return locate(
-                    self.file, offset, position, size, nowait=nowait, ends_at=entry_offset
-                )
-            except CorruptRecords as error:
-                if nowait:
-                    raise WouldBlock from error
-                _log.warning("the offset index of %s is of no use: %s", self, error)
-        return locate(self.file, offset, 0, size, nowait=nowait)
+        found = self._found
+        if found is not None and found.base_offset <= offset <= found.last_offset + 1:
+            if offset <= found.last_offset:
+                return found
+            found = locate(self.file, offset, found.end, self.size, nowait=nowait)
+        else:
+            size = self.size
+            index = self._offset_index or self._load_indexes(nowait=nowait)[0]
+            found = locate_by_index(self.file, index, offset, size, nowait=nowait)
+        if found is not None:
+            self._found = found
+        return found
 
     def next_offset(self, *, indexed: bool = True) -> int:
         """The offset after the last batch; the base offset if there is none."""
@@ -365,6 +365,7 @@ class Segment:
         self.file.truncate(size)
         self._size = size
         self._tail = []
+        self._found = None
         self.first_timestamp = None
 
     def truncated(self, offset: int, position: int, file: File, now_ms: int) -> Segment:

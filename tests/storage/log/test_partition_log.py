@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
+from collections.abc import Iterable
 
 import pytest
 
@@ -363,6 +364,50 @@ def test_an_upper_bound_for_what_was_read(world: World) -> None:
         assert read.slice is not None
         last = read_batches(world.log, offset, 20, 150)[0].last_offset
         assert last < world.log.upper_bound(read) <= 20
+
+
+def test_reading_on_finds_what_a_first_look_would() -> None:
+    """The batch located last is remembered; appends, a truncation and other readers go between."""
+    world = World(small(3000))
+    first_offsets: list[int] = []
+
+    def append(count: int) -> None:
+        appended = world.append(batch(count))
+        first_offsets.extend([appended.first_offset] * count)
+
+    def check(offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            found = world.log.read(offset, 150, limit=world.log.end_offset, nowait=True)
+            assert found.slice is not None
+            found.slice.file.unpin()
+            assert (found.base_offset, offset) == (first_offsets[offset], offset)
+
+    draw = random.Random(1)
+    for _ in range(60):
+        append(draw.randint(1, 3))
+    assert len(world.log.segments) > 2
+    world.reopen()  # from here on there is no tail to look at
+    end = world.log.end_offset
+    check(range(end))
+    check(draw.randrange(end) for _ in range(200))
+    check([end // 2, end // 2 + 1])
+    world.log.truncate_to(end // 2)
+    del first_offsets[world.log.end_offset :]
+    for _ in range(5):
+        append(2)
+    check(range(end // 3, world.log.end_offset))
+
+
+def test_the_aborted_transactions_in_what_was_read(world: World) -> None:
+    for _ in range(6):
+        world.append()
+    log = world.reopen()
+    read = log.read(0, 150, limit=6)
+    assert log.aborted_in(read) == ()
+    world.append(idempotent(7, 0, transactional=True))
+    world.coordinate(marker(7, commit=False))
+    assert log.aborted_in(log.read(0, 150, limit=8)) == []
+    assert [each.producer_id for each in log.aborted_in(log.read(6, 300, limit=8))] == [7]
 
 
 # Timestamps
