@@ -53,6 +53,8 @@ class LogDirectory:
     total_bytes: int
     usable_bytes: int
     replicas: tuple[ReplicaInDirectory, ...]
+    cordoned: bool = False
+    """It gets no new partitions (KIP-1066)."""
 
 
 async def _ask(connection: BrokerConnection, cluster: Cluster, api: apis.Api, **values: Any) -> Any:
@@ -102,6 +104,7 @@ def _log_directory(node_id: int, row: Any) -> LogDirectory:
         getattr(row, "total_bytes", -1),
         getattr(row, "usable_bytes", -1),
         tuple(sorted(replicas, key=lambda replica: (replica.topic, replica.partition))),
+        getattr(row, "is_cordoned", False),
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from odradek.broker.cli.balance import balance
+from odradek.broker.cli.balance_plan import TOLERANCE_PERCENT
 from odradek.broker.cli.cluster import leaf, partition_list, run_leaf
 from odradek.broker.cli.errors import CommandFailed
 from odradek.broker.cli.log_dirs_output import (
@@ -24,6 +26,8 @@ EPILOG = """\
 examples:
   odradek log-dirs list
   odradek log-dirs describe --topic orders
+  odradek log-dirs balance                             # what would be moved
+  odradek log-dirs balance --execute --throttle 50000000
   odradek log-dirs describe --json --broker 1 --log-dirs /disk1,/disk2 --topics orders,bills
 """
 
@@ -33,7 +37,7 @@ def add_parser(
 ) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "log-dirs",
-        help="what lies in the log directories",
+        help="what lies in the log directories, and evening it out",
         description="The brokers' log directories.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -61,7 +65,31 @@ def add_parser(
         metavar="LIST",
         help="only these topics, with commas between",
     )
-    for command in (listing, describing):
+    balancing = leaf(
+        commands,
+        "balance",
+        "even out the directories of each broker, moving the least data",
+        balance,
+        epilog="--json prints the plan as a file for `odradek reassign`. Interrupted, the moves go on; "
+        "run it again to watch them.",
+    )
+    what = balancing.add_mutually_exclusive_group()
+    what.add_argument("--plan", action="store_true", help="show what would be moved (the default)")
+    what.add_argument("--execute", action="store_true", help="move it, and show how far it is")
+    balancing.add_argument(
+        "--tolerance",
+        metavar="PERCENT",
+        type=_percent,
+        default=TOLERANCE_PERCENT,
+        help=f"how far from the mean is even (default: {TOLERANCE_PERCENT})",
+    )
+    balancing.add_argument(
+        "--throttle",
+        metavar="BYTES/S",
+        type=_rate,
+        help="limit the moves of each broker; what it was before is restored at the end",
+    )
+    for command in (listing, describing, balancing):
         command.add_argument(
             "--broker",
             "--broker-list",
@@ -70,6 +98,7 @@ def add_parser(
             metavar="LIST",
             help="only these brokers: 1,3,5-7",
         )
+    for command in (listing, describing):
         command.add_argument(
             "--dir",
             "--log-dirs",
@@ -89,6 +118,20 @@ def run(args: argparse.Namespace) -> int:
 def _names(text: str) -> list[str]:
     """An argument like one,two."""
     return [name for name in text.split(",") if name]
+
+
+def _percent(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"{text} is no percentage from 0 to 100")
+    return value
+
+
+def _rate(text: str) -> int:
+    value = int(text)
+    if not 0 < value < 1 << 63:
+        raise argparse.ArgumentTypeError(f"{text} is no number of bytes above 0")
+    return value
 
 
 async def list_directories(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:

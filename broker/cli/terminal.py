@@ -28,9 +28,9 @@ def is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def hint(text: str) -> None:
+def hint(text: str, *, end: str = "\n") -> None:
     """A line on stderr, for the person in front of it."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(text + end)
     sys.stderr.flush()
 
 

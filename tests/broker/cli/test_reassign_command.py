@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.cli.conftest import CommandLine
+from tests.broker.cli.conftest import CommandLine, Ran
+from tests.interop.broker_process import BrokerProcess, deadline
 
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
@@ -22,6 +23,124 @@ def reassignment(tmp_path: Path, topic: str, *log_dirs: str, replicas: Any = (1,
     file = tmp_path / "reassignment.json"
     file.write_text(json.dumps({"version": 1, "partitions": rows}))
     return str(file)
+
+
+def placed(odradek: CommandLine, topic: str) -> dict[int, str]:
+    shown = odradek("log-dirs", "describe", "-t", topic, "--json").json
+    return {
+        row["partition"]: each["path"]
+        for each in shown["log_dirs"]
+        for row in each["partitions"]
+        if not row["is_temporary"]
+    }
+
+
+def others(odradek: CommandLine, broker: BrokerProcess, topic: str) -> list[str]:
+    """For each partition, the directory that it is not in."""
+    paths = [str(path) for path in broker.log_dirs]
+    found = placed(odradek, topic)
+    return [next(path for path in paths if path != found[number]) for number in sorted(found)]
+
+
+def verified(odradek: CommandLine, file: str) -> Ran:
+    """The first --verify that finds nothing in progress."""
+    with deadline(30, "the moves to be over") as check:
+        while True:
+            ran = odradek("reassign", "--verify", "--file", file, code=None)
+            if b"still in progress" not in ran.stdout:
+                return ran
+            check()
+
+
+def written(odradek: CommandLine, topic: str) -> None:
+    for partition in ("0", "1", "2"):
+        odradek("produce", "-t", topic, "-p", partition, stdin=b"one\ntwo\n")
+
+
+def test_replicas_move_to_the_directories_named(
+    odradek: CommandLine, cli_broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    """J-20, J-21, J-22: execute, verify, and nothing is lost."""
+    written(odradek, topic)
+    wanted = others(odradek, cli_broker, topic)
+    file = reassignment(tmp_path, topic, *wanted)
+    lines = odradek("reassign", "--execute", "--file", file).lines
+    current = json.loads(lines[2])  # what would undo it
+    assert current["partitions"][0]["log_dirs"] != [wanted[0]]
+    assert (
+        f"Successfully started partition reassignments for {topic}-0,{topic}-1,{topic}-2" in lines
+    )
+    for number, path in enumerate(wanted):
+        assert (
+            f"Successfully started moving log directory to {path} for replica {topic}-{number} "
+            "with broker 1" in lines
+        )
+    done = verified(odradek, file)
+    assert done.code == 0
+    for number in range(3):
+        assert f"Reassignment of partition {topic}-{number} is completed." in done.lines
+        assert f"Reassignment of replica {topic}-{number}-1 completed successfully." in done.lines
+    assert placed(odradek, topic) == dict(enumerate(wanted))
+    shown = odradek("consume", "-t", topic, "-o", "beginning", "-e")
+    assert sorted(shown.lines) == ["one"] * 3 + ["two"] * 3
+    # and back, by the file that it printed
+    undo = tmp_path / "undo.json"
+    undo.write_text(lines[2])
+    odradek("reassign", "--execute", "--file", str(undo))
+    assert verified(odradek, str(undo)).code == 0
+    assert placed(odradek, topic) != dict(enumerate(wanted))
+
+
+def test_a_directory_that_is_not_there_is_refused_before_anything_begins(
+    odradek: CommandLine, topic: str, tmp_path: Path
+) -> None:
+    """J-21: another error than ReplicaNotAvailable fails."""
+    file = reassignment(tmp_path, topic, "/nowhere")
+    ran = odradek("reassign", "--execute", "--file", file, code=1)
+    assert f"Failed to alter dir for {topic}-0-1 to /nowhere [LOG_DIR_NOT_FOUND]" in ran.stderr
+    assert "odradek log-dirs list" in ran.stderr
+    assert not any("Successfully" in line for line in ran.lines)
+    not_moving = odradek("reassign", "--verify", "--file", file, code=1)
+    assert any(
+        line.startswith(f"Partition {topic}-0 on broker 1 is not being moved from log dir")
+        for line in not_moving.lines
+    )
+
+
+def test_throttles_are_set_and_removed(
+    odradek: CommandLine, cli_broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    """J-23: --throttle is not about moves between directories."""
+
+    def rates() -> dict[str, str]:
+        shown = odradek("configs", "describe", "broker", "1", "--json").json
+        return {row["name"]: row["value"] for row in shown if "per.second" in row["name"] or
+                "throttled.rate" in row["name"]}  # fmt: skip
+
+    def until(expected: dict[str, str]) -> None:
+        with deadline(
+            10, f"the throttles {expected}"
+        ) as check:  # a Kafka's broker hears of it later
+            while rates() != expected:
+                check()
+
+    file = reassignment(tmp_path, topic, *others(odradek, cli_broker, topic))
+    execute = ["reassign", "--execute", "--file", file]
+    ran = odradek(*execute, "--throttle", "5000000")
+    assert "The inter-broker throttle limit was set to 5000000 B/s" in ran.lines
+    assert any("You must run --verify periodically" in line for line in ran.lines)
+    replication = {
+        "leader.replication.throttled.rate": "5000000",
+        "follower.replication.throttled.rate": "5000000",
+    }
+    until(replication)
+    ran = odradek(*execute, "--replica-alter-log-dirs-throttle", "7000000")
+    assert "The replica-alter-dir throttle limit was set to 7000000 B/s" in ran.lines
+    until({**replication, MOVE_RATE: "7000000"})
+    done = verified(odradek, file)
+    assert "Clearing broker-level throttles on broker 1" in done.lines
+    assert f"Clearing topic-level throttles on topic {topic}" in done.lines
+    until({})
 
 
 def test_any_asks_no_broker_for_a_move(odradek: CommandLine, topic: str, tmp_path: Path) -> None:

@@ -1,0 +1,330 @@
+"""Which replicas must move so that a broker's log directories are even: a pure function.
+
+Even means: every directory's bytes are within a tolerance of the mean, and so is its number of
+replicas (at least to the next whole one). A replica that is too large for that is left out of the mean,
+with a directory of its own. How far a state is from that is its unevenness: of bytes, in
+whole percents of the mean beyond the tolerance, squared and added up; of replicas likewise, in
+replicas. The plan is the state with the least unevenness of bytes; of those the one with the least
+unevenness of replicas; of those the one that moves the fewest bytes, then the fewest replicas.
+
+That is exact where all states can be tried (`EXACT_STATES`). Else it is found by steps, each of which
+moves or exchanges replicas of two directories and makes the state less uneven: the one that gains the
+most for each byte it moves, so that what is large enough and no larger goes first. Then, as long as it
+makes nothing worse, replicas go back where they came from or stay in the place of larger ones. Numbers of
+replicas are evened out so far as single ones, small enough not to upset the bytes, can do it.
+
+Whatever the way, a plan never makes the state more uneven, and planned again after it was carried out
+the answer is: nothing to do.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+EXACT_STATES = 5_000
+"""Up to so many states all are tried: two directories with 12 replicas, three with 7."""
+TOLERANCE_PERCENT = 5
+EXTREMES = 2
+EXCHANGED = 200
+"""Replicas of a directory, from the largest down, that are looked at for an exchange."""
+
+Unevenness = tuple[int, int]
+Score = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is even. `share_bytes` over `sharing` directories is what each of them should have."""
+
+    directories: int
+    replicas: int
+    share_bytes: int
+    sharing: int
+    tolerance_percent: int
+
+    @classmethod
+    def of(
+        cls, sizes: Sequence[int], directories: int, tolerance_percent: int = TOLERANCE_PERCENT
+    ) -> Goal:
+        """A replica that is larger than a fair share has a directory to itself; the others share."""
+        left, sharing = sum(sizes), directories
+        for size in sorted(sizes, reverse=True):
+            if sharing == 1 or size * sharing * 100 <= left * (100 + tolerance_percent):
+                break
+            left, sharing = left - size, sharing - 1
+        return cls(directories, len(sizes), left, sharing, tolerance_percent)
+
+    @property
+    def low_bytes(self) -> int:
+        """The fewest bytes with which a directory is even, and the most (`high_bytes`)."""
+        return -(-self.share_bytes * (100 - self.tolerance_percent) // (100 * self.sharing))
+
+    @property
+    def high_bytes(self) -> int:
+        return self.share_bytes * (100 + self.tolerance_percent) // (100 * self.sharing)
+
+    def of_bytes(self, size_bytes: int) -> int:
+        """How uneven a directory with these bytes is, not squared. All is times `sharing`."""
+        away = abs(size_bytes * self.sharing - self.share_bytes)
+        beyond = away - self.share_bytes * self.tolerance_percent // 100
+        percent = max(self.sharing, self.share_bytes // 100)
+        return -(-beyond // percent) if beyond > 0 else 0
+
+    def of_replicas(self, count: int) -> int:
+        away = abs(count * self.directories - self.replicas)
+        tolerated = max(self.directories - 1, self.replicas * self.tolerance_percent // 100)
+        return -(-(away - tolerated) // self.directories) if away > tolerated else 0
+
+    def unevenness(self, sizes: Sequence[int], counts: Sequence[int]) -> Unevenness:
+        return (
+            sum(self.of_bytes(size) ** 2 for size in sizes),
+            sum(self.of_replicas(count) ** 2 for count in counts),
+        )
+
+
+def plan(
+    sizes: Sequence[int],
+    homes: Sequence[int],
+    directories: int,
+    *,
+    tolerance_percent: int = TOLERANCE_PERCENT,
+) -> list[int]:
+    """Where each replica is to be: `sizes` are bytes, `homes` the directories' numbers now."""
+    goal = Goal.of(sizes, directories, tolerance_percent)
+    if directories < 2 or not sizes:
+        return list(homes)
+    if directories ** len(sizes) <= EXACT_STATES:
+        return _best_of_all(goal, sizes, homes)
+    return by_steps(goal, sizes, homes)
+
+
+def score(goal: Goal, sizes: Sequence[int], homes: Sequence[int], places: Sequence[int]) -> Score:
+    """The less the better: unevenness of bytes, of replicas, bytes moved, replicas moved."""
+    loads = [0] * goal.directories
+    counts = [0] * goal.directories
+    moved_bytes = moved = 0
+    for size, home, place in zip(sizes, homes, places, strict=True):
+        loads[place] += size
+        counts[place] += 1
+        if place != home:
+            moved_bytes += size
+            moved += 1
+    return (*goal.unevenness(loads, counts), moved_bytes, moved)
+
+
+def _best_of_all(goal: Goal, sizes: Sequence[int], homes: Sequence[int]) -> list[int]:
+    every = (list(each) for each in product(range(goal.directories), repeat=len(sizes)))
+    return min(every, key=lambda places: score(goal, sizes, homes, places))
+
+
+def by_steps(goal: Goal, sizes: Sequence[int], homes: Sequence[int]) -> list[int]:
+    """See the module."""
+    places = list(homes)
+    while (better := _better(goal, sizes, homes, places)) is not None:
+        places = better
+    # From where it ended, as if that were home: that is what planning anew would do.
+    while (better := _better(goal, sizes, places, places)) is not None:
+        places = better
+    return places
+
+
+def _better(
+    goal: Goal, sizes: Sequence[int], homes: Sequence[int], places: Sequence[int]
+) -> list[int] | None:
+    """A state that is less uneven than `places`, if steps lead to one."""
+    state = _State(goal, sizes, homes, places)
+    while state.step():
+        pass
+    state.save()
+    before, after = (score(goal, sizes, homes, each) for each in (places, state.places))
+    return state.places if after[:2] < before[:2] else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Replicas that go from one directory to another, and those that come back for them."""
+
+    there: int
+    back: int | None
+    source: int
+    target: int
+
+
+class _State:
+    """A state on the way to the plan."""
+
+    def __init__(
+        self, goal: Goal, sizes: Sequence[int], homes: Sequence[int], places: Sequence[int]
+    ) -> None:
+        self._goal = goal
+        self._sizes = sizes
+        self._homes = homes
+        self.places = list(places)
+        self._loads = [0] * goal.directories
+        self._counts = [0] * goal.directories
+        self._by_size: list[list[tuple[int, int]]] = [[] for _ in range(goal.directories)]
+        for number, (size, place) in enumerate(zip(sizes, places, strict=True)):
+            self._loads[place] += size
+            self._counts[place] += 1
+            self._by_size[place].append((size, number))
+        for each in self._by_size:
+            each.sort()
+
+    # Steps
+
+    def step(self) -> bool:
+        """Take the best step, if there is one that helps."""
+        for steps in (self._moves, self._exchanges):
+            for pairs in (self._extreme_pairs, self._pairs):
+                best = self._best(steps(pairs()))
+                if best is not None:
+                    self._take(best)
+                    return True
+        return False
+
+    def _best(self, steps: Iterator[_Step]) -> _Step | None:
+        ranked = ((rank, step) for step in steps if (rank := self._rank(step)) is not None)
+        return min(ranked, key=lambda pair: pair[0], default=(None, None))[1]
+
+    def _rank(self, step: _Step) -> tuple[int, float, int] | None:
+        """The less the better; None for a step that does not help.
+
+        What evens out bytes comes first, though it be by less than a percent (several of them may
+        make one), by what it gains for each byte that it moves; of equals the one that moves more:
+        that makes fewer steps.
+        """
+        before, after = self._pair(step, taken=False), self._pair(step, taken=True)
+        if after >= before:
+            return None
+        cost = self._cost(step)
+        if after[0][0] < before[0][0] or after[0] == before[0]:
+            return (0, -(before[1] - after[1]) / max(1, cost), -cost)
+        return (1, cost, 0)
+
+    def _pair(self, step: _Step, *, taken: bool) -> tuple[Unevenness, int]:
+        """Unevenness of the two directories, and by how many bytes they miss the tolerance."""
+        goal = self._goal
+        weight, count = self._weight(step) if taken else (0, 0)
+        sizes = (self._loads[step.source] - weight, self._loads[step.target] + weight)
+        counts = (self._counts[step.source] - count, self._counts[step.target] + count)
+        missed = sum(max(size - goal.high_bytes, goal.low_bytes - size, 0) for size in sizes)
+        return goal.unevenness(sizes, counts), missed
+
+    def _weight(self, step: _Step) -> tuple[int, int]:
+        """What the target gets: bytes and replicas."""
+        if step.back is None:
+            return self._sizes[step.there], 1
+        return self._sizes[step.there] - self._sizes[step.back], 0
+
+    def _cost(self, step: _Step) -> int:
+        """Bytes that the plan moves more (or less, if something goes back home)."""
+        cost = self._moved(step.there, step.target) - self._moved(step.there, step.source)
+        if step.back is not None:
+            cost += self._moved(step.back, step.source) - self._moved(step.back, step.target)
+        return cost
+
+    def _moved(self, number: int, place: int) -> int:
+        return 0 if place == self._homes[number] else self._sizes[number]
+
+    def _take(self, step: _Step) -> None:
+        self._put(step.there, step.target)
+        if step.back is not None:
+            self._put(step.back, step.source)
+
+    def _put(self, number: int, place: int) -> None:
+        size, old = self._sizes[number], self.places[number]
+        by_size = self._by_size[old]
+        del by_size[bisect_left(by_size, (size, number))]
+        insort(self._by_size[place], (size, number))
+        self._loads[old] -= size
+        self._loads[place] += size
+        self._counts[old] -= 1
+        self._counts[place] += 1
+        self.places[number] = place
+
+    def _pairs(self) -> Iterator[tuple[int, int]]:
+        """Directories between which something may have to go: to the one with less of something."""
+        goal, loads, counts = self._goal, self._loads, self._counts
+        uneven = [goal.of_bytes(size) > 0 for size in loads]
+        crowded = [goal.of_replicas(count) > 0 for count in counts]
+        for source, target in product(range(goal.directories), repeat=2):
+            by_bytes = uneven[source] or uneven[target]
+            by_count = crowded[source] or crowded[target]
+            if (by_bytes and loads[source] > loads[target]) or (
+                by_count and counts[source] > counts[target]
+            ):
+                yield source, target
+
+    def _extreme_pairs(self) -> Iterator[tuple[int, int]]:
+        """Those of the fullest with the emptiest: mostly these have the best step."""
+        by_load = sorted(range(self._goal.directories), key=lambda each: self._loads[each])
+        by_count = sorted(range(self._goal.directories), key=lambda each: self._counts[each])
+        sources = {*by_load[-EXTREMES:], *by_count[-EXTREMES:]}
+        targets = {*by_load[:EXTREMES], *by_count[:EXTREMES]}
+        for source, target in self._pairs():
+            if source in sources and target in targets:
+                yield source, target
+
+    def _wanted(self, source: int, target: int) -> tuple[int, ...]:
+        """How many bytes it would be good to send from one to the other."""
+        goal, here, there = self._goal, self._loads[source], self._loads[target]
+        sizes = {
+            here - goal.high_bytes,
+            here - goal.low_bytes,
+            goal.low_bytes - there,
+            goal.high_bytes - there,
+            (here - there) // 2,
+            0,
+        }
+        return tuple(sorted(size for size in sizes if size >= 0))
+
+    def _moves(self, pairs: Iterable[tuple[int, int]]) -> Iterator[_Step]:
+        """One replica, of nearly a size that is wanted."""
+        for source, target in pairs:
+            for number in self._near(source, self._wanted(source, target)):
+                yield _Step(number, None, source, target)
+
+    def _exchanges(self, pairs: Iterable[tuple[int, int]]) -> Iterator[_Step]:
+        """One for another, where the difference is nearly what is wanted."""
+        for source, target in pairs:
+            if self._loads[source] <= self._loads[target]:
+                continue
+            wanted = self._wanted(source, target)
+            for size, number in self._by_size[source][-EXCHANGED:]:
+                for back in self._near(target, [size - each for each in wanted]):
+                    yield _Step(number, back, source, target)
+
+    def _near(self, place: int, sizes: Sequence[int]) -> set[int]:
+        """The replicas there that are next to these sizes, on either side."""
+        by_size = self._by_size[place]
+        found: set[int] = set()
+        for size in sizes:
+            slot = bisect_left(by_size, (size, -1))
+            found.update(number for _, number in by_size[max(0, slot - 1) : slot + 2])
+        return found
+
+    # Saving
+
+    def save(self) -> None:
+        """Move less without making anything worse."""
+        moved = [number for number, place in enumerate(self.places) if place != self._homes[number]]
+        for number in sorted(moved, key=lambda each: -self._sizes[each]):
+            home, place = self._homes[number], self.places[number]
+            for back in (None, *self._smaller(number)):
+                # The other way round: `number` goes home, a smaller one of its home goes instead.
+                step = _Step(number, back, place, home)
+                before, after = self._pair(step, taken=False), self._pair(step, taken=True)
+                if after[0] <= before[0] and self._cost(step) < 0:
+                    self._take(step)
+                    break
+
+    def _smaller(self, number: int) -> Iterator[int]:
+        """Replicas that never left its home, from the smallest to those just below its size."""
+        home, size = self._homes[number], self._sizes[number]
+        by_size = self._by_size[home]
+        for _, other in by_size[: bisect_left(by_size, (size, -1))][-EXCHANGED:]:
+            if self._homes[other] == home:
+                yield other

@@ -1,0 +1,111 @@
+"""`odradek log-dirs balance`: what is planned from what the brokers report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from odradek.broker.cli.balance import balance_of
+from odradek.broker.cli.move_throttles import MOVE_RATE
+from odradek.client.log_dir_admin import LogDirectory, Replica, ReplicaInDirectory
+from odradek.protocol.errors import ErrorCode
+from tests.broker.cli.conftest import CommandLine
+from tests.interop.broker_process import BrokerProcess, deadline
+
+NONE, OFFLINE = ErrorCode.none, ErrorCode.kafka_storage_error
+
+
+def replicas(**sizes: int) -> tuple[ReplicaInDirectory, ...]:
+    """By topic; one that begins with `to_` is on its way here."""
+    return tuple(
+        ReplicaInDirectory(name.removeprefix("to_"), 0, size, 0, name.startswith("to_"))
+        for name, size in sizes.items()
+    )
+
+
+def directory(
+    path: str, *, error: ErrorCode = NONE, cordoned: bool = False, **sizes: int
+) -> LogDirectory:
+    return LogDirectory(1, path, error, 10**12, 10**12, replicas(**sizes), cordoned)
+
+
+def moves(*found: LogDirectory) -> dict[str, tuple[str, str, int]]:
+    balance = balance_of(found, tolerance_percent=5)
+    return {replica.topic: each for replica, each in balance.moves.items()}
+
+
+def test_the_largest_that_is_not_too_large_moves() -> None:
+    assert moves(directory("/a", t=60, u=30, v=30), directory("/b")) == {"t": ("/a", "/b", 60)}
+
+
+def test_what_moves_already_counts_where_it_goes_to() -> None:
+    """Interrupted and run again, it finds what goes on and plans what is missing."""
+    found = [directory("/a", t=60, u=30, v=30), directory("/b", to_t=7)]
+    balance = balance_of(found, tolerance_percent=5)
+    assert balance.moves == {}
+    assert balance.under_way == {Replica(1, "t", 0): ("/a", "/b", 60)}
+    assert [balance.after(path) for path in ("/a", "/b")] == [(60, 2), (60, 1)]
+    assert moves(directory("/a", t=60, u=30, v=30), directory("/b", to_u=7)) == {
+        "v": ("/a", "/b", 30)
+    }
+
+
+def test_directories_that_failed_or_are_cordoned_are_left_alone() -> None:
+    full = directory("/a", t=60, u=60)
+    assert moves(full, directory("/b", error=OFFLINE)) == {}
+    assert moves(full, directory("/b", cordoned=True)) == {}
+    assert moves(full, directory("/b", error=OFFLINE), directory("/c")) == {
+        "t": ("/a", "/c", 60)
+    } or moves(full, directory("/b", error=OFFLINE), directory("/c")) == {"u": ("/a", "/c", 60)}
+
+
+def test_one_directory_is_even() -> None:
+    assert moves(directory("/a", t=60)) == {}
+    assert moves() == {}
+
+
+def test_the_plan_is_a_reassignment_file(odradek: CommandLine, topic: str) -> None:
+    planned = odradek("log-dirs", "balance", "--plan", "--json").json
+    assert planned["version"] == 1
+    shown = odradek("log-dirs", "balance").stdout.decode()
+    assert shown.splitlines()[0].split() == [
+        "BROKER", "DIRECTORY", "SIZE", "REPLICAS", "SIZE", "AFTER", "REPLICAS", "AFTER"
+    ]  # fmt: skip
+    assert ("nothing to do" in shown) == (planned["partitions"] == [])
+
+
+def test_wrong_usage(offline: CommandLine) -> None:
+    balance = ["log-dirs", "balance"]
+    assert "not allowed with" in offline(*balance, "--plan", "--execute", code=2).stderr
+    assert "no percentage" in offline(*balance, "--tolerance", "101", code=2).stderr
+    assert "no number of bytes" in offline(*balance, "--throttle", "0", code=2).stderr
+
+
+def test_directories_are_evened_out(
+    odradek: CommandLine, cli_broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    """All into one directory first; then evened out, and nothing is left to do."""
+    first = str(cli_broker.log_dirs[0])
+    for partition in ("0", "1", "2"):
+        odradek("produce", "-t", topic, "-p", partition, stdin=b"x" * 60_000)
+    rows = [
+        {"topic": topic, "partition": partition, "replicas": [1], "log_dirs": [first]}
+        for partition in range(3)
+    ]
+    file = tmp_path / "all-in-one.json"
+    file.write_text(json.dumps({"version": 1, "partitions": rows}))
+    odradek("reassign", "--execute", "--file", str(file))
+    with deadline(30, "all to be in one") as check:
+        while b"still in progress" in odradek("reassign", "--verify", "--file", str(file)).stdout:
+            check()
+    planned = odradek("log-dirs", "balance", "--json").json["partitions"]
+    assert planned
+    done = odradek("log-dirs", "balance", "--execute", "--throttle", "50000000")
+    assert "(100 %)" in done.lines[-1]
+    assert odradek("log-dirs", "balance", "--json").json["partitions"] == []
+    assert "nothing to do" in odradek("log-dirs", "balance", "--execute").stdout.decode()
+    configs = odradek("configs", "describe", "broker", "1", "--json").json
+    assert MOVE_RATE not in {row["name"] for row in configs}  # the throttle has gone again
+    for partition in ("0", "1", "2"):
+        shown = odradek("consume", "-t", topic, "-p", partition, "-o", "beginning", "-e")
+        assert shown.stdout.strip() == b"x" * 60_000
