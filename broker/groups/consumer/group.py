@@ -269,11 +269,9 @@ class ConsumerGroup:
         if after == before:
             return before
         draft.write(records.current(self.group_id, after))
-        if not after.is_classic:  # those have a time to join and one to sync instead
-            if after.state is MemberState.UNREVOKED_PARTITIONS:
-                self._await_revocation(after, now)
-            else:
-                self.deadlines.cancel(member_id, Wait.REVOCATION)
+        # Those of the classic protocol have a time to join and one to sync instead.
+        if after.state is MemberState.UNREVOKED_PARTITIONS and not after.is_classic:
+            self._await_revocation(after, now)
         return after
 
     def fence(self, draft: Draft, member_ids: Iterable[str]) -> None:
@@ -329,7 +327,7 @@ class ConsumerGroup:
         late: dict[str, Wait] = {}
         for member_id, wait, epoch in self.deadlines.take_due(now.monotonic_ms):
             member = self.state.members.get(member_id)
-            if member is None or (wait is Wait.REVOCATION and member.epoch != epoch):
+            if member is None or (wait is Wait.REVOCATION and not _revokes(member, epoch)):
                 continue
             late.setdefault(member_id, wait)
         return late
@@ -380,6 +378,10 @@ class ConsumerGroup:
         if member is None:
             return ErrorCode.unknown_member_id
         return NO_ERROR if epoch == member.epoch else _stale(member)
+
+
+def _revokes(member: Member, epoch: int) -> bool:
+    return member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch == epoch
 
 
 def _below(count: int, partitions: frozenset[int]) -> frozenset[int]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from odradek.broker.groups.consumer.group import ConsumerGroup
+from odradek.broker.groups.consumer.members import MemberState
 from odradek.broker.groups.consumer.settings import ConsumerSettings
 from odradek.broker.groups.consumer.state import State
 from odradek.protocol.errors import ErrorCode
@@ -209,3 +210,28 @@ def test_who_could_not_leave_is_out_when_its_session_is_over() -> None:
         stage.advance(3000)
     assert len(stage.consumer_group.state.members) == 1
     assert stage.consumer_group.state.state is State.STABLE
+
+
+def test_the_time_to_give_up_partitions_goes_on_where_that_can_not_be_written() -> None:
+    stage = ConsumerStage(settings=ConsumerSettings(assignment_interval_ms=0))
+    stage.set_topic("t", 2)
+    stage.join_new("A", topics=("t",))
+    stage.beat("A")
+    stage.join_new("B", topics=("t",))
+    stage.beat("A", reconciles=False)
+    (before,) = [
+        each
+        for each in stage.consumer_group.state.members.values()
+        if each.state is MemberState.UNREVOKED_PARTITIONS
+    ]
+    stage.fail_with = ErrorCode.coordinator_not_available
+    stage.beat("A")  # it has given them up, which nobody will know
+    stage.fail_with = None
+    assert stage.consumer_group.state.members[before.member_id] == before
+    for _ in range(before.rebalance_timeout_ms // 3000 + 2):
+        for name in "AB":
+            if stage.client(name).member_id in stage.consumer_group.state.members:
+                stage.beat(name)
+        stage.advance(3000)
+    assert [each for each in stage.consumer_group.state.members if each != before.member_id]
+    assert before.member_id not in stage.consumer_group.state.members
