@@ -5,12 +5,12 @@ Matching goes over all topics, and is done a few at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from odradek.broker.coordination.expressions import InvalidExpression, compile_expression
 
 TOPICS_PER_STEP = 200
-"""How many topics are matched between two chances for others to run."""
+"""How many topics one expression is tried with between two chances for others to run."""
 
 
 def check_expression(expression: str) -> None:
@@ -25,15 +25,16 @@ def check_expression(expression: str) -> None:
 
 
 def match_topics(
-    expressions: Iterable[str], topics: Iterable[str]
+    expressions: Iterable[str], topics: Collection[str]
 ) -> Iterator[dict[str, set[str]]]:
     """Which topics each expression matches as a whole; yields the same, growing dict now and then."""
-    compiled = {each: compile_expression(each) for each in expressions}
-    found: dict[str, set[str]] = {each: set() for each in compiled}
-    for count, topic in enumerate(topics):
-        if count % TOPICS_PER_STEP == 0:
-            yield found
-        for expression, pattern in compiled.items():
-            if pattern.fullmatch(topic) is not None:
-                found[expression].add(topic)
-    yield found
+    found: dict[str, set[str]] = {}
+    for expression in expressions:
+        fullmatch = compile_expression(expression).fullmatch
+        matched = found[expression] = set()
+        for count, topic in enumerate(topics):
+            if count % TOPICS_PER_STEP == TOPICS_PER_STEP - 1:
+                yield found
+            if fullmatch(topic) is not None:
+                matched.add(topic)
+        yield found

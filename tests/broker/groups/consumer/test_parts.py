@@ -70,6 +70,12 @@ def test_expressions_match_whole_names_in_steps() -> None:
     assert (found["(?i)T5"], found["x"]) == ({"t5"}, set())
 
 
+def test_many_expressions_are_matched_in_more_steps() -> None:
+    names = [f"t{number}" for number in range(150)]
+    steps = sum(1 for _ in match_topics((f"t{number}.*" for number in range(300)), names))
+    assert steps >= 300
+
+
 class Configs:
     """Kafka's defaults, by the ends of their names."""
 
