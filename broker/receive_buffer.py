@@ -44,7 +44,10 @@ class ReceiveBuffer:
         first = self._start + SIZE_PREFIX
         if first > self._end:
             return None
-        after = first + self._frame_size()
+        size: int = _SIZE.unpack_from(self._view, self._start)[0]
+        if not 0 <= size <= self._frame_bytes_max:
+            raise self._out_of_bounds(size)
+        after = first + size
         if after > self._end:
             return None
         self._start = after
@@ -53,8 +56,11 @@ class ReceiveBuffer:
     def _frame_size(self) -> int:
         size: int = _SIZE.unpack_from(self._view, self._start)[0]
         if not 0 <= size <= self._frame_bytes_max:
-            raise InvalidFrame(f"a frame of {size} bytes; the limit is {self._frame_bytes_max}")
+            raise self._out_of_bounds(size)
         return size
+
+    def _out_of_bounds(self, size: int) -> InvalidFrame:
+        return InvalidFrame(f"a frame of {size} bytes; the limit is {self._frame_bytes_max}")
 
     def room(self) -> memoryview:
         """Where to receive next; never empty. Call it when `next_frame` has nothing more to give."""

@@ -141,7 +141,11 @@ def _read_flexible(body: memoryview, position: int, by_id: bool) -> ProduceReque
             position += 1
             if length > 0x7F:
                 length, position = read_uvarint(body, position - 1)
-            name, position = read_string(body, position, length - 1)
+            after = position + length - 1
+            if length < 1 or after > end:
+                raise InvalidFrame(f"a string of {length - 1} bytes, {end - position} are left")
+            name = str(body[position:after], "utf-8")
+            position = after
         count = body[position]
         position += 1
         if count > 0x7F:

@@ -55,6 +55,8 @@ class LeaderEpochCache:
         self.directory = directory
         self._end_offset = end_offset
         self._entries: tuple[EpochStart, ...] = ()
+        self.latest: int | None = None
+        """The epoch of the last entry."""
         self._dirty = False
         self._saving = Lock()
         for entry in entries:
@@ -76,12 +78,6 @@ class LeaderEpochCache:
     @property
     def entries(self) -> tuple[EpochStart, ...]:
         return self._entries
-
-    @property
-    def latest(self) -> int | None:
-        """The epoch of the last entry."""
-        entries = self._entries
-        return entries[-1].epoch if entries else None
 
     @property
     def earliest(self) -> EpochStart | None:
@@ -153,6 +149,7 @@ class LeaderEpochCache:
     def _set(self, entries: tuple[EpochStart, ...]) -> None:
         if entries != self._entries:
             self._entries = entries
+            self.latest = entries[-1].epoch if entries else None
             self._dirty = True
 
     # The file

@@ -75,3 +75,10 @@ def test_a_size_out_of_bounds_is_refused_before_any_memory_is_taken(size: int) -
     buffer = ReceiveBuffer(100)
     with pytest.raises(InvalidFrame, match="limit is 100"):
         feed(buffer, size.to_bytes(4, "big", signed=True) + b"/")
+
+
+def test_a_frame_over_the_limit_is_refused_even_when_it_is_there() -> None:
+    buffer = ReceiveBuffer(100)
+    assert feed(buffer, framed(bytes(100))) == [bytes(100)]
+    with pytest.raises(InvalidFrame, match="limit is 100"):
+        feed(buffer, framed(bytes(101)))
