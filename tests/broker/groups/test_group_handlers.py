@@ -99,8 +99,12 @@ class Node:
             )
         )
 
-    async def get(self, name: str, topic_id: None, index: int) -> None:
+    async def get(self, name: str, topic_id: None, index: int) -> Node:
         self.opened.append((name, index))
+        return self
+
+    def check_leader(self) -> None:
+        """All partitions are led here."""
 
     async def ensure_internal_topic(self, wanted: InternalTopic) -> None:
         if self.cannot_create is not None:
