@@ -26,14 +26,18 @@ class Throttle:
 
     async def pay(self, size: int) -> None:
         """Wait until these bytes, and what others owe, have had their time."""
-        self._settle()
-        self._debt += size
+        self.owe(size)
         while True:
             seconds = self._debt / max(1.0, self._rate())
             if seconds < 1e-6:
                 return
             await self._clock.sleep(min(seconds, LOOK_AGAIN_SECONDS))
             self._settle()
+
+    def owe(self, size: int) -> None:
+        """Leave these bytes to whoever pays next."""
+        self._settle()
+        self._debt += size
 
     def _settle(self) -> None:
         now = self._clock.monotonic()

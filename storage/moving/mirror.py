@@ -12,9 +12,9 @@ compaction reach the copy by reaching the source (J-12):
 | was truncated within a segment   | keeps what is left (`SegmentCopy.cut`), makes the indexes anew   |
 | has another one at an offset     | begins that segment anew                                         |
 
-A sealed segment is finished with its indexes, and synced, before the next is begun; in between, the
-data is synced every `SYNC_EVERY_BYTES`, so that a move writes as it goes and not all at its end. All
-but the data (epochs, producers' snapshots, `partition.metadata`) is small and follows in `complete`.
+A sealed segment is finished with its indexes, and synced, before the next is begun; in between, what
+was copied is written back beside the copying (`write_back`), so that a move neither leaves all the
+writing to its end nor fills the page cache with what waits for it. All but the data (epochs, producers' snapshots, `partition.metadata`) is small and follows in `complete`.
 
 Nothing here is promised to a start but what `complete` made durable: after a restart every byte is
 compared with the source before it counts (segment_copy.py).
@@ -35,7 +35,8 @@ from odradek.storage.log.read import Tip
 from odradek.storage.log.segment import Segment
 from odradek.storage.moving.segment_copy import SegmentCopy, SourceFailed
 
-SYNC_EVERY_BYTES = 64 << 20
+CATCH_UP_BYTES = 64 << 20
+"""What is copied in one call to a thread, where a round is to copy all there is."""
 
 
 class Mirror:
@@ -55,10 +56,11 @@ class Mirror:
         self.synced_to = -1
         """All that the log has below this offset is durable here; -1: nothing is."""
         self.failure: OSError | None = None
-        """Why `follow` could not; the copy lacks something since."""
+        """Why the copy lacks something: `follow` or `write_back` could not."""
         self._files = files
         self._copies: list[SegmentCopy] = []
-        self._unsynced_bytes = 0
+        self.unsynced_bytes = 0
+        """Copied since the last sync; another thread's write-back takes off what it has seen."""
         self._epochs: tuple[EpochStart, ...] = ()
         self._snapshots: set[int] = set()
 
@@ -126,6 +128,8 @@ class Mirror:
 
         Raises OSError of the destination, LogFailed where the source is offline.
         """
+        if self.failure is not None:
+            raise self.failure
         try:
             tip = self._follow_segments()
             for number, copy in enumerate(self._copies):
@@ -135,9 +139,7 @@ class Mirror:
                 next_base = None if is_last else self._copies[number + 1].base_offset
                 copied = copy.take(size, tip, next_base)
                 if copied:
-                    self._unsynced_bytes += copied
-                    if self._unsynced_bytes >= SYNC_EVERY_BYTES:
-                        self._sync(copy)
+                    self.unsynced_bytes += copied
                     return copied
                 if not is_last and copy.copied == copy.source.size:
                     self._finish(copy)
@@ -178,16 +180,21 @@ class Mirror:
         copy.finish()
         self._files.sync_directory(self.directory)
         self._note_synced()
-        self._unsynced_bytes = 0
+        self.unsynced_bytes = 0
 
-    def _sync(self, copy: SegmentCopy) -> None:
-        copy.sync()
-        self._unsynced_bytes = 0
-
-    def sync(self) -> None:
-        """What is copied so far is durable, in so far as it is data. Raises OSError."""
-        if self._unsynced_bytes and self._copies:
-            self._sync(self._copies[-1])
+    def write_back(self) -> None:
+        """In another thread, beside `take`: sync the data that is being copied. An error is the next
+        round's: what a failed sync was to save is lost, though a later one succeeds."""
+        seen = self.unsynced_bytes
+        for copy in tuple(self._copies):
+            if not copy.is_finished and copy.copied:
+                try:
+                    copy.file.sync()
+                except ValueError:
+                    pass  # finished meanwhile, and synced by that
+                except OSError as error:
+                    self.failure = error
+        self.unsynced_bytes = max(0, self.unsynced_bytes - seen)
 
     def _note_synced(self) -> None:
         """Move `synced_to` over what is durable without a gap."""
@@ -215,7 +222,7 @@ class Mirror:
         files.write_new(self.directory / EPOCHS, format_checkpoint(epochs))
         files.sync_directory(self.directory)
         self._epochs = epochs
-        self._unsynced_bytes = 0
+        self.unsynced_bytes = 0
         self._note_synced()
 
     def _copy_snapshots(self, *, sync: bool) -> None:
@@ -234,7 +241,7 @@ class Mirror:
                 file.close()
             self._snapshots.add(offset)
 
-    def catch_up(self, limit_bytes: int = SYNC_EVERY_BYTES) -> None:
+    def catch_up(self, limit_bytes: int = CATCH_UP_BYTES) -> None:
         """Copy all there is: on the loop, where little is left, or in a thread, where appends go on
         meanwhile, `limit_bytes` at most. Errors as with `take`."""
         copied = 0

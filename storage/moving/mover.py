@@ -46,12 +46,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SLICE_BYTES = 8 << 20
+SLICE_BYTES = 32 << 20
 SLICE_BYTES_MIN = 64 << 10
 SLICES_PER_SECOND = 10
 """Where a rate is set: small slices keep it even."""
 CLOSE_BYTES = 4 << 20
 """With less than this to be copied, the swap is tried."""
+WRITE_BACK_BYTES = 32 << 20
+"""So much is synced beside the copying, which waits with twice as much."""
 RETRY_SECONDS = 0.1
 """After a swap that could not be done right now, or a lack of descriptors."""
 
@@ -106,6 +108,9 @@ class Move:
         self.action = Action.IGNORE
         """What the last event that mattered asks for."""
         self.scope = trio.CancelScope()
+        self.grew = trio.Event()
+        self.written = trio.Event()
+        """There is something to write back; it was."""
         self.is_unwanted = False
         """It was cancelled while it could not be."""
         self.is_started = False
@@ -295,18 +300,32 @@ class Mover:
     async def _drive(self, move: Move) -> None:
         move.began = self._manager.clock.monotonic()
         with move.scope:
-            try:
-                if self._manager.cleaners is not None:
-                    await self._manager.cleaners.pause(move.which)
-                event = Event.THREAD_FREE
-                while (action := move.apply(event)) in (Action.START, Action.COPY, Action.CROSS):
-                    event = await self._do(move, action)
-            except trio.Cancelled:
-                raise
-            except Exception:
-                log.exception("the move of %s failed, by an error of its own", move)
-                move.state, move.action = State.FAILED, Action.DISCARD
+            async with trio.open_nursery() as beside:
+                beside.start_soon(self._write_back, move)
+                try:
+                    await self._advance(move)
+                except Exception:
+                    log.exception("the move of %s failed, by an error of its own", move)
+                    move.state, move.action = State.FAILED, Action.DISCARD
+                beside.cancel_scope.cancel()
         await self._end(move)
+
+    async def _advance(self, move: Move) -> None:
+        """From one state to the next, until it is over."""
+        if self._manager.cleaners is not None:
+            await self._manager.cleaners.pause(move.which)
+        event = Event.THREAD_FREE
+        while (action := move.apply(event)) in (Action.START, Action.COPY, Action.CROSS):
+            event = await self._do(move, action)
+
+    async def _write_back(self, move: Move) -> None:
+        lane = move.destination.directory.lane
+        while True:
+            await move.grew.wait()
+            move.grew = trio.Event()
+            await self._manager.offload.run(move.mirror.write_back, lane=lane)
+            move.written.set()
+            move.written = trio.Event()
 
     async def _do(self, move: Move, action: Action) -> Event:
         try:
@@ -335,10 +354,14 @@ class Mover:
         )
         self.statistics.copied_bytes += copied
         await self._throttle.pay(copied)
-        if remaining > CLOSE_BYTES:
-            return Event.BEHIND
-        await self._manager.offload.run(mirror.sync, lane=lane)
-        return Event.CAUGHT_UP
+        if remaining <= min(CLOSE_BYTES, self._settings().bytes_per_second // SLICES_PER_SECOND):
+            await self._manager.offload.run(mirror.write_back, lane=lane)
+            return Event.CAUGHT_UP
+        if mirror.unsynced_bytes >= WRITE_BACK_BYTES:
+            move.grew.set()
+            if mirror.unsynced_bytes >= 2 * WRITE_BACK_BYTES:
+                await move.written.wait()
+        return Event.BEHIND
 
     def _slice_bytes(self) -> int:
         rate = self._settings().bytes_per_second
@@ -350,7 +373,10 @@ class Mover:
         crossing = Crossing(
             self._manager, self._entropy, move.name, move.which, move.mirror, move.destination
         )
+        copied = move.mirror.copied_bytes
         event = await crossing.run()
+        # Not paid for here: nothing is awaited between the switch and the table's step.
+        self._throttle.owe(max(0, move.mirror.copied_bytes - copied))
         if event is Event.SWITCHED:
             self.statistics.last_pause_seconds = crossing.longest_turn_seconds
         elif event is Event.BEHIND:

@@ -20,6 +20,7 @@ from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import Appended, PartitionLog
 from odradek.storage.log_manager import Intervals, LogManager
+from odradek.storage.moving.settings import MoverSettings
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
@@ -48,6 +49,7 @@ class World:
     failures: list[tuple[LogDirectory, list[PartitionLog]]] = field(default_factory=list)
 
     cleaner: CleanerSettings = field(default_factory=CleanerSettings)
+    mover: MoverSettings = field(default_factory=MoverSettings)
 
     def __post_init__(self) -> None:
         self.files = VirtualFiles(self.disk)
@@ -75,6 +77,7 @@ class World:
             on_failure=self.on_failure,
             workers=self.workers,
             cleaner_settings=lambda: self.cleaner,
+            mover_settings=lambda: self.mover,
         )
 
     @asynccontextmanager

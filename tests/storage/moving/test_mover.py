@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import errno
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 import pytest
 import trio
-import trio.testing
 
+from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.files import Path
 from odradek.storage.directories.names import TopicPartition
-from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.errors import (
+    CordonedDirectory,
+    DiskFull,
+    LogFailed,
+    NameTooLong,
+    ReplicaNotAvailable,
+    UnknownDirectory,
+)
+from odradek.storage.log.partition_log import Appended, PartitionLog
 from odradek.storage.log_manager import LogManager
+from odradek.storage.moving.settings import MoverSettings
+from odradek.storage.moving.states import State
 from odradek.testing.virtual_clock import VirtualClock
-from tests.storage.log_manager_world import ONE, A, B, World, append, contents
+from tests.storage.log_manager_world import ONE, TWO, A, B, World, append, contents
 
+C, M = Path("/c"), Path("/m")
+T_MS = 1_767_225_600_000
 T0 = TopicPartition("t", 0)
 MOVE = "t-0.move"
 
@@ -25,15 +40,15 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
-def world(clock: VirtualClock) -> World:
-    return World(clock=clock)
+def world() -> World:
+    return World()
 
 
 @asynccontextmanager
 async def running(world: World) -> AsyncIterator[tuple[LogManager, PartitionLog]]:
     """A log in /a with some segments, and what moves it."""
     async with world.running(housekeeping=True) as manager:
-        a = manager.directories.all[0]
+        a = manager.registry.every_home[A].directory
         log = await manager.create("t", 0, ONE, directory_id=a.id)
         for number in range(30):
             append(log, f"value {number} of some length", f"{number} more")
@@ -41,11 +56,15 @@ async def running(world: World) -> AsyncIterator[tuple[LogManager, PartitionLog]
         yield manager, log
 
 
+async def wait_until(holds: Callable[[], bool]) -> None:
+    with trio.fail_after(30):
+        while not holds():
+            await trio.sleep(0.001)
+
+
 async def moved(manager: LogManager) -> None:
     """All moves are over."""
-    with trio.fail_after(600):
-        while manager.mover.moves():
-            await trio.sleep(0.05)
+    await wait_until(lambda: not manager.mover.moves())
 
 
 async def test_j05_j09_a_replica_is_moved_and_served_on(world: World) -> None:
@@ -70,3 +89,336 @@ async def test_j05_j09_a_replica_is_moved_and_served_on(world: World) -> None:
         assert again is not None
         assert again.directory == B / "t-0"
         assert contents(again) == [*before, "after the move"]
+
+
+async def grown(log: PartitionLog, count: int = 5) -> None:
+    for number in range(count):
+        append(log, f"grown {number} " + "z" * 60)
+
+
+async def test_j02_any_cancels_and_leaves_nothing_behind(world: World) -> None:
+    async with running(world) as (manager, log):
+        before = contents(log)
+        manager.mover.threads_max = 0
+        await manager.mover.move(T0, B)
+        (status,) = manager.mover.moves()
+        assert (status.state, status.copied_bytes) == (State.QUEUED, 0)
+        assert status.offset_lag == log.end_offset
+        assert (status.source, status.destination) == (A, B)
+        await manager.mover.cancel(T0)
+        assert manager.mover.moves() == []
+        assert MOVE not in world.names(B)
+        await manager.mover.cancel(T0)  # there is none: nothing to do
+        assert contents(log) == before
+        assert log.directory == A / "t-0"
+        assert manager.mover.statistics.cancelled == 1
+
+
+async def test_a_move_is_cancelled_in_the_middle(world: World) -> None:
+    async with running(world) as (manager, log):
+        world.mover = MoverSettings(bytes_per_second=1)
+        await manager.mover.move(T0, B)
+        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+        assert manager.mover.moves()[0].state is State.COPYING
+        await manager.mover.cancel(T0)
+        assert MOVE not in world.names(B)
+        assert log.directory == A / "t-0"
+        assert len(contents(log)) == 60
+
+
+async def test_a_move_to_elsewhere_takes_the_place_of_the_one_before(world: World) -> None:
+    world.paths = (A, B, C)
+    async with running(world) as (manager, log):
+        manager.mover.threads_max = 0
+        await manager.mover.move(T0, B)
+        await manager.mover.move(T0, B)  # the same again: as it was
+        assert [status.destination for status in manager.mover.moves()] == [B]
+        await manager.mover.move(T0, C)
+        assert [status.destination for status in manager.mover.moves()] == [C]
+        assert MOVE not in world.names(B)
+        await manager.mover.move(T0, A)  # where it is: only cancelled
+        assert manager.mover.moves() == []
+        assert log.directory.parent == A
+
+
+async def test_j06_moves_wait_for_a_thread(world: World) -> None:
+    async with running(world) as (manager, log):
+        other = await manager.create("u", 0, TWO, directory_id=manager.directories.all[0].id)
+        append(other, "x" * 100)
+        world.mover = MoverSettings(threads=1, bytes_per_second=1)
+        await manager.mover.move(T0, B)
+        await manager.mover.move(TopicPartition("u", 0), B)
+        await wait_until(lambda: manager.mover.moves()[0].state is State.COPYING)
+        assert manager.mover.moves()[1].state is State.QUEUED
+        world.mover = MoverSettings(threads=2)  # at run time
+        manager.update_configs()
+        await moved(manager)
+        assert (log.directory.parent, other.directory.parent) == (B, B)
+
+
+def test_j06_as_many_threads_as_directories(world: World) -> None:
+    world.paths = (A, B, C)
+    manager = world.manager()
+    assert manager.mover.threads == 3
+    manager.directories.close()
+
+
+async def test_j07_all_moves_together_keep_the_rate(clock: VirtualClock) -> None:
+    world = World(clock=clock)
+    async with running(world) as (manager, log):
+        size = log.size_bytes
+        world.mover = MoverSettings(bytes_per_second=size // 10)
+        began = clock.monotonic()
+        await manager.mover.move(T0, B)
+        while manager.mover.moves():
+            await clock.run_for(0.5)
+        assert 9 <= clock.monotonic() - began <= 11.5
+
+
+async def test_j10_what_was_moved_away_is_removed_later(clock: VirtualClock) -> None:
+    world = World(clock=clock)
+    async with running(world) as (manager, log):
+        await manager.mover.move(T0, B)
+        await clock.settle()
+        assert not manager.mover.moves()
+        await clock.run_for(59)
+        assert "t-0.delete" in world.names(A)
+        await clock.run_for(2)
+        assert "t-0.delete" not in world.names(A)
+        # Back and forth before the first was removed: the second `.delete` has a uuid.
+        for where in (A, B, A, B):
+            await manager.mover.move(T0, where)
+            await clock.settle()
+        assert log.directory.parent == B
+        assert len([name for name in world.names(A) if name.endswith(".delete")]) == 2
+        await clock.run_for(120)
+        assert not [name for name in world.names(A) if name.endswith(".delete")]
+        assert len(contents(log)) == 60
+
+
+@pytest.mark.parametrize("bad", [A, B])
+async def test_j11_a_failing_directory_stops_the_move(world: World, bad: Path) -> None:
+    world.paths = (M, A, B)
+    async with running(world) as (manager, log):
+        before = contents(log)
+        world.mover = MoverSettings(bytes_per_second=1)
+        await manager.mover.move(T0, B)
+        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+        manager.registry.every_home[bad].directory.fail(OSError(errno.EIO, "bad"))
+        await moved(manager)
+        assert manager.mover.statistics.failed == 1
+        assert MOVE in world.names(B), "for the next start to judge"
+        if bad == A:
+            with pytest.raises(LogFailed):
+                log.check_online()
+        else:
+            assert contents(log) == before
+            append(log, "life goes on")
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
+@pytest.mark.parametrize("operation", ["write", "sync", "rename", "create"])
+async def test_j11_the_destination_fails_by_an_error(
+    world: World, operation: str, code: int
+) -> None:
+    """Whatever it is that fails there, the source goes on, under its name."""
+    world.paths = (M, A, B)
+    async with running(world) as (manager, log):
+        before = contents(log)
+        manager.mover.threads_max = 0
+        await manager.mover.move(T0, B)
+        world.disk.fail("/b/*", code, {operation})
+        manager.mover.threads_max = None
+        manager.mover.settings_changed()
+        await moved(manager)
+        assert manager.registry.every_home[B].directory.failed
+        assert log.directory == A / "t-0"
+        append(log, "life goes on")
+        assert contents(log) == [*before, "life goes on"]
+        assert not manager.registry.every_home[A].directory.failed
+
+
+async def test_the_source_fails_by_an_error(world: World) -> None:
+    world.paths = (M, A, B)
+    async with running(world) as (manager, log):
+        manager.mover.threads_max = 0
+        await manager.mover.move(T0, B)
+        world.disk.fail("/a/t-0/*.log", errno.EIO, {"read"})
+        manager.mover.threads_max = None
+        manager.mover.settings_changed()
+        await moved(manager)
+        assert manager.mover.statistics.failed == 1
+        assert not manager.registry.every_home[B].directory.failed, "it was not its error"
+        assert log.directory.parent == A
+
+
+async def test_a_full_destination_cancels_the_move(world: World) -> None:
+    world.disk.mount(B, 6000)
+    async with running(world) as (manager, log):
+        before = contents(log)
+        with suppress(DiskFull):
+            await manager.mover.move(T0, B)
+        await moved(manager)
+        assert log.directory.parent == A
+        assert contents(log) == before
+        assert not manager.registry.every_home[B].directory.failed
+        assert MOVE not in world.names(B), "its room is given back"
+
+
+async def test_j12_retention_and_deleted_records_reach_the_copy(world: World) -> None:
+    async with running(world) as (manager, log):
+        world.mover = MoverSettings(bytes_per_second=1)
+        await manager.mover.move(T0, B)
+        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+        log.advance_log_start(40, "asked to")
+        log.delete_expired(world.clock.wall_ms())
+        kept = contents(log)
+        world.mover = MoverSettings()
+        await moved(manager)
+        assert log.log_start_offset == 40
+        assert contents(log) == kept
+        logs = [name for name in world.names(B / "t-0") if name.endswith(".log")]
+        assert len(logs) == len(log.segments)
+    async with world.running() as manager:
+        again = manager.get("t", 0)
+        assert again is not None
+        assert (again.log_start_offset, contents(again)) == (40, kept)
+
+
+@pytest.mark.parametrize("offset", [0, 3, 27, 31, 59])
+async def test_j12_truncation_reaches_the_copy(world: World, offset: int) -> None:
+    async with running(world) as (manager, log):
+        world.mover = MoverSettings(bytes_per_second=1)
+        await manager.mover.move(T0, B)
+        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+        log.truncate_to(offset)
+        await grown(log)
+        kept = contents(log)
+        world.mover = MoverSettings()
+        await moved(manager)
+        assert contents(log) == kept
+        assert log.directory.parent == B
+
+
+async def test_started_anew_in_the_middle(world: World) -> None:
+    async with running(world) as (manager, log):
+        world.mover = MoverSettings(bytes_per_second=1)
+        await manager.mover.move(T0, B)
+        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+        log.truncate_fully_and_start_at(1000)
+        await grown(log)
+        kept = contents(log)
+        world.mover = MoverSettings()
+        await moved(manager)
+        assert (log.log_start_offset, contents(log)) == (1000, kept)
+
+
+async def test_a_partition_is_deleted_while_it_moves(world: World) -> None:
+    async with running(world) as (manager, _):
+        world.mover = MoverSettings(bytes_per_second=1)
+        await manager.mover.move(T0, B)
+        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+        await manager.delete(T0)
+        assert manager.mover.moves() == []
+        assert MOVE not in world.names(B)
+        assert "t-0" not in world.names(A)
+        again = await manager.create("t", 0, TWO)  # the name is free, and can be moved
+        append(again, "new")
+        world.mover = MoverSettings()
+        await manager.mover.move(T0, B if again.directory.parent == A else A)
+        await moved(manager)
+        assert contents(again) == ["new"]
+
+
+def idempotent(log: PartitionLog, sequence: int) -> Appended:
+    batch = build_batch(
+        [Record(-1, T_MS, None, b"idempotent")],
+        producer_id=7,
+        producer_epoch=1,
+        base_sequence=sequence,
+    )
+    return log.append_as_leader(memoryview(batch), leader_epoch=3, now_ms=T_MS)
+
+
+async def test_producers_epochs_and_offsets_go_with_it(world: World) -> None:
+    async with running(world) as (manager, log):
+        log.assign_epoch(3, log.end_offset)
+        append(log, "in epoch 3", epoch=3)
+        for sequence in range(4):
+            assert not idempotent(log, sequence).duplicate
+        log.advance_high_watermark(log.end_offset)
+        await manager.mover.move(T0, B)
+        await moved(manager)
+        assert idempotent(log, 3).duplicate
+    async with world.running() as manager:
+        again = manager.get("t", 0)
+        assert again is not None
+        assert idempotent(again, 3).duplicate
+        assert [entry.epoch for entry in again.epochs.entries] == [0, 3]
+        assert again.high_watermark == again.end_offset == 65
+
+
+async def test_what_is_being_sent_is_sent_from_the_old_files(world: World) -> None:
+    async with running(world) as (manager, log):
+        read = log.read(0, 100, limit=log.end_offset)
+        assert read.slice is not None
+        before = read.slice.read()
+        await manager.mover.move(T0, B)
+        await moved(manager)
+        assert read.slice.read() == before
+        read.slice.file.unpin()
+
+
+async def test_every_refusal(world: World) -> None:
+    world.paths = (M, A, B)
+    async with running(world) as (manager, _):
+        move = manager.mover.move
+        with pytest.raises(UnknownDirectory):
+            await move(T0, Path("/nowhere"))
+        with pytest.raises(NameTooLong):
+            await move(TopicPartition("x" * 240, 0), B)
+        manager.registry.cordoned = frozenset({B})
+        with pytest.raises(CordonedDirectory):
+            await move(T0, B)
+        manager.registry.cordoned = frozenset()
+        with pytest.raises(ReplicaNotAvailable):
+            await move(TopicPartition("later", 0), B)
+        later = await manager.create("later", 0, TWO)
+        assert later.directory.parent == B, "J-03"
+        manager.registry.every_home[A].directory.fail(OSError(errno.EIO, "bad"))
+        with pytest.raises(LogFailed):
+            await move(T0, B)
+        with pytest.raises(LogFailed):
+            await move(TopicPartition("later", 0), M)
+
+
+async def test_j13_a_move_goes_on_after_a_clean_stop(world: World) -> None:
+    """Parked as Kafka's `-future`: whole segments, cleanly closed."""
+    async with running(world) as (manager, log):
+        before = contents(log)
+        world.mover = MoverSettings(bytes_per_second=1)
+        await manager.mover.move(T0, B)
+        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+    (future,) = [name for name in world.names(B) if name.endswith("-future")]
+    assert MOVE not in world.names(B)
+    assert {"partition.metadata", "leader-epoch-checkpoint"} <= set(world.names(B / future))
+    world.mover = MoverSettings()
+    async with world.running(housekeeping=True) as manager:
+        await moved(manager)
+        again = manager.get("t", 0)
+        assert again is not None
+        assert again.directory == B / "t-0"
+        assert contents(again) == before
+    assert not [name for name in world.names(B) if name.endswith("-future")]
+
+
+async def test_compaction_waits(world: World) -> None:
+    async with running(world) as (manager, log):
+        assert manager.cleaners is not None
+        log.update_config(replace(log.config, cleanup_policy=("compact",)))
+        world.mover = MoverSettings(bytes_per_second=1)
+        await manager.mover.move(T0, B)
+        await wait_until(lambda: manager.mover.moves()[0].copied_bytes > 0)
+        assert not manager.cleaners._is_candidate(log)
+        await manager.mover.cancel(T0)
+        assert manager.cleaners._is_candidate(log)

@@ -1,0 +1,85 @@
+"""A move is ended at every step: the process killed, or the power cut (J-13 to J-16).
+
+Killed, the page cache lives on: every record that was acknowledged is there. After a power cut what
+was synced is there, and a beginning of the rest. Each time the next start finds the replica in one
+directory, and finishes or forgets the move; and each time also a life in between with either
+directory bad.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.testing.virtual_files import VirtualFiles
+from tests.storage.log_manager_world import World
+from tests.storage.moving.moving_world import (
+    CountingPower,
+    Promised,
+    check_next_life,
+    check_with_a_bad_directory,
+    life,
+    new_world,
+)
+
+IMAGES = 2
+
+
+def survivor(world: World) -> World:
+    """The disk, page cache and all, in the next process' hands."""
+    world.files = VirtualFiles(world.disk)
+    world.workers.power = world.files.power
+    return world
+
+
+async def undisturbed() -> tuple[Promised, World, CountingPower]:
+    power = CountingPower()
+    world = new_world(power)
+    promised = await life(world)
+    assert promised.is_moved
+    assert promised.written[-1] == "after the move"
+    assert len(promised.written) > 25
+    return promised, world, power
+
+
+async def test_a_move_that_nothing_disturbs() -> None:
+    promised, world, _ = await undisturbed()
+    await check_next_life(survivor(world), promised, at_least=promised.acknowledged)
+
+
+@pytest.mark.parametrize("bad", [False, True], ids=["", "with a bad directory"])
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
+async def test_killed_at_every_use_of_the_disk(step: int, bad: bool) -> None:
+    promised, _, power = await undisturbed()
+    first, last = promised.move_began + 1, power.uses
+    assert last - first > 300
+    for at in range(first, last, step):
+        world = new_world(CountingPower(at))
+        promised = await life(world)
+        checked = check_with_a_bad_directory if bad else check_next_life
+        try:
+            await checked(survivor(world), promised, at_least=promised.acknowledged)
+        except BaseException as error:
+            error.add_note(f"killed at use {at} of {first} to {last}")
+            raise
+
+
+@pytest.mark.parametrize("when", ["at", "after"])
+@pytest.mark.parametrize("bad", [False, True], ids=["", "with a bad directory"])
+async def test_power_cut_at_every_sync(when: str, bad: bool) -> None:
+    promised, world, _ = await undisturbed()
+    first, last = promised.syncs_began + 1, world.files.syncs
+    assert last - first > 15
+    for at in range(first, last + 1):
+        world = new_world()
+        if when == "at":
+            world.files.cut_power_at(at)
+        else:
+            world.files.cut_power_after(at)
+        promised = await life(world)
+        checked = check_with_a_bad_directory if bad else check_next_life
+        for seed in range(1 if bad else IMAGES):
+            try:
+                await checked(world.crashed(seed), promised, at_least=promised.synced)
+            except BaseException as error:
+                error.add_note(f"power cut {when} sync {at} of {first} to {last}, image {seed}")
+                raise
