@@ -23,7 +23,8 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.produce import ProduceRequest, ProduceTopic, read_produce
 from odradek.protocol.produce_response import ProducedPartition, write_produce_response
-from odradek.protocol.records.batch import MAGIC, TRANSACTIONAL_MASK
+from odradek.protocol.records.batch import COMPRESSION_MASK, MAGIC, TRANSACTIONAL_MASK
+from odradek.protocol.records.compression import ZSTD
 from odradek.replication.errors import RequestTimedOut
 from odradek.replication.partition.partition import ACKS_ALL, Changed, Partition
 from odradek.storage.errors import InvalidRecord
@@ -56,7 +57,8 @@ class Outcome(ProducedPartition):
 MAGIC_AT = 16
 """Where a batch has its magic, whatever else it is."""
 FLAGS_AT = 22
-"""Where it says that it is in a transaction."""
+"""Where it says how it is compressed, and that it is in a transaction."""
+FIRST_WITH_ZSTD = 7
 
 
 Topics = Sequence[tuple[str | None, UUID | None, list[Outcome]]]
@@ -153,6 +155,11 @@ def _append(
             )
         if not records:
             raise InvalidRecord("a produce request with no batch for the partition")
+        if ctx.api_version < FIRST_WITH_ZSTD and _flags(records) & COMPRESSION_MASK == ZSTD:
+            raise KafkaError(
+                ErrorCode.unsupported_compression_type,
+                f"zstd needs Produce of version {FIRST_WITH_ZSTD}, this is {ctx.api_version}",
+            )
         guard = None
         if verified is not None:
             found = verified.get((topic.topic_id or topic.name, partition.index))
@@ -191,11 +198,12 @@ def _check_allowed(topic: ProduceTopic, ctx: RequestContext) -> None:
 
 
 def _is_transactional(records: memoryview) -> bool:
-    return (
-        len(records) > FLAGS_AT
-        and records[FLAGS_AT] & TRANSACTIONAL_MASK != 0
-        and records[MAGIC_AT] == MAGIC
-    )
+    return _flags(records) & TRANSACTIONAL_MASK != 0
+
+
+def _flags(records: memoryview) -> int:
+    """The low byte of the first batch's attributes; 0 where it is no batch of the one format."""
+    return records[FLAGS_AT] if len(records) > FLAGS_AT and records[MAGIC_AT] == MAGIC else 0
 
 
 def _close_on_error(topics: Topics) -> None:

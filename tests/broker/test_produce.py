@@ -53,12 +53,14 @@ def ask(broker: Broker, api: apis.Api, version: int, values: dict[str, Any]) -> 
     return messages.read_response(api.key, version, view, start)
 
 
-def produce(broker: Broker, topic: str, records: bytes | None, *, acks: int = -1) -> Any:
+def produce(
+    broker: Broker, topic: str, records: bytes | None, *, acks: int = -1, version: int = VERSION
+) -> Any:
     """The partition's answer."""
     answer = ask(
         broker,
         apis.PRODUCE,
-        VERSION,
+        version,
         {
             "transactional_id": None,
             "acks": acks,
@@ -120,6 +122,19 @@ def test_a_batch_in_a_transaction_without_an_id_is_refused(broker: Broker, topic
     )
     assert refused.error_code == ErrorCode.transactional_id_authorization_failed
     assert end_offset(broker, topic) == 0
+
+
+@pytest.mark.parametrize("version", range(3, VERSION + 1))
+def test_zstd_came_with_version_7(broker: Broker, topic: str, version: int) -> None:
+    from odradek.protocol.records.compression import LZ4, ZSTD
+
+    assert (
+        produce(broker, topic, batch(compression=LZ4), version=version).error_code == ErrorCode.none
+    )
+    answer = produce(broker, topic, batch(compression=ZSTD), version=version)
+    expected = ErrorCode.unsupported_compression_type if version < 7 else ErrorCode.none
+    assert answer.error_code == expected
+    assert end_offset(broker, topic) == 1 + (version >= 7)
 
 
 def flipped(records: bytes, position: int) -> bytes:
