@@ -43,7 +43,11 @@ async def describe_log_dirs(request: Any, ctx: RequestContext) -> Mapping[str, A
         logs[ctx.broker.logs.directory_of(log)].append(log)
     copies: defaultdict[Path, list[MoveStatus]] = defaultdict(list)
     for move in ctx.broker.logs.mover.moves():
-        copies[move.destination].append(move)
+        moved = ctx.broker.logs.registry.logs.get(move.topic_partition)
+        # After the swap it is the replica, though its move has not quite ended: clients take a
+        # directory's replica and copy of the same partition for one.
+        if moved is None or moved.directory.parent != move.destination:
+            copies[move.destination].append(move)
     results = [
         await _directory(directory, logs[directory], copies[directory.path], wanted, ctx)
         for directory in ctx.broker.directories.all

@@ -119,6 +119,8 @@ class SegmentCopy:
         try:
             if limit - start > size:
                 end = source.offset_index.floor_of_position(start + size)
+                if end <= start:  # the batch here is larger than that
+                    end = start + next(headers(source.file, start, limit)).size
             if not start < end < limit:
                 last = tip.end_offset if source is tip.segment else next_base
                 return limit, tip.end_offset if last is None else last
