@@ -149,7 +149,8 @@ class LogState:
 
     @property
     def producers(self) -> ProducerStates:
-        """Loaded from the latest snapshot when first asked for, after a clean shutdown."""
+        """Loaded from the latest snapshot when first asked for, after a clean shutdown. Raises LogFailed,
+        NoDescriptors."""
         producers = self._producers
         return self._load_producers() if producers is None else producers
 
@@ -170,7 +171,10 @@ class LogState:
                 if self.snapshots.latest is None:
                     states.reset(end)  # as Kafka: closed cleanly, and never had a producer
                 else:
-                    self.rewind(states, end)
+                    try:
+                        self.rewind(states, end)
+                    except OSError as error:
+                        raise self.io_failed(error) from error
                 self._producers = states
             return self._producers
 

@@ -31,12 +31,13 @@ def start_odradek(
     port: int = 0,
     arguments: Sequence[str] = (),
     descriptors: int | None = None,
+    prefix: Sequence[str] = (),
 ) -> OdradekProcess:
     """Run `odradek serve` over the log directories, with its defaults; on a free port, unless `port`
     says which.
 
     `config` is set with --set; `arguments` are further ones for the command line; `descriptors` is
-    the process's limit of them, soft and hard. Returns once the port file is there, that is, once
+    the process's limit of them, soft and hard; `prefix` is a command that runs it. Returns once the port file is there, that is, once
     requests are answered.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -55,7 +56,7 @@ def start_odradek(
     with log_file.open("ab") as log:
         process = subprocess.Popen(
             [
-                sys.executable, "-m", "odradek.broker", "serve",
+                *prefix, sys.executable, "-m", "odradek.broker", "serve",
                 "--listen", f"127.0.0.1:{port}",
                 "--log-dirs", ",".join(map(str, log_dirs)),
                 "--port-file", str(port_file),

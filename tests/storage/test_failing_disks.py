@@ -1,6 +1,6 @@
 """A disk fails at the n-th operation of a kind; the other directory never notices, nothing is lost.
 
-One scripted life of a node with two directories, each with a plain log, a compacted one, one that is
+One scripted life of a node with two directories, which an earlier one has closed cleanly, each with a plain log, a compacted one, one that is
 cut and one that is deleted and made anew, while housekeeping runs: appends, reads, rolls, flushes,
 checkpoints, retention, compaction, removals. It is run again and again, each time one operation of
 one kind on B fails at another place: once, or from then on. Then:
@@ -13,9 +13,11 @@ one kind on B fails at another place: once, or from then on. Then:
 
 from __future__ import annotations
 
+import copy
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -25,8 +27,8 @@ from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import Intervals, LogManager
 from odradek.testing.virtual_clock import VirtualClock
-from odradek.testing.virtual_disk import OPERATIONS
-from tests.storage.log_manager_world import UUID, A, B, World, append, append_keyed, contents
+from odradek.testing.virtual_disk import OPERATIONS, VirtualDisk
+from tests.storage.log_manager_world import T0, UUID, A, B, World, append, append_keyed, contents
 
 SMALL = {"internal_segment_bytes": 400, "index_interval_bytes": 100, "file_delete_delay_ms": 2_000}
 PLAIN = LogConfig(**SMALL)
@@ -76,6 +78,7 @@ class Side:
         if self.attempt(lambda: append_keyed(log, {key: value})):
             self.by_key[key] = value
             del self.uncertain[key]
+            self.acknowledged.setdefault("c", [])
 
 
 @pytest.fixture
@@ -83,9 +86,31 @@ def clock() -> VirtualClock:
     return VirtualClock()
 
 
-def new_world(clock: VirtualClock) -> World:
-    configs = {"c-a": COMPACTED, "c-b": COMPACTED, "short-a": SHORT, "short-b": SHORT}
-    return World(clock=clock, intervals=EVERY, configs={**configs}, default=PLAIN)
+CONFIGS = {"c-a": COMPACTED, "c-b": COMPACTED, "short-a": SHORT, "short-b": SHORT}
+Before = tuple[VirtualDisk, list[Side]]
+"""What an earlier life has left, and acknowledged."""
+
+
+def new_world(clock: VirtualClock, disk: VirtualDisk | None = None) -> World:
+    return World(
+        disk or VirtualDisk(), clock=clock, intervals=EVERY, configs={**CONFIGS}, default=PLAIN
+    )
+
+
+@pytest.fixture
+async def before(clock: VirtualClock) -> Before:
+    """The earlier life."""
+    world = new_world(clock)
+    world.disk.mount(B)
+    both = await run(world, sides())
+    assert [side.refusals for side in both] == [[], []]
+    return world.disk, both
+
+
+def after(clock: VirtualClock, before: Before) -> tuple[World, list[Side]]:
+    """A world to go on in: all was synced, so what a power cut leaves is a copy."""
+    disk, both = before
+    return new_world(clock, disk.crash(0)), copy.deepcopy(both)
 
 
 async def life(world: World, manager: LogManager, sides: list[Side]) -> None:
@@ -96,7 +121,11 @@ async def life(world: World, manager: LogManager, sides: list[Side]) -> None:
             id = UUID(int=1000 + number + 100 * (side.path == B))
             try:
                 logs[side.name, topic] = await manager.create(
-                    f"{topic}-{side.name}", 0, id, directory_id=home.id
+                    f"{topic}-{side.name}",
+                    0,
+                    id,
+                    is_new=topic not in side.acknowledged,
+                    directory_id=home.id,
                 )
             except StorageError as error:
                 side.refusals.append(error)
@@ -117,9 +146,16 @@ async def life(world: World, manager: LogManager, sides: list[Side]) -> None:
 async def look_and_cut(
     manager: LogManager, side: Side, logs: dict[tuple[str, str], PartitionLog], number: int
 ) -> None:
-    for topic in ("t", "c"):
+    for topic in ("t", "c", "short"):
         if (side.name, topic) in logs:
             log = logs[side.name, topic]
+            for ask in (
+                lambda log: log.last_stable_offset,
+                lambda log: log.find_timestamp(T0),
+                lambda log: log.max_timestamp(),
+                lambda log: log.aborted_transactions(log.log_start_offset, log.end_offset),
+            ):
+                side.attempt(partial(ask, log))
             try:
                 contents(log)
             except StorageError as error:
@@ -144,8 +180,7 @@ def sides() -> list[Side]:
     return [Side("a", A), Side("b", B)]
 
 
-async def run(world: World) -> list[Side]:
-    both = sides()
+async def run(world: World, both: list[Side]) -> list[Side]:
     async with world.running(housekeeping=True) as manager:
         await life(world, manager, both)
         on_a, on_b = both
@@ -208,14 +243,14 @@ def keyed_contents(log: PartitionLog) -> list[tuple[bytes, bytes]]:
     return found
 
 
-async def operations_of_a_life(clock: VirtualClock) -> dict[str, int]:
+async def operations_of_a_life(clock: VirtualClock, before: Before) -> dict[str, int]:
     """How often each is done on B."""
-    world = new_world(clock)
+    world, both = after(clock, before)
     counting = {
         operation: world.disk.fail("/b*", operations={operation}, passes=1_000_000)
         for operation in sorted(OPERATIONS)
     }
-    await run(world)
+    await run(world, both)
     return {operation: 1_000_000 - fault.passes for operation, fault in counting.items()}
 
 
@@ -224,11 +259,13 @@ def places(total: int, most: int) -> list[int]:
     return sorted({round(n * (total - 1) / max(1, most - 1)) for n in range(most)})
 
 
-async def test_a_healthy_life_keeps_everything_and_does_all_there_is(clock: VirtualClock) -> None:
-    counts = await operations_of_a_life(clock)
+async def test_a_healthy_life_keeps_everything_and_does_all_there_is(
+    clock: VirtualClock, before: Before
+) -> None:
+    counts = await operations_of_a_life(clock, before)
     assert {each for each, count in counts.items() if count < 5} <= {"list"}
-    world = new_world(clock)
-    both = await run(world)
+    world, both = after(clock, before)
+    await run(world, both)
     assert [side.refusals for side in both] == [[], []]
     await check_next_life(world, both)
     assert world.failures == []
@@ -242,23 +279,22 @@ KINDS = [(operation, errno.EIO) for operation in sorted(OPERATIONS)] + [
 @pytest.mark.parametrize(("operation", "error"), KINDS)
 @pytest.mark.parametrize("most", [PLACES, pytest.param(10**9, marks=pytest.mark.slow)])
 async def test_the_nth_operation_fails(
-    operation: str, error: int, most: int, clock: VirtualClock
+    operation: str, error: int, most: int, clock: VirtualClock, before: Before
 ) -> None:
-    total = (await operations_of_a_life(clock))[operation]
+    total = (await operations_of_a_life(clock, before))[operation]
     for number in places(total, most):
         for times in (1, 10**9):
-            world = new_world(clock)
-            world.disk.mount(B)
+            world, both = after(clock, before)
             world.disk.fail("/b*", error, {operation}, passes=number, times=times)
             try:
-                await one_failure(world)
+                await one_failure(world, both)
             except BaseException as failure:
                 failure.add_note(f"{operation} {number} of {total} fails with {error}, {times}x")
                 raise
 
 
-async def one_failure(world: World) -> None:
-    both = await run(world)
+async def one_failure(world: World, both: list[Side]) -> None:
+    await run(world, both)
     world.disk.heal()
     world.failures.clear()
     await check_next_life(world, both)

@@ -1,0 +1,18 @@
+"""Tests with broker processes on the machine's own disks."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A directory that any user may reach: pytest's own are the tester's alone."""
+    with tempfile.TemporaryDirectory(prefix="odradek-") as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
