@@ -167,6 +167,19 @@ class LogManager:
         """
         return log_loading.agreed_epoch(self._marks, len(self.registry.every_home))
 
+    def gauges(self) -> dict[str, int]:
+        """Kafka's of `kafka.log:type=LogManager`, by name and, where there is one, `logDirectory`."""
+        found = {
+            "OfflineLogDirectoryCount": sum(each.failed for each in self.directories.all),
+            "CordonedLogDirectoryCount": len(self.registry.cordoned),
+        }
+        for each in self.directories.all:
+            found[f"LogDirectoryOffline,logDirectory={each.path}"] = int(each.failed)
+            found[f"LogDirectoryCordoned,logDirectory={each.path}"] = int(
+                each.path in self.registry.cordoned
+            )
+        return found
+
     # Start
 
     async def load(self) -> None:

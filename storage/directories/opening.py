@@ -144,7 +144,10 @@ def _identify(
         except OSError as error:
             directory.fail(error)
         if not directory.failed:
-            _refuse_to_guess(directory, found[path], is_metadata=path == metadata_path)
+            try:
+                _refuse_to_guess(directory, found[path], is_metadata=path == metadata_path)
+            except OSError as error:
+                directory.fail(error)
         if directory.failed:
             found.pop(path, None)
     identity = decide_identity(

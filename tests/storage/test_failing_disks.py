@@ -58,8 +58,8 @@ class Side:
     refusals: list[Exception] = field(default_factory=list)
     acknowledged: dict[str, list[str]] = field(default_factory=dict)
     by_key: dict[bytes, bytes] = field(default_factory=dict)
-    uncertain: dict[bytes, bytes] = field(default_factory=dict)
-    """Refused: it may be there all the same."""
+    uncertain: dict[bytes, list[bytes]] = field(default_factory=dict)
+    """Refused since: they may be there all the same."""
 
     def attempt(self, act: Callable[[], object]) -> bool:
         try:
@@ -74,7 +74,7 @@ class Side:
             self.acknowledged.setdefault(topic, []).append(value)
 
     def write_keyed(self, log: PartitionLog, key: bytes, value: bytes) -> None:
-        self.uncertain[key] = value
+        self.uncertain.setdefault(key, []).append(value)
         if self.attempt(lambda: append_keyed(log, {key: value})):
             self.by_key[key] = value
             del self.uncertain[key]
@@ -222,7 +222,7 @@ def check_log(log: PartitionLog, acknowledged: list[str]) -> None:
 def check_compacted(log: PartitionLog, side: Side) -> None:
     last = dict(keyed_contents(log))
     for key, value in side.by_key.items():
-        assert last[key] in (value, side.uncertain.get(key))
+        assert last[key] in (value, *side.uncertain.get(key, ()))
 
 
 def keyed_contents(log: PartitionLog) -> list[tuple[bytes, bytes]]:

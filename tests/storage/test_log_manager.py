@@ -457,6 +457,23 @@ async def test_an_error_takes_the_directory_and_only_it_offline(world: World) ->
     assert MARK in world.names(B)
 
 
+async def test_kafkas_gauges_tell_of_directories(world: World) -> None:
+    async with world.running() as manager:
+        manager.registry.cordoned = frozenset({A})
+        expected = {
+            "OfflineLogDirectoryCount": 0,
+            "CordonedLogDirectoryCount": 1,
+            "LogDirectoryOffline,logDirectory=/a": 0,
+            "LogDirectoryOffline,logDirectory=/b": 0,
+            "LogDirectoryCordoned,logDirectory=/a": 1,
+            "LogDirectoryCordoned,logDirectory=/b": 0,
+        }
+        assert manager.gauges() == expected
+        manager.directories.all[1].fail(OSError(errno.EIO, "gone"))
+        offline = {"OfflineLogDirectoryCount": 1, "LogDirectoryOffline,logDirectory=/b": 1}
+        assert manager.gauges() == expected | offline
+
+
 async def test_the_last_directory_ends_the_node(world: World) -> None:
     world.paths = (A,)
     async with world.running() as manager:

@@ -1,0 +1,133 @@
+"""What the metadata log says of log directories, beside what Apache Kafka's own says (KIP-858).
+
+Both brokers have two directories; a topic's partitions spread over them; then a file is put where the
+second directory was. The records about replicas and directories are the same, field by field, once
+directory ids are told by what they are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odradek.protocol.uuids import uuid_to_text
+from odradek.replication.controller.image import UNASSIGNED
+from odradek.storage.directories import meta_properties
+from tests.interop.broker_process import BrokerProcess, deadline
+from tests.interop.clients import create_topic, produce
+from tests.interop.kafka_tools import run_tool
+from tests.interop.odradek_process import start_odradek
+from tests.interop.real_kafka import start_kafka
+
+PARTITIONS = 4
+PAYLOAD = re.compile(r"payload: (\{.*\})")
+CONFIG = {"replica.high.watermark.checkpoint.interval.ms": "200"}
+KINDS = ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD", "BROKER_REGISTRATION_CHANGE_RECORD")
+Story = dict[str, list[dict[str, Any]]]
+
+
+def records(log_dir: Path) -> list[dict[str, Any]]:
+    """All metadata records, as Kafka's own tool reads them."""
+    log = log_dir / "__cluster_metadata-0" / "00000000000000000000.log"
+    run = run_tool("dump-log", "--cluster-metadata-decoder", "--files", str(log))
+    found = [json.loads(match[1]) for match in PAYLOAD.finditer(run.stdout)]
+    return [each for each in found if each["type"] in KINDS]
+
+
+def directory_id(path: Path) -> str:
+    properties = meta_properties.parse((path / meta_properties.FILE_NAME).read_bytes())
+    assert properties.directory_id is not None
+    return uuid_to_text(properties.directory_id)
+
+
+def told(value: Any, names: dict[str, str]) -> Any:
+    """With names for directory ids; without what differs from run to run."""
+    if isinstance(value, dict):
+        return {
+            key: told(each, names)
+            for key, each in value.items()
+            if key not in ("topicId", "brokerEpoch")
+        }
+    if isinstance(value, list):
+        return [told(each, names) for each in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def story(found: list[dict[str, Any]], names: dict[str, str], topic_id: str) -> Story:
+    """What happens to a partition in each directory, and to the broker, in order."""
+    by_partition: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
+    broker = []
+    for record in found:
+        data = record["data"]
+        if data.get("topicId") == topic_id:
+            partition = told(data, names)
+            by_partition[partition.pop("partitionId")].append({record["type"]: partition})
+        elif record["type"] == "BROKER_REGISTRATION_CHANGE_RECORD" and data.get("logDirs"):
+            broker.append(told(data, names))
+    told_of: Story = {"broker": broker}
+    for history in by_partition.values():
+        where = history[1]["PARTITION_CHANGE_RECORD"]["directories"][0]
+        assert told_of.setdefault(where, history) == history, "one story a directory"
+    return told_of
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    with deadline(60, what) as check:
+        while not (found := condition()):
+            check(0.5)
+    return found
+
+
+def live(broker: BrokerProcess) -> Story:
+    """Create, wait until all replicas are assigned, lose a directory, wait until that is known."""
+    first, second = broker.log_dirs
+    names = {
+        directory_id(first): "first",
+        directory_id(second): "second",
+        uuid_to_text(UNASSIGNED): "unassigned",
+    }
+    create_topic(broker.bootstrap, "t", partitions=PARTITIONS)
+    for partition in range(PARTITIONS):
+        produce(broker.bootstrap, "t", [b"x"], partition=partition)
+
+    def assigned() -> list[dict[str, Any]]:
+        changes = [
+            each
+            for each in records(first)
+            if each["type"] == "PARTITION_CHANGE_RECORD" and each["data"].get("directories")
+        ]
+        return changes if len(changes) >= PARTITIONS else []
+
+    topic_id = until(assigned, "replicas to be assigned")[-1]["data"]["topicId"]
+    second.rename(second.with_name("away"))
+    second.write_text("a file where the directory was")
+
+    def known() -> list[dict[str, Any]]:
+        found = records(first)
+        lost = [each for each in found if each["data"].get("leader") == -1]
+        return found if len(lost) == PARTITIONS // 2 else []
+
+    return story(until(known, "the loss to be known"), names, topic_id)
+
+
+@pytest.fixture(scope="module")
+def kafkas(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    with start_kafka(tmp_path_factory.mktemp("kafka"), log_dir_count=2, config=CONFIG) as kafka:
+        return live(kafka)
+
+
+def test_the_same_records_are_written(kafkas: Story, tmp_path: Path) -> None:
+    with start_odradek(tmp_path, log_dir_count=2, config=CONFIG) as odradek:
+        ours = live(odradek)
+    assert (
+        kafkas["broker"]
+        == [{"brokerId": 1, "fenced": 0, "inControlledShutdown": 0, "logDirs": ["first"]}]
+        or kafkas["broker"]
+    )
+    assert ours == kafkas
