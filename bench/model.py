@@ -30,6 +30,7 @@ class Feature(enum.Enum):
     KEEPS_RECORDS = "records that stay until they are read"
     CREATE_TOPICS = "the CreateTopics API"
     GROUPS = "consumer groups"
+    TWO_DIRECTORIES = "two log directories, and moves between them"
     COMPACTION = "compaction, and the sizes of its logs told while it runs"
 
 

@@ -33,6 +33,7 @@ struct stamp {
 
 static const struct options *options;
 static long record_count;
+static long long began_ns; /* of CLOCK_MONOTONIC: when the first record was due */
 static int64_t *latency_ns, *lateness_ns;
 static atomic_long received, acknowledged, refused;
 static atomic_int first_came, stopping;
@@ -54,7 +55,7 @@ static rd_kafka_t *new_client(rd_kafka_type_t type, rd_kafka_conf_t *conf)
     return client;
 }
 
-/* The consumer: reads every partition from its beginning */
+/* The consumer: reads every partition from its beginning, or from its end */
 
 static rd_kafka_t *open_consumer(void)
 {
@@ -69,7 +70,7 @@ static rd_kafka_t *open_consumer(void)
     rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(options->partitions);
     for (int partition = 0; partition < options->partitions; partition++)
         rd_kafka_topic_partition_list_add(list, options->topic, partition)->offset =
-            RD_KAFKA_OFFSET_BEGINNING;
+            options->from_end ? RD_KAFKA_OFFSET_END : RD_KAFKA_OFFSET_BEGINNING;
     rd_kafka_assign(consumer, list);
     rd_kafka_topic_partition_list_destroy(list);
     return consumer;
@@ -154,9 +155,9 @@ static void warm_up(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *record)
 
 static void send_at_rate(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *record)
 {
-    long long began = now_ns() + A_SECOND / 100;
+    began_ns = now_ns() + A_SECOND / 100;
     for (long i = 0; i < record_count; i++) {
-        long long due = began + (long long)((double)i * A_SECOND / options->rate);
+        long long due = began_ns + (long long)((double)i * A_SECOND / options->rate);
         sleep_until(due);
         lateness_ns[i] = now_ns() - due;
         send_record(topic, record, (struct stamp){due, i});
@@ -205,8 +206,8 @@ int run_latency(const struct options *given)
     write_output();
 
     printf("{\"sent\": %ld, \"acknowledged\": %ld, \"refused\": %ld, \"received\": %ld, "
-           "\"error\": \"%s\"",
-           record_count, acknowledged, refused, received, first_error);
+           "\"began_ns\": %lld, \"error\": \"%s\"",
+           record_count, acknowledged, refused, received, began_ns, first_error);
     usage_print(&usage);
     puts("}");
     return 0;

@@ -24,6 +24,7 @@ struct options {
     const char *request_file; /* requests: what is sent, as it goes over the wire */
     long count;               /* records to write or read in all */
     size_t size;              /* bytes of a record's value */
+    long from_end;            /* latency: if not 0, what the partition held before is not read */
     long keys;                /* produce: so many different keys, taken at random; 0: none */
     int partitions;
     int connections;

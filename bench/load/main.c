@@ -16,7 +16,7 @@ static const char USAGE[] =
     "                             [--depth N] [--seconds S] [--warm-up S]\n"
     "       odradek-load latency  --bootstrap HOST:PORT --topic T --rate N --output FILE\n"
     "                             [--size BYTES] [--partitions N] [--seconds S] [--warm-up S]\n"
-    "                             [-X KEY=VALUE]...\n"
+    "                             [--from-end 1] [-X KEY=VALUE]...\n"
     "       odradek-load version\n";
 
 static const struct option LONG_OPTIONS[] = {
@@ -26,7 +26,7 @@ static const struct option LONG_OPTIONS[] = {
     {"connections", required_argument, NULL, 'c'}, {"depth", required_argument, NULL, 'd'},
     {"seconds", required_argument, NULL, 'T'},     {"warm-up", required_argument, NULL, 'w'},
     {"rate", required_argument, NULL, 'a'},        {"output", required_argument, NULL, 'o'},
-    {"keys", required_argument, NULL, 'k'},
+    {"keys", required_argument, NULL, 'k'},        {"from-end", required_argument, NULL, 'e'},
     {NULL, 0, NULL, 0},
 };
 
@@ -47,6 +47,7 @@ static void parse(int count, char **words, struct options *options)
         case 'w': options->warm_up = atof(optarg); break;
         case 'a': options->rate = atof(optarg); break;
         case 'k': options->keys = atol(optarg); break;
+        case 'e': options->from_end = atol(optarg); break;
         case 'o': options->output_file = optarg; break;
         case 'X':
             if (options->property_count == MAX_PROPERTIES)

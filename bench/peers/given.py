@@ -19,7 +19,11 @@ class GivenAddress:
 
     name = "given"
     default = False
-    lacks: Mapping[Feature, str] = {Feature.PROCESS: NOT_OURS, Feature.RESTART: NOT_OURS}
+    lacks: Mapping[Feature, str] = {
+        Feature.PROCESS: NOT_OURS,
+        Feature.RESTART: NOT_OURS,
+        Feature.TWO_DIRECTORIES: NOT_OURS,
+    }
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap

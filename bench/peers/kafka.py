@@ -60,7 +60,7 @@ class Kafka:
             **SETTINGS,
             "controller.quorum.bootstrap.servers": controller,
             "listeners": f"PLAINTEXT://{address[0]}:{address[1]},CONTROLLER://{controller}",
-            "log.dirs": str(directory / "data"),
+            "log.dirs": f"{directory / 'data'},{directory / 'data-2'}",
         }
         config = directory / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in values.items()))

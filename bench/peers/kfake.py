@@ -27,9 +27,10 @@ class Kfake:
         self._on_disk = on_disk
         self.name = "kfake-disk" if on_disk else "kfake"
         self.title = "kfake, on disk" if on_disk else "kfake, in memory"
-        self.lacks: Mapping[Feature, str] = (
-            {} if on_disk else {Feature.RESTART: "keeps its records in memory"}
-        )
+        self.lacks: Mapping[Feature, str] = {
+            Feature.TWO_DIRECTORIES: "has at most one directory",
+            **({} if on_disk else {Feature.RESTART: "keeps its records in memory"}),
+        }
 
     def obtain(self) -> None:
         self._program()

@@ -46,6 +46,7 @@ class LibrdkafkaMock:
         Feature.RESTART: "keeps the newest few MB of each partition in memory",
         Feature.CREATE_TOPICS: "has no CreateTopics API",
         Feature.GROUPS: "closes the connection on the newest JoinGroup that it says it serves",
+        Feature.TWO_DIRECTORIES: "has no log directories",
         Feature.COMPACTION: "keeps the newest few MB of each partition",
         Feature.KEEPS_RECORDS: "keeps the newest few MB of each partition",
     }

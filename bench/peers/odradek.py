@@ -51,7 +51,7 @@ class Odradek:
         command = [
             sys.executable, "-m", "odradek.broker", "serve",
             "--listen", f"{address[0]}:{address[1]}",
-            "--log-dirs", str(directory / "data"),
+            "--log-dirs", f"{directory / 'data'},{directory / 'data-2'}",
             *sets,
         ]  # fmt: skip
         # Its modules are compiled once, as an installation's are.

@@ -10,6 +10,7 @@ from odradek.bench.workloads import (
     compaction,
     groups,
     latency,
+    moves,
     recovery,
     requests,
     startup,
@@ -27,4 +28,5 @@ WORKLOADS: Sequence[Workload] = (
     *topics.WORKLOADS,
     *groups.WORKLOADS,
     *recovery.WORKLOADS,
+    *moves.WORKLOADS,
 )

@@ -140,6 +140,10 @@ def outcome(latencies_ns: Iterable[int], latenesses_ns: Iterable[int]) -> Outcom
     return Outcome(values, histogram=_buckets(_recorded(latencies_ns, KEPT_DIGITS)))
 
 
+def percentile_us(values_ns: Iterable[int], percentile: float) -> float:
+    return float(_recorded(values_ns).get_value_at_percentile(percentile)) / 1e3
+
+
 def _recorded(values_ns: Iterable[int], digits: int = SIGNIFICANT_DIGITS) -> HdrHistogram:
     histogram = HdrHistogram(1, LONGEST_NS, digits)
     for value in values_ns:

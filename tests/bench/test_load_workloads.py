@@ -12,10 +12,19 @@ from odradek.bench.limits import LIMITS
 from odradek.bench.load import LoadUnavailable, load_program, run_load
 from odradek.bench.model import Limit, Outcome, Target, Workload, WorkloadFailed
 from odradek.bench.peers.odradek import Odradek
-from odradek.bench.workloads import WORKLOADS, compaction, recovery, requests, startup, throughput
+from odradek.bench.workloads import (
+    WORKLOADS,
+    compaction,
+    moves,
+    recovery,
+    requests,
+    startup,
+    throughput,
+)
 from odradek.bench.workloads.beside import LatencyBeside
 from odradek.bench.workloads.compaction import Compaction
 from odradek.bench.workloads.latency import Stream
+from odradek.bench.workloads.moves import Move
 from odradek.bench.workloads.recovery import Recovery
 from odradek.bench.workloads.requests import Requests
 from odradek.bench.workloads.startup import Aftermath, Startup
@@ -95,6 +104,15 @@ def test_compaction(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     small = Stream(rate=100, seconds=0.5, record_bytes=100)
     values = whole(LatencyBeside(Compaction(records=30_000, keys=100), small), target).values
     assert values["beside_mb_per_s"] > 0
+
+
+def test_a_move_beside_records(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moves, "RATE", 200)
+    monkeypatch.setattr(moves, "BEFORE_S", 1.0)
+    monkeypatch.setattr(moves, "AFTER_S", 0.6)
+    values = whole(Move(5), target).values
+    assert values["move_mb_per_s"] > 0.1
+    assert values["p99_swap_us"] <= values["max_swap_us"] * 1.01  # to three digits
 
 
 def test_a_broker_whose_process_is_not_ours_has_no_cpu(target: Target) -> None:
