@@ -1,0 +1,182 @@
+"""Starts on what moves left: J-13 to J-16, with Kafka's names too, on good and on bad directories."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+import trio
+
+from odradek.seams.files import Path
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.errors import LogFailed
+from odradek.storage.log_manager import LogManager
+from odradek.testing.virtual_files import VirtualFiles
+from tests.storage.log_manager_world import ONE, TWO, A, B, World, append, contents
+
+T0 = TopicPartition("t", 0)
+M, C = Path("/m"), Path("/c")
+FUTURE = f"t-0.{UUID(int=9).hex}-future"
+VALUES = [f"value {number} of some length" for number in range(20)]
+
+
+async def disk_with(*places: tuple[Path, str]) -> World:
+    """A disk with the same partition in these directories, under these names."""
+    world = World(paths=(M, A, B, C))
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE, directory_id=manager.directories.all[1].id)
+        for value in VALUES:
+            append(log, value)
+    files = VirtualFiles(world.disk)
+    for directory, name in places:
+        files.make_directory(directory / name)
+        for each in files.list(A / "t-0"):
+            files.write_new(directory / name / each, files.read(A / "t-0" / each))
+        files.sync_directory(directory)
+    if (A, "t-0") not in places:
+        files.remove_tree(A / "t-0")
+        files.sync_directory(A)
+    return world
+
+
+@asynccontextmanager
+async def started(world: World, *, elsewhere: bool = False) -> AsyncIterator[LogManager]:
+    async with world.running(housekeeping=True) as manager:
+        await manager.promote_moved(lambda name, topic_id: elsewhere)
+        with trio.fail_after(20):
+            while manager.mover.moves():
+                await trio.lowlevel.checkpoint()
+        yield manager
+
+
+def left(world: World, path: Path) -> list[str]:
+    return [name for name in world.names(path) if name.startswith("t-") and "delete" not in name]
+
+
+@pytest.mark.parametrize("name", ["t-0.move", FUTURE])
+async def test_j13_the_move_goes_on(name: str) -> None:
+    world = await disk_with((A, "t-0"), (B, name))
+    async with started(world) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert log.directory == B / "t-0"
+        assert contents(log) == VALUES
+    assert (left(world, A), left(world, B)) == ([], ["t-0"])
+
+
+async def test_j13_what_is_not_the_same_is_not_believed() -> None:
+    """The copy is of another life of the log: torn, longer, or with other records."""
+    world = await disk_with((A, "t-0"), (B, "t-0.move"))
+    files = VirtualFiles(world.disk)
+    for number, name in enumerate(files.list(B / "t-0.move")):
+        file = files.open(B / "t-0.move" / name, write=True)
+        if file.size and number % 2:
+            file.write_at(file.size // 2, b"???")
+        file.append_v([b"more"])
+        file.sync()
+    async with started(world) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert log.directory == B / "t-0"
+        assert contents(log) == VALUES
+
+
+@pytest.mark.parametrize("name", ["t-0.move", FUTURE])
+async def test_j14_a_lone_copy_is_the_replica(name: str) -> None:
+    world = await disk_with((A, "t-0.delete"), (B, name))
+    async with world.running() as manager:
+        with pytest.raises(LogFailed):  # not before the metadata is asked
+            manager.get("t", 0)
+        await manager.promote_moved()
+        log = manager.get("t", 0)
+        assert log is not None
+        assert log.directory == B / "t-0"
+        assert contents(log) == VALUES
+        assert log.topic_id == ONE
+        append(log, "life goes on")
+    assert left(world, B) == ["t-0"]
+    async with started(world) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert contents(log) == [*VALUES, "life goes on"]
+
+
+async def test_j14_not_where_the_replica_is_on_a_disk_that_is_not_here() -> None:
+    """An unmounted disk is an empty directory, and in good order."""
+    world = await disk_with((B, "t-0.move"))
+    async with started(world, elsewhere=True) as manager:
+        with pytest.raises(LogFailed):
+            manager.get("t", 0)
+        assert manager.offline == (T0,)
+    assert left(world, B) == ["t-0.move"]
+    async with started(world) as manager:  # it was said to be lost
+        log = manager.get("t", 0)
+        assert log is not None
+        assert contents(log) == VALUES
+
+
+@pytest.mark.parametrize("name", ["t-0.move", FUTURE])
+async def test_j15_a_lone_copy_is_left_alone_while_a_directory_is_bad(name: str) -> None:
+    world = await disk_with((B, name))
+    fault = world.disk.fail("/c*")
+    async with started(world) as manager:
+        with pytest.raises(LogFailed):
+            manager.get("t", 0)
+        assert left(world, B) == [name]
+    world.disk.heal(fault)
+    world.files = VirtualFiles(world.disk)
+    async with started(world) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert contents(log) == VALUES
+
+
+@pytest.mark.parametrize("name", ["t-0.delete", f"t-0.{UUID(int=8).hex}-delete"])
+async def test_j16_what_was_to_be_deleted_is(name: str) -> None:
+    world = await disk_with((A, "t-0"), (B, name))
+    async with started(world) as manager:
+        assert len(manager.removals) == 1
+        log = manager.get("t", 0)
+        assert log is not None
+        assert log.directory == A / "t-0"
+
+
+async def test_a_copy_beside_its_source_leads_nowhere() -> None:
+    world = await disk_with((A, "t-0"), (A, "t-0.move"))
+    async with started(world) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert contents(log) == VALUES
+    assert left(world, A) == ["t-0"]
+
+
+async def test_of_two_copies_one_goes_on() -> None:
+    world = await disk_with((A, "t-0"), (B, "t-0.move"), (C, "t-0.move"))
+    async with started(world) as manager:
+        log = manager.get("t", 0)
+        assert log is not None
+        assert log.directory == B / "t-0"
+    assert (left(world, A), left(world, B), left(world, C)) == ([], ["t-0"], [])
+
+
+async def test_two_lone_copies_are_left_alone() -> None:
+    world = await disk_with((B, "t-0.move"), (C, "t-0.move"))
+    async with started(world) as manager:
+        assert manager.offline == (T0,)
+    assert (left(world, B), left(world, C)) == (["t-0.move"], ["t-0.move"])
+
+
+async def test_a_new_topic_of_the_name_of_a_lone_copy() -> None:
+    """The old one's copy is nobody's then, and does not come in the way."""
+    world = await disk_with((B, "t-0.move"))
+    async with started(world, elsewhere=True) as manager:
+        log = await manager.create("t", 0, TWO, directory_id=manager.directories.all[1].id)
+        append(log, "new")
+        await manager.mover.move(T0, B)
+        with trio.fail_after(20):
+            while manager.mover.moves():
+                await trio.lowlevel.checkpoint()
+        assert log.directory == B / "t-0"
+        assert (log.topic_id, contents(log)) == (TWO, ["new"])
