@@ -51,6 +51,8 @@ class Model:
     values: list[str] = field(default_factory=list)
     start: int = 0
     synced: int = 0
+    cached: int = 0
+    """What the page cache has, where only the process was killed."""
     durable_start: int = 0
     serial: int = 0
 
@@ -81,7 +83,8 @@ class History:
         found = contents(log)
         start, end = log.log_start_offset, log.end_offset
         assert model.durable_start <= start <= max(model.start, model.durable_start)
-        assert end >= model.synced
+        assert end >= max(model.synced, model.cached)
+        model.cached = 0
         assert found == model.values[start:end]
         del model.values[end:]
         model.start = start
@@ -149,7 +152,7 @@ class History:
             assert isinstance(value, int)
             self.world.disk = self.world.disk.crash(value)
         else:
-            model.synced = len(model.values)
+            model.cached = len(model.values)
         self.world.files = VirtualFiles(self.world.disk)
 
 

@@ -1,0 +1,54 @@
+"""A move that a clean stop interrupts is left as Kafka's `-future`: Kafka opens it, and finishes the move."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+
+from odradek.client.log_dir_admin import Replica, alter_replica_log_dirs
+from odradek.client.metadata import open_cluster
+from odradek.seams.real import real_seams
+from tests.interop.broker_process import deadline
+from tests.interop.clients import create_topic, produce, read_all
+from tests.interop.odradek_process import start_odradek
+from tests.interop.real_kafka import start_kafka
+
+RATE = "200000"
+VALUES = [b"%d" % number * 40 for number in range(6000)]
+PATIENCE_S = 60
+
+
+def test_kafka_finishes_what_we_have_begun(tmp_path: Path) -> None:
+    config = {"intra.broker.throttled.rate": RATE, "log.initial.task.delay.ms": "600000"}
+    with start_odradek(tmp_path / "ours", config=config, log_dir_count=2) as ours:
+        small = {"internal.segment.bytes": "100000", "index.interval.bytes": "1000"}
+        create_topic(ours.bootstrap, "t", config=small)
+        produce(ours.bootstrap, "t", VALUES, config={"batch.size": 8000})
+        (source,) = [path for path in ours.log_dirs if (path / "t-0").exists()]
+        (destination,) = [path for path in ours.log_dirs if path != source]
+        trio.run(begin_move, ours.bootstrap, str(destination))
+        # Two segments are there with their indexes: they are finished.
+        with deadline(PATIENCE_S, "two copied segments") as check:
+            while len(list(destination.glob("t-0.move/*.timeindex"))) < 2:
+                check()
+    (future,) = destination.glob("t-0.*-future")
+    assert len(list(future.glob("*.timeindex"))) >= 2
+    assert not (destination / "t-0.move").exists()
+    assert (destination / ".kafka_cleanshutdown").exists()
+    with start_kafka(
+        tmp_path / "kafka", log_dirs=ours.log_dirs, formatted=True, static_voter=True
+    ) as kafka:
+        with deadline(PATIENCE_S, "the end of the move") as check:
+            while not (destination / "t-0").exists():
+                check()
+        found = read_all(kafka.bootstrap, "t", len(VALUES))
+        assert [message.value() for message in found] == VALUES
+        assert "Recovering" not in kafka.log_file.read_text()
+        assert not (source / "t-0").exists()
+
+
+async def begin_move(bootstrap: str, destination: str) -> None:
+    async with open_cluster(real_seams().network, bootstrap) as cluster:
+        answers = await alter_replica_log_dirs(cluster, {Replica(1, "t", 0): destination})
+    assert [error.name for error in answers.values()] == ["none"]
