@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from odradek.broker.cli.balance_plan import plan
 from odradek.broker.cli.balance_progress import Copied, Progress
 from odradek.broker.cli.errors import CommandFailed
 from odradek.broker.cli.move_throttles import MOVE_RATE, throttle_moves
-from odradek.broker.cli.output import human_bytes, print_lines, print_table
+from odradek.broker.cli.output import human_bytes, print_lines, print_now, print_table
 from odradek.broker.cli.reassignment_file import dump
 from odradek.broker.cli.reassignment_states import Move, places
 from odradek.broker.cli.terminal import hint, is_terminal
@@ -128,9 +129,9 @@ async def balance(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> i
     if not moves and not under_way:
         print_lines([_even(balances)])
         return 0
-    throttle = _Throttle(cluster, {replica.broker for replica in (*moves, *under_way)})
+    moving = {replica.broker for replica in (*moves, *under_way)}
     if args.throttle is not None:
-        await throttle.set(args.throttle)
+        await _set_throttle(cluster, moving, args.throttle)
     _say_what_happens(moves, under_way)
     await _begin(cluster, {replica: target for replica, (_, target, _) in moves.items()})
     try:
@@ -141,8 +142,7 @@ async def balance(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> i
             "`odradek log-dirs describe` shows them."
         )
         raise
-    if args.throttle is not None:
-        await throttle.restore()
+    await _end_throttle(cluster, moving, ours=args.throttle is not None)
     return 0
 
 
@@ -259,32 +259,25 @@ async def _begin(cluster: Cluster, wanted: Mapping[Replica, str]) -> None:
             )
 
 
-class _Throttle:
-    """The brokers' limit for these moves, and what it was before."""
+async def _set_throttle(cluster: Cluster, brokers: Iterable[int], rate: int) -> None:
+    await throttle_moves(cluster, brokers, rate)
+    print_lines([f"the brokers' limit for these moves is {human_bytes(rate)}/s"])
 
-    def __init__(self, cluster: Cluster, brokers: Iterable[int]) -> None:
-        self._cluster = cluster
-        self._brokers = sorted(brokers)
-        self._before: dict[int, str | None] = {}
 
-    async def set(self, rate: int) -> None:
-        for broker in self._brokers:
-            found = await describe_configs(
-                self._cluster, ResourceType.BROKER, str(broker), keys=[MOVE_RATE]
-            )
-            own = [each.value for each in found if each.source is ConfigSource.BROKER]
-            self._before[broker] = own[0] if own else None
-        await throttle_moves(self._cluster, self._brokers, rate)
-        print_lines([f"the brokers' limit for these moves is {human_bytes(rate)}/s"])
-
-    async def restore(self) -> None:
-        for broker, value in self._before.items():
-            change = (
-                ConfigChange(ConfigOperation.DELETE, MOVE_RATE)
-                if value is None
-                else ConfigChange(ConfigOperation.SET, MOVE_RATE, value)
-            )
-            await alter_configs(self._cluster, ResourceType.BROKER, str(broker), [change])
+async def _end_throttle(cluster: Cluster, brokers: Iterable[int], *, ours: bool) -> None:
+    """Remove the limit, if it was asked for; else tell of one that is there."""
+    for broker in sorted(brokers):
+        if ours:
+            unset = [ConfigChange(ConfigOperation.DELETE, MOVE_RATE)]
+            await alter_configs(cluster, ResourceType.BROKER, str(broker), unset)
+            continue
+        found = await describe_configs(cluster, ResourceType.BROKER, str(broker), keys=[MOVE_RATE])
+        for each in found:
+            if each.source is ConfigSource.BROKER:
+                hint(
+                    f"broker {broker} is limited to {each.value} bytes/s for such moves; "
+                    f"`odradek configs alter broker {broker} --unset {MOVE_RATE}` removes that"
+                )
 
 
 async def _watch(
@@ -294,21 +287,23 @@ async def _watch(
     watcher = _Watcher(cluster, wanted)
     progress = Progress()
     clock = seams.clock
-    told_at, heard_at = -TELL_EVERY_S, clock.monotonic()
+    told_at, heard_at, is_silent = -inf, clock.monotonic(), False
     while True:
         now = clock.monotonic()
         try:
             progress.saw(now, (await watcher.look()).values())
-            heard_at = now
+            heard_at, is_silent = now, False
         except ClientError as error:
             if now - heard_at > SILENCE_MAX_S:
                 raise
-            hint(f"{error}; moves go on when the broker is back")
+            if not is_silent:
+                hint(f"{error}; the moves go on when the broker is back")
+            is_silent = True
         else:
             if is_terminal():
                 hint_over(str(progress), last=progress.is_done)
             elif progress.is_done or now - told_at >= TELL_EVERY_S:
-                print_lines([str(progress)])
+                print_now(str(progress))
                 told_at = now
             if progress.is_done:
                 break

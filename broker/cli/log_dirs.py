@@ -87,7 +87,7 @@ def add_parser(
         "--throttle",
         metavar="BYTES/S",
         type=_rate,
-        help="limit the moves of each broker; what it was before is restored at the end",
+        help="limit the moves of each broker; the limit is removed at the end",
     )
     for command in (listing, describing, balancing):
         command.add_argument(

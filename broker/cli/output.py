@@ -40,6 +40,12 @@ def print_lines(lines: Iterable[str]) -> None:
         sys.stdout.write(line + "\n")
 
 
+def print_now(line: str) -> None:
+    """A line that whoever reads us is to see at once, though more follow."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def human_bytes(count: int | None) -> str:
     """1536 -> '1.5 KiB'; '-' where it is not known."""
     if count is None or count < 0:

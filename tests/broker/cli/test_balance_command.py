@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from odradek.broker.cli.balance import balance_of
+from odradek.broker.cli.main import INTERRUPTED
 from odradek.broker.cli.move_throttles import MOVE_RATE
 from odradek.client.log_dir_admin import LogDirectory, Replica, ReplicaInDirectory
 from odradek.protocol.errors import ErrorCode
 from tests.broker.cli.conftest import CommandLine
 from tests.interop.broker_process import BrokerProcess, deadline
+from tests.interop.clients import produce, read_all
 
 NONE, OFFLINE = ErrorCode.none, ErrorCode.kafka_storage_error
 
@@ -81,15 +86,17 @@ def test_wrong_usage(offline: CommandLine) -> None:
     assert "no number of bytes" in offline(*balance, "--throttle", "0", code=2).stderr
 
 
-def test_directories_are_evened_out(
-    odradek: CommandLine, cli_broker: BrokerProcess, topic: str, tmp_path: Path
+def put_all_into_one(
+    odradek: CommandLine, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
-    """All into one directory first; then evened out, and nothing is left to do."""
-    first = str(cli_broker.log_dirs[0])
-    for partition in ("0", "1", "2"):
-        odradek("produce", "-t", topic, "-p", partition, stdin=b"x" * 60_000)
+    """All three partitions of the topic into the first directory."""
     rows = [
-        {"topic": topic, "partition": partition, "replicas": [1], "log_dirs": [first]}
+        {
+            "topic": topic,
+            "partition": partition,
+            "replicas": [1],
+            "log_dirs": [str(broker.log_dirs[0])],
+        }
         for partition in range(3)
     ]
     file = tmp_path / "all-in-one.json"
@@ -98,6 +105,15 @@ def test_directories_are_evened_out(
     with deadline(30, "all to be in one") as check:
         while b"still in progress" in odradek("reassign", "--verify", "--file", str(file)).stdout:
             check()
+
+
+def test_directories_are_evened_out(
+    odradek: CommandLine, cli_broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    """All into one directory first; then evened out, and nothing is left to do."""
+    for partition in ("0", "1", "2"):
+        odradek("produce", "-t", topic, "-p", partition, stdin=b"x" * 60_000)
+    put_all_into_one(odradek, cli_broker, topic, tmp_path)
     planned = odradek("log-dirs", "balance", "--json").json["partitions"]
     assert planned
     done = odradek("log-dirs", "balance", "--execute", "--throttle", "50000000")
@@ -109,3 +125,38 @@ def test_directories_are_evened_out(
     for partition in ("0", "1", "2"):
         shown = odradek("consume", "-t", topic, "-p", partition, "-o", "beginning", "-e")
         assert shown.stdout.strip() == b"x" * 60_000
+
+
+def test_interrupted_the_moves_go_on_and_are_found_again(
+    odradek: CommandLine, cli_broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    values = [b"%05d" % number + b"x" * 60_000 for number in range(50)]
+    for partition in (0, 1, 2):
+        produce(cli_broker.bootstrap, topic, values, partition=partition)
+    put_all_into_one(odradek, cli_broker, topic, tmp_path)
+    command = [sys.executable, "-m", "odradek.broker", "log-dirs", "balance", "--execute"]
+    with subprocess.Popen(
+        [*command, "-b", cli_broker.bootstrap, "--throttle", "200000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    ) as first:
+        assert first.stdout is not None
+        line = ""
+        while "replicas, " not in line or " of " not in line:
+            line = first.stdout.readline()
+            assert line, first.communicate()
+        first.send_signal(signal.SIGINT)
+        _, errors = first.communicate(timeout=30)
+    assert first.returncode == INTERRUPTED
+    assert "The moves go on. `odradek log-dirs balance --execute` watches them again" in errors
+    assert odradek("log-dirs", "balance", "--json").json["partitions"] == []
+    again = odradek("log-dirs", "balance", "--execute", "--throttle", "500000000")
+    assert again.lines[1].startswith("under way already: ")
+    assert "(100 %)" in again.lines[-1]
+    configs = odradek("configs", "describe", "broker", "1", "--json").json
+    assert MOVE_RATE not in {row["name"] for row in configs}
+    for partition in (0, 1, 2):
+        read = read_all(cli_broker.bootstrap, topic, len(values), partitions=[partition])
+        assert [message.value() for message in read] == values
