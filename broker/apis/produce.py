@@ -241,9 +241,9 @@ async def _flush(due: Iterable[tuple[Outcome, PartitionLog]], ctx: RequestContex
 
 async def _replicated(topics: Topics, timeout_ms: int, ctx: RequestContext) -> None:
     """Wait until every batch is on all in-sync replicas; what is not by then gets its error."""
-    pending = _pending(topics)
     await ctx.flush()
-    with trio.move_on_after(timeout_ms / 1000):
+    pending = _pending(topics)  # after it: what is replicated meanwhile wakes nobody
+    with trio.move_on_after(max(0, timeout_ms) / 1000):
         while pending:
             await Changed.wait(
                 outcome.partition for outcome in pending if outcome.partition is not None

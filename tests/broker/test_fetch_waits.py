@@ -1,0 +1,128 @@
+"""How long a fetch waits for more, over a real socket; and that a wide one lets others go on."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+import trio
+
+from odradek.broker.apis.fetch import PARTITIONS_A_TURN, fetch
+from odradek.broker.context import RequestContext
+from odradek.protocol import apis, messages
+from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.framing import read_response_header, request_header
+from odradek.seams.network import Address
+from odradek.testing import Broker
+from tests.broker.test_hostile_input import connect, read_frame
+from tests.broker.test_produce import batch, produce
+
+VERSION = 12
+MAX_WAIT_MS = 20_000
+AT_ONCE_SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"rolled": 1, "wide": 1}) as running:
+        yield running
+
+
+def ask(broker: Broker, topic: str, offset: int, *, isolation_level: int) -> tuple[Any, float]:
+    """The partition's answer to a fetch that wants more than there is, and the seconds it took."""
+    body = messages.write_request(
+        apis.FETCH.key,
+        VERSION,
+        {
+            "replica_id": -1,
+            "max_wait": MAX_WAIT_MS,
+            "min_bytes": 10_000,
+            "isolation_level": isolation_level,
+            "topics": [
+                {
+                    "topic": topic,
+                    "partitions": [
+                        {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 2**20}
+                    ],
+                }
+            ],
+            "forgotten_topics_data": [],
+        },
+    )
+    request = request_header(apis.FETCH, VERSION, 5, "test") + body
+    began = time.monotonic()
+    with connect(broker) as sock:
+        sock.settimeout(2 * MAX_WAIT_MS / 1000)
+        sock.sendall(struct.pack(">i", len(request)) + request)
+        view = memoryview(read_frame(sock))
+    taken = time.monotonic() - began
+    _, start = read_response_header(apis.FETCH, VERSION, view)
+    response = messages.read_response(apis.FETCH.key, VERSION, view, start)
+    ((partition,),) = [each.partitions for each in response.responses]
+    return partition, taken
+
+
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_the_rest_of_a_full_segment_is_answered_at_once(
+    broker: Broker, isolation_level: int
+) -> None:
+    async def roll() -> int:
+        log = (await broker.node.partitions.get("rolled", None, 0)).log
+        log.roll()
+        return log.end_offset
+
+    assert produce(broker, "rolled", batch()).error_code == 0
+    end = broker._call(roll)
+    assert produce(broker, "rolled", batch()).error_code == 0
+    found, taken = ask(broker, "rolled", end - 1, isolation_level=isolation_level)
+    assert len(found.records) == len(batch())
+    assert taken < AT_ONCE_SECONDS
+
+
+def test_a_fetch_of_many_partitions_lets_others_have_the_loop(broker: Broker) -> None:
+    turns = 5
+    request = FetchRequest()
+    request.max_bytes = 2**20
+    request.topics = [
+        FetchTopic("wide", None, [FetchPartition(0, -1, 0, -1, -1, 1)] * turns * PARTITIONS_A_TURN)
+    ]
+
+    async def passes() -> int:
+        """How often another task ran while the request was handled."""
+        count = 0
+
+        async def others() -> None:
+            nonlocal count
+            while True:
+                await trio.lowlevel.checkpoint()
+                count += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            await trio.lowlevel.checkpoint()
+            count = 0
+            answer = await fetch(request, context(broker))
+            assert len(answer.chosen) == turns * PARTITIONS_A_TURN
+            nursery.cancel_scope.cancel()
+        return count
+
+    assert broker._call(passes) >= turns - 1
+
+
+def context(broker: Broker) -> RequestContext:
+    async def flush() -> None:
+        pass
+
+    return RequestContext(
+        broker.node,
+        apis.FETCH,
+        VERSION,
+        1,
+        "test",
+        cast(Any, None),  # which listener it came by is nothing to a fetch
+        Address("127.0.0.1", 1),
+        flush,
+    )

@@ -1,0 +1,91 @@
+"""A produce with acks=all, while the in-sync replicas have less than the leader."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+import trio
+
+from odradek.broker.apis.produce import Topics, produce
+from odradek.broker.context import RequestContext
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.produce import ProduceRequest, ProduceTopic
+from odradek.replication.controller.image import PartitionImage
+from odradek.replication.partition.partition import Partition
+from odradek.seams.network import Address
+from odradek.testing import Broker
+from tests.broker.test_produce import batch
+
+PATIENCE_SECONDS = 20.0
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"t": 1}) as running:
+        yield running
+
+
+def in_sync(partition: Partition, *replicas: int) -> None:
+    """The cluster's word on who is in sync."""
+    directories = tuple(UUID(int=1000 + replica) for replica in replicas)
+    partition.update(
+        PartitionImage(replicas, directories, replicas, partition.leader, partition.leader_epoch, 0)
+    )
+
+
+async def produce_to_two(
+    broker: Broker, timeout_ms: int, flush: Callable[[Partition], Awaitable[None]]
+) -> Topics:
+    """The answer of a partition with a second replica that has nothing yet; `flush` is what happens
+    while the answers before this one are sent."""
+    partition = await broker.node.partitions.get("t", None, 0)
+    in_sync(partition, partition.leader, partition.leader + 1)
+
+    async def flush_answers() -> None:
+        await flush(partition)
+
+    ctx = RequestContext(
+        broker.node,
+        apis.PRODUCE,
+        9,
+        1,
+        "test",
+        cast(Any, None),
+        Address("127.0.0.1", 1),
+        flush_answers,
+    )
+    topic = ProduceTopic("t", None, [(0, memoryview(bytearray(batch())))])
+    with trio.fail_after(PATIENCE_SECONDS):
+        topics = await produce(ProduceRequest(None, -1, timeout_ms, [topic]), ctx)
+    assert topics is not None
+    return topics
+
+
+def test_what_is_replicated_while_earlier_answers_are_sent_is_not_waited_for(
+    broker: Broker,
+) -> None:
+    async def alone_again(partition: Partition) -> None:
+        in_sync(partition, partition.leader)
+
+    async def run() -> Topics:
+        return await produce_to_two(broker, int(4000 * PATIENCE_SECONDS), alone_again)
+
+    ((_, _, (outcome,)),) = broker._call(run)
+    assert outcome.error_code == ErrorCode.none
+    assert outcome.base_offset == 0
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, -(2**31)])
+def test_without_time_the_answer_is_that_it_is_up(broker: Broker, timeout_ms: int) -> None:
+    async def nothing(partition: Partition) -> None:
+        pass
+
+    async def run() -> Topics:
+        return await produce_to_two(broker, timeout_ms, nothing)
+
+    ((_, _, (outcome,)),) = broker._call(run)
+    assert outcome.error_code == ErrorCode.request_timed_out
