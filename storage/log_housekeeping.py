@@ -122,11 +122,14 @@ async def _each(manager: LogManager, act: Callable[[PartitionLog], object]) -> N
 
 
 def attempt(which: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
-    """Do one thing to one log; expected errors are its own affair, others take it offline alone."""
+    """Do one thing to one log; expected errors are its own affair, the disk's take its directory
+    offline, others it alone."""
     try:
         act(which)
     except StorageError as error:
         log.warning("%s: %s", which.directory, error)
+    except OSError as error:
+        log.warning("%s", which.io_failed(error))
     except Exception as error:
         log.error("%s is offline, by an error of its own", which.directory, exc_info=error)
         which.fail(error)

@@ -260,7 +260,13 @@ class PartitionLog(LogReads):
         max_timestamp = last.max_timestamp
         if len(batches) > 1:
             max_timestamp = max(batch.max_timestamp for batch in batches)
-        if should_roll(segment, self.config, size_bytes, last.last_offset, max_timestamp, now_ms):
+        try:
+            is_full = should_roll(
+                segment, self.config, size_bytes, last.last_offset, max_timestamp, now_ms
+            )
+        except OSError as error:  # the first batch's timestamp may have to be read
+            raise self.io_failed(error) from error
+        if is_full:
             segment = roll(self, max(batches[0].base_offset, self.end_offset))
         try:
             position = segment.write(data, len(batches))

@@ -94,3 +94,48 @@ def running(
     with Broker(topics=topics or {}, data=f"{A},{B}", seams=seams, configs=all_configs) as broker:
         with RawClient(broker.bootstrap) as client:
             yield Node(broker, disk, client, all_configs)
+
+
+def partition_answers(node: Node, topic: str, index: int) -> Iterator[Any]:
+    """Of each API that asks a partition for something."""
+    at: dict[str, Any] = {"current_leader_epoch": -1}
+    listed = {**at, "partition_index": index, "timestamp": -1}
+    answer = node.ask(
+        apis.LIST_OFFSETS,
+        7,
+        replica_id=-1,
+        isolation_level=0,
+        topics=[{"name": topic, "partitions": [listed]}],
+    )
+    yield answer.topics[0].partitions[0]
+    answer = node.ask(
+        apis.OFFSET_FOR_LEADER_EPOCH,
+        4,
+        replica_id=-1,
+        topics=[{"topic": topic, "partitions": [{**at, "partition": index, "leader_epoch": 0}]}],
+    )
+    yield answer.topics[0].partitions[0]
+    answer = node.ask(
+        apis.DELETE_RECORDS,
+        2,
+        topics=[{"name": topic, "partitions": [{"partition_index": index, "offset": 0}]}],
+        timeout=1000,
+    )
+    yield answer.topics[0].partitions[0]
+    answer = node.ask(
+        apis.DESCRIBE_PRODUCERS, 0, topics=[{"name": topic, "partition_indexes": [index]}]
+    )
+    yield answer.topics[0].partitions[0]
+    fetched = {**at, "partition": index, "fetch_offset": 0, "partition_max_bytes": 1000}
+    answer = node.ask(
+        apis.FETCH,
+        12,
+        replica_id=-1,
+        max_wait=0,
+        min_bytes=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[{"topic": topic, "partitions": [fetched]}],
+        forgotten_topics_data=[],
+    )
+    yield answer.responses[0].partitions[0]

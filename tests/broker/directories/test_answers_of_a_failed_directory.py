@@ -6,14 +6,21 @@ Part B of the requirements, "dir failure", and scenario 22 as far as one broker 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.testing.virtual_disk import VirtualDisk
-from tests.broker.directories.node import A, B, Node, Where, running, two_disks
+from tests.broker.directories.node import (
+    A,
+    B,
+    Node,
+    Where,
+    partition_answers,
+    running,
+    two_disks,
+)
 
 STORAGE_ERROR = ErrorCode.kafka_storage_error
 PARTITIONS = 6
@@ -60,51 +67,6 @@ def test_every_api_of_a_partition_answers_a_storage_error_and_the_others_go_on(n
             assert node.produce("t", index, "after", acks=acks) is wanted
         for answer in partition_answers(node, "t", index):
             assert answer.error_code is wanted, (index, answer)
-
-
-def partition_answers(node: Node, topic: str, index: int) -> Iterator[Any]:
-    """Of each API that asks a partition for something."""
-    at: dict[str, Any] = {"current_leader_epoch": -1}
-    listed = {**at, "partition_index": index, "timestamp": -1}
-    answer = node.ask(
-        apis.LIST_OFFSETS,
-        7,
-        replica_id=-1,
-        isolation_level=0,
-        topics=[{"name": topic, "partitions": [listed]}],
-    )
-    yield answer.topics[0].partitions[0]
-    answer = node.ask(
-        apis.OFFSET_FOR_LEADER_EPOCH,
-        4,
-        replica_id=-1,
-        topics=[{"topic": topic, "partitions": [{**at, "partition": index, "leader_epoch": 0}]}],
-    )
-    yield answer.topics[0].partitions[0]
-    answer = node.ask(
-        apis.DELETE_RECORDS,
-        2,
-        topics=[{"name": topic, "partitions": [{"partition_index": index, "offset": 0}]}],
-        timeout=1000,
-    )
-    yield answer.topics[0].partitions[0]
-    answer = node.ask(
-        apis.DESCRIBE_PRODUCERS, 0, topics=[{"name": topic, "partition_indexes": [index]}]
-    )
-    yield answer.topics[0].partitions[0]
-    fetched = {**at, "partition": index, "fetch_offset": 0, "partition_max_bytes": 1000}
-    answer = node.ask(
-        apis.FETCH,
-        12,
-        replica_id=-1,
-        max_wait=0,
-        min_bytes=0,
-        session_id=0,
-        session_epoch=-1,
-        topics=[{"topic": topic, "partitions": [fetched]}],
-        forgotten_topics_data=[],
-    )
-    yield answer.responses[0].partitions[0]
 
 
 def test_metadata_has_no_leader_for_what_is_lost_and_names_it_offline(node: Node) -> None:

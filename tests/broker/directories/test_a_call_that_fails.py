@@ -1,0 +1,82 @@
+"""One file operation of a directory fails while clients ask: each gets an answer.
+
+The node's second life, in which nothing is in memory yet: whatever is read, opened or written for the
+first time is so while a request waits for it.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.testing.virtual_disk import VirtualDisk
+from tests.broker.directories.node import A, Node, Where, partition_answers, running, two_disks
+from tests.scale.raw_client import RawClient
+
+PARTITIONS = 4
+FINE = {ErrorCode.none}
+REFUSED = {ErrorCode.none, ErrorCode.kafka_storage_error}
+TIMES = 10**6
+SMALL = {"internal.segment.bytes": "1500", "index.interval.bytes": "200", "retention.ms": "-1"}
+
+
+def talk(node: Node, where: Where) -> int:
+    """Everything that can be asked of partitions; how many answers were refusals."""
+    refusals = 0
+    for index in range(PARTITIONS):
+        allowed = FINE if where["t", index] == str(A) else REFUSED
+        codes = [node.produce("t", index, "more " * 40) for _ in range(3)]
+        codes += answers(node, index)
+        assert set(codes) <= allowed, (index, codes)
+        refusals += sum(code is not ErrorCode.none for code in codes)
+    return refusals
+
+
+def answers(node: Node, index: int) -> list[ErrorCode]:
+    """Of the APIs other than Produce. The last is a Fetch, whose data is read when its answer is on the
+    way: a connection is cut then, and the next request is told why."""
+    codes = []
+    try:
+        codes += [answer.error_code for answer in partition_answers(node, "t", index)]
+    except ConnectionResetError:
+        node.client = RawClient(node.broker.bootstrap)
+        codes = [answer.error_code for answer in partition_answers(node, "t", index)]
+        assert codes[-1] is ErrorCode.kafka_storage_error
+    return codes
+
+
+@pytest.fixture
+def lived() -> tuple[VirtualDisk, Where]:
+    """A node's disks after a clean end, and where its partitions are."""
+    disk = two_disks()
+    with running(disk) as node:
+        node.broker.create_topic("t", PARTITIONS, SMALL)
+        for index in range(PARTITIONS):
+            for number in range(12):
+                assert node.produce("t", index, f"{number} " * 60) is ErrorCode.none
+        where = node.where()
+    return disk, where
+
+
+@pytest.mark.parametrize("operation", ["read", "open", "write", "create"])
+def test_each_request_is_answered(lived: tuple[VirtualDisk, Where], operation: str) -> None:
+    disk, where = lived
+    counted = disk.crash(0)
+    with running(counted) as node:
+        # From here on, so that the start is not counted.
+        fault = counted.fail("/b/t-*", errno.EIO, {operation}, passes=TIMES)
+        assert talk(node, where) == 0
+        total = TIMES - fault.passes
+    assert total > 0
+    seen = 0
+    for number in sorted({0, 1, 2, 3, total // 2, total - 1}):
+        broken = disk.crash(0)
+        with running(broken) as node:
+            broken.fail("/b/t-*", errno.EIO, {operation}, passes=number, times=1)
+            refusals = talk(node, where)
+            again = talk(node, where)
+            assert again or not refusals, "offline is for good"
+            seen += refusals + again
+    assert seen, "none of it was noticed"
