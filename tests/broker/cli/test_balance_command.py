@@ -6,6 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from odradek.broker.cli.balance import balance_of
@@ -16,6 +18,7 @@ from odradek.protocol.errors import ErrorCode
 from tests.broker.cli.conftest import CommandLine
 from tests.interop.broker_process import BrokerProcess, deadline
 from tests.interop.clients import produce, read_all
+from tests.interop.odradek_process import start_odradek
 
 NONE, OFFLINE = ErrorCode.none, ErrorCode.kafka_storage_error
 
@@ -86,8 +89,26 @@ def test_wrong_usage(offline: CommandLine) -> None:
     assert "no number of bytes" in offline(*balance, "--throttle", "0", code=2).stderr
 
 
+@contextmanager
+def balancing(broker: BrokerProcess, *, throttle: int) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process of its own, from when it has told how far it is."""
+    command = [sys.executable, "-m", "odradek.broker", "log-dirs", "balance", "--execute"]
+    with subprocess.Popen(
+        [*command, "-b", broker.bootstrap, "--throttle", str(throttle)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        line = ""
+        while "replicas, " not in line or " of " not in line:
+            line = process.stdout.readline()
+            assert line, process.communicate()
+        yield process
+
+
 def put_all_into_one(
-    odradek: CommandLine, broker: BrokerProcess, topic: str, tmp_path: Path
+    odradek: CommandLine, broker: BrokerProcess, topic: str, tmp_path: Path, *where: str
 ) -> None:
     """All three partitions of the topic into the first directory."""
     rows = [
@@ -101,9 +122,10 @@ def put_all_into_one(
     ]
     file = tmp_path / "all-in-one.json"
     file.write_text(json.dumps({"version": 1, "partitions": rows}))
-    odradek("reassign", "--execute", "--file", str(file))
+    odradek("reassign", "--execute", "--file", str(file), *where)
+    verify = ["reassign", "--verify", "--file", str(file), *where]
     with deadline(30, "all to be in one") as check:
-        while b"still in progress" in odradek("reassign", "--verify", "--file", str(file)).stdout:
+        while b"still in progress" in odradek(*verify).stdout:
             check()
 
 
@@ -134,19 +156,7 @@ def test_interrupted_the_moves_go_on_and_are_found_again(
     for partition in (0, 1, 2):
         produce(cli_broker.bootstrap, topic, values, partition=partition)
     put_all_into_one(odradek, cli_broker, topic, tmp_path)
-    command = [sys.executable, "-m", "odradek.broker", "log-dirs", "balance", "--execute"]
-    with subprocess.Popen(
-        [*command, "-b", cli_broker.bootstrap, "--throttle", "200000"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-    ) as first:
-        assert first.stdout is not None
-        line = ""
-        while "replicas, " not in line or " of " not in line:
-            line = first.stdout.readline()
-            assert line, first.communicate()
+    with balancing(cli_broker, throttle=200_000) as first:
         first.send_signal(signal.SIGINT)
         _, errors = first.communicate(timeout=30)
     assert first.returncode == INTERRUPTED
@@ -160,3 +170,27 @@ def test_interrupted_the_moves_go_on_and_are_found_again(
     for partition in (0, 1, 2):
         read = read_all(cli_broker.bootstrap, topic, len(values), partitions=[partition])
         assert [message.value() for message in read] == values
+
+
+def test_the_brokers_end_is_lived_through(odradek: CommandLine, tmp_path: Path) -> None:
+    """J-13: killed and started again it goes on with the moves, and the command with watching them."""
+    values = [b"%05d" % number + b"x" * 60_000 for number in range(50)]
+    broker = start_odradek(tmp_path / "broker", log_dir_count=2)
+    where = ["-b", broker.bootstrap]
+    odradek("topics", "create", "t", "--partitions", "3", *where)
+    for partition in (0, 1, 2):
+        produce(broker.bootstrap, "t", values, partition=partition)
+    put_all_into_one(odradek, broker, "t", tmp_path, *where)
+    with balancing(broker, throttle=200_000) as balance:
+        broker.kill()
+        port = int(broker.bootstrap.rpartition(":")[2])
+        with start_odradek(tmp_path / "broker", log_dir_count=2, port=port) as again:
+            fast = ["--set", f"{MOVE_RATE}=500000000"]
+            odradek("configs", "alter", "broker", "1", *fast, *where)
+            out, errors = balance.communicate(timeout=60)
+            assert balance.returncode == 0, errors
+            assert "(100 %)" in out
+            assert odradek("log-dirs", "balance", "--json", *where).json["partitions"] == []
+            for partition in (0, 1, 2):
+                read = read_all(again.bootstrap, "t", len(values), partitions=[partition])
+                assert [message.value() for message in read] == values
