@@ -140,4 +140,5 @@ def test_administration(broker: BrokerProcess, name: str) -> None:
     }
     assert sum(sizes.values()) > 0
     assert {where.rpartition("-")[2] for where in sizes} == {"0", "1", "2"}
-    assert {where.rpartition("/")[0] for where in sizes} == {str(d) for d in broker.log_dirs}
+    # Which of them is for placement to say: by bytes here, by partitions in Kafka.
+    assert {where.rpartition("/")[0] for where in sizes} <= {str(d) for d in broker.log_dirs}
