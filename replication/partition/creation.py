@@ -13,8 +13,9 @@ So the decision asks where the cluster knows the replica to be, `assigned`:
 | known before | a directory that is not here | no | yes | in the best place: it is copied anew |
 | known before | a directory that is not here | no | no | no: nobody else has its records |
 
-Kafka makes the log in the last case too: a disk that is not mounted when the only replica's broker
-starts costs the partition. Here it stays offline until the directory is back or the topic is deleted.
+Kafka makes the log in the last case too, and leads with it from its next start on: a disk that was taken
+out of `log.dirs` costs the partition. Here it stays offline until the directory is back or the topic is
+deleted.
 """
 
 from __future__ import annotations
