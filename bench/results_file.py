@@ -10,7 +10,9 @@ The file is JSON with `schema`; a reader refuses another one. A histogram is one
 from __future__ import annotations
 
 import enum
+import errno
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -182,15 +184,32 @@ def from_json(text: str, about: str) -> Results:
 
 def load(path: Path) -> Results:
     """Read a results file. Raises InvalidResults, or OSError."""
-    return from_json(path.read_text(encoding="utf-8"), str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidResults(f"{path} is not text: {error}") from None
+    return from_json(text, str(path))
 
 
 def save(results: Results, path: Path) -> None:
     """Write a results file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished = _unfinished(path)
     unfinished.write_text(to_json(results), encoding="utf-8")
     unfinished.replace(path)
+
+
+def check_writable(path: Path) -> None:
+    """Raises OSError if no file can be written there; makes the directory."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    unfinished = _unfinished(path)
+    unfinished.write_bytes(b"")
+    unfinished.unlink()
+
+
+def _unfinished(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_name(f".{path.name}.unfinished")
 
 
 def _results(document: dict[str, Any]) -> Results:
@@ -205,7 +224,7 @@ def _limit(document: dict[str, Any]) -> LimitResults:
         document["name"],
         document["title"],
         _metric(document["metric"]),
-        [(value, details) for value, details in document["samples"]],
+        [(float(value), details) for value, details in document["samples"]],
         document["failure"],
     )
 
@@ -235,7 +254,8 @@ def _sample(document: dict[str, Any]) -> Sample:
         buckets = tuple((float(bound), int(count)) for bound, _, count in pairs)
         histogram = Histogram(histogram["unit"], buckets)
     state, notes = State(document.pop("state")), tuple(document.pop("notes"))
-    return Sample(state=state, notes=notes, histogram=histogram, **document)
+    values = {name: float(value) for name, value in document.pop("values").items()}
+    return Sample(values=values, state=state, notes=notes, histogram=histogram, **document)
 
 
 def _metric(document: dict[str, Any]) -> Metric:

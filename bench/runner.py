@@ -135,6 +135,8 @@ class Runner:
         began = self._clock()
         try:
             self._obtain()
+            if self._plan.peers and not self._peers:
+                return  # limits and empty tables say nothing
             self._measure_limits()
             for workload in self._plan.of(Stage.FRESH):
                 self._take_turns(workload, self._fresh, warm_ups=0)

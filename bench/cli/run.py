@@ -20,12 +20,12 @@ from odradek.bench.model import Limit, Peer, Workload
 from odradek.bench.peers import PEERS
 from odradek.bench.peers.given import GivenAddress
 from odradek.bench.progress import TerminalProgress
-from odradek.bench.results_file import Results, save
+from odradek.bench.results_file import Results, check_writable, save
 from odradek.bench.runner import Plan, Runner
 from odradek.bench.summary import remarks
 from odradek.bench.warm_memory import ALL, warm_memory
 from odradek.bench.workloads import WORKLOADS
-from odradek.broker.cli.errors import WrongUsage
+from odradek.broker.cli.errors import CommandFailed, WrongUsage
 from odradek.broker.cli.output import print_lines
 
 INTERRUPTED = 130
@@ -39,8 +39,7 @@ def run(args: argparse.Namespace) -> int:
         raise WrongUsage(str(reason)) from None
     if args.rounds < 1 or args.warm_ups < 0 or args.repeats < 0:
         raise WrongUsage("--rounds is 1 or more, --warm-ups and --repeats 0 or more")
-    if args.report is not None:
-        import odradek.bench.report  # noqa: F401 - that its libraries lack is said now, not in an hour
+    _check_outputs(args)
 
     with (
         tempfile.TemporaryDirectory(dir=args.directory, prefix="odradek-bench-") as directory,
@@ -62,6 +61,20 @@ def run(args: argparse.Namespace) -> int:
         Runner(plan, results, progress, machine.Watch, settle=machine.settle).run()
         progress.clear()
     return _end(args, results)
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """What stands in the way of the results is said now, not in an hour."""
+    if args.report is not None:
+        import odradek.bench.report  # noqa: F401 - for the libraries it needs
+    for name in (args.out, args.report):
+        if name is not None:
+            try:
+                check_writable(Path(name))
+            except OSError as error:
+                raise CommandFailed(f"{name} can't be written: {error.strerror or error}") from None
+    if args.directory is not None and not Path(args.directory).is_dir():
+        raise CommandFailed(f"--directory {args.directory}: there is no such directory")
 
 
 def _peers(args: argparse.Namespace) -> Sequence[Peer]:
@@ -125,11 +138,23 @@ def _like_ctrl_c(signum: int) -> Iterator[None]:
         signal.signal(signum, before)
 
 
+def _save(results: Results, path: Path) -> None:
+    """Results of hours are not lost to a disk that has become full: they are put elsewhere then."""
+    try:
+        save(results, path)
+    except OSError as error:
+        elsewhere = Path(tempfile.mkdtemp(prefix="odradek-bench-results-")) / path.name
+        save(results, elsewhere)
+        raise CommandFailed(
+            f"{path} can't be written ({error.strerror or error}): the results are in {elsewhere}"
+        ) from None
+
+
 def _end(args: argparse.Namespace, results: Results) -> int:
     """Write what was asked for; the exit code."""
     print_lines(f"! {line}" for line in remarks(results))
     if args.out is not None:
-        save(results, Path(args.out))
+        _save(results, Path(args.out))
     if args.report is not None:
         from odradek.bench.report import page
 
@@ -137,5 +162,6 @@ def _end(args: argparse.Namespace, results: Results) -> int:
     if results.interrupted:
         return INTERRUPTED
     asked = args.peers is not None or args.bootstrap is not None
-    missing = asked and any(each.unavailable for each in results.peers)
+    gone = [each for each in results.peers if each.unavailable]
+    missing = gone and (asked or len(gone) == len(results.peers))
     return 1 if results.has_failures() or missing else 0

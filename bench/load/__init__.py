@@ -24,7 +24,7 @@ CLIENT_BOUND = 0.9
 PATIENCE_S = 180.0
 
 
-class LoadUnavailable(Exception):
+class LoadUnavailable(WorkloadFailed):
     """The load program can't be built here; the text says what to install."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -34,8 +35,11 @@ class Odradek:
     def version(self) -> str:
         """The version, with the commit if this is a checkout."""
         number = importlib.metadata.version("odradek")
+        git = shutil.which("git")
+        if git is None:
+            return number
         done = subprocess.run(
-            ["git", "describe", "--always", "--dirty"],
+            [git, "describe", "--always", "--dirty"],
             cwd=Path(odradek.bench.__file__).parent,
             capture_output=True, text=True, check=False,
         )  # fmt: skip

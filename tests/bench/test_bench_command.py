@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -152,7 +154,49 @@ def test_a_broker_that_runs_is_measured_by_its_address(
 def test_nobody_at_an_address_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["--bootstrap", "127.0.0.1:1", "--workloads", "topics-at-once", "--rounds", "1"]
     assert main(["bench", "run", *words]) == 1
-    assert "given could not be had: nobody answers at 127.0.0.1:1" in capsys.readouterr().out
+    assert capsys.readouterr().out == "! given could not be had: nobody answers at 127.0.0.1:1\n"
+
+
+@pytest.mark.parametrize("option", ["--out", "--report"])
+def test_what_can_not_be_written_is_said_before_anything_is_measured(
+    option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for name in (str(tmp_path / "file" / "x.json"), str(tmp_path)):
+        words = ["--bootstrap", "127.0.0.1:1", "--workloads", "topics-at-once", option, name]
+        assert main(["bench", "run", *words]) == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith(f"odradek: {tmp_path}")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_results_that_can_no_longer_be_written_are_put_elsewhere(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "TOPICS", 2)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    out = tmp_path / "out" / "found.json"
+    monkeypatch.setattr(machine, "settle", lambda: shutil.rmtree(out.parent, ignore_errors=True))
+    run_module = importlib.import_module("odradek.bench.cli.run")
+    real = run_module.Runner.run
+
+    def run_and_block(runner: object) -> None:
+        """The run itself, and then a file where the results' directory was."""
+        real(runner)
+        out.parent.touch()
+
+    monkeypatch.setattr(run_module.Runner, "run", run_and_block)
+    with Broker() as broker:
+        words = ["--bootstrap", broker.bootstrap, "--workloads", "topics-at-once", "--rounds", "1"]
+        assert main(["bench", "run", *words, "--out", str(out)]) == 1
+    complaint = capsys.readouterr().err.strip()
+    assert "can't be written" in complaint
+    (kept,) = tmp_path.glob("odradek-bench-results-*/found.json")
+    assert complaint.endswith(f"the results are in {kept}")
+    assert len(load(kept).workloads) == 1
 
 
 @pytest.mark.parametrize(

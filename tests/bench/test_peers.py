@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from pathlib import Path
 
@@ -77,6 +78,11 @@ def test_a_program_that_never_answers_is_killed(tmp_path: Path) -> None:
     launch = Launch(command, ("127.0.0.1", free_port()), tmp_path, start_s=0.2)
     with pytest.raises(PeerFailed, match="no answer"), running(launch):
         pass
+
+
+def test_odradek_needs_no_git_to_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert Odradek().version() == importlib.metadata.version("odradek")
 
 
 def test_a_missing_program_is_named_with_what_it_belongs_to() -> None:

@@ -83,11 +83,28 @@ def test_what_is_no_results_file_is_refused(text: str, complaint: str) -> None:
         from_json(text, "old.json")
 
 
-def test_damage_within_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("state", "imagined"), ("values", {"mb_per_s": "fast"}), ("values", {"mb_per_s": None})],
+)
+def test_damage_within_is_refused(field: str, value: object) -> None:
     document = json.loads(to_json(full_results()))
-    document["workloads"][0]["peers"]["odradek"]["samples"][0]["state"] = "imagined"
+    document["workloads"][0]["peers"]["odradek"]["samples"][0][field] = value
     with pytest.raises(InvalidResults, match=r"x\.json is damaged"):
         from_json(json.dumps(document), "x.json")
+
+
+def test_a_limit_that_is_no_number_is_damage() -> None:
+    document = json.loads(to_json(full_results()))
+    document["limits"][0]["samples"][0][0] = None
+    with pytest.raises(InvalidResults, match=r"x\.json is damaged"):
+        from_json(json.dumps(document), "x.json")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidResults, match=r"x\.json is not text"):
+        load(tmp_path / "x.json")
 
 
 def test_a_figure_is_the_median_of_what_counts_beside_its_limit() -> None:

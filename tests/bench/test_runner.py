@@ -205,6 +205,15 @@ def test_who_can_not_be_had_is_named(tmp_path: Path, journal: Journal) -> None:
     assert list(results.workloads[0].peers) == ["a"]
 
 
+def test_with_nobody_to_measure_nothing_is_measured(tmp_path: Path, journal: Journal) -> None:
+    results = run(
+        tmp_path, [FakePeer("b", journal, unavailable="gone")], [FakeWorkload("w", journal)]
+    )
+    assert [peer.unavailable for peer in results.peers] == ["gone"]
+    assert results.workloads == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_a_peer_lacks_is_left_out_with_the_reason(tmp_path: Path, journal: Journal) -> None:
     peers = [FakePeer("a", journal, lacks={Feature.GROUPS: "it has no groups"})]
     workload = FakeWorkload("w", journal, needs=frozenset({Feature.GROUPS}))
