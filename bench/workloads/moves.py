@@ -43,7 +43,7 @@ RATE = 20_000
 BEFORE_S = 5.0
 AFTER_S = 3.0
 SWAP_S = 0.5
-SLOWEST = 5.0
+SLOWEST = 3.0
 """A move that takes more than so many times as long as `cp`, and `BEFORE_S`, is not waited for."""
 LOOK_EVERY_S = 0.05
 
