@@ -13,7 +13,7 @@ from uuid import UUID
 
 from odradek.protocol.codec.primitives import check_count, read_string, read_uuid
 from odradek.protocol.errors import InvalidFrame
-from odradek.protocol.framing import read_uvarint, skip_tagged_fields
+from odradek.protocol.framing import read_tag_count, read_uvarint, skip_tagged_fields
 
 MAX_PARTITIONS = 1 << 17
 """Partitions in one request: what an attacker may make us allocate, far from what anyone needs."""
@@ -250,7 +250,7 @@ def _skip_rack(body: memoryview, version: int, position: int) -> int:
 
 def _read_tags(request: FetchRequest, body: memoryview, version: int, position: int) -> None:
     """Of the request's tags, who fetches: a follower says so there from version 15 on."""
-    count, position = read_uvarint(body, position)
+    count, position = read_tag_count(body, position)
     for _ in range(count):
         tag, position = read_uvarint(body, position)
         size, position = read_uvarint(body, position)

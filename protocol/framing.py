@@ -14,6 +14,9 @@ from odradek.protocol.apis import API_VERSIONS, APIS, Api
 from odradek.protocol.errors import InvalidFrame
 from odradek.seams.files import Buffer, FileSlice
 
+MAX_TAGGED_FIELDS = 64
+"""Of one section. No message has ten; 100 MB of them would hold the loop for half a minute."""
+
 _FIXED = Struct(">hhih")
 _SIZE = Struct(">i")
 _CORRELATION = Struct(">i")
@@ -147,9 +150,20 @@ def read_uvarint(view: Buffer, position: int) -> tuple[int, int]:
     return value, position
 
 
+def read_tag_count(view: Buffer, position: int) -> tuple[int, int]:
+    """How many tagged fields a section has, and the position of the first.
+
+    Raises InvalidFrame for more than MAX_TAGGED_FIELDS: each takes two bytes of a frame, and time.
+    """
+    count, position = read_uvarint(view, position)
+    if count > MAX_TAGGED_FIELDS:
+        raise InvalidFrame(f"{count} tagged fields; the limit is {MAX_TAGGED_FIELDS}")
+    return count, position
+
+
 def skip_tagged_fields(view: Buffer, position: int) -> int:
     """The position after a section of tagged fields, whatever is in them."""
-    count, position = read_uvarint(view, position)
+    count, position = read_tag_count(view, position)
     size = len(view)
     for _ in range(count):
         _tag, position = read_uvarint(view, position)

@@ -18,7 +18,7 @@ from uuid import UUID
 from odradek.protocol.codec.primitives import uuid_of
 from odradek.protocol.codec.structure import FIXED_SIZES, PRIMITIVES, FieldPlan, Structure
 from odradek.protocol.errors import InvalidFrame, error_code
-from odradek.protocol.framing import read_uvarint
+from odradek.protocol.framing import read_tag_count, read_uvarint
 
 MAX_ELEMENTS = 1 << 20
 """Elements of all arrays of one message together."""
@@ -105,7 +105,7 @@ def _read_tags(
     cursor: Cursor, tagged: dict[int | None, tuple[str, Set, Reader]], entity: Any
 ) -> None:
     """A section of tagged fields; unknown ones are passed over, as KIP-482 has it."""
-    count, position = read_uvarint(cursor.view, cursor.position)
+    count, position = read_tag_count(cursor.view, cursor.position)
     for _ in range(count):
         tag, position = read_uvarint(cursor.view, position)
         size, position = read_uvarint(cursor.view, position)

@@ -143,3 +143,12 @@ def test_what_is_damaged_is_refused_or_read_as_the_codec_does(version: int) -> N
             continue
         with suppress(InvalidFrame):  # it also looks into what this reader passes over
             same(request, version, view, 0)
+
+
+def test_tags_beyond_all_reason_are_refused() -> None:
+    version = VERSIONS[-1]
+    values = {"topics": [], "forgotten_topics_data": []}
+    raw = messages.write_request(FETCH.key, version, values)
+    many = raw[:-1] + b"\x41" + b"\x63\x00" * 0x41
+    with pytest.raises(InvalidFrame, match="65 tagged fields"):
+        read_fetch(memoryview(many), version)

@@ -14,6 +14,7 @@ from kio.serial import entity_writer
 
 from odradek.protocol import framing
 from odradek.protocol.apis import API_VERSIONS, APIS, FETCH, METADATA, Api
+from odradek.protocol.codec.primitives import append_uvarint
 from odradek.protocol.errors import InvalidFrame
 from odradek.seams.files import FileSlice
 
@@ -50,6 +51,21 @@ def test_unknown_tags_of_a_header_are_passed_over() -> None:
     raw = framing.request_header(METADATA, 12, 1, "c")[:-1] + b"\x02\x63\x03xyz\x7f\x00"
     header = framing.read_request_header(memoryview(raw + b"rest"))
     assert header.body == len(raw)
+
+
+def test_tags_beyond_all_reason_are_refused_before_they_are_read() -> None:
+    """Two bytes each: a frame of 100 MB has room for enough of them to hold the loop for long."""
+    most = framing.MAX_TAGGED_FIELDS
+    for count, is_read in ((most, True), (most + 1, False)):
+        tags = bytearray()
+        append_uvarint(tags, count)
+        tags += b"\x63\x00" * count
+        raw = framing.request_header(METADATA, 12, 1, "c")[:-1] + tags
+        if is_read:
+            assert framing.read_request_header(memoryview(raw)).body == len(raw)
+        else:
+            with pytest.raises(InvalidFrame, match=f"{count} tagged fields"):
+                framing.read_request_header(memoryview(raw))
 
 
 def test_a_version_of_the_future_is_the_callers_to_judge() -> None:

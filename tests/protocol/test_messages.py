@@ -140,6 +140,13 @@ def test_a_tagged_field_must_be_of_its_size() -> None:
         messages.read_request(FETCH.key, 17, memoryview(longer))
 
 
+def test_tags_beyond_all_reason_are_refused() -> None:
+    raw = messages.write_request(API_VERSIONS.key, 3, {})
+    many = raw[:-1] + b"\x41" + b"\x63\x00" * 0x41
+    with pytest.raises(InvalidFrame, match="65 tagged fields"):
+        messages.read_request(API_VERSIONS.key, 3, memoryview(many))
+
+
 def test_unknown_tags_are_passed_over() -> None:
     raw = messages.write_request(API_VERSIONS.key, 3, {"client_software_name": "x"})
     tagged = raw[:-1] + b"\x01\x63\x03xyz"

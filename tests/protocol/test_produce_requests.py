@@ -150,3 +150,12 @@ def test_the_partitions_of_a_request_are_limited() -> None:
 def test_bombs_and_nulls(version: int, raw: bytes) -> None:
     with pytest.raises(InvalidFrame):
         read_produce(memoryview(raw), version)
+
+
+def test_tags_beyond_all_reason_are_refused() -> None:
+    version = VERSIONS[-1]
+    values = {"transactional_id": None, "acks": 1, "timeout": 1, "topic_data": []}
+    raw = messages.write_request(PRODUCE.key, version, values)
+    many = raw[:-1] + b"\x41" + b"\x63\x00" * 0x41
+    with pytest.raises(InvalidFrame, match="65 tagged fields"):
+        read_produce(memoryview(many), version)
