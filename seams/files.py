@@ -94,6 +94,12 @@ class File(Protocol):
         before what it found written is durable, and all fail if the one that they wait for does."""
         ...
 
+    def write_out(self) -> None:
+        """Have what was written go to the disk now, in so far as the platform can without holding up
+        others; not a promise as `sync` is. An error is final, as one of `sync` is: what it was about
+        is lost."""
+        ...
+
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes; never grows it. Drops the map first, as `unmap` does."""
         ...

@@ -219,6 +219,13 @@ class RealFile(Descriptor):
         finally:
             self.give_back()
 
+    def write_out(self) -> None:
+        fd = self.borrow()
+        try:
+            zero_copy.write_out(fd)
+        finally:
+            self.give_back()
+
     def truncate(self, size: int) -> None:
         if size > self._size:
             raise ValueError(f"truncating {self.name} to {size} would grow it from {self._size}")

@@ -8,6 +8,8 @@ from odradek.seams.clock import Clock
 
 LOOK_AGAIN_SECONDS = 0.5
 """How soon a changed rate is noticed by who waits."""
+CREDIT_SECONDS = 0.2
+"""How much of the time before a payment counts for it: what was paid for took time itself."""
 
 
 class Throttle:
@@ -40,6 +42,6 @@ class Throttle:
         self._debt += size
 
     def _settle(self) -> None:
-        now = self._clock.monotonic()
-        self._debt = max(0.0, self._debt - (now - self._since) * max(1.0, self._rate()))
+        now, rate = self._clock.monotonic(), max(1.0, self._rate())
+        self._debt = max(-CREDIT_SECONDS * rate, self._debt - (now - self._since) * rate)
         self._since = now

@@ -89,6 +89,9 @@ class VirtualFile:
         self._node.sync()
         self._files.end_sync()
 
+    def write_out(self) -> None:
+        self._enter("sync")
+
     def truncate(self, size: int) -> None:
         self._enter("write")
         if size > self._size:

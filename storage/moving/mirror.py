@@ -183,13 +183,13 @@ class Mirror:
         self.unsynced_bytes = 0
 
     def write_back(self) -> None:
-        """In another thread, beside `take`: sync the data that is being copied. An error is the next
-        round's: what a failed sync was to save is lost, though a later one succeeds."""
+        """In another thread, beside `take`: write out the data that is being copied. An error is the
+        next round's: what was to be saved is lost, though a later sync succeeds."""
         seen = self.unsynced_bytes
         for copy in tuple(self._copies):
             if not copy.is_finished and copy.copied:
                 try:
-                    copy.file.sync()
+                    copy.file.write_out()
                 except ValueError:
                     pass  # finished meanwhile, and synced by that
                 except OSError as error:

@@ -53,7 +53,7 @@ SLICES_PER_SECOND = 10
 CLOSE_BYTES = 4 << 20
 """With less than this to be copied, the swap is tried."""
 WRITE_BACK_BYTES = 32 << 20
-"""So much is synced beside the copying, which waits with twice as much."""
+"""So much is written out beside the copying, which waits with twice as much."""
 RETRY_SECONDS = 0.1
 """After a swap that could not be done right now, or a lack of descriptors."""
 

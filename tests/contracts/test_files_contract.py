@@ -86,6 +86,14 @@ class TestWriting:
         assert file.size == 15
         assert file.read_at(0, 20) == b"01xx456789\0\0end"
 
+    def test_written_out(self, files: Files, directory: Path) -> None:
+        file = written(files, directory / "f")
+        file.write_out()
+        assert file.append_v([b"more"]) == 10
+        file.close()
+        with pytest.raises(ValueError):
+            file.write_out()
+
     def test_bytes_of_another_file(self, files: Files, directory: Path) -> None:
         source, target = written(files, directory / "f"), written(files, directory / "g", b"ab")
         assert target.append_slice(FileSlice(source, 3, 5)) == 5

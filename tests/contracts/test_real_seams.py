@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path as OsPath
 
+import pytest
+
+from odradek.seams import zero_copy
 from odradek.seams.real import real_seams
 
 
@@ -22,3 +27,34 @@ def test_they_import_nothing_that_is_not_used_at_start() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("first", range(len(zero_copy._WAYS)))
+def test_every_way_from_file_to_file(
+    tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """Each by itself, with the worse ones to fall back on: the bytes, at the place, and no more."""
+    monkeypatch.setattr(zero_copy, "_WAYS", zero_copy._WAYS[first:])
+    content = bytes(range(256)) * 8192
+    (tmp_path / "source").write_bytes(content)
+    (tmp_path / "target").write_bytes(b"before")
+    source = os.open(tmp_path / "source", os.O_RDONLY)
+    target = os.open(tmp_path / "target", os.O_RDWR)
+    try:
+        size = len(content)
+        assert zero_copy.copy(source, 100, target, 6, size) == size - 100
+        zero_copy.write_out(target)
+    finally:
+        os.close(source)
+        os.close(target)
+    assert (tmp_path / "target").read_bytes() == b"before" + content[100:]
+
+
+def test_an_error_of_either_file_is_raised(tmp_path: OsPath) -> None:
+    (tmp_path / "source").write_bytes(b"x" * 100)
+    source = os.open(tmp_path / "source", os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            zero_copy.copy(source, 0, source, 0, 100)
+    finally:
+        os.close(source)
