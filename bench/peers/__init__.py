@@ -8,6 +8,7 @@ from odradek.bench.model import Peer
 from odradek.bench.peers.kafka import Kafka
 from odradek.bench.peers.kfake import Kfake
 from odradek.bench.peers.mock import LibrdkafkaMock
+from odradek.bench.peers.nisshi import Nisshi
 from odradek.bench.peers.odradek import Odradek
 
 PEERS: Mapping[str, Peer] = {
@@ -17,6 +18,7 @@ PEERS: Mapping[str, Peer] = {
         Kafka(),
         Kfake(on_disk=False),
         Kfake(on_disk=True),
+        Nisshi(),
         LibrdkafkaMock(),
     )
 }
