@@ -6,13 +6,14 @@ next wait for bytes, and the answers of `prompt` handlers are sent together; aft
 requests or bytes the loop is given to others, and large requests take turns (turnstile.py).
 
 A frame that can't be read, an API or a version that is not served, or a handler that breaks costs
-this one connection, and one line in the log.
+this one connection, and one line in the log; the answers of the requests before it are still sent.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
@@ -63,15 +64,25 @@ class ClientConnection:
             await self._serve()
         except ConnectionLost:
             pass  # clients come and go
-        except (InvalidFrame, OSError) as reason:  # garbage, or a file that can't be sent
+        except OSError as reason:  # a file that can't be sent
             log.warning("closed %s: %s", self._connection.peer, reason)
+        except InvalidFrame as reason:
+            log.warning("closed %s: %s", self._connection.peer, reason)
+            await self._send_the_last()
         except Exception:
             log.exception(
                 "closed %s: a request failed in a way that is ours", self._connection.peer
             )
+            await self._send_the_last()
         finally:
             self._drop_unsent()
             self._connection.abort()
+
+    async def _send_the_last(self) -> None:
+        """The answers that were held back belong to requests that were carried out."""
+        with suppress(ConnectionLost, OSError):
+            await self.flush()
+            await self._connection.aclose()
 
     async def _serve(self) -> None:
         clock, buffer = self._broker.seams.clock, self._buffer

@@ -206,3 +206,34 @@ def test_a_bomb_of_records_is_refused_before_it_is_looked_at(broker: Broker, top
     bomb = memoryview(bytearray(head) + body)
     struct.pack_into(">I", bomb, 17, crc32c(bomb[21:]))
     assert produce(broker, topic, bytes(bomb)).error_code == ErrorCode.message_too_large
+
+
+@pytest.mark.parametrize("refused", ["unknown API", "acks=0 to no topic"])
+def test_what_was_written_before_a_refused_request_is_answered(
+    broker: Broker, topic: str, refused: str
+) -> None:
+    """Both requests are there at once; the connection is closed after the first one's answer."""
+
+    def framed(body: bytes) -> bytes:
+        return struct.pack(">i", len(body)) + body
+
+    def request(name: str, acks: int) -> bytes:
+        values = {
+            "transactional_id": None,
+            "acks": acks,
+            "timeout": 1000,
+            "topic_data": [
+                {"name": name, "partition_data": [{"index": 0, "records": batch()}]},
+            ],
+        }
+        head = request_header(apis.PRODUCE, VERSION, 7, "test")
+        return framed(head + messages.write_request(apis.PRODUCE.key, VERSION, values))
+
+    unknown = framed(struct.pack(">hhih", 999, 0, 8, -1))
+    second = unknown if refused == "unknown API" else request("no-such-topic", 0)
+    with connect(broker) as sock:
+        sock.sendall(request(topic, 1) + second)
+        answer = read_frame(sock)
+        assert answer[:4] == struct.pack(">i", 7)
+        assert read_frame(sock) == b""
+    assert end_offset(broker, topic) == 1
