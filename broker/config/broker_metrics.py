@@ -62,6 +62,6 @@ METRICS: Rows = (
         doc="Bytes a second that moves between log directories may copy. Dynamic only.", effect=True),
     row("intra.broker.throttled.rate", LONG, "9223372036854775807", MEDIUM, at_least(0), CLUSTER_WIDE,
         doc="KIP-113's name of `replica.alter.log.dirs.io.max.bytes.per.second`. The lower of the two "
-            "counts.", effect=True),
+            "counts.", internal=True, effect=True),
 )
 # fmt: on

@@ -78,6 +78,6 @@ REPLICATION: Rows = (
             "directories.", effect=True),
     row("num.replica.move.threads", INT, None, HIGH, at_least(1, null=True), CLUSTER_WIDE,
         doc="KIP-113's name of `num.replica.alter.log.dirs.threads`, before which it counts; it can be "
-            "changed while the broker runs.", effect=True),
+            "changed while the broker runs.", internal=True, effect=True),
 )
 # fmt: on

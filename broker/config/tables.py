@@ -44,7 +44,7 @@ DYNAMIC_ONLY = frozenset(
     }
 )
 
-# KIP-113's names of two configs, which Kafka has under other names only.
+# KIP-113's names of two configs, which Kafka has under other names only: not described until they are set.
 OURS = frozenset({"num.replica.move.threads", "intra.broker.throttled.rate"})
 
 # One quantity under several names, in several units: the first that is set counts.

@@ -38,10 +38,6 @@ async def entry(client: Any, kind: int, name: str, config: str) -> Any:
     return found
 
 
-NAMES_OF_KIP_113 = {"num.replica.move.threads", "intra.broker.throttled.rate"}
-"""Beside the names that Kafka gave these configs."""
-
-
 @pytest.mark.parametrize("version", apis.DESCRIBE_CONFIGS.versions)
 async def test_describe_at_every_version(client: Any, version: int) -> None:
     await client.create("t", retention_ms="5")
@@ -57,8 +53,7 @@ async def test_describe_at_every_version(client: Any, version: int) -> None:
     )
     assert [result.error_code.name for result in results] == ["none"] * 6
     counts = [len(result.configs) for result in results]
-    assert counts[:5] == [33, 340 + len(NAMES_OF_KIP_113), 0, 17, 3]
-    assert {each.name for each in results[1].configs} >= NAMES_OF_KIP_113
+    assert counts[:5] == [33, 340, 0, 17, 3]
     retention = next(each for each in results[0].configs if each.name == "retention.ms")
     assert (retention.value, retention.config_source, retention.read_only) == ("5", 1, False)
     assert retention.synonyms == ()  # not asked for
