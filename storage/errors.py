@@ -149,3 +149,7 @@ class LogFailed(StorageError):
     """The log is offline: a write or sync failed, its directory failed, or it was closed."""
 
     code = ErrorCode.kafka_storage_error
+
+
+class SourceFailed(LogFailed):
+    """A move met an error that is the source's, not the destination's."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odradek.seams.files import Buffer, File, Files, Path
+from odradek.storage.errors import SourceFailed
 from odradek.storage.log.names import CLEANED
 
 STEP_BYTES = 4096
@@ -112,12 +113,17 @@ class IndexFile:
         self.count += 1
 
     def catch_up(self, other: IndexFile) -> None:
-        """Add the entries that `other`, of which ours are a prefix, has and we do not."""
+        """Add the entries that `other`, of which ours are a prefix, has and we do not.
+
+        Raises OSError of ours, SourceFailed."""
         count = other.count
         missing = count - self.count
         if missing > 0:
             start = self.count * self.entry_size
-            entries = other.file.read_at(start, missing * self.entry_size)
+            try:
+                entries = other.file.read_at(start, missing * self.entry_size)
+            except OSError as error:
+                raise SourceFailed(f"{other.path}: {error}") from error
             self.reserve(missing)
             self.file.write_at(start, entries)
             self.count = count

@@ -41,11 +41,10 @@ from odradek.seams.files import OutOfDescriptors, Path
 from odradek.storage.directories import names
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
-from odradek.storage.errors import StorageError
+from odradek.storage.errors import SourceFailed, StorageError
 from odradek.storage.log import relocation
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.moving.mirror import Mirror
-from odradek.storage.moving.segment_copy import SourceFailed
 from odradek.storage.moving.states import Event
 
 if TYPE_CHECKING:
@@ -149,6 +148,10 @@ class Crossing:
         """Whose error it was, and what that means for the move; the directory is told."""
         if isinstance(error, OutOfDescriptors):
             return Event.BEHIND
+        source = self.manager.registry.home_of(self.which).directory
+        if isinstance(error, OSError) and str(error.filename or "").startswith(f"{source.path}/"):
+            source.report(error)
+            return Event.SOURCE_FAILED
         if isinstance(error, OSError):
             if self.destination.directory.report(error, undone=True):
                 return Event.DESTINATION_FAILED

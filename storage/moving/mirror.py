@@ -25,7 +25,7 @@ from __future__ import annotations
 import itertools
 
 from odradek.seams.files import Files, Path
-from odradek.storage.errors import LogFailed
+from odradek.storage.errors import LogFailed, SourceFailed
 from odradek.storage.log.epochs import EpochStart, format_checkpoint
 from odradek.storage.log.names import EPOCHS, LOG, METADATA, SNAPSHOT, file_name, offset_of
 from odradek.storage.log.partition_log import PartitionLog
@@ -33,7 +33,7 @@ from odradek.storage.log.partition_metadata import format_metadata
 from odradek.storage.log.producer_snapshots import ProducerSnapshots
 from odradek.storage.log.read import Tip
 from odradek.storage.log.segment import Segment
-from odradek.storage.moving.segment_copy import SegmentCopy, SourceFailed
+from odradek.storage.moving.segment_copy import SegmentCopy
 
 CATCH_UP_BYTES = 64 << 20
 """What is copied in one call to a thread, where a round is to copy all there is."""
@@ -234,7 +234,11 @@ class Mirror:
             files.remove(path, missing_ok=True)
             file = files.open(path, create=True)
             try:
-                file.append_v((files.read(log.snapshots.path(offset)),))
+                try:
+                    content = files.read(log.snapshots.path(offset))
+                except OSError as error:
+                    raise SourceFailed(f"{log.snapshots.path(offset)}: {error}") from error
+                file.append_v((content,))
                 if sync:
                     file.sync()
             finally:

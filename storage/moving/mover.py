@@ -131,6 +131,17 @@ class Move:
             self.state, self.action = state, action
         return action
 
+    def size_bytes(self) -> int:
+        """Of the replica; what was copied, where its files cannot be asked just now."""
+        try:
+            return self.which.size_bytes
+        except (OSError, ValueError, StorageError):
+            return self.mirror.copied_bytes
+
+    def is_of_source(self, error: OSError) -> bool:
+        """Whether it was met in the directory that the replica is in."""
+        return str(error.filename or "").startswith(f"{self.source.directory.path}/")
+
     def status(self) -> MoveStatus:
         end_offset = self.mirror.end_offset
         return MoveStatus(
@@ -139,7 +150,7 @@ class Move:
             self.destination.directory.path,
             self.state,
             self.mirror.copied_bytes,
-            self.which.size_bytes,
+            self.size_bytes(),
             end_offset,
             max(0, self.which.end_offset - end_offset),
         )
@@ -339,6 +350,9 @@ class Mover:
             await self._manager.clock.sleep(RETRY_SECONDS)
             return Event.BEHIND
         except OSError as error:
+            if move.is_of_source(error):
+                move.source.directory.report(error)
+                return Event.SOURCE_FAILED
             if move.destination.directory.report(error, undone=True):
                 return Event.DESTINATION_FAILED
             return Event.NO_ROOM
@@ -417,7 +431,7 @@ class Mover:
             case State.MOVED:
                 self.statistics.moved += 1
                 self.statistics.last_move_seconds = seconds
-                size = move.which.size_bytes
+                size = move.size_bytes()
                 log.info(
                     "moved %s: %.1f MB in %.1f s (%.0f MB/s); the longest turn of the swap took "
                     "%.1f ms",

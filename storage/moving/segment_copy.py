@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 
 from odradek.seams.files import File, Files, FileSlice, Path
-from odradek.storage.errors import LogFailed
+from odradek.storage.errors import SourceFailed
 from odradek.storage.log.names import (
     LOG,
     OFFSET_INDEX,
@@ -31,10 +31,6 @@ from odradek.storage.log.time_index import TimeIndex
 from odradek.storage.log.transaction_index import TransactionIndex
 
 _CHUNK_BYTES = 1 << 20
-
-
-class SourceFailed(LogFailed):
-    """A move met an error that is the source's, not the destination's."""
 
 
 class SegmentCopy:

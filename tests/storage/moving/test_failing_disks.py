@@ -1,0 +1,84 @@
+"""Any operation of a move fails once, on either side (J-11): the other directory goes on, nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+
+import pytest
+import trio
+
+from odradek.seams.files import Path
+from odradek.storage.errors import DiskFull, StorageError
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager import LogManager
+from odradek.testing.virtual_disk import Fault
+from odradek.testing.virtual_files import VirtualFiles
+from tests.storage.log_manager_world import ONE, A, B, World
+from tests.storage.moving.moving_world import NAME, Promised, check, check_next_life, new_world
+
+STEP = 5
+
+
+def write(promised: Promised, log: PartitionLog, value: str) -> None:
+    """As a producer does: what is refused is not there, what is not acknowledged may be."""
+    try:
+        promised.write(log, value)
+    except DiskFull:
+        promised.written.pop()
+    except StorageError:
+        pass
+
+
+async def one_life(world: World, promised: Promised, bad: Path, code: int, number: int) -> Fault:
+    """A move in which one operation on a directory fails; the process is killed afterwards."""
+    manager: LogManager = world.manager()
+    await manager.load()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(manager.run)
+        id = manager.registry.every_home[A].directory.id
+        log = await manager.create(*NAME, ONE, directory_id=id)
+        for value in range(14):
+            write(promised, log, f"{value} " + "x" * 50)
+        fault = world.disk.fail(f"{bad}/t-0*", code, passes=number, times=1)
+        with suppress(StorageError):
+            await manager.mover.move(NAME, B)
+        for value in range(200):
+            if not manager.mover.moves():
+                break
+            if value < 20 and log.failure is None:
+                write(promised, log, f"meanwhile {value}")
+            await trio.lowlevel.checkpoint()
+        assert not manager.mover.moves()
+        assert fault.failed or manager.mover.statistics.moved
+        world.disk.heal()  # what is looked at from here on is no part of the move
+        if log.failure is None:
+            write(promised, log, "life goes on")
+            check(log, promised, at_least=promised.acknowledged)
+        else:
+            assert manager.registry.home_of(log).directory.failed or code == errno.ENOSPC
+        other = manager.registry.every_home[B if bad == A else A]
+        assert not other.directory.failed
+        nursery.cancel_scope.cancel()
+    world.files.power.cut()
+    return fault
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("bad", [A, B])
+async def test_any_operation_fails(bad: Path, code: int) -> None:
+    number, failed = 0, 1
+    while failed:
+        world, promised = new_world(), Promised()
+        try:
+            fault = await one_life(world, promised, bad, code, number)
+            failed = fault.failed
+            world.disk.heal()
+            world.files = VirtualFiles(world.disk)
+            world.workers.power = world.files.power
+            await check_next_life(world, promised, at_least=promised.acknowledged)
+        except BaseException as error:
+            error.add_note(f"operation {number} on {bad} failed")
+            raise
+        number += STEP
+    assert number > 100
