@@ -29,6 +29,7 @@ from odradek.storage.log.names import LOG, file_name
 READ_COMMITTED = 1
 PARTITIONS_A_TURN = 64
 """How many a request reads, about 10 µs each, before others have the loop."""
+WARMED_AT_ONCE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +242,7 @@ async def _warm(found: Iterable[Read], ctx: RequestContext) -> None:
             for part in _slices([each]):
                 if not _in_memory(part):
                     lane = str(part.file.path.parent.parent)
-                    await ctx.broker.seams.offload.run(
-                        part.file.read_at, part.position, part.size, lane=lane
-                    )
+                    await ctx.broker.seams.offload.run(read_through, part, lane=lane)
         except OSError as error:
             assert each.partition is not None
             ctx.broker.logs.report(each.partition.log, error)
@@ -251,6 +250,14 @@ async def _warm(found: Iterable[Read], ctx: RequestContext) -> None:
             each.answer = FetchedPartition(
                 index=each.wanted.index, error_code=ErrorCode.kafka_storage_error
             )
+
+
+def read_through(part: FileSlice) -> None:
+    """Read a slice for what that leaves in the page cache; it may have fetch.max.bytes, and many
+    readers of old data may be here at once, so never all of it at a time. Raises OSError."""
+    end = part.position + part.size
+    for position in range(part.position, end, WARMED_AT_ONCE_BYTES):
+        part.file.read_at(position, min(WARMED_AT_ONCE_BYTES, end - position))
 
 
 def _in_memory(part: FileSlice) -> bool:

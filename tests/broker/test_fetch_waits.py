@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import struct
 import time
+import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 import pytest
 import trio
 
-from odradek.broker.apis.fetch import PARTITIONS_A_TURN, fetch
+from odradek.broker.apis.fetch import PARTITIONS_A_TURN, WARMED_AT_ONCE_BYTES, fetch, read_through
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis, messages
 from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.framing import read_response_header, request_header
+from odradek.seams.files import FileSlice
 from odradek.seams.network import Address
+from odradek.seams.real_files import RealFiles
 from odradek.testing import Broker
 from tests.broker.test_hostile_input import connect, read_frame
 from tests.broker.test_produce import batch, produce
@@ -126,3 +130,17 @@ def context(broker: Broker) -> RequestContext:
         Address("127.0.0.1", 1),
         flush,
     )
+
+
+def test_old_data_is_brought_to_memory_piece_by_piece(tmp_path: Path) -> None:
+    size = 16 * WARMED_AT_ONCE_BYTES + 5
+    file = RealFiles().open(PurePosixPath(tmp_path / "old"), create=True)
+    file.append_v([bytes(size)])
+    tracemalloc.start()
+    try:
+        read_through(FileSlice(file, 3, size - 3))
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        file.close()
+    assert WARMED_AT_ONCE_BYTES <= peak_bytes < 4 * WARMED_AT_ONCE_BYTES
