@@ -17,7 +17,7 @@ from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed, ReplicaNotAvailable
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.moving.mover import MoveStatus
+from odradek.storage.moving.move import MoveStatus
 
 Values = dict[str, Any]
 Wanted = frozenset[tuple[str, int]] | None

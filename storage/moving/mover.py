@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -37,8 +37,9 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_registry import offline_reason
 from odradek.storage.moving.crossing import Crossing
 from odradek.storage.moving.mirror import Mirror
+from odradek.storage.moving.move import Move, MoveStatus
 from odradek.storage.moving.settings import UNLIMITED, MoverSettings
-from odradek.storage.moving.states import Action, Event, State, step
+from odradek.storage.moving.states import Action, Event, State
 from odradek.storage.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -58,23 +59,6 @@ RETRY_SECONDS = 0.1
 """After a swap that could not be done right now, or a lack of descriptors."""
 
 
-class MoveStatus(NamedTuple):
-    """A move as of now, for who shows it."""
-
-    topic_partition: TopicPartition
-    source: Path
-    """Log directories."""
-    destination: Path
-    state: State
-    copied_bytes: int
-    total_bytes: int
-    """Of the replica as it is; it may grow meanwhile."""
-    end_offset: int
-    """Of the copy."""
-    offset_lag: int
-    """How many offsets the copy is behind the replica."""
-
-
 @dataclass(slots=True)
 class MoverStatistics:
     """Since the start, for whoever shows them."""
@@ -86,74 +70,6 @@ class MoverStatistics:
     last_move_seconds: float = 0.0
     last_pause_seconds: float = 0.0
     """The longest turn of the loop that the last swap took."""
-
-
-class Move:
-    """One replica's move, and the task that drives it."""
-
-    def __init__(
-        self,
-        name: TopicPartition,
-        which: PartitionLog,
-        source: DirectoryLogs,
-        destination: DirectoryLogs,
-        mirror: Mirror,
-    ) -> None:
-        self.name = name
-        self.which = which
-        self.source = source
-        self.destination = destination
-        self.mirror = mirror
-        self.state = State.QUEUED
-        self.action = Action.IGNORE
-        """What the last event that mattered asks for."""
-        self.scope = trio.CancelScope()
-        self.grew = trio.Event()
-        self.written = trio.Event()
-        """There is something to write back; it was."""
-        self.is_unwanted = False
-        """It was cancelled while it could not be."""
-        self.is_started = False
-        self.done = trio.Event()
-        self.began = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.name} from {self.source.directory.path} to {self.destination.directory.path}"
-
-    def apply(self, event: Event) -> Action:
-        """Take the table's step; what is to be done."""
-        state, action = step(self.state, event)
-        if event is Event.CANCEL and action is Action.WAIT:
-            self.is_unwanted = True
-        if self.is_unwanted and action is Action.COPY:
-            state, action = step(state, Event.CANCEL)
-        if action not in (Action.IGNORE, Action.WAIT):
-            self.state, self.action = state, action
-        return action
-
-    def size_bytes(self) -> int:
-        """Of the replica; what was copied, where its files cannot be asked just now."""
-        try:
-            return self.which.size_bytes
-        except (OSError, ValueError, StorageError):
-            return self.mirror.copied_bytes
-
-    def is_of_source(self, error: OSError) -> bool:
-        """Whether it was met in the directory that the replica is in."""
-        return str(error.filename or "").startswith(f"{self.source.directory.path}/")
-
-    def status(self) -> MoveStatus:
-        end_offset = self.mirror.end_offset
-        return MoveStatus(
-            self.name,
-            self.source.directory.path,
-            self.destination.directory.path,
-            self.state,
-            self.mirror.copied_bytes,
-            self.size_bytes(),
-            end_offset,
-            max(0, self.which.end_offset - end_offset),
-        )
 
 
 class Mover:
