@@ -33,6 +33,7 @@ from odradek.protocol import apis, messages
 from odradek.protocol.apis import Api
 from odradek.protocol.framing import frame_head, read_response_header, request_header
 from odradek.protocol.records.records import Record, build_batch
+from odradek.replication.partition.partition import Partition
 from odradek.seams import Seams
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Buffer, FileSlice
@@ -49,6 +50,8 @@ PRODUCE_VERSION = 12
 FETCH_VERSION = 12
 METADATA_VERSION = 12
 MAX_BYTES = 1 << 20
+NEXT_OFFSET = 0x1122334455667788
+"""Stands in a request for the end of the log, which is put in its place each time."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class Case:
     values: Callable[[], Mapping[str, Any]]
     operations: int
     good: Callable[[Any], bool]
+    waits: bool = False
+    """Whether it asks for the record that is appended once it waits for it."""
 
     def request(self) -> bytes:
         head = request_header(self.api, self.version, 1, CLIENT_ID)
@@ -84,8 +89,8 @@ def _produce(records: bytes) -> Mapping[str, Any]:
     }
 
 
-def _fetch() -> Mapping[str, Any]:
-    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": MAX_BYTES}
+def _fetch(offset: int) -> Mapping[str, Any]:
+    partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": MAX_BYTES}
     return {
         "max_wait": 500,
         "min_bytes": 1,
@@ -140,9 +145,20 @@ CASES = (
         "a Fetch request that finds a slice of up to 1 MiB ready",
         apis.FETCH,
         FETCH_VERSION,
-        _fetch,
+        lambda: _fetch(0),
         400,
         _was_fetched,
+    ),
+    Case(
+        "fetch-woken",
+        "a Fetch request that waits, and is answered when a record of 100 bytes is appended; the "
+        "append and two passes of the loop are in it",
+        apis.FETCH,
+        FETCH_VERSION,
+        lambda: _fetch(NEXT_OFFSET),
+        400,
+        _was_fetched,
+        waits=True,
     ),
     Case(
         "metadata",
@@ -161,7 +177,7 @@ class Rehearsal:
 
     local = peer = Address("127.0.0.1", 1)
 
-    def __init__(self, request: bytes, times: int) -> None:
+    def __init__(self, request: Buffer, times: int) -> None:
         self._request = memoryview(request)
         self._left = self._request[:0]
         self._times = times
@@ -191,6 +207,33 @@ class Rehearsal:
         pass
 
 
+class Waiting(Rehearsal):
+    """Asks for the next record of the partition, and has it appended when the loop comes around:
+    whoever answers waits for it by then."""
+
+    def __init__(self, request: bytes, times: int, partition: Partition) -> None:
+        whole = bytearray(request)
+        super().__init__(whole, times)
+        at = whole.index(NEXT_OFFSET.to_bytes(8, "big"))
+        self._offset = memoryview(whole)[at : at + 8]
+        self._partition = partition
+        self._records = _records(1, 100)
+        self._is_asked = False
+
+    async def receive_into(self, view: memoryview) -> int:
+        self._offset[:] = self._partition.log.end_offset.to_bytes(8, "big")
+        self._is_asked = True
+        return await super().receive_into(view)
+
+    async def append_when_asked(self) -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+            if self._is_asked:
+                self._is_asked = False
+                records = memoryview(bytearray(self._records))  # stamped in place
+                self._partition.append(records, acks=1, now_ms=0)
+
+
 class NotAnswered(Exception):
     """The broker did not answer as it should: there is nothing to count."""
 
@@ -198,10 +241,17 @@ class NotAnswered(Exception):
 async def rehearse(broker: Broker, case: Case, times: int) -> None:
     """Have the broker answer a case so many times on one connection; NotAnswered if it doesn't."""
     connection = Rehearsal(case.request(), times)
+    if case.waits:
+        partition = await broker.partitions.get(TOPIC, None, 0)
+        connection = Waiting(case.request(), times, partition)
     client = ClientConnection(connection, broker.endpoints[0], broker)
-    _mark()
-    await client.talk()
-    _mark()
+    async with trio.open_nursery() as nursery:
+        if isinstance(connection, Waiting):
+            nursery.start_soon(connection.append_when_asked)
+        _mark()
+        await client.talk()
+        _mark()
+        nursery.cancel_scope.cancel()
     if connection.answers != times:
         raise NotAnswered(f"{case.name}: {connection.answers} answers to {times} requests")
     answer = memoryview(b"".join(_bytes_of(connection.last)))[4:]

@@ -1,7 +1,8 @@
 """Fetch (KIP-74 sizes, KIP-227 sessions, KIP-320 epochs, KIP-516 topic ids).
 
 Records go from the segment's file to the socket: an answer holds slices of files, pinned until they
-were sent. A fetch that finds less than `min_bytes` waits for appends, not for a timer.
+were sent, or their bytes where they are few. A fetch that finds less than `min_bytes` waits for
+appends, not for a timer, and then reads only what has changed since.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ READ_COMMITTED = 1
 PARTITIONS_A_TURN = 64
 """How many a request reads, about 10 µs each, before others have the loop."""
 WARMED_AT_ONCE_BYTES = 256 * 1024
+READ_AT_ONCE_BYTES = 64 << 10
+"""So much of an answer is read where it is found: a slice that small would be read to be sent anyway,
+and the read tells whether it is in memory, which takes two more of a slice that is left for later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,11 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer:
     wait_seconds = request.max_wait_ms / 1000
     if missing > 0 and wait_seconds > 0:
         found = await _wait_for_more(found, plan.wanted, min_bytes, wait_seconds, ctx, limits)
+    try:
+        await _bring_in(found, ctx)
+    except BaseException:
+        _let_go(found)
+        raise
     return Answer(
         ErrorCode.none, plan.session_id, plan.select((each.wanted, each.answer) for each in found)
     )
@@ -98,7 +107,7 @@ async def _wait_for_more(
             if not _moved(found):
                 await ctx.flush()
                 await wait.wait(left_seconds)
-        found = await _read(wanted, ctx, limits)
+        found = await _read(wanted, ctx, limits, found)
 
 
 def _wanted(request: FetchRequest) -> list[Wanted]:
@@ -128,23 +137,62 @@ class Read:
     answer: FetchedPartition
     partition: Partition | None
 
+    @property
+    def size(self) -> int:
+        """Bytes of records."""
+        size_bytes = 0
+        for part in self.answer.records:
+            size_bytes += part.size if isinstance(part, FileSlice) else len(part)
+        return size_bytes
 
-async def _read(wanted: Sequence[Wanted], ctx: RequestContext, limits: Limits) -> list[Read]:
+    def is_led_here(self) -> bool:
+        """Whether the partition is still there, and led by this node in the epoch asked for."""
+        if self.partition is None:
+            return False
+        try:
+            self.partition.check_leader(self.wanted.current_leader_epoch)
+        except KafkaError:
+            return False
+        return True
+
+    def is_current(self) -> bool:
+        """Whether nothing was found, and nothing has changed since that an answer would tell."""
+        assert self.partition is not None
+        log, answer = self.partition.log, self.answer
+        return (
+            not answer.records
+            and log.high_watermark == answer.high_watermark
+            and log.last_stable_offset == answer.last_stable_offset
+            and log.log_start_offset == answer.log_start_offset
+        )
+
+
+async def _read(
+    wanted: Sequence[Wanted], ctx: RequestContext, limits: Limits, before: Sequence[Read] = ()
+) -> list[Read]:
     """Read in the order of the plan within the request's bytes; the first that has any is not cut
-    (KIP-74). The slices in what it returns are pinned."""
+    (KIP-74). The slices in what it returns are pinned.
+
+    `before` is what was found of the same plan earlier in this request: where that is still current
+    it stands, and a partition that is still led here is not looked up and authorized again.
+    """
     found: list[Read] = []
     left_bytes = limits.max_bytes
     size_bytes = 0
     try:
-        for number, each in enumerate(wanted, 1):
-            if number % PARTITIONS_A_TURN == 0:
+        for number, each in enumerate(wanted):
+            if (number + 1) % PARTITIONS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
-            read = await _read_partition(each, ctx, limits, left_bytes, size_bytes == 0)
+            known = None
+            if before and before[number].is_led_here():
+                if before[number].is_current():
+                    found.append(before[number])
+                    continue
+                known = before[number].partition
+            read = await _read_partition(each, ctx, limits, left_bytes, size_bytes == 0, known)
             found.append(read)
-            for part in read.answer.records:
-                size_bytes += part.size if isinstance(part, FileSlice) else len(part)
+            size_bytes += read.size
             left_bytes = max(0, limits.max_bytes - size_bytes)
-        await _warm(found, ctx)
     except BaseException:
         _let_go(found)
         raise
@@ -152,13 +200,19 @@ async def _read(wanted: Sequence[Wanted], ctx: RequestContext, limits: Limits) -
 
 
 async def _read_partition(
-    wanted: Wanted, ctx: RequestContext, limits: Limits, left_bytes: int, at_least_one: bool
+    wanted: Wanted,
+    ctx: RequestContext,
+    limits: Limits,
+    left_bytes: int,
+    at_least_one: bool,
+    partition: Partition | None,
 ) -> Read:
-    partition = None
+    """`partition` is what `wanted` names, None to look it up as far as the client may."""
     try:
-        if ctx.authorizer is not None:
-            _check_allowed(wanted, ctx, limits)
-        partition = await ctx.broker.partitions.get(wanted.topic, wanted.topic_id, wanted.index)
+        if partition is None:
+            if ctx.authorizer is not None:
+                _check_allowed(wanted, ctx, limits)
+            partition = await ctx.broker.partitions.get(wanted.topic, wanted.topic_id, wanted.index)
         partition.check_leader(wanted.current_leader_epoch)
         if limits.replica_id >= 0 and limits.replica_id not in partition.replicas:
             raise NotLeader(f"node {limits.replica_id} has no replica of {partition!r}")
@@ -231,25 +285,38 @@ def _read_log(
     )
 
 
-async def _warm(found: Iterable[Read], ctx: RequestContext) -> None:
-    """Bring slices that are not in memory there off the loop, so that sending them does not block.
-
-    Old data lies on disk; the probe of a slice's two ends costs a microsecond each.
-    """
+async def _bring_in(found: Iterable[Read], ctx: RequestContext) -> None:
+    """Read the first slices that are small, and bring those that are not in memory there off the
+    loop, so that sending them does not block."""
+    left_bytes = READ_AT_ONCE_BYTES
     for each in found:
-        assert each.partition is not None or not each.answer.records
-        try:
-            for part in _slices([each]):
-                if not _in_memory(part):
-                    lane = str(part.file.path.parent.parent)
-                    await ctx.broker.seams.offload.run(read_through, part, lane=lane)
-        except OSError as error:
-            assert each.partition is not None
-            ctx.broker.logs.report(each.partition.log, error)
-            _let_go([each])
-            each.answer = FetchedPartition(
-                index=each.wanted.index, error_code=ErrorCode.kafka_storage_error
-            )
+        for part in _slices([each]):
+            try:
+                if part.size <= left_bytes:
+                    left_bytes -= part.size
+                    each.answer.records = (await _bytes_of(part, ctx),)
+                    part.file.unpin()
+                elif not _in_memory(part):
+                    await ctx.broker.seams.offload.run(read_through, part, lane=_lane(part))
+            except OSError as error:
+                assert each.partition is not None
+                ctx.broker.logs.report(each.partition.log, error)
+                _let_go([each])
+                each.answer = FetchedPartition(
+                    index=each.wanted.index, error_code=ErrorCode.kafka_storage_error
+                )
+
+
+async def _bytes_of(part: FileSlice, ctx: RequestContext) -> bytes:
+    try:
+        return part.file.read_at(part.position, part.size, nowait=True)
+    except WouldBlock:
+        return await ctx.broker.seams.offload.run(part.read, lane=_lane(part))
+
+
+def _lane(part: FileSlice) -> str:
+    """The log directory that a slice lies in."""
+    return str(part.file.path.parent.parent)
 
 
 def read_through(part: FileSlice) -> None:
@@ -261,6 +328,7 @@ def read_through(part: FileSlice) -> None:
 
 
 def _in_memory(part: FileSlice) -> bool:
+    """By a probe of both ends: old data lies on disk."""
     try:
         part.file.read_at(part.position, 1, nowait=True)
         part.file.read_at(part.position + part.size - 1, 1, nowait=True)
@@ -277,7 +345,7 @@ def _slices(found: Iterable[Read]) -> Iterator[FileSlice]:
 
 
 def _size(found: Iterable[Read]) -> int:
-    return sum(part.size for part in _slices(found))
+    return sum(each.size for each in found)
 
 
 def _failed(found: Iterable[Read]) -> bool:

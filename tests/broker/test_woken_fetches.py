@@ -1,0 +1,166 @@
+"""A fetch that waits: what it answers once woken, by what, and what it does not read again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+import trio.testing
+
+from odradek.broker.apis.fetch import READ_AT_ONCE_BYTES, Answer, fetch
+from odradek.broker.connection import unpin
+from odradek.broker.context import RequestContext
+from odradek.protocol import apis, messages
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.fetch_request import read_fetch
+from odradek.protocol.records.records import Record, build_batch
+from odradek.replication.errors import NotLeader
+from odradek.replication.partition.partition import Partition
+from odradek.seams.files import Buffer, FileSlice
+from odradek.testing import Broker
+
+VERSION = 12
+PATIENCE_SECONDS = 20
+
+
+def records(size: int = 10) -> bytes:
+    return bytes(build_batch([Record(0, 1_700_000_000_000, None, b"v" * size, ())]))
+
+
+def request(min_bytes: int) -> dict[str, Any]:
+    partitions = [
+        {"partition": index, "fetch_offset": 0, "partition_max_bytes": 2**20} for index in range(3)
+    ]
+    return {
+        "max_wait": PATIENCE_SECONDS * 2000,
+        "min_bytes": min_bytes,
+        "max_bytes": 2**20,
+        "topics": [{"topic": "t", "partitions": partitions}],
+    }
+
+
+def sizes(parts: Iterable[Buffer | FileSlice]) -> int:
+    return sum(part.size if isinstance(part, FileSlice) else len(part) for part in parts)
+
+
+class Stage:
+    """A broker with a topic `t`, and fetches of it that are watched while they wait."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.answer: Answer | None = None
+
+    async def partition(self, index: int) -> Partition:
+        return await self.broker.node.partitions.get("t", None, index)
+
+    async def append(self, index: int, batch: bytes) -> None:
+        partition = await self.partition(index)
+        partition.append(memoryview(bytearray(batch)), acks=1, now_ms=1_700_000_000_000)
+
+    @asynccontextmanager
+    async def fetching(self, min_bytes: int = 1) -> AsyncIterator[None]:
+        """A fetch of all partitions from their start, waiting; its answer is there afterwards."""
+        node = self.broker.node
+        waiting = trio.Event()
+
+        async def flush() -> None:  # what a fetch does last before it waits
+            waiting.set()
+
+        body = messages.write_request(apis.FETCH.key, VERSION, request(min_bytes))
+        context = RequestContext(
+            node,
+            apis.FETCH,
+            VERSION,
+            1,
+            "test",
+            node.endpoints[0],
+            node.endpoints[0].address,
+            flush,
+        )
+
+        async def ask() -> None:
+            self.answer = await fetch(read_fetch(memoryview(body), VERSION, 0), context)
+
+        with trio.fail_after(PATIENCE_SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                await waiting.wait()
+                yield
+
+    def told(self) -> dict[int, tuple[int, int, int]]:
+        """Partition to (error code, bytes of records, high watermark)."""
+        assert self.answer is not None
+        return {
+            answer.index: (answer.error_code, sizes(answer.records), answer.high_watermark)
+            for _, answer in self.answer.chosen
+        }
+
+
+@asynccontextmanager
+async def stage() -> AsyncIterator[Stage]:
+    async with Broker(topics={"t": 3}) as broker:
+        yield Stage(broker)
+
+
+async def test_an_append_is_answered_and_the_others_stand() -> None:
+    async with stage() as on:
+        batch = records()
+        async with on.fetching():
+            await on.append(1, batch)
+        assert on.told() == {0: (0, 0, 0), 1: (0, len(batch), 1), 2: (0, 0, 0)}
+
+
+async def test_appends_add_up_to_what_was_asked_for() -> None:
+    """What was found before the wait and after the first append is in the answer once."""
+    async with stage() as on:
+        batch = records()
+        await on.append(2, batch)
+        async with on.fetching(min_bytes=3 * len(batch)):
+            await on.append(0, batch)
+            await trio.testing.wait_all_tasks_blocked()
+            assert on.answer is None
+            await on.append(2, batch)
+        assert on.told() == {0: (0, len(batch), 1), 1: (0, 0, 0), 2: (0, 2 * len(batch), 2)}
+
+
+async def test_a_log_start_that_moved_meanwhile_is_told() -> None:
+    async with stage() as on:
+        batch = records()
+        async with on.fetching(min_bytes=2 * len(batch)):
+            await on.append(0, batch)
+            (await on.partition(0)).log.advance_log_start(1, "a test")
+            await on.append(1, batch)
+        # As if it had been read at once: the fetch offset 0 lies below the new start.
+        assert on.told()[0][0] == ErrorCode.offset_out_of_range
+        assert on.told()[1] == (0, len(batch), 1)
+
+
+async def test_a_partition_that_is_gone_is_answered_at_once() -> None:
+    async with stage() as on:
+        async with on.fetching():
+            (await on.partition(2)).retire(NotLeader("it went to another node"))
+        assert {index: told[0] for index, told in on.told().items()} == {
+            0: ErrorCode.none,
+            1: ErrorCode.none,
+            2: ErrorCode.not_leader_or_follower,
+        }
+
+
+async def test_few_bytes_are_read_and_many_are_left_in_their_file() -> None:
+    async with stage() as on:
+        few, many = records(), records(READ_AT_ONCE_BYTES)
+        await on.append(0, many)
+        await on.append(1, few)
+        async with on.fetching(min_bytes=len(many) + 2 * len(few)):
+            await on.append(2, few)
+        assert on.answer is not None
+        kinds = {
+            answer.index: [type(part) for part in answer.records] for _, answer in on.answer.chosen
+        }
+        assert kinds == {0: [FileSlice], 1: [bytes], 2: [bytes]}
+        pins = [(await on.partition(index)).log.tip.segment.file.pins for index in range(3)]
+        assert pins == [1, 0, 0], "what was read holds no file"
+        for _, answer in on.answer.chosen:
+            unpin(answer.records)
