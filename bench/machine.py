@@ -170,6 +170,6 @@ def describe() -> dict[str, str]:
         "processor": models[0] if models else platform.machine(),
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{meminfo_bytes('MemTotal') / 2**30:.1f} GiB",
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "python": platform.python_version(),
     }
