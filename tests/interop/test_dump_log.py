@@ -11,6 +11,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -189,17 +190,22 @@ def test_producer_snapshots(left: Left) -> None:
         assert int(sequence) == int(offset) == name - 1
 
 
-def test_consumer_offsets(left: Left) -> None:
+def decoded(left: Left, topic: str, decoder: str) -> list[tuple[Any, Any]]:
+    """Keys and values of an internal topic's records, as Kafka's tool reads them."""
     segments = [
         path
         for directory in left.broker.log_dirs
-        for path in sorted(directory.glob("__consumer_offsets-*/*.log"))
+        for path in sorted(directory.glob(f"{topic}-*/*.log"))
         if path.stat().st_size
     ]
-    run = dump(segments, "--offsets-decoder", "--print-data-log")
+    run = dump(segments, decoder, "--print-data-log")
     assert {batch["isvalid"] for batch in batches(run)} == {"true"}
     rows = re.findall(r"key: (\{.*?\}) payload: (\{.*\})$", run.stdout, re.MULTILINE)
-    documents = [(json.loads(key), json.loads(value)) for key, value in rows]
+    return [(json.loads(key), json.loads(value)) for key, value in rows]
+
+
+def test_consumer_offsets(left: Left) -> None:
+    documents = decoded(left, "__consumer_offsets", "--offsets-decoder")
     commits = {
         (key["data"]["group"], key["data"]["topic"], key["data"]["partition"]): value["data"]
         for key, value in documents
@@ -215,16 +221,7 @@ def test_consumer_offsets(left: Left) -> None:
 
 def test_transaction_state(left: Left) -> None:
     """What the coordinator wrote about an id: empty, then ongoing, about to end and ended, each time."""
-    segments = [
-        path
-        for directory in left.broker.log_dirs
-        for path in sorted(directory.glob("__transaction_state-*/*.log"))
-        if path.stat().st_size
-    ]
-    run = dump(segments, "--transaction-log-decoder", "--print-data-log")
-    assert {batch["isvalid"] for batch in batches(run)} == {"true"}
-    rows = re.findall(r"key: (\{.*?\}) payload: (\{.*\})$", run.stdout, re.MULTILINE)
-    documents = [(json.loads(key), json.loads(value)) for key, value in rows]
+    documents = decoded(left, "__transaction_state", "--transaction-log-decoder")
     values = [
         value["data"] for key, value in documents if key["data"]["transactionalId"] == DECIDED
     ]
