@@ -1,10 +1,10 @@
 """What the controller is told of this node's log directories (KIP-858).
 
-Two things: that directories failed (what a broker's heartbeat carries as OfflineLogDirs), and in which
-directory a replica is, where that is not what the image says (AssignReplicasToDirs). `Reports` keeps
-what is yet to be told and decides what is told next:
+Three things: that directories failed, and which are cordoned (what a broker's heartbeat carries as
+OfflineLogDirs and CordonedLogDirs), and in which directory a replica is, where that is not what the
+image says (AssignReplicasToDirs). `Reports` keeps what is yet to be told and decides what is told next:
 
-- failures first: the sooner the controller knows, the sooner others lead;
+- failures first: the sooner the controller knows, the sooner others lead; then what is cordoned;
 - of one replica only where it is now; what the image says by then is not told again;
 - many replicas in one report: it waits a moment for more, as Kafka's does;
 - a report that was refused as a whole is told again, after a pause that doubles.
@@ -46,9 +46,11 @@ PAUSE_SECONDS_MAX = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Told at once; one of the two is empty."""
+    """Told at once: one of the three."""
 
     failed: tuple[UUID, ...] = ()
+    cordoned: frozenset[UUID] | None = None
+    """All that are, by now."""
     assignments: tuple[tuple[Replica, UUID], ...] = ()
 
 
@@ -58,14 +60,19 @@ class Reports:
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
         self._failed: dict[UUID, None] = {}
+        self._cordoned: frozenset[UUID] | None = None
         self._places: dict[Replica, UUID] = {}
         self._refusals = 0
 
     def __bool__(self) -> bool:
-        return bool(self._failed or self._places)
+        return bool(self._failed or self._places or self._cordoned is not None)
 
     def failed(self, directory: UUID) -> None:
         self._failed[directory] = None
+
+    def cordoned(self, directories: Iterable[UUID]) -> None:
+        """These are, and no others; what was said before does not count."""
+        self._cordoned = frozenset(directories)
 
     def placed(self, replica: Replica, directory: UUID) -> None:
         """The replica is there; what was said before does not count."""
@@ -78,6 +85,8 @@ class Reports:
         """What to tell now; None if the image knows it all. What it knows is forgotten."""
         if self._failed:
             return Report(failed=tuple(self._failed))
+        if self._cordoned is not None:
+            return Report(cordoned=self._cordoned)
         for replica in [each for each in self._places if not self._is_news(each, image)]:
             del self._places[replica]
         chosen = tuple(self._places.items())[:ASSIGNMENTS_MAX]
@@ -96,6 +105,8 @@ class Reports:
         self._refusals = 0
         for directory in report.failed:
             self._failed.pop(directory, None)
+        if report.cordoned is not None and self._cordoned == report.cordoned:
+            self._cordoned = None
         for replica, directory in report.assignments:
             if self._places.get(replica) == directory:
                 del self._places[replica]
@@ -109,7 +120,8 @@ class Reports:
         """How long to wait before the next report."""
         if self._refusals:
             return float(min(PAUSE_SECONDS * 2**self._refusals, PAUSE_SECONDS_MAX))
-        return 0.0 if self._failed or len(self._places) >= ASSIGNMENTS_MAX else PAUSE_SECONDS
+        is_urgent = self._failed or self._cordoned is not None
+        return 0.0 if is_urgent or len(self._places) >= ASSIGNMENTS_MAX else PAUSE_SECONDS
 
 
 class DirectoryReports:
@@ -154,6 +166,11 @@ class DirectoryReports:
             self._deadlines[directory] = trio.current_time() + self._timeout_seconds
         self._wanted.set()
         self._urgent.set()
+
+    def cordoned(self, directories: Iterable[UUID]) -> None:
+        """These get no new replicas from now on, and no others."""
+        self._reports.cordoned(directories)
+        self._wanted.set()
 
     def seen(self, partition: Partition, directory: UUID | None) -> None:
         """A replica was opened, or its image changed: its log is in that directory."""
@@ -202,6 +219,8 @@ class DirectoryReports:
         try:
             if report.failed:
                 await self._tell_failed(report.failed)
+            elif report.cordoned is not None:
+                await self._tell_cordoned(report.cordoned)
             else:
                 await self._tell_places(dict(report.assignments))
         except LogFailed:
@@ -229,6 +248,15 @@ class DirectoryReports:
                 self._broker_epoch(),
                 tuple(failed),
                 unclean_election=self._unclean_election,
+            )
+        )
+
+    async def _tell_cordoned(self, cordoned: Collection[UUID]) -> None:
+        from odradek.replication.controller.brokers import directories_cordoned
+
+        await self._metadata.perform(
+            lambda image: directories_cordoned(
+                image, self._node_id, self._broker_epoch(), sorted(cordoned)
             )
         )
 

@@ -289,6 +289,10 @@ class Broker:
         if any(kind == images.BROKER for kind, _ in delta.changed_configs):
             self.apply_broker_configs(delta.image)
             self.logs.update_configs()
+        if delta.changed_features or any(
+            kind == images.BROKER for kind, _ in delta.changed_configs
+        ):
+            self.directory_reports.cordoned(self._cordoned_ids())
         topics = [name for kind, name in delta.changed_configs if kind == images.TOPIC]
         if topics:
             self.logs.update_configs(topics)
@@ -302,6 +306,12 @@ class Broker:
         self.config.apply_dynamic(
             image.config(images.BROKER, ""), image.config(images.BROKER, str(self.node_id))
         )
+        self.logs.cordon(self.config.cordoned_log_dirs)
+
+    def _cordoned_ids(self) -> list[UUID]:
+        cordoned = self.logs.registry.cordoned
+        every = self.directories.all
+        return [each.id for each in every if each.path in cordoned and each.id is not None]
 
     def _directory_failed(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
         log.error(
@@ -370,7 +380,12 @@ class Broker:
             previous_epoch=self.logs.previous_broker_epoch,
         )
         self.broker_epoch = await self.metadata.perform(
-            lambda image: start_broker(image, registration, next_offset=image.offset + 1)
+            lambda image: start_broker(
+                image,
+                registration,
+                next_offset=image.offset + 1,
+                cordoned=self._cordoned_ids(),
+            )
         )
 
     async def _set_aside_strays(self) -> None:

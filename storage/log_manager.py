@@ -316,6 +316,16 @@ class LogManager:
                 configs[name.topic] = self.config_of(name.topic)
             each.update_config(configs[name.topic])
 
+    def cordon(self, paths: frozenset[Path]) -> None:
+        """These log directories get no new partitions from now on, and no moves that are asked for
+        (KIP-1066); what is in them, or on its way, stays."""
+        registry = self.registry
+        for path in sorted(paths - registry.cordoned):
+            log.info("log directory %s is cordoned: it gets no new partitions", path)
+        for path in sorted(registry.cordoned - paths):
+            log.info("log directory %s is not cordoned any more", path)
+        registry.cordoned = paths
+
     # Failure
 
     def report(self, which: PartitionLog, error: OSError, *, undone: bool = False) -> None:

@@ -11,6 +11,7 @@ from odradek.broker.apis.authorized import ClusterDenied, may_cluster
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.features import knows_cordoned
 from odradek.replication.errors import NotLeader
 from odradek.seams.files import Path
 from odradek.storage.directories.directory import LogDirectory
@@ -80,7 +81,8 @@ async def _directory(
         "topics": topics,
         "total_bytes": min(usage.total_bytes, INT64_MAX),
         "usable_bytes": min(usage.free_bytes, INT64_MAX),
-        "is_cordoned": directory.path in ctx.broker.logs.registry.cordoned,
+        "is_cordoned": knows_cordoned(ctx.broker.metadata.image.features)
+        and directory.path in ctx.broker.logs.registry.cordoned,
     }
 
 

@@ -141,6 +141,7 @@ async def list_directories(args: argparse.Namespace, cluster: Cluster, seams: Se
             "broker": directory.broker,
             "path": directory.path,
             "error": directory.error.name if directory.error else None,
+            "is_cordoned": directory.cordoned,
             "replicas": len(directory.replicas),
             "size_bytes": sum(replica.size_bytes for replica in directory.replicas),
             "usable_bytes": directory.usable_bytes,
@@ -157,7 +158,7 @@ async def list_directories(args: argparse.Namespace, cluster: Cluster, seams: Se
             (
                 row["broker"],
                 row["path"],
-                row["error"] or "ok",
+                row["error"] or ("cordoned" if row["is_cordoned"] else "ok"),
                 row["replicas"],
                 human_bytes(row["size_bytes"]),
                 human_bytes(row["usable_bytes"]),

@@ -36,7 +36,7 @@ LOGS: Rows = (
     row("log.dirs", LIST, None, HIGH, distinct(empty=False, null=True), effect=True,
         doc="Directories for logs, one for each disk. A new partition goes to the one with the "
             "fewest bytes."),
-    row("cordoned.log.dirs", LIST, "", MEDIUM, distinct(null=True), PER_BROKER,
+    row("cordoned.log.dirs", LIST, "", MEDIUM, distinct(null=True), PER_BROKER, effect=True,
         doc="Directories among `log.dirs` that get no new partitions; `*` is all of them."),
     row("log.segment.bytes", INT, "1073741824", HIGH, at_least(1048576), CLUSTER_WIDE, effect=True,
         doc="Size in bytes at which a log rolls to a new segment."),

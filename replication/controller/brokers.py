@@ -17,10 +17,10 @@ from uuid import UUID
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.features import (
-    CORDONED_DIRECTORIES,
     DIRECTORY_ASSIGNMENT,
     METADATA_VERSION,
     elr_enabled,
+    knows_cordoned,
     metadata_version,
 )
 from odradek.replication.controller.image import (
@@ -295,7 +295,7 @@ def directories_cordoned(
     unchanged = broker.cordoned_directories is not None and sorted(
         broker.cordoned_directories
     ) == sorted(cordoned)
-    if unchanged or metadata_version(image.features) < CORDONED_DIRECTORIES:
+    if unchanged or not knows_cordoned(image.features):
         return Plan([], None)
     return Plan([_change(broker_id, broker_epoch, cordoned_log_dirs=tuple(cordoned))], None)
 

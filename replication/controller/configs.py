@@ -1,8 +1,8 @@
 """Altering configs, whole (KIP-133) and incrementally (KIP-339).
 
 A resource's changes are all made or none. What a value may be is the injected validator's business;
-here is what only the cluster's state can tell: which topics and brokers there are, and what ELR
-(KIP-966) forbids. `min.insync.replicas` moves the line below which replicas become eligible, so
+here is what only the cluster's state can tell: which topics and brokers there are, whether the
+metadata can say that directories are cordoned (KIP-1066), and what ELR (KIP-966) forbids. `min.insync.replicas` moves the line below which replicas become eligible, so
 whoever changes it clears the ELR of the topics concerned, and under ELR it belongs to the cluster and
 to topics, not to single brokers.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.features import elr_enabled
+from odradek.replication.controller.features import elr_enabled, knows_cordoned
 from odradek.replication.controller.image import BROKER, TOPIC, MetadataImage, Resource
 from odradek.replication.controller.leadership import MIN_ISR
 from odradek.replication.controller.operations import (
@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 MAX_VALUE_LENGTH: Final = 32767
+CORDONED: Final = "cordoned.log.dirs"
 
 
 class AlterOperation(enum.IntEnum):
@@ -225,6 +226,13 @@ def _check_record(image: MetadataImage, record: Any) -> None:
                 ErrorCode.invalid_config,
                 f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled.",
             )
+    is_cordoned = record.name == CORDONED and record.resource_type == BROKER
+    if is_cordoned and not knows_cordoned(image.features):
+        raise ItemRefused(
+            ErrorCode.invalid_config,
+            f"The {CORDONED} configuration value cannot be set because it requires "
+            "metadata.version >= 4.3-IV0",
+        )
     if record.value is not None and len(record.value) > MAX_VALUE_LENGTH:
         raise ItemRefused(
             ErrorCode.invalid_config,

@@ -60,6 +60,11 @@ def elr_enabled(features: Mapping[str, int]) -> bool:
     return features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1
 
 
+def knows_cordoned(features: Mapping[str, int]) -> bool:
+    """Whether registrations say which log directories are cordoned (KIP-1066)."""
+    return metadata_version(features) >= CORDONED_DIRECTORIES
+
+
 def record_version(record: Any, features: Mapping[str, int]) -> int:
     """The version in which a metadata record is written at these feature levels."""
     kind = type(record).__name__

@@ -9,7 +9,7 @@ from odradek.broker.cli.log_dirs_output import COLUMNS, Filter, kafka_json, kip_
 from odradek.client.log_dir_admin import LogDirectory, ReplicaInDirectory
 from odradek.protocol.errors import ErrorCode
 from tests.broker.cli.conftest import CommandLine
-from tests.interop.broker_process import BrokerProcess
+from tests.interop.broker_process import BrokerProcess, deadline
 
 NONE, OFFLINE = ErrorCode.none, ErrorCode.kafka_storage_error
 
@@ -142,6 +142,23 @@ def test_directories_are_listed(
     words = odradek("log-dirs", "list").words
     assert words[0] == ["BROKER", "DIRECTORY", "STATE", "REPLICAS", "SIZE", "FREE", "DISK"]
     assert [line[1:3] for line in words[1:]] == [[str(p), "ok"] for p in cli_broker.log_dirs]
+
+
+def test_a_cordoned_directory_is_listed_as_such(
+    odradek: CommandLine, cli_broker: BrokerProcess
+) -> None:
+    """KIP-1066."""
+    _, second = map(str, cli_broker.log_dirs)
+    alter = ["configs", "alter", "broker", "1"]
+    odradek(*alter, "--set", f"cordoned.log.dirs={second}")
+    try:
+        with deadline(10, "the config") as check:  # a Kafka's broker learns of it a little later
+            while not odradek("log-dirs", "list", "--dir", second, "--json").json[0]["is_cordoned"]:
+                check()
+        states = [line[2] for line in odradek("log-dirs", "list").words[1:]]
+        assert states == ["ok", "cordoned"]
+    finally:
+        odradek(*alter, "--unset", "cordoned.log.dirs")
 
 
 def test_a_brokers_directories_are_filtered(

@@ -186,7 +186,6 @@ CHECKED_ONLY = {
     "remote.log.storage.system.enable",
     "remote.log.storage.manager.impl.prefix",
     "remote.log.metadata.manager.impl.prefix",
-    "cordoned.log.dirs",
     "share.coordinator.state.topic.replication.factor",
     "share.coordinator.state.topic.min.isr",
     "unclean.leader.election.enable",

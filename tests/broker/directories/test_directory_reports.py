@@ -48,6 +48,24 @@ def test_failures_come_first_then_places() -> None:
     assert reports.next(image) == Report(assignments=(((t, 0), FIRST),))
 
 
+def test_what_is_cordoned_is_told_as_it_is_by_then() -> None:
+    image, t = image_of()
+    reports = Reports(1)
+    reports.placed((t, 0), FIRST)
+    reports.cordoned([FIRST])
+    assert reports.pause_seconds == 0
+    first = reports.next(image)
+    assert first == Report(cordoned=frozenset({FIRST}))
+    reports.cordoned([])  # while that was under way
+    reports.told(first)
+    assert reports.next(image) == Report(cordoned=frozenset())
+    reports.failed(SECOND)
+    assert reports.next(image) == Report(failed=(SECOND,))
+    reports.told(Report(failed=(SECOND,)))
+    reports.told(Report(cordoned=frozenset()))
+    assert reports.next(image) == Report(assignments=(((t, 0), FIRST),))
+
+
 def test_only_where_a_replica_is_now_is_told() -> None:
     image, t = image_of()
     reports = Reports(1)
