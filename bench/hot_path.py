@@ -28,6 +28,7 @@ import trio
 
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.connection import ClientConnection
+from odradek.broker.fetch_wait import DueFetches
 from odradek.broker.node import Broker
 from odradek.protocol import apis, messages
 from odradek.protocol.apis import Api
@@ -200,6 +201,11 @@ class Rehearsal:
         self.answers += 1
         self.last = list(parts)
 
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        self.answers += 1
+        self.last = list(buffers)
+        return sum(map(len, buffers))
+
     def abort(self) -> None:
         pass
 
@@ -211,12 +217,13 @@ class Waiting(Rehearsal):
     """Asks for the next record of the partition, and has it appended when the loop comes around:
     whoever answers waits for it by then."""
 
-    def __init__(self, request: bytes, times: int, partition: Partition) -> None:
+    def __init__(self, request: bytes, times: int, partition: Partition, due: DueFetches) -> None:
         whole = bytearray(request)
         super().__init__(whole, times)
         at = whole.index(NEXT_OFFSET.to_bytes(8, "big"))
         self._offset = memoryview(whole)[at : at + 8]
         self._partition = partition
+        self._due = due
         self._records = _records(1, 100)
         self._is_asked = False
 
@@ -232,6 +239,7 @@ class Waiting(Rehearsal):
                 self._is_asked = False
                 records = memoryview(bytearray(self._records))  # stamped in place
                 self._partition.append(records, acks=1, now_ms=0)
+                self._due.answer()  # as a connection does
 
 
 class NotAnswered(Exception):
@@ -243,7 +251,7 @@ async def rehearse(broker: Broker, case: Case, times: int) -> None:
     connection = Rehearsal(case.request(), times)
     if case.waits:
         partition = await broker.partitions.get(TOPIC, None, 0)
-        connection = Waiting(case.request(), times, partition)
+        connection = Waiting(case.request(), times, partition, broker.due_fetches)
     client = ClientConnection(connection, broker.endpoints[0], broker)
     async with trio.open_nursery() as nursery:
         if isinstance(connection, Waiting):

@@ -3,7 +3,8 @@
 Requests are handled one at a time, as Kafka does: while one waits (a long poll, a rebalance) the
 next stays in the socket, which is the back-pressure. What has been received is handled before the
 next wait for bytes, and the answers of `prompt` handlers are sent together; after a budget of
-requests or bytes the loop is given to others, and large requests take turns (turnstile.py).
+requests or bytes the loop is given to others, and large requests take turns (turnstile.py). Fetches
+that were woken meanwhile are answered before these answers are sent (fetch_wait.py).
 
 A frame that can't be read, an API or a version that is not served, or a handler that breaks costs
 this one connection, and one line in the log; the answers of the requests before it are still sent.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -28,6 +29,7 @@ from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import answer_head, parts_bytes, read_request_header
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Connection, ConnectionLost
+from odradek.seams.vectors import rest_after
 
 if TYPE_CHECKING:
     from odradek.broker.node import Broker
@@ -86,10 +88,13 @@ class ClientConnection:
 
     async def _serve(self) -> None:
         clock, buffer = self._broker.seams.clock, self._buffer
+        due_fetches = self._broker.due_fetches
         requests = size_bytes = 0
         while True:
             frame_view = buffer.next_frame()
             if frame_view is None:
+                if due_fetches:
+                    due_fetches.answer()
                 await self.flush()
                 self.waiting_since = clock.monotonic()
                 received = await self._connection.receive_into(buffer.room())
@@ -129,6 +134,7 @@ class ClientConnection:
             self._connection.peer,
             self.flush,
             broker.authorizer,
+            answer_at_once=self._answer_at_once,
         )
         if not route.prompt:
             await self.flush()
@@ -139,6 +145,22 @@ class ClientConnection:
         self._add(api, version, header.correlation_id, route.write(api.key, version, values))
         if self._unsent_bytes > UNSENT_BYTES_MAX:
             await self.flush()
+
+    def _answer_at_once(self, ctx: RequestContext, values: Any) -> None:
+        """See `RequestContext`. What the socket does not take at once, the next flush sends."""
+        route = find_route(ctx.api.key)
+        assert route is not None
+        assert not self._unsent, "a handler flushes before it waits"
+        version = ctx.api_version
+        self._add(ctx.api, version, ctx.correlation_id, route.write(ctx.api.key, version, values))
+        buffers = [part for part in self._unsent if not isinstance(part, FileSlice)]
+        assert len(buffers) == len(self._unsent), "slices may block"
+        try:
+            sent_bytes = self._connection.send_nowait(buffers)
+        except ConnectionLost:
+            return  # the flush will tell
+        self._unsent = [*rest_after(buffers, sent_bytes)]
+        self._unsent_bytes -= sent_bytes
 
     def _add(self, api: apis.Api, version: int, correlation_id: int, body: Buffer | Parts) -> None:
         """Have an answer sent by the next flush; a small one in one piece."""

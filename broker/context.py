@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from odradek.protocol.apis import Api
 from odradek.seams.network import Address
@@ -31,3 +31,6 @@ class RequestContext:
     """Who decides what the client may do; None lets everybody do everything."""
     principal: str = "User:ANONYMOUS"
     """Who the listener says the client is."""
+    answer_at_once: Callable[[RequestContext, Any], None] | None = None
+    """Answer while the handler waits, from the task of whoever ended its wait; the handler returns
+    None then. The values hold no slices of files. None where there is no such way."""

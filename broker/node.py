@@ -26,6 +26,7 @@ from odradek.broker.coordination.topics import (
 from odradek.broker.coordinators import Coordinators
 from odradek.broker.directory_reports import DirectoryReports
 from odradek.broker.fetch_sessions import FetchSessions
+from odradek.broker.fetch_wait import DueFetches
 from odradek.broker.partitions import PartitionTable
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.security.configured import change_acls, configured_authorizer, load_acls
@@ -90,6 +91,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(
             config.get_int("max.incremental.fetch.session.cache.slots"), seams.entropy
         )
+        self.due_fetches = DueFetches()
         self.producer_ids = ProducerIds(self._reserve_producer_ids)
         self.authorizer = configured_authorizer(config)
         self.server = Server(self)

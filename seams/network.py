@@ -54,6 +54,14 @@ class Connection(Protocol):
         """
         ...
 
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        """Send what the transport takes at once; how many bytes, from the first on.
+
+        The rest, if any, is the caller's to `send` next. ConnectionLost and trio.BusyResourceError
+        as for `send`, with nothing sent.
+        """
+        ...
+
     def abort(self) -> None:
         """Close at once, by a reset; pending calls raise ConnectionLost. Idempotent."""
         ...

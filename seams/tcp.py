@@ -93,6 +93,8 @@ class TcpConnection:
         self._closed = False
         self._sending = False
         self._frame_begun = False
+        self._is_cut_short = False
+        """A `send_nowait` has left the rest of its bytes to the next `send`."""
         self._turn_bytes = 0
         self._turn_calls = 0
         self._sent_bytes = 0
@@ -141,7 +143,8 @@ class TcpConnection:
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this connection")
         self._sending = True
-        self._frame_begun = False
+        self._frame_begun = self._is_cut_short
+        self._is_cut_short = False
         try:
             if len(parts) == 1 and not isinstance(parts[0], FileSlice):
                 await self._send_buffers([parts[0]])
@@ -153,6 +156,21 @@ class TcpConnection:
             raise
         finally:
             self._sending = False
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this connection")
+        try:
+            sent = self._sock.sendmsg(buffers[:IOV_MAX])
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._lost(error) from error
+        if 0 < sent < sum(map(len, buffers)):
+            self._is_cut_short = True
+        self._turn_bytes += sent
+        self._sent_bytes += sent
+        return sent
 
     def abort(self) -> None:
         if not self._closed:

@@ -158,6 +158,7 @@ class VirtualConnection:
         self._outgoing = outgoing
         self._closed = False
         self._sending = False
+        self._is_cut_short = False
         self._sent_bytes = 0
         wires.connections.append(self)
 
@@ -204,7 +205,7 @@ class VirtualConnection:
             raise trio.BusyResourceError("another task is sending on this connection")
         self._check()
         self._sending = True
-        begun = False
+        begun, self._is_cut_short = self._is_cut_short, False
         try:
             for piece in self._pieces(parts):
                 await self._wait_for_window()
@@ -217,6 +218,19 @@ class VirtualConnection:
             raise
         finally:
             self._sending = False
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this connection")
+        sent = 0
+        for piece in self._pieces(buffers):
+            if not self._has_window():
+                self._is_cut_short = self._is_cut_short or sent > 0
+                break
+            self._outgoing.put(piece)
+            sent += len(piece)
+        self._sent_bytes += sent
+        return sent
 
     def abort(self) -> None:
         self._power.check()
@@ -275,13 +289,14 @@ class VirtualConnection:
             raise ConnectionLost("the connection was closed on this side")
 
     async def _wait_for_window(self) -> None:
-        while True:
-            self._check()
-            if self._outgoing.closed_by_receiver and not self._parted():
-                raise ConnectionLost(f"{self._peer}: connection reset by peer")
-            if self._outgoing.held_bytes < WINDOW_BYTES:
-                return
+        while not self._has_window():
             await self._outgoing.changed.park()
+
+    def _has_window(self) -> bool:
+        self._check()
+        if self._outgoing.closed_by_receiver and not self._parted():
+            raise ConnectionLost(f"{self._peer}: connection reset by peer")
+        return self._outgoing.held_bytes < WINDOW_BYTES
 
     def _pieces(self, parts: Sequence[Buffer | FileSlice]) -> Iterator[bytes]:
         for part in parts:

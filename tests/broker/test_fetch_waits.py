@@ -12,8 +12,9 @@ from typing import Any, cast
 import pytest
 import trio
 
-from odradek.broker.apis.fetch import PARTITIONS_A_TURN, WARMED_AT_ONCE_BYTES, fetch, read_through
+from odradek.broker.apis.fetch import fetch
 from odradek.broker.context import RequestContext
+from odradek.broker.fetch_reading import PARTITIONS_A_TURN, WARMED_AT_ONCE_BYTES, read_through
 from odradek.protocol import apis, messages
 from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.framing import read_response_header, request_header

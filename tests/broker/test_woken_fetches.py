@@ -9,9 +9,10 @@ from typing import Any
 import trio
 import trio.testing
 
-from odradek.broker.apis.fetch import READ_AT_ONCE_BYTES, Answer, fetch
+from odradek.broker.apis.fetch import Answer, fetch
 from odradek.broker.connection import unpin
 from odradek.broker.context import RequestContext
+from odradek.broker.fetch_reading import READ_AT_ONCE_BYTES
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch_request import read_fetch

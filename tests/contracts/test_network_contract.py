@@ -103,6 +103,27 @@ class TestTalking:
         received = await send_and_receive(client, server, [b"<", big, b">"], len(big) + 2)
         assert received == b"<" + big + b">"
 
+    async def test_what_is_sent_at_once_and_the_rest_of_it(self, hosts: TwoHosts) -> None:
+        client, server = await hosts.connected()
+        assert client.send_nowait([b"ques", bytearray(b"ti"), memoryview(b"on")]) == 8
+        assert await receive(server, 8) == b"question"
+        big = THREE_MIB * 8
+        sent_bytes = client.send_nowait([big[:MIB], memoryview(big)[MIB:]])
+        assert 0 < sent_bytes < len(big)
+        assert client.sent_bytes == 8 + sent_bytes
+        received = await send_and_receive(client, server, [big[sent_bytes:], b"."], len(big) + 1)
+        assert received == big + b"."
+
+    async def test_half_of_what_was_sent_at_once_is_the_last(self, hosts: TwoHosts) -> None:
+        """Where the rest was cancelled, nothing may follow."""
+        client, _server = await hosts.connected()
+        while client.send_nowait([bytes(MIB)]):
+            pass
+        with trio.move_on_after(0):
+            await client.send([bytes(64 * MIB)])
+        with pytest.raises(ConnectionLost):
+            client.send_nowait([b"another"])
+
     async def test_one_sender_at_a_time(self, hosts: TwoHosts) -> None:
         client, _server = await hosts.connected()
         async with trio.open_nursery() as nursery:
@@ -110,6 +131,8 @@ class TestTalking:
             await trio.testing.wait_all_tasks_blocked(0.01)
             with pytest.raises(trio.BusyResourceError):
                 await client.send([b"x"])
+            with pytest.raises(trio.BusyResourceError):
+                client.send_nowait([b"x"])
             nursery.cancel_scope.cancel()
 
     async def test_a_fast_peer_does_not_keep_the_loop(self, hosts: TwoHosts) -> None:
@@ -199,6 +222,8 @@ class TestEnding:
         await client.aclose()
         with pytest.raises(ConnectionLost):
             await client.send([b"x"])
+        with pytest.raises(ConnectionLost):
+            client.send_nowait([b"x"])
         with pytest.raises(ConnectionLost):
             await client.receive_into(memoryview(bytearray(1)))
         client.abort()

@@ -1,0 +1,299 @@
+"""What a fetch reads: partition by partition, within the request's bytes (KIP-74).
+
+`read_all` goes to the disk for what is not in memory, and gives others the loop. `read_again` is for
+whoever was woken: it reads what has changed since, from memory, at once or not at all.
+
+Small slices are read where they are found; larger ones stay slices of their files, pinned until they
+were sent or let go of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from odradek.broker.apis.authorized import TopicDenied, check_topic_called, may_cluster
+from odradek.broker.context import RequestContext
+from odradek.broker.fetch_sessions import Wanted
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.fetch import FetchedPartition
+from odradek.replication.controller.acls import AclOperation
+from odradek.replication.errors import NotLeader
+from odradek.replication.partition.partition import Partition
+from odradek.seams.files import FileSlice, WouldBlock
+
+READ_COMMITTED = 1
+PARTITIONS_A_TURN = 64
+"""How many a request reads, about 10 µs each, before others have the loop."""
+WARMED_AT_ONCE_BYTES = 256 * 1024
+READ_AT_ONCE_BYTES = 64 << 10
+"""So much of an answer is read where it is found: a slice that small would be read to be sent anyway,
+and the read tells whether it is in memory, which takes two more of a slice that is left for later."""
+
+
+@dataclass(slots=True)
+class Limits:
+    max_bytes: int
+    isolation_level: int
+    replica_id: int
+
+
+@dataclass(slots=True)
+class Read:
+    """What was found in one partition, which is None where it can't be read here."""
+
+    wanted: Wanted
+    answer: FetchedPartition
+    partition: Partition | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of records."""
+        size_bytes = 0
+        for part in self.answer.records:
+            size_bytes += part.size if isinstance(part, FileSlice) else len(part)
+        return size_bytes
+
+    def is_led_here(self) -> bool:
+        """Whether the partition is still there, and led by this node in the epoch asked for."""
+        if self.partition is None:
+            return False
+        try:
+            self.partition.check_leader(self.wanted.current_leader_epoch)
+        except KafkaError:
+            return False
+        return True
+
+    def is_current(self) -> bool:
+        """Whether nothing was found, and nothing has changed since that an answer would tell."""
+        assert self.partition is not None
+        log, answer = self.partition.log, self.answer
+        return (
+            not answer.records
+            and log.high_watermark == answer.high_watermark
+            and log.last_stable_offset == answer.last_stable_offset
+            and log.log_start_offset == answer.log_start_offset
+        )
+
+    def is_overtaken(self) -> bool:
+        """Whether more became visible since, or the role is another: what a wait would be told of
+        if it had begun before."""
+        return self.partition is not None and (
+            self.partition.log.high_watermark != self.answer.high_watermark
+            or not self.is_led_here()
+        )
+
+
+async def read_all(
+    wanted: Sequence[Wanted], ctx: RequestContext, limits: Limits, before: Sequence[Read] = ()
+) -> list[Read]:
+    """Read in the order of the plan within the request's bytes; the first that has any is not cut
+    (KIP-74). The slices in what it returns are pinned.
+
+    `before` is what was found of the same plan earlier in this request: where that is still current
+    it stands, and a partition that is still led here is not looked up and authorized again.
+    """
+    found: list[Read] = []
+    size_bytes = 0
+    try:
+        for number, each in enumerate(wanted):
+            if (number + 1) % PARTITIONS_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+            known = None
+            if before and before[number].is_led_here():
+                if before[number].is_current():
+                    found.append(before[number])
+                    continue
+                known = before[number].partition
+            read = await _read_partition(each, ctx, limits, size_bytes, known)
+            found.append(read)
+            size_bytes += read.size
+    except BaseException:
+        let_go(found)
+        raise
+    return found
+
+
+def read_again(before: Sequence[Read], limits: Limits) -> list[Read] | None:
+    """As `read_all` with `before`, and `bring_in`: with all records in memory, nothing pinned.
+
+    None for followers, and where it takes a lookup, a disk or a turn of others, or an error is to be
+    answered.
+    """
+    if len(before) >= PARTITIONS_A_TURN or limits.replica_id >= 0:
+        return None
+    found: list[Read] = []
+    size_bytes = 0
+    try:
+        for known in before:
+            partition = known.partition
+            if partition is None or not known.is_led_here():
+                return None
+            if known.is_current():
+                found.append(known)
+                continue
+            answer = _read_log(partition, known.wanted, limits, size_bytes, nowait=True)
+            found.append(read := Read(known.wanted, answer, partition))
+            size_bytes += read.size
+            if size_bytes > READ_AT_ONCE_BYTES:
+                return None
+            for part in _slices([read]):
+                answer.records = (part.file.read_at(part.position, part.size, nowait=True),)
+                part.file.unpin()
+    except (KafkaError, OSError, WouldBlock):
+        return None
+    finally:
+        let_go(found)
+    return found
+
+
+async def _read_partition(
+    wanted: Wanted,
+    ctx: RequestContext,
+    limits: Limits,
+    size_bytes: int,
+    partition: Partition | None,
+) -> Read:
+    """`partition` is what `wanted` names, None to look it up as far as the client may; `size_bytes`
+    were found before."""
+    try:
+        if partition is None:
+            if ctx.authorizer is not None:
+                _check_allowed(wanted, ctx, limits)
+            partition = await ctx.broker.partitions.get(wanted.topic, wanted.topic_id, wanted.index)
+        partition.check_leader(wanted.current_leader_epoch)
+        if limits.replica_id >= 0 and limits.replica_id not in partition.replicas:
+            raise NotLeader(f"node {limits.replica_id} has no replica of {partition!r}")
+        try:
+            answer = _read_log(partition, wanted, limits, size_bytes, nowait=True)
+        except WouldBlock:
+            answer = await ctx.broker.seams.offload.run(
+                _read_log,
+                partition,
+                wanted,
+                limits,
+                size_bytes,
+                lane=str(partition.log.directory.parent),
+            )
+    except KafkaError as error:
+        answer = FetchedPartition(
+            index=wanted.index,
+            error_code=error.code,
+            aborted_transactions=() if partition is None else None,  # as Kafka has it
+        )
+    return Read(wanted, answer, partition)
+
+
+def _check_allowed(wanted: Wanted, ctx: RequestContext, limits: Limits) -> None:
+    """Consumers read topics; followers act for the cluster. Raises TopicDenied."""
+    if limits.replica_id < 0:
+        check_topic_called(ctx, wanted.topic, wanted.topic_id)
+    elif not may_cluster(ctx, AclOperation.CLUSTER_ACTION):
+        raise TopicDenied
+
+
+def _read_log(
+    partition: Partition, wanted: Wanted, limits: Limits, size_bytes: int, nowait: bool = False
+) -> FetchedPartition:
+    log = partition.log
+    high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
+    if wanted.last_fetched_epoch >= 0:
+        end = log.epochs.end_offset_for(wanted.last_fetched_epoch)
+        if end.epoch < wanted.last_fetched_epoch or end.end_offset < wanted.offset:
+            return FetchedPartition(
+                index=wanted.index,
+                high_watermark=high_watermark,
+                last_stable_offset=last_stable_offset,
+                log_start_offset=log.log_start_offset,
+                diverging_epoch=(end.epoch, end.end_offset),
+            )
+    committed = limits.isolation_level == READ_COMMITTED
+    read = log.read(
+        wanted.offset,
+        min(wanted.max_bytes, max(0, limits.max_bytes - size_bytes)),
+        limit=last_stable_offset if committed else high_watermark,
+        at_least_one=not size_bytes,
+        nowait=nowait,
+    )
+    aborted = None
+    if committed:
+        overlapping = log.aborted_in(read, nowait=nowait)
+        aborted = [(each.producer_id, each.first_offset) for each in overlapping]
+    return FetchedPartition(
+        index=wanted.index,
+        high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
+        log_start_offset=log.log_start_offset,
+        aborted_transactions=aborted,
+        records=() if read.slice is None else (read.slice,),
+    )
+
+
+async def bring_in(found: Iterable[Read], ctx: RequestContext) -> None:
+    """Read the first slices that are small, and bring those that are not in memory there off the
+    loop, so that sending them does not block."""
+    left_bytes = READ_AT_ONCE_BYTES
+    for each in found:
+        for part in _slices([each]):
+            try:
+                if part.size <= left_bytes:
+                    left_bytes -= part.size
+                    each.answer.records = (await _bytes_of(part, ctx),)
+                    part.file.unpin()
+                elif not _in_memory(part):
+                    await ctx.broker.seams.offload.run(read_through, part, lane=_lane(part))
+            except OSError as error:
+                assert each.partition is not None
+                ctx.broker.logs.report(each.partition.log, error)
+                let_go([each])
+                each.answer = FetchedPartition(
+                    index=each.wanted.index, error_code=ErrorCode.kafka_storage_error
+                )
+
+
+async def _bytes_of(part: FileSlice, ctx: RequestContext) -> bytes:
+    try:
+        return part.file.read_at(part.position, part.size, nowait=True)
+    except WouldBlock:
+        return await ctx.broker.seams.offload.run(part.read, lane=_lane(part))
+
+
+def _lane(part: FileSlice) -> str:
+    """The log directory that a slice lies in."""
+    return str(part.file.path.parent.parent)
+
+
+def read_through(part: FileSlice) -> None:
+    """Read a slice for what that leaves in the page cache; it may have fetch.max.bytes, and many
+    readers of old data may be here at once, so never all of it at a time. Raises OSError."""
+    end = part.position + part.size
+    for position in range(part.position, end, WARMED_AT_ONCE_BYTES):
+        part.file.read_at(position, min(WARMED_AT_ONCE_BYTES, end - position))
+
+
+def _in_memory(part: FileSlice) -> bool:
+    """By a probe of both ends: old data lies on disk."""
+    try:
+        part.file.read_at(part.position, 1, nowait=True)
+        part.file.read_at(part.position + part.size - 1, 1, nowait=True)
+    except WouldBlock:
+        return False
+    return True
+
+
+def _slices(found: Iterable[Read]) -> Iterator[FileSlice]:
+    for each in found:
+        for part in each.answer.records:
+            if isinstance(part, FileSlice):
+                yield part
+
+
+def size_of(found: Iterable[Read]) -> int:
+    return sum(each.size for each in found)
+
+
+def let_go(found: Iterable[Read]) -> None:
+    for part in _slices(found):
+        part.file.unpin()

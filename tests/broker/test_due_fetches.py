@@ -1,0 +1,278 @@
+"""A fetch is answered in the step of whoever woke it: before its task runs, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from odradek.broker.apis.fetch import Answer, fetch
+from odradek.broker.connection import ClientConnection
+from odradek.broker.context import RequestContext
+from odradek.broker.fetch_reading import PARTITIONS_A_TURN
+from odradek.broker.fetch_wait import ANSWERED_AT_ONCE
+from odradek.protocol import apis, messages
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.framing import read_response_header, request_header
+from odradek.protocol.records.records import Record, build_batch
+from odradek.replication.errors import NotLeader
+from odradek.replication.partition.partition import Partition
+from odradek.seams.files import Buffer, FileSlice
+from odradek.seams.network import Address, ConnectionLost
+from odradek.testing import Broker
+
+VERSION = 12
+PATIENCE_SECONDS = 20
+
+
+def batch(size: int = 100) -> bytes:
+    return bytes(build_batch([Record(0, 1_700_000_000_000, None, b"v" * size, ())]))
+
+
+def append(partition: Partition, records: bytes) -> None:
+    partition.append(memoryview(bytearray(records)), acks=1, now_ms=1_700_000_000_000)
+
+
+class Fetches:
+    """Fetches of `t` from its start; what they answered at once, and through their tasks."""
+
+    def __init__(self, broker: Broker, isolation_level: int = 0) -> None:
+        self.node = broker.node
+        self.isolation_level = isolation_level
+        self.at_once: list[Answer] = []
+        self.by_tasks: list[Answer | None] = []
+        self.failure: Exception | None = None
+
+    def answer_at_once(self, ctx: RequestContext, answer: Any) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.at_once.append(answer)
+
+    async def fetch(self, min_bytes: int = 1, indexes: Sequence[int] = (0,)) -> None:
+        request = FetchRequest()
+        request.max_wait_ms = PATIENCE_SECONDS * 2000
+        request.min_bytes, request.max_bytes = min_bytes, 2**20
+        request.isolation_level = self.isolation_level
+        partitions = [FetchPartition(index, -1, 0, -1, -1, 2**20) for index in indexes]
+        request.topics = [FetchTopic("t", None, partitions)]
+        endpoint = self.node.endpoints[0]
+        ctx = RequestContext(
+            self.node,
+            apis.FETCH,
+            VERSION,
+            1,
+            "test",
+            endpoint,
+            endpoint.address,
+            trio.lowlevel.checkpoint,
+            answer_at_once=self.answer_at_once,
+        )
+        self.by_tasks.append(await fetch(request, ctx))
+
+    async def partition(self) -> Partition:
+        return await self.node.partitions.get("t", None, 0)
+
+
+def records_of(answer: Answer) -> bytes:
+    ((_, partition),) = answer.chosen
+    return b"".join(bytes(part) for part in partition.records if not isinstance(part, FileSlice))
+
+
+@pytest.mark.parametrize("isolation_level", [0, 1])
+async def test_answered_before_any_task_has_run(isolation_level: int) -> None:
+    async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
+        fetches = Fetches(broker, isolation_level)
+        partition = await fetches.partition()
+        nursery.start_soon(fetches.fetch)
+        await trio.testing.wait_all_tasks_blocked()
+        append(partition, batch())
+        assert fetches.node.due_fetches
+        fetches.node.due_fetches.answer()
+        (answer,) = fetches.at_once
+        assert len(records_of(answer)) == len(batch())
+        assert partition.log.tip.segment.file.pins == 0
+        with trio.fail_after(PATIENCE_SECONDS):
+            while not fetches.by_tasks:
+                await trio.lowlevel.checkpoint()
+        assert fetches.by_tasks == [None], "answered twice"
+
+
+async def test_those_too_many_for_one_step_are_answered_by_their_tasks() -> None:
+    count = ANSWERED_AT_ONCE + 3
+    async with Broker(topics={"t": 1}) as broker:
+        fetches = Fetches(broker)
+        partition = await fetches.partition()
+        async with trio.open_nursery() as nursery:
+            for _ in range(count):
+                nursery.start_soon(fetches.fetch)
+            await trio.testing.wait_all_tasks_blocked()
+            append(partition, batch())
+            fetches.node.due_fetches.answer()
+            assert len(fetches.at_once) == ANSWERED_AT_ONCE
+            assert not fetches.node.due_fetches
+        assert fetches.by_tasks.count(None) == ANSWERED_AT_ONCE
+        assert len(fetches.by_tasks) == count
+
+
+async def test_nobody_is_due_once_their_tasks_have_run() -> None:
+    """An append by a coordinator, say, is followed by nobody who answers."""
+    async with Broker(topics={"t": 1}) as broker:
+        fetches = Fetches(broker)
+        partition = await fetches.partition()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fetches.fetch)
+            await trio.testing.wait_all_tasks_blocked()
+            append(partition, batch())
+        assert not fetches.at_once
+        (answer,) = fetches.by_tasks
+        assert answer is not None
+        assert not fetches.node.due_fetches
+
+
+async def test_what_goes_wrong_is_the_waiting_one_s() -> None:
+    async with Broker(topics={"t": 1}) as broker:
+        fetches = Fetches(broker)
+        fetches.failure = ZeroDivisionError()
+        partition = await fetches.partition()
+
+        async def fail() -> None:
+            with pytest.raises(ZeroDivisionError):
+                await fetches.fetch()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail)
+            await trio.testing.wait_all_tasks_blocked()
+            append(partition, batch())
+            fetches.node.due_fetches.answer()
+
+
+@pytest.mark.parametrize("what", ["too much", "changed hands", "too little after all"])
+async def test_what_takes_more_is_left_to_the_task(what: str) -> None:
+    async with Broker(topics={"t": 1}) as broker:
+        fetches = Fetches(broker)
+        partition = await fetches.partition()
+        small = batch()
+        min_bytes = 2 * len(small) if what == "too little after all" else 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fetches.fetch, min_bytes)
+            await trio.testing.wait_all_tasks_blocked()
+            append(partition, batch(200_000) if what == "too much" else small)
+            if what == "changed hands":
+                partition.retire(NotLeader("it went to another node"))
+            elif what == "too little after all":
+                append(partition, small)
+                partition.log.advance_log_start(1, "a test")
+            fetches.node.due_fetches.answer()
+            assert not fetches.at_once
+        (answer,) = fetches.by_tasks
+        assert answer is not None
+        ((_, told),) = answer.chosen
+        for part in told.records:
+            if isinstance(part, FileSlice):
+                part.file.unpin()
+        assert (
+            told.error_code
+            == {
+                "too much": ErrorCode.none,
+                "changed hands": ErrorCode.not_leader_or_follower,
+                "too little after all": ErrorCode.offset_out_of_range,
+            }[what]
+        )
+        assert partition.log.tip.segment.file.pins == 0
+
+
+async def test_a_role_that_changes_while_others_are_read_is_told() -> None:
+    """Nobody watches yet: the fetch must see by itself that what it found is overtaken."""
+    async with Broker(topics={"t": 2}) as broker:
+        fetches = Fetches(broker)
+        partition = await fetches.partition()
+        await fetches.node.partitions.get("t", None, 1)
+        indexes = [0] * (PARTITIONS_A_TURN - 1) + [1] * (PARTITIONS_A_TURN + 1)  # three turns
+        with trio.fail_after(PATIENCE_SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fetches.fetch, 1, indexes)
+                await trio.lowlevel.checkpoint()
+                await trio.lowlevel.checkpoint()
+                partition.retire(NotLeader("it went to another node"))
+        (answer,) = fetches.by_tasks
+        assert answer is not None
+        told = {fetched.error_code for wanted, fetched in answer.chosen if wanted.index == 0}
+        assert told == {ErrorCode.not_leader_or_follower}
+
+
+class SlowReader:
+    """A connection that asks once, and whose socket takes `room` bytes at once."""
+
+    local = peer = Address("127.0.0.1", 1)
+
+    def __init__(self, request: bytes, room: int) -> None:
+        self._request = len(request).to_bytes(4, "big") + request
+        self._room = room
+        self.sent = b""
+        self.sent_bytes = 0
+
+    async def receive_into(self, view: memoryview) -> int:
+        await trio.lowlevel.checkpoint()
+        size, self._request, request = len(self._request), b"", self._request
+        view[:size] = request
+        return size
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        if not self._room:
+            raise ConnectionLost("the peer is gone")
+        piece = b"".join(buffers)[: self._room]
+        self.sent += piece
+        return len(piece)
+
+    async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
+        await trio.lowlevel.checkpoint()
+        if not self._room:
+            raise ConnectionLost("the peer is gone")
+        for part in parts:
+            assert not isinstance(part, FileSlice)
+            self.sent += part
+
+    def abort(self) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("room", [0, 1, 50, 100_000])
+async def test_what_the_socket_does_not_take_follows(room: int) -> None:
+    partition_asked = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 2**20}
+    body = messages.write_request(
+        apis.FETCH.key,
+        VERSION,
+        {
+            "max_wait": PATIENCE_SECONDS * 2000,
+            "min_bytes": 1,
+            "max_bytes": 2**20,
+            "topics": [{"topic": "t", "partitions": [partition_asked]}],
+        },
+    )
+    connection = SlowReader(request_header(apis.FETCH, VERSION, 7, "slow") + body, room)
+    async with Broker(topics={"t": 1}) as broker:
+        node = broker.node
+        partition = await node.partitions.get("t", None, 0)
+        with trio.fail_after(PATIENCE_SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ClientConnection(connection, node.endpoints[0], node).talk)
+                await trio.testing.wait_all_tasks_blocked()
+                append(partition, batch())
+                node.due_fetches.answer()
+                assert bool(connection.sent) == bool(room)
+    if not room:
+        assert connection.sent == b"", "the connection ended, and nobody else was told"
+        return
+    view = memoryview(connection.sent)[4:]
+    assert len(view) == int.from_bytes(connection.sent[:4], "big")
+    correlation_id, start = read_response_header(apis.FETCH, VERSION, view)
+    answer = messages.read_response(apis.FETCH.key, VERSION, view, start)
+    assert correlation_id == 7
+    assert len(answer.responses[0].partitions[0].records) == len(batch())
