@@ -272,22 +272,36 @@ class ClassicGroup(Returns):
 
     def heartbeat(self, request: Heartbeat, waiter: Waiter, now: Now) -> Actions:
         actions = Actions()
-        actions.reply(waiter, HeartbeatAnswer(self._heartbeat(request, now)))
+        error = self._check_heartbeat(request)
+        if error is not NO_ERROR:
+            actions.reply(waiter, HeartbeatAnswer(error))
+            return actions
+        is_early = now.monotonic_ms < self.arrival_ends_ms
+        event = Event.EARLY_HEARTBEAT if is_early else Event.MEMBER_HEARTBEATS
+        step = TABLE[event][self.state]
+        if step is Step.REFUSE:
+            actions.reply(waiter, HeartbeatAnswer(ErrorCode.unknown_member_id))
+            return actions
+        member = self.roster.members[request.member_id]
+        self._extend_session(member, now)
+        self._answer_heartbeat(member, NO_ERROR, actions)
+        match step:
+            case Step.AWAIT_OTHERS:
+                member.beating = waiter
+                self._wake_at(self.arrival_ends_ms)
+            case Step.STAY_ALIVE_AND_REJOIN:
+                actions.reply(waiter, HeartbeatAnswer(ErrorCode.rebalance_in_progress))
+            case _:
+                actions.reply(waiter, HeartbeatAnswer(NO_ERROR))
         return actions
 
-    def _heartbeat(self, request: Heartbeat, now: Now) -> ErrorCode:
+    def _check_heartbeat(self, request: Heartbeat) -> ErrorCode:
         if self.state is State.DEAD:
             return ErrorCode.coordinator_not_available
         error = self.roster.check(request.member_id, request.instance_id)
-        if error is not NO_ERROR:
-            return error
-        if request.generation != self.generation:
+        if error is NO_ERROR and request.generation != self.generation:
             return ErrorCode.illegal_generation
-        step = TABLE[Event.MEMBER_HEARTBEATS][self.state]
-        if step is Step.REFUSE:
-            return ErrorCode.unknown_member_id
-        self._extend_session(self.roster.members[request.member_id], now)
-        return ErrorCode.rebalance_in_progress if step is Step.STAY_ALIVE_AND_REJOIN else NO_ERROR
+        return error
 
     def leave(self, request: Leave, waiter: Waiter, now: Now) -> Actions:
         actions = Actions()

@@ -12,12 +12,13 @@ from odradek.broker.groups.consumer.settings import MigrationPolicy
 MINUTE_MS = 60_000
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * MINUTE_MS
 """How long a new member may wait in JoinGroup: it has no heartbeat yet by which to notice it is gone."""
-FIRST_JOIN_MS_MIN = 5
-"""What `group.initial.rebalance.delay.ms` comes to at least. In Kafka a delay of 0 is a turn of the
-timer and of the coordinator's queue, and another one after every newcomer: a millisecond or so each,
-in which members that start together come together. Here that turn would be a tenth of it, while the
-clients' own threads start no closer together: of 80 pairs of librdkafka's consumers one was alone at
-first in 17 at 3 ms, of 56 in 2 at 5 ms."""
+ARRIVAL_MS = 100
+"""For so long after its first join began, whoever is in a group lets others arrive: a heartbeat waits
+(`Generations.arrival_ends_ms`). Two librdkafka consumers that start together join 50 ms apart about
+once in three times, on whatever broker: on its connection to the coordinator one asks for its topic at
+once, the other not until a second connection may be opened (`reconnect.backoff.ms` / 2). Then the
+first is alone in a stable group and learns of the second by its next heartbeat, 3 s later; but its
+first heartbeat comes right behind its assignment, and nothing behind that."""
 
 
 class GroupConfigs(Configs, Protocol):
@@ -33,6 +34,8 @@ class GroupConfig:
     """Kafka's configs of these names; durations in ms, sizes in bytes."""
 
     initial_rebalance_delay_ms: int = 3000
+    arrival_ms: int = 0
+    """See `ARRIVAL_MS`."""
     min_session_timeout_ms: int = 6000
     max_session_timeout_ms: int = 1_800_000
     max_size: int = 2**31 - 1
@@ -55,9 +58,8 @@ class GroupConfig:
     @classmethod
     def from_configs(cls, configs: GroupConfigs) -> GroupConfig:
         return cls(
-            initial_rebalance_delay_ms=max(
-                configs.get_int("group.initial.rebalance.delay.ms"), FIRST_JOIN_MS_MIN
-            ),
+            initial_rebalance_delay_ms=configs.get_int("group.initial.rebalance.delay.ms"),
+            arrival_ms=ARRIVAL_MS,
             min_session_timeout_ms=configs.get_int("group.min.session.timeout.ms"),
             max_session_timeout_ms=configs.get_int("group.max.session.timeout.ms"),
             max_size=configs.get_int("group.max.size"),

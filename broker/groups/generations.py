@@ -4,8 +4,8 @@ What turns the wheel here is time and the decisions of `ClassicGroup`, which tak
 Nobody waits in here: a request that can't be answered yet is kept as its waiter. Deadlines are kept
 too; `wake_ms` says when `tick` wants to be called.
 
-Invariants: whoever waits in JoinGroup or SyncGroup is answered by some deadline or by an append that
-is under way; generations only grow; a stable group is what replaying its last record gives.
+Invariants: whoever waits in JoinGroup, SyncGroup or Heartbeat is answered by some deadline or by an
+append that is under way; generations only grow; a stable group is what replaying its last record gives.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from odradek.broker.groups.actions import (
     Actions,
     Append,
     GroupKey,
+    HeartbeatAnswer,
     JoinAnswer,
     JoinedMember,
     Now,
@@ -64,6 +65,9 @@ class Generations:
         self._came_since_extension = False
         """Whether somebody joined the first join since, or was given an id to do so with."""
         self._sync_deadline_ms: int | None = None
+        self.arrival_ends_ms = 0
+        """Until when those who started together with the group's first members may arrive. Heartbeats
+        of a stable group wait for them: who arrives has everyone join anew at once."""
         self.wake_ms: int | None = None
         """Call `tick` at this time or soon after it; it may find nothing to do."""
 
@@ -170,6 +174,8 @@ class Generations:
                 yield member.joining
             if member.syncing is not None:
                 yield member.syncing
+            if member.beating is not None:
+                yield member.beating
 
     # From one generation to the next
 
@@ -189,6 +195,7 @@ class Generations:
         actions.notes.append(f"rebalance after generation {self.generation}: {reason}")
         if self.state is State.COMPLETING:
             self._cancel_syncs(ErrorCode.rebalance_in_progress, now, actions)
+        self._answer_heartbeats(ErrorCode.rebalance_in_progress, actions)
         self.roster.unsynced.clear()
         self._sync_deadline_ms = None
         is_first = self.is_empty
@@ -205,6 +212,7 @@ class Generations:
         delay_ms = self._config.initial_rebalance_delay_ms
         self._join_extension_ms = max(self.roster.rebalance_timeout_ms - delay_ms, 0)
         self._came_since_extension = False
+        self.arrival_ends_ms = now.monotonic_ms + self._config.arrival_ms
         self._join_until(delay_ms, now)
 
     def _join_time_is_up(self, now: Now, actions: Actions) -> None:
@@ -294,7 +302,19 @@ class Generations:
             actions.reply(member.joining, JoinAnswer(code, NO_MEMBER_ID))
         if member is not None and member.syncing is not None:
             actions.reply(member.syncing, SyncAnswer(code))
+        if member is not None:
+            self._answer_heartbeat(member, code, actions)
         self.roster.remove(member_id)
+
+    def _answer_heartbeats(self, code: ErrorCode, actions: Actions) -> None:
+        for member in self.roster.members.values():
+            self._answer_heartbeat(member, code, actions)
+
+    def _answer_heartbeat(self, member: Member, code: ErrorCode, actions: Actions) -> None:
+        """Of a member whose heartbeat waits."""
+        if member.beating is not None:
+            actions.reply(member.beating, HeartbeatAnswer(code))
+            member.beating = None
 
     def _joined(self, member: Member) -> JoinAnswer:
         """The answer to a member that is in the present generation."""
@@ -349,6 +369,7 @@ class Generations:
             if member.syncing is not None:
                 actions.reply(member.syncing, SyncAnswer(code))
                 member.syncing = None
+            self._answer_heartbeat(member, code, actions)
             member.deadline_ms = None
         self.roster.pending.clear()
         self._join_deadline_ms = self._sync_deadline_ms = self.wake_ms = None
@@ -375,6 +396,9 @@ class Generations:
                     self._sync_deadline_ms = None
                     if TABLE[Event.SYNC_TIME_IS_UP][self.state] is Step.DROP_UNSYNCED:
                         self._drop_unsynced(now, actions)
+                case Event.ARRIVAL_ENDS:
+                    if TABLE[Event.ARRIVAL_ENDS][self.state] is Step.ANSWER_HEARTBEATS:
+                        self._answer_heartbeats(NO_ERROR, actions)
         self.wake_ms = min(self._deadlines(), default=None)
         return actions
 
@@ -390,6 +414,12 @@ class Generations:
             yield self._join_deadline_ms, (Event.JOIN_TIME_IS_UP.name, "")
         if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
             yield self._sync_deadline_ms, (Event.SYNC_TIME_IS_UP.name, "")
+        if self._is_beat_waiting and self.arrival_ends_ms <= now_ms:
+            yield self.arrival_ends_ms, (Event.ARRIVAL_ENDS.name, "")
+
+    @property
+    def _is_beat_waiting(self) -> bool:
+        return any(each.beating is not None for each in self.roster.members.values())
 
     def _deadlines(self) -> Iterator[int]:
         for member in self.roster.members.values():
@@ -400,6 +430,8 @@ class Generations:
             yield self._join_deadline_ms
         if self._sync_deadline_ms is not None:
             yield self._sync_deadline_ms
+        if self._is_beat_waiting:
+            yield self.arrival_ends_ms
 
     def _expire(self, member_id: str, now: Now, actions: Actions) -> None:
         member = self.roster.members.get(member_id)

@@ -79,6 +79,7 @@ class Returns(Generations):
         if member.syncing is not None:
             actions.reply(member.syncing, SyncAnswer(code))
             member.syncing = None
+        self._answer_heartbeat(member, code, actions)
 
     def _replaced(self, then: Replaced, actions: Actions) -> None:
         """The new id is in the log. If a rebalance came in between, its end answers the join."""

@@ -31,6 +31,8 @@ class Member:
     joining: Waiter | None = None
     """Who waits for the answer to JoinGroup; set by the roster, which counts them."""
     syncing: Waiter | None = None
+    beating: Waiter | None = None
+    """Whose heartbeat waits for others to arrive."""
     is_new: bool = False
     """Has not got through a join yet, so it has no way to send heartbeats."""
     deadline_ms: int | None = None

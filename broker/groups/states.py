@@ -27,6 +27,8 @@ class Event(enum.Enum):
     LEADER_SYNCS = "the leader hands in the assignments"
     FOLLOWER_SYNCS = "another member asks for its assignment"
     MEMBER_HEARTBEATS = "a member says that it is alive"
+    EARLY_HEARTBEAT = "the same, while a group's first members may still be arriving"
+    ARRIVAL_ENDS = "the time for them to arrive is over"
     MEMBERS_LEAVE = "members, or pending ones, leave"
     MEMBER_EXPIRES = "nothing was heard of a member for its session timeout"
     PENDING_EXPIRES = "nobody joined with an id that was given out"
@@ -51,6 +53,8 @@ class Step(enum.Enum):
     SETTLE = "give everyone their assignment"
     ANSWER_ASSIGNMENT = "answer with its assignment"
     STAY_ALIVE = "extend its session"
+    AWAIT_OTHERS = "extend its session, and keep it waiting for who may still come"
+    ANSWER_HEARTBEATS = "answer the heartbeats that wait"
     STAY_ALIVE_AND_REJOIN = "extend its session, and tell it to join (REBALANCE_IN_PROGRESS)"
     REJOIN = "tell it to join (REBALANCE_IN_PROGRESS)"
     REBALANCE = "rebalance"
@@ -79,6 +83,8 @@ def _table() -> Mapping[Event, Mapping[State, Step]]:
         e.LEADER_SYNCS:          (s.REFUSE,  s.REJOIN,                s.STORE_ASSIGNMENT,      s.ANSWER_ASSIGNMENT,   s.UNAVAILABLE),
         e.FOLLOWER_SYNCS:        (s.REFUSE,  s.REJOIN,                s.AWAIT_ASSIGNMENT,      s.ANSWER_ASSIGNMENT,   s.UNAVAILABLE),
         e.MEMBER_HEARTBEATS:     (s.REFUSE,  s.STAY_ALIVE_AND_REJOIN, s.STAY_ALIVE,            s.STAY_ALIVE,          s.UNAVAILABLE),
+        e.EARLY_HEARTBEAT:       (s.REFUSE,  s.STAY_ALIVE_AND_REJOIN, s.STAY_ALIVE,            s.AWAIT_OTHERS,        s.UNAVAILABLE),
+        e.ARRIVAL_ENDS:          (s.NOTHING, s.NOTHING,               s.NOTHING,               s.ANSWER_HEARTBEATS,   s.NOTHING),
         e.MEMBERS_LEAVE:         (s.NOTHING, s.COMPLETE_IF_READY,     s.REBALANCE,             s.REBALANCE,           s.UNAVAILABLE),
         e.MEMBER_EXPIRES:        (s.NOTHING, s.COMPLETE_IF_ALL_JOINED, s.REBALANCE,            s.REBALANCE,           s.NOTHING),
         e.PENDING_EXPIRES:       (s.NOTHING, s.COMPLETE_IF_ALL_JOINED, s.NOTHING,              s.NOTHING,             s.NOTHING),

@@ -184,13 +184,13 @@ class Stage:
     def _member_id(self, who: str) -> str:
         return self.clients[who].member_id if who in self.clients else who
 
-    def heartbeat(self, name: str) -> ErrorCode:
+    def heartbeat(self, name: str) -> Request:
         client = self.client(name)
         waiter = self._ask(name, "heartbeat")
         request = Heartbeat(GROUP, client.member_id, client.instance_id, client.generation)
         self.do(self.shard.heartbeat(request, waiter, self.now))
-        assert isinstance(waiter.answer, HeartbeatAnswer)
-        return waiter.answer.error
+        assert waiter.is_waiting or isinstance(waiter.answer, HeartbeatAnswer)
+        return waiter
 
     def leave(self, *leavers: Leaver, who: str = "admin") -> Request:
         waiter = self._ask(who, "leave")

@@ -17,6 +17,7 @@ from odradek.broker.groups import records
 from odradek.broker.groups.actions import (
     GroupKey,
     Heartbeat,
+    HeartbeatAnswer,
     Join,
     JoinAnswer,
     Leave,
@@ -86,6 +87,10 @@ def a_sync(joined: JoinAnswer, group: str = "g", **assignments: bytes) -> Sync:
     return Sync(group, joined.member_id, None, joined.generation, None, None, given)
 
 
+def a_heartbeat(joined: JoinAnswer) -> Heartbeat:
+    return Heartbeat("g", joined.member_id, None, joined.generation)
+
+
 def a_commit(offset: int = 5, group: str = "g", **said: object) -> Commit:
     values = {"member_id": "", "instance_id": None, "generation": -1, **said}
     offsets = (OffsetToCommit("t", TOPIC_ID, 0, offset, -1, None),)
@@ -132,10 +137,8 @@ async def test_the_first_assignment_of_one_member(clock: VirtualClock) -> None:
 
 
 async def test_members_that_start_together_are_in_the_first_generation(clock: VirtualClock) -> None:
-    """Even with group.initial.rebalance.delay.ms=0; the second one has the join go on as long again."""
-    configs = ServerConfig.from_properties({"group.initial.rebalance.delay.ms": "0"})
-    delay_ms = GroupConfig.from_configs(configs).initial_rebalance_delay_ms
-    assert 0 < delay_ms <= 5, "the first assignment of a one-member group is to be fast"
+    """The second one has the join go on as long again."""
+    delay_ms = 5
     async with (
         running(clock, MemoryLog(), initial_rebalance_delay_ms=delay_ms) as groups,
         trio.open_nursery() as nursery,
@@ -147,6 +150,52 @@ async def test_members_that_start_together_are_in_the_first_generation(clock: Vi
         assert not one.is_answered.is_set()
         await clock.run_for(0.002)
         assert [getattr(each.answer, "generation", None) for each in (one, two)] == [1, 1]
+
+
+async def test_members_that_start_50_ms_apart_are_soon_in_one_generation(
+    clock: VirtualClock,
+) -> None:
+    """With group.initial.rebalance.delay.ms=0 the first one has its assignment at once, and learns of
+    the second by the heartbeat it sends right behind it."""
+    configs = ServerConfig.from_properties({"group.initial.rebalance.delay.ms": "0"})
+    said = GroupConfig.from_configs(configs)
+    async with (
+        running(
+            clock,
+            MemoryLog(),
+            initial_rebalance_delay_ms=said.initial_rebalance_delay_ms,
+            arrival_ms=said.arrival_ms,
+        ) as groups,
+        trio.open_nursery() as nursery,
+    ):
+        joined = await groups.join(a_join(fresh_id="1"))
+        assert (await groups.sync(a_sync(joined))).assignment == b"mine"
+        assert clock.monotonic() == 0
+        beat = Asked(nursery, lambda: groups.heartbeat(a_heartbeat(joined)))
+        await clock.run_for(0.050)
+        assert not beat.is_answered.is_set()
+        two = Asked(nursery, lambda: groups.join(a_join(fresh_id="2")))
+        await clock.run_for(0.001)
+        assert beat.answer == HeartbeatAnswer(ErrorCode.rebalance_in_progress)
+        one = await groups.join(a_join(member_id=joined.member_id))
+        await two.is_answered.wait()
+        assert [getattr(each, "generation", None) for each in (one, two.answer)] == [2, 2]
+        assert len(one.members) == 2
+
+
+async def test_one_who_stays_alone_has_its_heartbeats_answered(clock: VirtualClock) -> None:
+    async with (
+        running(clock, MemoryLog(), arrival_ms=100) as groups,
+        trio.open_nursery() as nursery,
+    ):
+        joined = await groups.join(a_join(fresh_id="1"))
+        await groups.sync(a_sync(joined))
+        beat = Asked(nursery, lambda: groups.heartbeat(a_heartbeat(joined)))
+        await clock.run_for(0.099)
+        assert not beat.is_answered.is_set()
+        await clock.run_for(0.002)
+        assert beat.answer == HeartbeatAnswer(ErrorCode.none)
+        assert await groups.heartbeat(a_heartbeat(joined)) == HeartbeatAnswer(ErrorCode.none)
 
 
 async def test_the_first_join_waits_for_others(clock: VirtualClock) -> None:

@@ -35,9 +35,15 @@ class Histories(RuleBasedStateMachine):
         self.generation = -1
         self.group: ClassicGroup | None = None
 
-    @initialize(delay_ms=st.sampled_from([0, 3, 3000]), max_size=st.sampled_from([2, 3, 100]))
-    def begin(self, delay_ms: int, max_size: int) -> None:
-        config = GroupConfig(initial_rebalance_delay_ms=delay_ms, max_size=max_size)
+    @initialize(
+        delay_ms=st.sampled_from([0, 3, 3000]),
+        arrival_ms=st.sampled_from([0, 100, 20_000]),
+        max_size=st.sampled_from([2, 3, 100]),
+    )
+    def begin(self, delay_ms: int, arrival_ms: int, max_size: int) -> None:
+        config = GroupConfig(
+            initial_rebalance_delay_ms=delay_ms, arrival_ms=arrival_ms, max_size=max_size
+        )
         self.stage = Stage(config)
         for name in NAMES:
             self.stage.client(
@@ -178,7 +184,11 @@ class Histories(RuleBasedStateMachine):
             if request.is_waiting:
                 assert id(request) in in_group | held, f"{request.who}'s {request.what} is lost"
         if group is not None and in_group and not self.stage.held:
-            assert group._join_deadline_ms is not None or group._sync_deadline_ms is not None
+            assert (
+                group._join_deadline_ms is not None
+                or group._sync_deadline_ms is not None
+                or self.stage.now_ms < group.arrival_ends_ms
+            )
         if group is not None:
             deadlines = list(group._deadlines())
             assert not deadlines or (

@@ -1,4 +1,4 @@
-"""Every event in every state does what the table says: all 85 cells, no more, no fewer."""
+"""Every event in every state does what the table says: all 95 cells, no more, no fewer."""
 
 from __future__ import annotations
 
@@ -150,8 +150,18 @@ def follower_syncs(stage: Stage) -> Request:
 def member_heartbeats(stage: Stage) -> Request:
     stage.advance(1)
     stage.client("follower").generation = group(stage).generation
-    stage.heartbeat("follower")
-    return stage.requests[-1]
+    return stage.heartbeat("follower")
+
+
+def early_heartbeat(stage: Stage) -> Request:
+    group(stage).arrival_ends_ms = stage.now_ms + 100
+    return member_heartbeats(stage)
+
+
+def arrival_ends(stage: Stage) -> Request:
+    request = early_heartbeat(stage)
+    stage.advance(99)
+    return request
 
 
 def members_leave(stage: Stage) -> Request:
@@ -206,6 +216,8 @@ HAPPEN: dict[Event, Callable[[Stage], Request | None]] = {
     Event.LEADER_SYNCS: leader_syncs,
     Event.FOLLOWER_SYNCS: follower_syncs,
     Event.MEMBER_HEARTBEATS: member_heartbeats,
+    Event.EARLY_HEARTBEAT: early_heartbeat,
+    Event.ARRIVAL_ENDS: arrival_ends,
     Event.MEMBERS_LEAVE: members_leave,
     Event.MEMBER_EXPIRES: tick_with(member_expires),
     Event.PENDING_EXPIRES: tick_with(pending_expires),
@@ -286,6 +298,16 @@ def stays_alive(seen: Seen) -> None:
     extended(seen)
 
 
+def awaits_others(seen: Seen) -> None:
+    assert seen.waits
+    extended(seen)
+
+
+def answers_heartbeats(seen: Seen) -> None:
+    assert seen.error is ErrorCode.none
+    assert seen.state is seen.state_before
+
+
 def stays_alive_and_rejoins(seen: Seen) -> None:
     assert seen.error is ErrorCode.rebalance_in_progress
     extended(seen)
@@ -362,6 +384,8 @@ LOOKS: dict[Step, Callable[[Seen], None]] = {
     Step.SETTLE: settles,
     Step.ANSWER_ASSIGNMENT: answers_assignment,
     Step.STAY_ALIVE: stays_alive,
+    Step.AWAIT_OTHERS: awaits_others,
+    Step.ANSWER_HEARTBEATS: answers_heartbeats,
     Step.STAY_ALIVE_AND_REJOIN: stays_alive_and_rejoins,
     Step.REJOIN: told_to_rejoin,
     Step.REBALANCE: rebalances,

@@ -22,6 +22,7 @@ from tests.transcripts.retelling import check, transcripts
 FILES = transcripts("classic_groups")
 CONFIGS = {
     "group.initial.rebalance.delay.ms": "initial_rebalance_delay_ms",
+    "arrival": "arrival_ms",
     "group.max.size": "max_size",
 }
 SAYS: dict[str, Callable[[str], Any]] = {
