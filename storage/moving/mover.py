@@ -160,10 +160,11 @@ class Mover:
         mirror = Mirror(self._manager.files, which, directory.path / names.moving_name(*name))
         try:
             await self._manager.offload.run(mirror.begin, lane=directory.lane)
-        except OutOfDescriptors as error:
-            raise NoDescriptors(f"{name} cannot be moved: {error}") from error
         except OSError as error:
-            kind = LogFailed if directory.report(error, undone=True) else DiskFull
+            kind: type[StorageError] = NoDescriptors
+            if not isinstance(error, OutOfDescriptors):
+                kind = LogFailed if directory.report(error, undone=True) else DiskFull
+            await self._discard(name, home, mirror)
             raise kind(f"{name} cannot be moved to {directory.path}: {error}") from error
         if which.failure is not None or directory.failed:
             raise LogFailed(f"{name} cannot be moved to {directory.path}: it went offline")
@@ -320,7 +321,7 @@ class Mover:
         with trio.CancelScope(shield=True):
             try:
                 if move.action is Action.DISCARD:
-                    await self._discard(move)
+                    await self._discard(move.name, move.destination, move.mirror)
                 elif move.action is Action.PARK:
                     await self._park(move)
             finally:
@@ -364,16 +365,18 @@ class Mover:
                 self.statistics.failed += 1
                 log.error("the move of %s failed: the replica stays where it is", move)
 
-    async def _discard(self, move: Move) -> None:
+    async def _discard(self, name: TopicPartition, home: DirectoryLogs, mirror: Mirror) -> None:
         """The copy is renamed, so that no start takes it for one, then removed."""
-        directory = move.destination.directory
-        aside = directory.path / names.deleted_name(*move.name, self._entropy.uuid())
+        directory = home.directory
+        aside = directory.path / names.deleted_name(*name, self._entropy.uuid())
         if directory.failed:
             return
         try:
             await self._manager.offload.run(
-                _rename, self._manager, move.mirror.current, aside, lane=directory.lane
+                _rename, self._manager, mirror.current, aside, lane=directory.lane
             )
+        except FileNotFoundError:
+            pass  # it was not even made
         except OSError as error:
             directory.report(error)
         else:

@@ -265,6 +265,25 @@ async def test_a_full_destination_cancels_the_move(world: World) -> None:
         assert MOVE not in world.names(B), "its room is given back"
 
 
+@pytest.mark.parametrize("operation", ["create", "write", "sync", "rename"])
+async def test_what_was_refused_is_not_begun_by_the_next_start(
+    world: World, operation: str
+) -> None:
+    """A `.move` is a promise to go on (J-04, J-13): none was made."""
+    async with running(world) as (manager, _log):
+        fault = world.disk.fail(f"{B}/{MOVE}*/*", errno.ENOSPC, {operation})
+        with pytest.raises(DiskFull):
+            await manager.mover.move(T0, B)
+        assert manager.mover.moves() == []
+        assert MOVE not in world.names(B)
+        world.disk.heal(fault)
+    async with world.running(housekeeping=True) as manager:
+        assert manager.mover.moves() == []
+        await manager.mover.move(T0, B)
+        await moved(manager)
+        assert manager.get("t", 0) is not None
+
+
 async def test_j12_retention_and_deleted_records_reach_the_copy(world: World) -> None:
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
