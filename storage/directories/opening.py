@@ -67,7 +67,8 @@ def open_directories(
     `cluster_id`: the one to insist on; None takes the directories' own, or draws a new one on a
     first start. `metadata_path` defaults to the first of `paths`. A directory that meets an I/O
     error, or is another node's or cluster's or a copy, is offline from the start and takes nothing
-    else down, unless it is the metadata directory, without which a node cannot know the cluster.
+    else down, unless it is the metadata directory, without which a node cannot know the cluster. One
+    that has a metadata log and is not the metadata directory is refused: it was, and should be.
     Raises DirectoryInUse, WrongDirectory, NoDirectory.
     """
     if not paths:
@@ -156,6 +157,9 @@ def _identify(
     for path, wrong in identity.left_out.items():
         opened[path].fail(wrong)
         opened[path].close()  # whose it is may want it
+    for path in identity.properties:
+        if path != metadata_path:
+            _refuse_second_metadata(opened[path], metadata_path)
     for path, properties in identity.properties.items():
         opened[path].id = properties.directory_id
     for path in identity.to_write:
@@ -185,6 +189,20 @@ def _refuse_to_guess(
     if is_metadata:
         raise wrong
     directory.fail(wrong)
+
+
+def _refuse_second_metadata(directory: LogDirectory, metadata_path: Path) -> None:
+    """As Kafka does: without the log that is there, all partitions would be some other cluster's."""
+    try:
+        if not directory.files.is_directory(directory.path / METADATA_LOG):
+            return
+    except OSError as error:
+        directory.fail(error)
+        return
+    raise WrongDirectory(
+        f"{directory.path} has the cluster's {METADATA_LOG}, but {metadata_path} is the metadata "
+        f"directory: set metadata.log.dir={directory.path}, or make it the first of log.dirs"
+    )
 
 
 def _require(metadata: LogDirectory, directories: Sequence[LogDirectory]) -> None:

@@ -108,6 +108,21 @@ def test_without_its_metadata_directory_or_any_a_node_does_not_start(tmp_path: R
         opened(tmp_path / "b", tmp_path / "b")
 
 
+def test_the_order_of_directories_does_not_change_where_the_metadata_is(
+    tmp_path: RealPath,
+) -> None:
+    """Once started with an empty metadata log, a node would set every partition aside."""
+    opened(tmp_path / "a", tmp_path / "b").close()
+    (tmp_path / "a" / "__cluster_metadata-0").mkdir()
+    with pytest.raises(WrongDirectory, match=r"set metadata\.log\.dir=.*/a, or make it the first"):
+        opened(tmp_path / "b", tmp_path / "a")
+    opened(tmp_path / "b", tmp_path / "a", metadata_path=Path(tmp_path / "a")).close()
+    opened(tmp_path / "a", tmp_path / "b").close()
+    (tmp_path / "b" / "__cluster_metadata-0").mkdir()  # both: nobody can tell which
+    with pytest.raises(WrongDirectory, match="has the cluster's __cluster_metadata-0"):
+        opened(tmp_path / "a", tmp_path / "b")
+
+
 def test_a_metadata_directory_of_its_own_is_no_place_for_partitions(tmp_path: RealPath) -> None:
     directories = opened(tmp_path / "a", metadata_path=Path(tmp_path / "meta"))
     assert [directory.path.name for directory in directories.all] == ["a"]
