@@ -9,6 +9,7 @@ and every later call of that log answers the same.
 from __future__ import annotations
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.files import Path
 
 
 class StorageError(KafkaError):
@@ -152,4 +153,8 @@ class LogFailed(StorageError):
 
 
 class SourceFailed(LogFailed):
-    """A move met an error that is the source's, not the destination's."""
+    """A move met `error` in a file of the source, not of the destination."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"{path}: {error}")
+        self.error = error

@@ -31,7 +31,7 @@ from fnmatch import fnmatchcase
 from math import inf
 from typing import TYPE_CHECKING
 
-from odradek.seams.files import Buffer, Path
+from odradek.seams.files import Buffer, OutOfDescriptors, Path
 
 if TYPE_CHECKING:
     from odradek.testing.virtual_files import VirtualLock
@@ -44,7 +44,8 @@ OPERATIONS = MUTATIONS | {"open", "read", "stat", "list"}
 
 
 def disk_error(code: int, path: Path | str) -> OSError:
-    return OSError(code, os.strerror(code), str(path))
+    kind = OutOfDescriptors if code in (errno.EMFILE, errno.ENFILE) else OSError
+    return kind(code, os.strerror(code), str(path))
 
 
 @dataclass(eq=False)

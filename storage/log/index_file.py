@@ -123,7 +123,7 @@ class IndexFile:
             try:
                 entries = other.file.read_at(start, missing * self.entry_size)
             except OSError as error:
-                raise SourceFailed(f"{other.path}: {error}") from error
+                raise SourceFailed(other.path, error) from error
             self.reserve(missing)
             self.file.write_at(start, entries)
             self.count = count

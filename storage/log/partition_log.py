@@ -282,6 +282,7 @@ class PartitionLog(LogReads):
         self.tip = Tip(end_offset, segment, position + size_bytes)
         if self.on_appended is not None:
             self.on_appended(data)
+            self.check_online()
         due = end_offset - self.recovery_point >= self.config.flush_messages
         if due and self.on_flush_due is not None:
             self.on_flush_due(end_offset)

@@ -34,6 +34,7 @@ from odradek.storage.log.names import (
 )
 from odradek.storage.log.offset_index import OffsetIndex
 from odradek.storage.log.scan import Located, headers, locate, locate_by_index
+from odradek.storage.log.segment_handles import SegmentHandles
 from odradek.storage.log.time_index import TimeIndex
 from odradek.storage.log.transaction_index import TransactionIndex
 
@@ -44,14 +45,13 @@ _opening = threading.Lock()
 """Held while a segment's files are opened: a reader off the loop may want the same."""
 
 
-class Segment:
+class Segment(SegmentHandles):
     """See the module. `suffix` is the one of files not in place yet (`.cleaned`, `.swap`)."""
 
     # fmt: off
     __slots__ = (
-        "_file", "_files", "_found", "_is_closed", "_max_timestamp", "_offset_index",
-        "_offset_of_max_timestamp", "_ready", "_size", "_tail", "_time_index", "_transaction_index",
-        "base_offset", "created_ms", "directory", "first_timestamp", "has_transaction_index",
+        "_files", "_found", "_is_closed", "_max_timestamp", "_offset_of_max_timestamp", "_ready", "_size",
+        "_tail", "base_offset", "created_ms", "directory", "first_timestamp", "has_transaction_index",
         "index_interval_bytes", "roll_jitter_ms", "suffix",
     )
     # fmt: on
@@ -68,6 +68,7 @@ class Segment:
         has_transaction_index: bool = False,
         suffix: str = "",
     ) -> None:
+        super().__init__()
         self._files = files
         self.directory = directory
         self.base_offset = base_offset
@@ -80,12 +81,8 @@ class Segment:
         """The first batch's largest timestamp, once known."""
         self.has_transaction_index = has_transaction_index
         """Whether it had one when it was found."""
-        self._transaction_index: TransactionIndex | None = None
-        self._file: File | None = None
         self._is_closed = False
         self._size = -1
-        self._offset_index: OffsetIndex | None = None
-        self._time_index: TimeIndex | None = None
         self._max_timestamp: int | None = None
         self._offset_of_max_timestamp = base_offset
         self._tail: list[tuple[int, int, int, int]] = []
@@ -448,11 +445,6 @@ class Segment:
         self.file.sync()
         self.sync_indexes()
 
-    def sync_indexes(self) -> None:
-        for index in (self._offset_index, self._time_index, self._transaction_index):
-            if index is not None:
-                index.sync()
-
     def rename(self, suffix: str) -> None:
         """Give all its files another suffix, the data file first: without it the rest is debris."""
         old = {kind: self.path(kind) for kind in SEGMENT_FILES}
@@ -467,16 +459,6 @@ class Segment:
         self.directory = directory
         self._moved()
 
-    def _moved(self) -> None:
-        if self._file is not None:
-            self._file.moved(self.path(LOG))
-        if self._offset_index is not None:
-            self._offset_index.moved(self.path(OFFSET_INDEX))
-        if self._time_index is not None:
-            self._time_index.moved(self.path(TIME_INDEX))
-        if self._transaction_index is not None:
-            self._transaction_index.moved(self.path(TRANSACTION_INDEX))
-
     def disown_file(self) -> None:
         """The data file's handle belongs to another segment now (`truncated`)."""
         self._file = None
@@ -484,12 +466,7 @@ class Segment:
     def close(self) -> None:
         """Give up all handles, for good; nothing is written. A pinned slice keeps its own."""
         self._is_closed = True
-        for file in (self._file, self._offset_index, self._time_index, self._transaction_index):
-            if file is not None:
-                file.close()
-        self._file = None
-        self._offset_index = None
-        self._time_index = None
+        self._let_go()
 
     def remove(self) -> None:
         """Close it and unlink its files."""

@@ -85,7 +85,8 @@ class LogState:
         self.on_recovery_point_lowered: Callable[[], None] | None = None
         self.on_flush_due: Callable[[int], None] | None = None
         self.on_appended: Callable[[memoryview], None] | None = None
-        """Told of what was written at the end, once the log ends after it; must not raise."""
+        """Told of what was written at the end, once the log ends after it; must not raise. Where it takes
+        the log offline, the append fails."""
         self.on_cut: Callable[[Segment, Segment, Tip], None] | None = None
         """Told by a truncation, in its thread: what is left of a segment, and where the log ends."""
         self._entropy = entropy

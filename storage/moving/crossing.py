@@ -23,7 +23,8 @@ What a crash leaves, and what the next start makes of it (startup.py):
 
 Because of 2, `.move` has all that `tp.delete` has, whenever the process is killed; because of 1, it
 has durably whatever was durable in the source. If the destination fails in 3 or 4, the source gets its
-name back and goes on. An error of the source is its directory's end, as anywhere else.
+name back and goes on: at once, within the append that could not be written to both. An error of the
+source is its directory's end, as anywhere else.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -44,6 +46,8 @@ from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import SourceFailed, StorageError
 from odradek.storage.log import relocation
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_removal import DESCRIPTORS_RETRY_SECONDS
+from odradek.storage.moving.blame import judge
 from odradek.storage.moving.mirror import Mirror
 from odradek.storage.moving.states import Event
 
@@ -70,6 +74,8 @@ class Crossing:
     destination: DirectoryLogs
     longest_turn_seconds: float = 0.0
     """The pause that others saw."""
+    _missed: Event | None = field(default=None, init=False)
+    """Why the copy lacks what was appended since the source stepped aside."""
 
     async def run(self) -> Event:
         """SWITCHED, BEHIND (try again later), or what failed."""
@@ -96,22 +102,29 @@ class Crossing:
         if event is not None:
             return event
         began = self._now()
-        aside = self._step_aside(source)
+        event = self._step_aside(source)
         self._turn_ended(began)
-        if aside is None:
-            return self._failed_side(source)
+        if event is not None:
+            return event
+        aside = self.which.directory
         try:
-            await self._in_thread(source, self.manager.files.sync_directory, source.directory.path)
-        except OSError as error:
-            source.directory.fail(error)
-            return Event.SOURCE_FAILED
-        began = self._now()
-        is_over = self._take_over(source)
-        self._turn_ended(began)
-        if not is_over:
-            return await self._step_back(source)
+            event = await self._go_over(source)
+        except Exception:  # of our own
+            await self._step_back(source)
+            raise
+        if event is not Event.SWITCHED:
+            await self._step_back(source)
+            return event
         await self._settle(source, aside)
-        return Event.SWITCHED
+        return event
+
+    async def _go_over(self, source: DirectoryLogs) -> Event:
+        """3 and 4. SWITCHED, or what failed: then the copy is as before, but for its content."""
+        await self._sync_names(source)
+        began = self._now()
+        event = self._take_over(source)
+        self._turn_ended(began)
+        return event
 
     # 1
 
@@ -126,49 +139,40 @@ class Crossing:
             destination.incoming[self.name] = mirror
             await self._in_thread(destination, destination.write_checkpoints)
             for _ in range(ROUNDS):
-                if mirror.remaining_bytes <= TURN_BYTES:
+                if mirror.is_close(TURN_BYTES):
                     break
                 await self._in_thread(destination, mirror.catch_up)
             else:
                 return Event.BEHIND
         except (OSError, StorageError, ValueError) as error:
-            return self._judge(error)
-        if self.which.failure is not None or source.directory.failed:
-            return Event.SOURCE_FAILED
-        return Event.DESTINATION_FAILED if destination.directory.failed else None
+            return self._judge(error, source)
+        return self._failed_side(source)
 
     def _load_active(self) -> None:
         """In a thread: its indexes may have to be made anew."""
         try:
             _ = self.which.segment_list.active.offset_index
         except OSError as error:
-            raise SourceFailed(f"{self.which.directory}: {error}") from error
+            raise SourceFailed(self.which.directory, error) from error
 
-    def _judge(self, error: Exception) -> Event:
-        """Whose error it was, and what that means for the move; the directory is told."""
-        if isinstance(error, OutOfDescriptors):
-            return Event.BEHIND
-        source = self.manager.registry.home_of(self.which).directory
-        if isinstance(error, OSError) and str(error.filename or "").startswith(f"{source.path}/"):
-            source.report(error)
+    def _failed_side(self, source: DirectoryLogs) -> Event | None:
+        """None: neither."""
+        if self.which.failure is not None or source.directory.failed:
             return Event.SOURCE_FAILED
-        if isinstance(error, OSError):
-            if self.destination.directory.report(error, undone=True):
-                return Event.DESTINATION_FAILED
-            return Event.NO_ROOM
-        log.warning("%s cannot be moved on: %s", self.name, error)
-        return Event.SOURCE_FAILED
+        return Event.DESTINATION_FAILED if self.destination.directory.failed else None
+
+    def _judge(self, error: Exception, source: DirectoryLogs) -> Event:
+        return judge(error, source.directory, self.destination.directory)
 
     # 2
 
-    def _step_aside(self, source: DirectoryLogs) -> Path | None:
-        """The source's new name; None if nothing was done."""
+    def _step_aside(self, source: DirectoryLogs) -> Event | None:
+        """The source is `.delete`, and appends go to both; else why nothing was done."""
         which = self.which
         try:
             self.mirror.catch_up()
         except (OSError, StorageError, ValueError) as error:
-            self._judge(error)
-            return None
+            return self._judge(error, source)
         directory = source.directory.path
         aside = directory / names.moved_away_name(*self.name)
         try:
@@ -177,59 +181,69 @@ class Crossing:
             relocation.rename(which, aside)
         except OSError as error:
             source.directory.report(error)
-            return None
-        which.on_appended = self.mirror.follow
-        return aside
+            return Event.BEHIND if isinstance(error, OutOfDescriptors) else Event.SOURCE_FAILED
+        which.on_appended = partial(self._follow, source)
+        return None
 
-    def _failed_side(self, source: DirectoryLogs) -> Event:
-        if self.destination.directory.failed:
-            return Event.DESTINATION_FAILED
-        if source.directory.failed or self.which.failure is not None:
-            return Event.SOURCE_FAILED
-        return Event.NO_ROOM
+    def _follow(self, source: DirectoryLogs, data: memoryview) -> None:
+        """In an append, which is acknowledged once this returns: no start may take a copy without it
+        for the log. Where it cannot be written to the copy, the source has its name back first."""
+        try:
+            self.mirror.follow(data)
+        except Exception as error:
+            self._missed = self._judge(error, source)
+            self._rename_back(source)
 
     # 4
 
-    def _take_over(self, source: DirectoryLogs) -> bool:
-        """False: the destination failed, and is as before, but for its content."""
+    def _take_over(self, source: DirectoryLogs) -> Event:
+        """SWITCHED, or what failed."""
         which, mirror, destination = self.which, self.mirror, self.destination.directory
-        if which.failure is not None or destination.failed:
-            return False
+        event = self._missed or self._failed_side(source)
+        if event is not None:
+            return event
         path = destination.path_of(*self.name)
         try:
             mirror.settle()
             self.manager.files.rename(mirror.directory, path)
-        except OSError as error:
-            self._judge(error)
-            return False
+        except (OSError, StorageError, ValueError) as error:
+            return self._judge(error, source)
         which.on_appended = which.on_cut = None
         relocation.switch(which, path, *mirror.handed_over(path))
         self.manager.registry.relocated(self.name, which, source, self.destination)
-        return True
+        return Event.SWITCHED
 
-    async def _step_back(self, source: DirectoryLogs) -> Event:
-        """The source gets its name back; the copy lacks something, and is of no use as it is."""
+    # Instead of 4
+
+    async def _step_back(self, source: DirectoryLogs) -> None:
+        """The source gets its name back, durably; an error is its directory's end."""
+        self._rename_back(source)
+        if not source.directory.failed:
+            await self._sync_names(source)
+
+    def _rename_back(self, source: DirectoryLogs) -> None:
+        """On the loop. Not in a directory that has failed: its next start judges (startup.py)."""
         self.which.on_appended = None
         path = source.directory.path_of(*self.name)
+        if source.directory.failed or self.which.directory == path:
+            return
         try:
             relocation.rename(self.which, path)
-            await self._in_thread(source, self.manager.files.sync_directory, source.directory.path)
         except OSError as error:
             source.directory.fail(error)
-        return self._failed_side(source)
 
     # 5
 
     async def _settle(self, source: DirectoryLogs, aside: Path) -> None:
         """An error here is its directory's, with the log in its new place."""
         manager, destination = self.manager, self.destination
+        await self._sync_names(destination)
         try:
-            await self._in_thread(
-                destination, manager.files.sync_directory, destination.directory.path
-            )
-            await self._in_thread(destination, destination.write_checkpoints)
-        except OSError as error:
-            destination.directory.fail(error)
+            if not destination.directory.failed:
+                await self._in_thread(destination, destination.write_checkpoints)
+        except OSError as error:  # what `incoming` said of it is there
+            destination.directory.report(error, undone=True)
+        if destination.directory.failed:
             return
         try:
             await self._in_thread(source, source.write_checkpoints)
@@ -240,6 +254,19 @@ class Crossing:
         manager.flushing.due(self.which, self.which.end_offset)
 
     # Helpers
+
+    async def _sync_names(self, home: DirectoryLogs) -> None:
+        """Of a log directory; it fails if they cannot be, but not for want of a descriptor."""
+        while True:
+            try:
+                await self._in_thread(home, self.manager.files.sync_directory, home.directory.path)
+            except OutOfDescriptors:
+                await self.manager.clock.sleep(DESCRIPTORS_RETRY_SECONDS)
+            except OSError as error:
+                home.directory.fail(error)
+                return
+            else:
+                return
 
     async def _in_thread(self, home: DirectoryLogs, act: object, *args: object) -> None:
         await self.manager.offload.run(act, *args, lane=home.directory.lane)  # type: ignore[arg-type]

@@ -53,14 +53,14 @@ class Mirror:
         self.is_begun = False
         self.is_parked = found is not None and found != directory
         """Whether it is as a clean shutdown left it."""
-        self.synced_to = -1
-        """All that the log has below this offset is durable here; -1: nothing is."""
         self.failure: OSError | None = None
-        """Why the copy lacks something: `follow` or `write_back` could not."""
+        """Why the copy can't be made durable any more: a write-back failed."""
         self._files = files
         self._copies: list[SegmentCopy] = []
         self.unsynced_bytes = 0
         """Copied since the last sync; another thread's write-back takes off what it has seen."""
+        self._completed_to = 0
+        """Where the log ended when `complete` made durable what belongs to it."""
         self._epochs: tuple[EpochStart, ...] = ()
         self._snapshots: set[int] = set()
 
@@ -82,11 +82,26 @@ class Mirror:
         known = {id(copy.source): copy.copied for copy in tuple(self._copies)}
         return sum(max(0, each.size - known.get(id(each), 0)) for each in self.log.segments)
 
+    def is_close(self, limit_bytes: int) -> bool:
+        """Whether at most so much is left to copy, all of it to the end of the last segment."""
+        copies = self._copies
+        return (
+            copies[-1].source is self.log.tip.segment
+            and all(copy.is_finished for copy in copies[:-1])
+            and self.remaining_bytes <= limit_bytes
+        )
+
     # What a checkpoint of the destination says of it (`DirectoryLogs.incoming`)
 
     @property
     def recovery_point(self) -> int:
-        return max(0, self.synced_to)
+        """All that the log has below this offset is durable here, and all that belongs to it."""
+        synced_to = 0
+        for copy in tuple(self._copies):
+            synced_to = copy.synced_offset
+            if not copy.is_durable:
+                break
+        return min(synced_to, self._completed_to)
 
     @property
     def log_start_offset(self) -> int:
@@ -179,7 +194,6 @@ class Mirror:
     def _finish(self, copy: SegmentCopy) -> None:
         copy.finish()
         self._files.sync_directory(self.directory)
-        self._note_synced()
         self.unsynced_bytes = 0
 
     def write_back(self) -> None:
@@ -196,24 +210,16 @@ class Mirror:
                     self.failure = error
         self.unsynced_bytes = max(0, self.unsynced_bytes - seen)
 
-    def _note_synced(self) -> None:
-        """Move `synced_to` over what is durable without a gap."""
-        for copy in self._copies:
-            if copy.is_finished or copy.is_synced:
-                self.synced_to = max(self.synced_to, copy.end_offset)
-            if not copy.is_finished and not (copy.is_synced and copy.copied == copy.source.size):
-                return
-
     # The end of it
 
     def complete(self) -> None:
         """In a thread, before the swap: all that is copied so far is durable, and all beside it.
 
         The source's `maintenance` is held: its segments stay, only appends and rolls go on. Order:
-        data, indexes, snapshots, epochs, names; `synced_to` last. Raises OSError.
+        data, indexes, snapshots, epochs, names; then the recovery point may move. Raises OSError.
         """
         log, files = self.log, self._files
-        epochs = log.epochs.entries
+        end_offset, epochs = log.end_offset, log.epochs.entries
         self._copy_snapshots(sync=True)
         for copy in self._copies:
             if not copy.is_finished:
@@ -221,9 +227,8 @@ class Mirror:
                 copy.sync()
         files.write_new(self.directory / EPOCHS, format_checkpoint(epochs))
         files.sync_directory(self.directory)
-        self._epochs = epochs
+        self._completed_to, self._epochs = end_offset, epochs
         self.unsynced_bytes = 0
-        self._note_synced()
 
     def _copy_snapshots(self, *, sync: bool) -> None:
         log, files = self.log, self._files
@@ -237,7 +242,7 @@ class Mirror:
                 try:
                     content = files.read(log.snapshots.path(offset))
                 except OSError as error:
-                    raise SourceFailed(f"{log.snapshots.path(offset)}: {error}") from error
+                    raise SourceFailed(log.snapshots.path(offset), error) from error
                 file.append_v((content,))
                 if sync:
                     file.sync()
@@ -253,20 +258,15 @@ class Mirror:
             copied += more
 
     def follow(self, data: memoryview) -> None:
-        """On the loop: `data` was just appended to the log. Never raises: see `failure`."""
-        if self.failure is not None:
-            return
-        try:
-            tip = self.log.tip
-            if tip.segment is not self._copies[-1].source:  # it has rolled
-                self._copies.append(SegmentCopy(self._files, self.directory, tip.segment))
-            self._copies[-1].write(data, tip)
-        except OSError as error:
-            self.failure = error
+        """On the loop: `data` was just appended to the log. Raises OSError; the copy is a beginning of
+        the log then, and can catch up again."""
+        tip = self.log.tip
+        if tip.segment is not self._copies[-1].source:  # it has rolled
+            self._copies.append(SegmentCopy(self._files, self.directory, tip.segment))
+        self._copies[-1].write(data, tip)
 
     def cut(self, old: Segment, new: Segment, tip: Tip) -> None:
         """In a truncation's thread."""
-        self.synced_to = min(self.synced_to, tip.end_offset)
         for copy in tuple(self._copies):
             copy.cut(old, new, tip)
 

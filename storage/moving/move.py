@@ -55,6 +55,8 @@ class Move:
         self.grew = trio.Event()
         self.written = trio.Event()
         """There is something to write back; it was."""
+        self.last_event: Event | None = None
+        """Of those that mattered: what it ended by, once it is over."""
         self.is_unwanted = False
         """It was cancelled while it could not be."""
         self.is_started = False
@@ -72,7 +74,7 @@ class Move:
         if self.is_unwanted and action is Action.COPY:
             state, action = step(state, Event.CANCEL)
         if action not in (Action.IGNORE, Action.WAIT):
-            self.state, self.action = state, action
+            self.state, self.action, self.last_event = state, action, event
         return action
 
     def size_bytes(self) -> int:
@@ -81,10 +83,6 @@ class Move:
             return self.which.size_bytes
         except (OSError, ValueError, StorageError):
             return self.mirror.copied_bytes
-
-    def is_of_source(self, error: OSError) -> bool:
-        """Whether it was met in the directory that the replica is in."""
-        return str(error.filename or "").startswith(f"{self.source.directory.path}/")
 
     def status(self) -> MoveStatus:
         end_offset = self.mirror.end_offset

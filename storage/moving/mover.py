@@ -35,6 +35,7 @@ from odradek.storage.errors import (
 )
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_registry import offline_reason
+from odradek.storage.moving.blame import judge
 from odradek.storage.moving.crossing import Crossing
 from odradek.storage.moving.mirror import Mirror
 from odradek.storage.moving.move import Move, MoveStatus
@@ -115,11 +116,11 @@ class Mover:
         replica or, as in Kafka, any directory is offline), DiskFull, NoDescriptors.
         """
         home = self.check(name, destination)
-        moving_to = self.moving_to(name)
-        if moving_to is not None and moving_to != destination:
-            await self.cancel(name)
         registry = self._manager.registry
         await registry.wait_until_free(name)
+        while self.moving_to(name) not in (None, destination):
+            await self.cancel(name)
+            await registry.wait_until_free(name)
         which = registry.get(name)
         if which is None:
             self.remember(name, destination)
@@ -129,7 +130,7 @@ class Mover:
             return
         if not registry.are_all_online:
             raise LogFailed("no move begins while a log directory is offline: it may have the copy")
-        with registry.claim(name):
+        with registry.claim(name), trio.CancelScope(shield=True):
             await self._track(name, which, source, home)
 
     def remember(self, name: TopicPartition, destination: Path | None) -> None:
@@ -156,18 +157,22 @@ class Mover:
     async def _track(
         self, name: TopicPartition, which: PartitionLog, source: DirectoryLogs, home: DirectoryLogs
     ) -> None:
+        """What fails is taken back: a `.move` that is left would be a move to the next start."""
         directory = home.directory
         mirror = Mirror(self._manager.files, which, directory.path / names.moving_name(*name))
+        refusal: StorageError | None = None
         try:
             await self._manager.offload.run(mirror.begin, lane=directory.lane)
+        except OutOfDescriptors as error:
+            refusal = NoDescriptors(f"{name} cannot be moved: {error}")
         except OSError as error:
-            kind: type[StorageError] = NoDescriptors
-            if not isinstance(error, OutOfDescriptors):
-                kind = LogFailed if directory.report(error, undone=True) else DiskFull
+            kind = LogFailed if directory.report(error, undone=True) else DiskFull
+            refusal = kind(f"{name} cannot be moved to {directory.path}: {error}")
+        if refusal is None and (which.failure is not None or directory.failed):
+            refusal = LogFailed(f"{name} cannot be moved to {directory.path}: it went offline")
+        if refusal is not None:
             await self._discard(name, home, mirror)
-            raise kind(f"{name} cannot be moved to {directory.path}: {error}") from error
-        if which.failure is not None or directory.failed:
-            raise LogFailed(f"{name} cannot be moved to {directory.path}: it went offline")
+            raise refusal
         self._add(Move(name, which, source, home, mirror))
 
     def resume(self, name: TopicPartition, destination: DirectoryLogs, found: Path) -> None:
@@ -234,7 +239,10 @@ class Mover:
                     await self._advance(move)
                 except Exception:
                     log.exception("the move of %s failed, by an error of its own", move)
-                    move.state, move.action = State.FAILED, Action.DISCARD
+                    # Out of the swap the source may have come as `.delete`: then `.move` is needed.
+                    in_swap = move.state is State.CROSSING
+                    move.action = Action.LEAVE if in_swap else Action.DISCARD
+                    move.state, move.last_event = State.FAILED, None
                 beside.cancel_scope.cancel()
         await self._end(move)
 
@@ -263,19 +271,11 @@ class Mover:
                 lane = move.destination.directory.lane
                 await self._manager.offload.run(move.mirror.begin, lane=lane)
             return await self._copy(move)
-        except OutOfDescriptors:
+        except (OSError, StorageError) as error:
+            event = judge(error, move.source.directory, move.destination.directory)
+        if event is Event.BEHIND:
             await self._manager.clock.sleep(RETRY_SECONDS)
-            return Event.BEHIND
-        except OSError as error:
-            if move.is_of_source(error):
-                move.source.directory.report(error)
-                return Event.SOURCE_FAILED
-            if move.destination.directory.report(error, undone=True):
-                return Event.DESTINATION_FAILED
-            return Event.NO_ROOM
-        except StorageError as error:
-            log.warning("%s cannot be moved on: %s", move.name, error)
-            return Event.SOURCE_FAILED
+        return event
 
     async def _copy(self, move: Move) -> Event:
         """One slice, in a thread, and its time."""
@@ -363,7 +363,8 @@ class Mover:
                 log.info("the move of %s was cancelled", move)
             case State.FAILED:
                 self.statistics.failed += 1
-                log.error("the move of %s failed: the replica stays where it is", move)
+                why = "an error of its own" if move.last_event is None else move.last_event.value
+                log.error("the move of %s failed (%s): the replica stays where it is", move, why)
 
     async def _discard(self, name: TopicPartition, home: DirectoryLogs, mirror: Mirror) -> None:
         """The copy is renamed, so that no start takes it for one, then removed."""
@@ -378,7 +379,7 @@ class Mover:
         except FileNotFoundError:
             pass  # it was not even made
         except OSError as error:
-            directory.report(error)
+            directory.report(error, undone=True)
         else:
             self._manager.removals.schedule(directory, aside, 0)
 

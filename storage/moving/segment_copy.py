@@ -27,17 +27,19 @@ from odradek.storage.log.offset_index import OffsetIndex
 from odradek.storage.log.read import Tip
 from odradek.storage.log.scan import headers
 from odradek.storage.log.segment import Segment
+from odradek.storage.log.segment_handles import SegmentHandles
 from odradek.storage.log.time_index import TimeIndex
 from odradek.storage.log.transaction_index import TransactionIndex
 
 _CHUNK_BYTES = 1 << 20
 
 
-class SegmentCopy:
+class SegmentCopy(SegmentHandles):
     """See the module."""
 
     def __init__(self, files: Files, directory: Path, source: Segment) -> None:
         """Continues a file that is there. Raises OSError."""
+        super().__init__()
         self.directory = directory
         self.base_offset = source.base_offset
         self.source = source
@@ -50,27 +52,23 @@ class SegmentCopy:
         self._files = files
         self._cuts = 0
         self._lock = threading.Lock()
-        self._file: File | None = None
         self.has_transaction_index = False
-        self.is_synced = False
+        self.synced_offset = source.base_offset
+        """All of it below this offset is durable."""
         self._indexed: Segment | None = None
         """Whose entries the indexes have."""
-        self.offset_index: OffsetIndex | None = None
-        self.time_index: TimeIndex | None = None
-        self.transaction_index: TransactionIndex | None = None
-
-        path = self._path(LOG)
+        path = self.path(LOG)
         if not files.exists(path):
             self._file = files.open(path, create=True)
 
-    def _path(self, kind: str) -> Path:
+    def path(self, kind: str) -> Path:
         return self.directory / file_name(self.base_offset, kind)
 
     @property
     def file(self) -> File:
         """The data; opened when needed, closed once finished."""
         if self._file is None:
-            self._file = self._files.open(self._path(LOG), write=True)
+            self._file = self._files.open(self.path(LOG), write=True)
         return self._file
 
     # Data
@@ -98,7 +96,6 @@ class SegmentCopy:
             if cuts != self._cuts:
                 return 0
             self.copied, self.end_offset = end, end_offset
-            self.is_synced = False
         return end - start
 
     def _end_of_slice(
@@ -122,7 +119,7 @@ class SegmentCopy:
                 return limit, tip.end_offset if last is None else last
             return end, next(headers(source.file, end, limit)).base_offset
         except OSError as error:
-            raise SourceFailed(f"{source}: {error}") from error
+            raise SourceFailed(source.path(LOG), error) from error
 
     def _is_here(self, file: File, start: int, end: int) -> bool:
         """Whether what a former life copied is what is to be copied; what is not is cut off."""
@@ -157,7 +154,7 @@ class SegmentCopy:
         if self.file.size != self.copied:
             self.file.truncate(self.copied)
         self.file.append_v((data,))
-        self.copied, self.end_offset, self.is_synced = tip.position, tip.end_offset, False
+        self.copied, self.end_offset = tip.position, tip.end_offset
 
     # What happens to the source meanwhile
 
@@ -168,58 +165,65 @@ class SegmentCopy:
                 self._restart(new)
                 if self.copied > tip.position:
                     self.copied, self.end_offset = tip.position, tip.end_offset
+                self.synced_offset = min(self.synced_offset, tip.end_offset)
 
     def replaced(self, new: Segment) -> None:
         """The source is another segment, of which nothing is known."""
         with self._lock:
             self._restart(new)
             self.copied, self.end_offset = 0, self.base_offset
+            self.synced_offset = self.base_offset
 
     def _restart(self, new: Segment) -> None:
         self._cuts += 1
         self.source = new
-        self.is_finished = self.is_synced = False
+        self.is_finished = False
 
     # Indexes
 
     def forget_indexes(self) -> None:
         """They are made anew. Raises OSError."""
-        for index in (self.offset_index, self.time_index, self.transaction_index):
-            if index is not None:
-                index.close()
-        self.offset_index = self.time_index = self.transaction_index = None
+        self._close_indexes()
         for kind in SEGMENT_FILES:
             if kind != LOG:
-                self._files.remove(self._path(kind), missing_ok=True)
+                self._files.remove(self.path(kind), missing_ok=True)
 
     def follow_indexes(self) -> None:
         """Add the entries that the source's indexes have gained. Raises OSError."""
         source = self.source
-        if self._indexed is not source or self.offset_index is None or self.time_index is None:
+        if self._indexed is not source or self._offset_index is None or self._time_index is None:
             self.forget_indexes()
             self._indexed = source
-            self.offset_index = OffsetIndex(self._files, self._path(OFFSET_INDEX), self.base_offset)
-            self.offset_index.create()
-            self.time_index = TimeIndex(self._files, self._path(TIME_INDEX), self.base_offset)
-            self.time_index.create()
-        if self.transaction_index is None:
-            self.transaction_index = TransactionIndex(
-                self._files, self._path(TRANSACTION_INDEX), exists=False
+            self._offset_index = OffsetIndex(self._files, self.path(OFFSET_INDEX), self.base_offset)
+            self._offset_index.create()
+            self._time_index = TimeIndex(self._files, self.path(TIME_INDEX), self.base_offset)
+            self._time_index.create()
+        if self._transaction_index is None:
+            self._transaction_index = TransactionIndex(
+                self._files, self.path(TRANSACTION_INDEX), exists=False
             )
-        self.offset_index.catch_up(source.offset_index)
-        self.time_index.catch_up(source.time_index)
-        self.transaction_index.catch_up(source.transaction_index)
-        self.has_transaction_index = self.transaction_index.exists
+        self._offset_index.catch_up(source.offset_index)
+        self._time_index.catch_up(source.time_index)
+        self._transaction_index.catch_up(source.transaction_index)
+        self.has_transaction_index = self._transaction_index.exists
 
     def sync(self) -> None:
         """All that is here is durable, but for its names. Raises OSError."""
+        with self._lock:
+            cuts, end_offset = self._cuts, self.end_offset
         if self.file.size != self.copied:
             self.file.truncate(self.copied)
         self.file.sync()
-        for index in (self.offset_index, self.time_index, self.transaction_index):
-            if index is not None:
-                index.sync()
-        self.is_synced = True
+        self.sync_indexes()
+        with self._lock:
+            if cuts == self._cuts:
+                self.synced_offset = end_offset
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether all that the source has is, as of now."""
+        is_whole = self.is_finished or self.copied == self.source.size
+        return is_whole and self.synced_offset == self.end_offset
 
     def finish(self) -> None:
         """All of a sealed segment was copied: its indexes, and sync. Raises OSError."""
@@ -234,7 +238,7 @@ class SegmentCopy:
 
     def trim(self) -> None:
         """The segment is sealed: its indexes give back their room. Raises OSError."""
-        for index in (self.offset_index, self.time_index):
+        for index in (self._offset_index, self._time_index):
             if index is not None:
                 index.trim()
 
@@ -243,14 +247,7 @@ class SegmentCopy:
     def moved(self, directory: Path) -> None:
         """The directory was renamed."""
         self.directory = directory
-        if self._file is not None:
-            self._file.moved(self._path(LOG))
-        if self.offset_index is not None:
-            self.offset_index.moved(self._path(OFFSET_INDEX))
-        if self.time_index is not None:
-            self.time_index.moved(self._path(TIME_INDEX))
-        if self.transaction_index is not None:
-            self.transaction_index.moved(self._path(TRANSACTION_INDEX))
+        self._moved()
 
     def in_place(self, *, is_active: bool) -> Segment:
         """The segment of these files, which are complete."""
@@ -259,34 +256,37 @@ class SegmentCopy:
             fresh.has_transaction_index = self.has_transaction_index
             self.close()
             return fresh
-        assert self.offset_index is not None
-        assert self.time_index is not None
-        assert self.transaction_index is not None
+        assert self._offset_index is not None
+        assert self._time_index is not None
+        assert self._transaction_index is not None
         return self.source.continued(
             self.directory,
             self.file,
-            self.offset_index,
-            self.time_index,
-            self.transaction_index,
+            self._offset_index,
+            self._time_index,
+            self._transaction_index,
         )
 
     def close(self) -> None:
         """Give up the handles; what is done next opens them anew."""
-        for each in (self._file, self.offset_index, self.time_index, self.transaction_index):
-            if each is not None:
-                each.close()
-        self._file = self._indexed = None
-        self.offset_index = self.time_index = self.transaction_index = None
+        self._let_go()
+        self._indexed = self._transaction_index = None
+
+    def _close_indexes(self) -> None:
+        for index in (self._offset_index, self._time_index, self._transaction_index):
+            if index is not None:
+                index.close()
+        self._offset_index = self._time_index = self._transaction_index = None
 
     def remove(self) -> None:
         """Raises OSError."""
         self.close()
         for kind in SEGMENT_FILES:
-            self._files.remove(self._path(kind), missing_ok=True)
+            self._files.remove(self.path(kind), missing_ok=True)
 
 
 def _read(file: File, position: int, size: int) -> bytes:
     try:
         return file.read_at(position, size)
     except OSError as error:
-        raise SourceFailed(f"{file.path}: {error}") from error
+        raise SourceFailed(file.path, error) from error

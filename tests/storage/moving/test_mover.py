@@ -23,6 +23,7 @@ from odradek.storage.errors import (
 )
 from odradek.storage.log.partition_log import Appended, PartitionLog
 from odradek.storage.log_manager import LogManager
+from odradek.storage.moving.mirror import Mirror
 from odradek.storage.moving.settings import MoverSettings
 from odradek.storage.moving.states import State
 from odradek.testing.virtual_clock import VirtualClock
@@ -248,8 +249,52 @@ async def test_the_source_fails_by_an_error(world: World) -> None:
         manager.mover.settings_changed()
         await moved(manager)
         assert manager.mover.statistics.failed == 1
+        assert manager.registry.every_home[A].directory.failed, "as by any other error of its disk"
         assert not manager.registry.every_home[B].directory.failed, "it was not its error"
         assert log.directory.parent == A
+
+
+async def test_no_descriptors_for_the_source_are_waited_for(world: World) -> None:
+    async with running(world) as (manager, log):
+        manager.mover.threads_max = 0
+        await manager.mover.move(T0, B)
+        world.disk.fail("/a/t-0/*.log", errno.EMFILE, {"read"}, times=1)
+        manager.mover.threads_max = None
+        manager.mover.settings_changed()
+        await moved(manager)
+        assert log.directory.parent == B
+        assert len(contents(log)) == 60
+
+
+async def test_a_move_that_is_refused_leaves_nothing_behind(world: World) -> None:
+    """A `.move` would be one to the next start."""
+    async with running(world) as (manager, _):
+        manager.mover.threads_max = 0
+        passes, is_refused = 0, True
+        while is_refused:
+            world.disk.fail("/b/t-0*", errno.ENOSPC, passes=passes, times=1)
+            is_refused = False
+            try:
+                await manager.mover.move(T0, B)
+            except DiskFull:
+                is_refused = True
+                assert MOVE not in world.names(B)
+            world.disk.heal()
+            passes += 1
+        assert passes > 5
+        assert MOVE in world.names(B)
+
+
+async def test_of_two_destinations_at_once_the_last_one_counts(world: World) -> None:
+    world.paths = (A, B, C)
+    async with running(world) as (manager, _):
+        manager.mover.threads_max = 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(manager.mover.move, T0, B)
+            nursery.start_soon(manager.mover.move, T0, C)
+        (status,) = manager.mover.moves()
+        assert manager.mover.statistics.cancelled == 1, "the one that was begun first"
+        assert [path for path in (B, C) if MOVE in world.names(path)] == [status.destination]
 
 
 async def test_a_full_destination_cancels_the_move(world: World) -> None:
@@ -330,6 +375,25 @@ async def test_started_anew_in_the_middle(world: World) -> None:
         world.mover = MoverSettings()
         await moved(manager)
         assert (log.log_start_offset, contents(log)) == (1000, kept)
+
+
+@pytest.mark.parametrize("offset", [1, 1000])
+async def test_what_is_said_to_be_durable_is_in_the_log(world: World, offset: int) -> None:
+    """Also where the log was started anew after all of it was copied and synced."""
+    async with running(world) as (_, log):
+        mirror = Mirror(world.files, log, B / MOVE)
+        mirror.begin()
+        mirror.catch_up()
+        mirror.complete()
+        assert mirror.recovery_point == log.end_offset
+        log.truncate_fully_and_start_at(offset)
+        await grown(log, 1)
+        mirror.catch_up()
+        mirror.complete()
+        assert mirror.recovery_point == log.end_offset
+        await grown(log, 1)
+        mirror.catch_up()
+        assert mirror.recovery_point < log.end_offset
 
 
 async def test_a_partition_is_deleted_while_it_moves(world: World) -> None:

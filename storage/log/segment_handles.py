@@ -1,0 +1,64 @@
+"""The open files of a segment: its data and its indexes, each there once it was needed.
+
+What a `Segment` and the copy that a move makes of one have in common. (The copy is no segment: it is
+behind one.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from odradek.seams.files import File, Path
+from odradek.storage.log.names import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
+from odradek.storage.log.offset_index import OffsetIndex
+from odradek.storage.log.time_index import TimeIndex
+from odradek.storage.log.transaction_index import TransactionIndex
+
+Handle = File | OffsetIndex | TimeIndex | TransactionIndex
+
+
+class SegmentHandles:
+    """See the module. Attributes of its own, not of an object beside it: appends look at them."""
+
+    __slots__ = ("_file", "_offset_index", "_time_index", "_transaction_index")
+
+    def __init__(self) -> None:
+        self._file: File | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._transaction_index: TransactionIndex | None = None
+
+    def path(self, kind: str) -> Path:
+        """Of the file of this kind, one of SEGMENT_FILES."""
+        raise NotImplementedError
+
+    def _handles(self) -> Iterator[tuple[str, Handle]]:
+        """Those that are there, each with its kind."""
+        if self._file is not None:
+            yield LOG, self._file
+        if self._offset_index is not None:
+            yield OFFSET_INDEX, self._offset_index
+        if self._time_index is not None:
+            yield TIME_INDEX, self._time_index
+        if self._transaction_index is not None:
+            yield TRANSACTION_INDEX, self._transaction_index
+
+    def _moved(self) -> None:
+        """The files have the names that `path` says now."""
+        for kind, handle in self._handles():
+            handle.moved(self.path(kind))
+
+    def sync_indexes(self) -> None:
+        """Raises OSError."""
+        for index in (self._offset_index, self._time_index, self._transaction_index):
+            if index is not None:
+                index.sync()
+
+    def _let_go(self) -> None:
+        """Close all that is open; nothing is written. A pinned slice keeps its own handle.
+
+        The transaction index, which knows whether there is a file, is kept: it opens it anew.
+        """
+        for _, handle in self._handles():
+            handle.close()
+        self._file = self._offset_index = self._time_index = None

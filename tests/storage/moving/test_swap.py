@@ -1,0 +1,187 @@
+"""What goes wrong in the middle of the swap (J-08, J-11): the source is aside, appends go to both."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from odradek.seams.files import Path
+from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.errors import LogFailed
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager import LogManager
+from odradek.storage.moving.crossing import Crossing
+from odradek.testing.power import NodeCrashed
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_files import VirtualFiles
+from tests.storage.log_manager_world import ONE, A, B, World
+from tests.storage.moving.moving_world import (
+    NAME,
+    Promised,
+    check,
+    check_next_life,
+    new_world,
+    settled,
+)
+
+COPY = f"{B}/t-0.move/*.log"
+
+
+class InTheSwap(VirtualFiles):
+    """Does something, once, when the new name of a log that stepped aside is about to be synced."""
+
+    def __init__(self, disk: VirtualDisk) -> None:
+        super().__init__(disk)
+        self.act: Callable[[], None] | None = None
+
+    def sync_directory(self, path: Path) -> None:
+        act = self.act
+        if act is not None and path == A and self.exists(A / "t-0.delete"):
+            self.act = None
+            act()
+        super().sync_directory(path)
+
+
+class Life:
+    """A node whose log is about to be moved from /a to /b."""
+
+    def __init__(self, manager: LogManager, files: InTheSwap, log: PartitionLog) -> None:
+        self.manager = manager
+        self.files = files
+        self.log = log
+        self.promised = Promised()
+        for number in range(14):
+            self.promised.write(log, f"{number} " + "x" * 50)
+
+    def directory(self, path: Path) -> LogDirectory:
+        return self.manager.registry.every_home[path].directory
+
+    async def move(self, act: Callable[[], None]) -> None:
+        """Does `act` in the swap; returns when the move is over."""
+        self.files.act = act
+        await self.manager.mover.move(NAME, B)
+        await settled(self.manager)
+        assert self.files.act is None, "the swap was not reached"
+
+    def go_on(self) -> None:
+        self.promised.write(self.log, "life goes on")
+        check(self.log, self.promised, at_least=self.promised.acknowledged)
+
+
+async def in_a_life(world: World, act: Callable[[Life], object]) -> Promised:
+    """What was promised when the process was killed."""
+    files = world.files = InTheSwap(world.disk)
+    manager = world.manager()
+    await manager.load()
+    log = await manager.create(*NAME, ONE, directory_id=manager.directories.all[1].id)
+    life = Life(manager, files, log)
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(manager.run)
+            await act(life)  # type: ignore[misc]
+            nursery.cancel_scope.cancel()
+    except* NodeCrashed:
+        pass
+    files.power.cut()
+    world.disk.heal()
+    world.files = VirtualFiles(world.disk)
+    world.workers.power = world.files.power
+    return life.promised
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EMFILE])
+async def test_killed_after_an_append_that_the_copy_did_not_take(code: int) -> None:
+    """It was acknowledged: what the next start takes for the replica has it."""
+
+    async def act(life: Life) -> None:
+        def append_and_die() -> None:
+            life.files.disk.fail(COPY, code, {"write"})
+            life.promised.write(life.log, "in the swap")
+            life.files.power.cut()
+
+        await life.move(append_and_die)
+
+    world = new_world()
+    promised = await in_a_life(world, act)
+    assert promised.written[-1] == "in the swap"
+    await check_next_life(world, promised, at_least=promised.acknowledged)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+async def test_the_destination_fails_and_the_source_goes_on(code: int) -> None:
+    async def act(life: Life) -> None:
+        def append() -> None:
+            life.files.disk.fail(COPY, code, {"write"}, times=1)
+            life.promised.write(life.log, "in the swap")
+
+        await life.move(append)
+        assert life.log.directory == A / "t-0"
+        assert life.manager.mover.statistics.failed == 1
+        assert life.directory(B).failed is (code == errno.EIO)
+        life.go_on()
+
+    world = new_world()
+    promised = await in_a_life(world, act)
+    await check_next_life(world, promised, at_least=promised.acknowledged)
+
+
+@pytest.mark.parametrize("operation", ["write", "create"])
+async def test_a_lack_of_descriptors_is_waited_out(operation: str) -> None:
+    """In an append, or when the copy's indexes are brought up to date."""
+
+    async def act(life: Life) -> None:
+        def append() -> None:
+            life.files.disk.fail(f"{B}/t-0.move/*", errno.EMFILE, {operation}, times=1)
+            for number in range(8):  # some segments' worth
+                life.promised.write(life.log, f"in the swap {number} " + "y" * 60)
+
+        await life.move(append)
+        assert life.log.directory == B / "t-0"
+        assert life.manager.mover.statistics.moved == 1
+        assert not life.directory(B).failed
+        life.go_on()
+
+    world = new_world()
+    promised = await in_a_life(world, act)
+    await check_next_life(world, promised, at_least=promised.acknowledged)
+
+
+async def test_what_the_source_has_cannot_be_read() -> None:
+    """A producers' snapshot that rolled in the swap: the source fails, with its name back."""
+
+    async def act(life: Life) -> None:
+        def append() -> None:
+            for number in range(8):
+                life.promised.write(life.log, f"in the swap {number} " + "y" * 60)
+            life.files.disk.fail(f"{A}/t-0*/*.snapshot", errno.EIO, {"read"})
+
+        await life.move(append)
+        assert life.directory(A).failed
+        assert not life.directory(B).failed
+        with pytest.raises(LogFailed):
+            life.log.check_online()
+
+    world = new_world()
+    promised = await in_a_life(world, act)
+    await check_next_life(world, promised, at_least=promised.acknowledged)
+
+
+async def test_an_error_of_our_own_costs_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever breaks while the source is aside, it gets its name back."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("of our own")
+
+    async def act(life: Life) -> None:
+        monkeypatch.setattr(Crossing, "_take_over", broken)
+        await life.move(lambda: life.promised.write(life.log, "in the swap"))
+        assert life.log.directory == A / "t-0"
+        life.go_on()
+
+    world = new_world()
+    promised = await in_a_life(world, act)
+    monkeypatch.undo()
+    await check_next_life(world, promised, at_least=promised.acknowledged)
