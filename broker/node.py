@@ -317,10 +317,11 @@ class Broker:
 
     def _directory_failed(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
         log.error(
-            "log directory %s is offline with %d partitions: %s",
+            "log directory %s took %d partitions offline; OfflineLogDirectoryCount is %d of %d",
             directory.path,
             len(logs),
-            directory.failure,
+            self.logs.gauges()["OfflineLogDirectoryCount"],
+            len(self.directories.all),
         )
         if self._partitions is None:
             return  # found while logs are loaded: nobody waits for any yet

@@ -21,6 +21,8 @@ from odradek.broker.cli.terminal import hint
 from odradek.client.log_dir_admin import LogDirectory, describe_log_dirs
 from odradek.client.metadata import Cluster
 from odradek.seams import Seams
+from odradek.seams.files import Path
+from odradek.seams.real import real_seams
 
 EPILOG = """\
 examples:
@@ -29,6 +31,7 @@ examples:
   odradek log-dirs balance                             # what would be moved
   odradek log-dirs balance --execute --throttle 50000000
   odradek log-dirs describe --json --broker 1 --log-dirs /disk1,/disk2 --topics orders,bills
+  odradek log-dirs format /disk3 --like /disk1         # a new disk
 """
 
 
@@ -89,6 +92,21 @@ def add_parser(
         type=_rate,
         help="limit the moves of each broker; the limit is removed at the end",
     )
+    formatting = commands.add_parser(
+        "format",
+        help="make a new disk a log directory of a node",
+        description="Make a new disk a log directory of a node, which takes it in at its next start: write "
+        "meta.properties in it. A broker does so by itself only at its very first start. Add the "
+        "directory to log.dirs, too.",
+    )
+    formatting.add_argument("directory", metavar="NEW", help="the new directory; made if need be")
+    formatting.add_argument(
+        "--like",
+        metavar="DIRECTORY",
+        required=True,
+        help="one that is the node's already",
+    )
+    formatting.set_defaults(offline=format_directory)
     for command in (listing, describing, balancing):
         command.add_argument(
             "--broker",
@@ -112,6 +130,9 @@ def add_parser(
 
 
 def run(args: argparse.Namespace) -> int:
+    if hasattr(args, "offline"):
+        code: int = args.offline(args)
+        return code
     return run_leaf(args)
 
 
@@ -132,6 +153,23 @@ def _rate(text: str) -> int:
     if not 0 < value < 1 << 63:
         raise argparse.ArgumentTypeError(f"{text} is no number of bytes above 0")
     return value
+
+
+def format_directory(args: argparse.Namespace) -> int:
+    """Without a broker, on this machine's disks."""
+    from odradek.storage.directories.errors import DirectoryError
+    from odradek.storage.directories.formatting import format_like
+
+    seams = real_seams()
+    try:
+        made = format_like(seams.files, seams.entropy, Path(args.directory), Path(args.like))
+    except DirectoryError as error:
+        raise CommandFailed(str(error)) from None
+    print(
+        f"{args.directory} is a log directory of node {made.node_id} now: give it in log.dirs, and "
+        f"start the broker anew"
+    )
+    return 0
 
 
 async def list_directories(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:

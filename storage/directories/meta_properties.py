@@ -5,8 +5,9 @@ Version 0, from before KRaft, calls the node `broker.id` and may lack anything; 
 written back as version 1. What other programs added is ignored when read and lost when rewritten.
 
 Who the directories belong to is decided by `decide_identity`, without touching a disk: the metadata
-directory and what the node was told must agree; other directories that do not are left out (Kafka
-refuses to start). Fresh ones join in.
+directory and what the node was told must agree; other directories that do not are left out, and so are
+fresh ones once the node has run: a disk that is not mounted is an empty directory (Kafka refuses to
+start on either). `odradek log-dirs format` makes them join in (formatting.py).
 """
 
 from __future__ import annotations
@@ -136,13 +137,15 @@ def decide_identity(
     cluster_id: str | None,
     metadata: Path,
     draw: Callable[[], UUID],
+    has_run: bool = False,
 ) -> Identity:
     """Who the node is, from what its directories say (None: no file, a fresh directory).
 
     The metadata directory's word counts: what differs from it is left out, and where it is not the
     node's itself, or is fresh while others are not (is its disk mounted?), WrongDirectory is raised.
     Of directories with one id (a copied disk) the metadata directory is the right one; of others
-    none is taken, for nobody can tell. `draw` gives random UUIDs.
+    none is taken, for nobody can tell. Once the node `has_run`, which is when there is a metadata log,
+    fresh ones are left out. `draw` gives random UUIDs.
     """
     named = {path: each for path, each in found.items() if each is not None}
     agreed = cluster_id or _cluster_of(named, metadata)
@@ -156,6 +159,12 @@ def decide_identity(
         raise left_out[metadata]
     if metadata in found and metadata not in named and agreed is not None:
         _refuse_fresh_metadata(metadata, [path for path in named if path not in left_out])
+    if has_run:
+        left_out |= {
+            path: _not_formatted(path, metadata)
+            for path, properties in found.items()
+            if properties is None and path != metadata
+        }
     agreed = agreed or uuid_to_text(draw())
     complete: dict[Path, MetaProperties] = {}
     for path, known in found.items():
@@ -220,6 +229,13 @@ def _copies(named: Mapping[Path, MetaProperties], metadata: Path) -> dict[Path, 
     }
 
 
+def _not_formatted(path: Path, metadata: Path) -> WrongDirectory:
+    return WrongDirectory(
+        f"no {FILE_NAME} found in {path}, though this node has run before: mount its disk; or, if it "
+        f"is new, `odradek log-dirs format {path} --like {metadata}`, and start again"
+    )
+
+
 def _refuse_fresh_metadata(metadata: Path, known: Iterable[Path]) -> None:
     for path in known:
         raise WrongDirectory(
@@ -241,11 +257,12 @@ def _completed(
         version=1,
         cluster_id=cluster_id,
         node_id=node_id,
-        directory_id=known.directory_id or _fresh_id(draw, taken),
+        directory_id=known.directory_id or fresh_id(draw, taken),
     )
 
 
-def _fresh_id(draw: Callable[[], UUID], taken: Collection[UUID | None]) -> UUID:
+def fresh_id(draw: Callable[[], UUID], taken: Collection[UUID | None]) -> UUID:
+    """An id for a directory: none of `taken`, nor one that means something else."""
     while True:
         drawn = draw()
         if drawn.int >= RESERVED_IDS and drawn not in taken:

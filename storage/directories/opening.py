@@ -1,8 +1,8 @@
 """Opening all of a node's directories, as far as they can be used and are the node's.
 
 Order: every directory is created and locked before any file in it is read; all `meta.properties`
-are read before one is written. A crash in between leaves some directories without the file: the
-next start finds them fresh and writes it again, for the cluster that the others name.
+are read before one is written. A crash in between leaves some directories without the file: as there
+is no metadata log yet, the next start writes it there too, for the cluster that the others name.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ def open_directories(
 
     `cluster_id`: the one to insist on; None takes the directories' own, or draws a new one on a
     first start. `metadata_path` defaults to the first of `paths`. A directory that meets an I/O
-    error, or is another node's or cluster's or a copy, is offline from the start and takes nothing
-    else down, unless it is the metadata directory, without which a node cannot know the cluster. One
-    that has a metadata log and is not the metadata directory is refused: it was, and should be.
+    error, or is another node's or cluster's or a copy, or has no owner though the node has run, is
+    offline from the start and takes nothing else down, unless it is the metadata directory, without
+    which a node cannot know the cluster. One that has a metadata log and is not the
+    metadata directory is refused: it was, and should be.
     Raises DirectoryInUse, WrongDirectory, NoDirectory.
     """
     if not paths:
@@ -151,8 +152,20 @@ def _identify(
                 directory.fail(error)
         if directory.failed:
             found.pop(path, None)
+    has_run = False
+    if metadata_path in found:
+        try:
+            has_run = files.is_directory(metadata_path / METADATA_LOG)
+        except OSError as error:
+            opened[metadata_path].fail(error)
+            found.pop(metadata_path)
     identity = decide_identity(
-        found, node_id=node_id, cluster_id=cluster_id, metadata=metadata_path, draw=entropy.uuid
+        found,
+        node_id=node_id,
+        cluster_id=cluster_id,
+        metadata=metadata_path,
+        draw=entropy.uuid,
+        has_run=has_run,
     )
     for path, wrong in identity.left_out.items():
         opened[path].fail(wrong)

@@ -263,6 +263,7 @@ def test_a_disk_that_is_not_mounted_is_not_taken_for_an_empty_one(open_path: Pat
                 assert produce(without.bootstrap, jbod.good_partitions[0]) == []
                 before.append((jbod.good_partitions[0], b"0 ".ljust(100, b".")))
                 assert not (jbod.bad / f"t-{jbod.bad_partitions[0]}").exists()
+                assert not (jbod.bad / "meta.properties").exists()
                 without.process.stop()
         run("rm", "-rf", jbod.bad)
         (open_path / "away").rename(jbod.bad)

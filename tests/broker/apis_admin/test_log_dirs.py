@@ -78,7 +78,9 @@ async def test_partitions_are_asked_for_by_topic(client_of: Any, tmp_path: Path)
         assert counts == [3, 3]  # made in one go, they are spread
 
 
-async def test_a_directory_that_failed(client_of: Any, tmp_path: Path) -> None:
+async def test_a_directory_that_failed(
+    client_of: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Offline: error 56, and what was in it is offline in Metadata too."""
     async with Broker(topics={"t": 2}, data=two_directories(tmp_path)) as broker:
         node = broker.node
@@ -87,6 +89,7 @@ async def test_a_directory_that_failed(client_of: Any, tmp_path: Path) -> None:
         lost = await node.partitions.get("t", None, 1)
         directory = node.logs.directory_of(lost.log)
         directory.fail(OSError(5, "Input/output error"))
+        assert "1 partitions offline; OfflineLogDirectoryCount is 1 of 2" in caplog.text
         client = client_of(node)
         results = await described(client)
         assert results[str(directory.path)].error_code.name == "kafka_storage_error"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from odradek.broker.cli.log_dirs_output import COLUMNS, Filter, kafka_json, kip_113_json, table
@@ -194,3 +195,17 @@ def test_what_is_not_there_is_named(odradek: CommandLine) -> None:
     no_topic = odradek("log-dirs", "describe", "-t", "nothing-here", "--json")
     assert "no log directory has a replica of nothing-here" in no_topic.stderr
     assert partitions(no_topic.json) == {}
+
+
+def test_a_new_disk_is_formatted(offline: CommandLine, tmp_path: Path) -> None:
+    """Without a broker: as one of the node that another directory belongs to."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    (old / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=7\n")
+    said = offline("log-dirs", "format", str(new), "--like", str(old)).stdout.decode()
+    assert "of node 7 now" in said
+    written = (new / "meta.properties").read_text()
+    assert "cluster.id=c\n" in written
+    assert "directory.id=" in written
+    refused = offline("log-dirs", "format", str(new), "--like", str(old), code=1)
+    assert "formatted already" in refused.stderr

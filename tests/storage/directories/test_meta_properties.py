@@ -112,6 +112,21 @@ def test_a_new_directory_joins_the_cluster_of_the_others() -> None:
     assert identity.to_write == (B,)
 
 
+def test_once_the_node_has_run_what_is_not_formatted_is_left_out() -> None:
+    """It may be a mount point without its disk; Kafka does not format it either."""
+    identity = decide_identity(
+        {A: MetaProperties(1, "theirs", 1, ONE), B: None},
+        node_id=1,
+        cluster_id=None,
+        metadata=A,
+        draw=drawing(TWO),
+        has_run=True,
+    )
+    assert list(identity.properties) == [A]
+    assert identity.to_write == ()
+    assert "mount its disk" in str(identity.left_out[B])
+
+
 def test_version_0_is_written_back_as_version_1() -> None:
     identity = decide_identity(
         {A: MetaProperties(0, "c", 1, None)},

@@ -14,6 +14,7 @@ from odradek.seams.real_files import RealFiles
 from odradek.storage.directories import meta_properties
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.errors import DirectoryInUse, NoDirectory, WrongDirectory
+from odradek.storage.directories.formatting import format_like
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.opening import Directories, open_directories
 
@@ -47,6 +48,46 @@ def test_the_next_start_finds_the_same_identity(tmp_path: RealPath) -> None:
     assert second.all[1].id == first.all[0].id
     assert len({directory.id for directory in second.all}) == 3
     second.close()
+
+
+def test_a_node_that_has_run_formats_no_directory(tmp_path: RealPath) -> None:
+    """An unmounted disk is an empty directory: it is offline, and nothing is written to it."""
+    first = opened(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "a" / "__cluster_metadata-0").mkdir()
+    first.close()
+    directories = opened(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    assert [directory.failed for directory in directories.all] == [False, False, True]
+    assert "odradek log-dirs format" in str(directories.all[2].failure)
+    assert not (tmp_path / "c" / "meta.properties").exists()
+    made = format_like(
+        RealFiles(), SeededEntropy(random.Random(3)), Path(tmp_path / "c"), Path(tmp_path / "a")
+    )
+    directories.close()
+    again = opened(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    assert not any(directory.failed for directory in again.all)
+    assert again.all[2].id == made.directory_id
+    assert again.cluster_id == first.cluster_id == made.cluster_id
+    again.close()
+
+
+def test_what_has_an_owner_or_should_be_one_is_not_formatted(tmp_path: RealPath) -> None:
+    a, b, c = (Path(tmp_path / name) for name in "abc")
+    opened(tmp_path / "a").close()
+
+    def format(new: Path, like: Path) -> None:
+        format_like(RealFiles(), SeededEntropy(random.Random(3)), new, like)
+
+    with pytest.raises(WrongDirectory, match="belongs to no node"):
+        format(b, c)
+    with pytest.raises(WrongDirectory, match="formatted already"):
+        format(a, a)
+    (tmp_path / "b" / "__cluster_metadata-0").mkdir(parents=True)
+    with pytest.raises(WrongDirectory, match="has had an owner"):
+        format(b, a)
+    (tmp_path / "a" / "meta.properties").write_text("version=7")
+    with pytest.raises(WrongDirectory, match="version=7 is unknown"):
+        format(c, a)
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_second_broker_on_a_directory_is_refused_and_takes_no_lock_with_it(

@@ -266,25 +266,6 @@ async def test_no_descriptors_for_the_source_are_waited_for(world: World) -> Non
         assert len(contents(log)) == 60
 
 
-async def test_a_move_that_is_refused_leaves_nothing_behind(world: World) -> None:
-    """A `.move` would be one to the next start."""
-    async with running(world) as (manager, _):
-        manager.mover.threads_max = 0
-        passes, is_refused = 0, True
-        while is_refused:
-            world.disk.fail("/b/t-0*", errno.ENOSPC, passes=passes, times=1)
-            is_refused = False
-            try:
-                await manager.mover.move(T0, B)
-            except DiskFull:
-                is_refused = True
-                assert MOVE not in world.names(B)
-            world.disk.heal()
-            passes += 1
-        assert passes > 5
-        assert MOVE in world.names(B)
-
-
 async def test_of_two_destinations_at_once_the_last_one_counts(world: World) -> None:
     world.paths = (A, B, C)
     async with running(world) as (manager, _):
@@ -327,6 +308,20 @@ async def test_what_was_refused_is_not_begun_by_the_next_start(
         await manager.mover.move(T0, B)
         await moved(manager)
         assert manager.get("t", 0) is not None
+
+
+async def test_a_destination_that_fills_up_is_said_to_be_full(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(world) as (manager, log):
+        manager.mover.threads_max = 0
+        await manager.mover.move(T0, B)
+        world.disk.fail("/b/t-0.move/*", errno.ENOSPC, {"write"})
+        manager.mover.threads_max = None
+        manager.mover.settings_changed()
+        await moved(manager)
+        assert "failed (the destination is full): the replica stays where it is" in caplog.text
+        assert (log.directory.parent, MOVE in world.names(B)) == (A, False)
 
 
 async def test_j12_retention_and_deleted_records_reach_the_copy(world: World) -> None:
