@@ -43,8 +43,9 @@ VALUES: Mapping[Checkpoint, Callable[[Checkpointed], int | None]] = {
     Checkpoint.CLEANER: lambda log: log.cleaned_to,
 }
 
-MEASURED_AT_ONCE = 100
-"""Logs whose sizes are asked for between two turns of the others on the loop."""
+MEASURED_AT_ONCE = 10
+"""Logs whose sizes are asked for between two turns of the others on the loop: the first time, every
+segment's file has to be opened."""
 
 
 class DirectoryLogs:

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import trio
+
 from odradek.broker.apis.authorized import ClusterDenied, may_cluster
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis
@@ -16,6 +18,7 @@ from odradek.replication.errors import NotLeader
 from odradek.seams.files import Path
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
+from odradek.storage.directory_logs import MEASURED_AT_ONCE
 from odradek.storage.errors import LogFailed, ReplicaNotAvailable
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.moving.move import MoveStatus
@@ -69,11 +72,13 @@ async def _directory(
         return failed
     try:
         usage = await ctx.broker.seams.offload.run(directory.usage, lane=directory.lane)
-        topics = _topics(logs, copies, wanted)
+        topics = await _topics(logs, copies, wanted)
     except OSError as error:
         directory.report(error)
         return failed
     except LogFailed:
+        return failed
+    if directory.failed:  # while the loop went on
         return failed
     return {
         "error_code": ErrorCode.none,
@@ -86,21 +91,28 @@ async def _directory(
     }
 
 
-def _topics(
+async def _topics(
     logs: Iterable[PartitionLog], copies: Iterable[MoveStatus], wanted: Wanted
 ) -> list[Values]:
-    """A copy that a move makes is told beside the logs: how many offsets it is behind."""
+    """A copy that a move makes is told beside the logs: how many offsets it is behind. Others have
+    their turns on the loop meanwhile."""
     by_topic: defaultdict[str, list[Values]] = defaultdict(list)
-    for log in logs:
-        if wanted is None or (log.topic, log.partition) in wanted:
-            by_topic[log.topic].append(
-                {
-                    "partition_index": log.partition,
-                    "partition_size": log.size_bytes,
-                    "offset_lag": max(log.high_watermark - log.end_offset, 0),
-                    "is_future_key": False,
-                }
-            )
+    asked = [log for log in logs if wanted is None or (log.topic, log.partition) in wanted]
+    for number, log in enumerate(asked):
+        if number % MEASURED_AT_ONCE == MEASURED_AT_ONCE - 1:
+            await trio.lowlevel.checkpoint()
+        try:
+            size_bytes = log.size_bytes
+        except ValueError:  # it was deleted meanwhile
+            continue
+        by_topic[log.topic].append(
+            {
+                "partition_index": log.partition,
+                "partition_size": size_bytes,
+                "offset_lag": max(log.high_watermark - log.end_offset, 0),
+                "is_future_key": False,
+            }
+        )
     for copy in copies:
         topic, partition = copy.topic_partition
         if wanted is None or (topic, partition) in wanted:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 
+from odradek.broker.apis.log_dirs import _topics
 from odradek.protocol import apis
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.files import Path as SeamPath
@@ -50,6 +52,26 @@ async def test_every_version(client_of: Any, version: int) -> None:
             assert directory.total_bytes >= directory.usable_bytes > 0  # KIP-827
         if version >= 5:
             assert not directory.is_cordoned
+
+
+async def test_many_partitions_do_not_hold_the_loop() -> None:
+    """Each log's files may have to be opened for its size: others have their turns in between."""
+    logs = [SimpleNamespace(topic="t", partition=n, size_bytes=n, high_watermark=0, end_offset=0)
+            for n in range(200)]  # fmt: skip
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        (topic,) = await _topics(logs, [], None)  # type: ignore[arg-type]
+        nursery.cancel_scope.cancel()
+    assert [each["partition_size"] for each in topic["partitions"]] == list(range(200))
+    assert turns >= 19
 
 
 async def test_partitions_are_asked_for_by_topic(client_of: Any, tmp_path: Path) -> None:
