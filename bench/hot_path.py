@@ -201,10 +201,10 @@ class Rehearsal:
         self.answers += 1
         self.last = list(parts)
 
-    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+    def send_nowait(self, data: Buffer) -> int:
         self.answers += 1
-        self.last = list(buffers)
-        return sum(map(len, buffers))
+        self.last = [data]
+        return len(data)
 
     def abort(self) -> None:
         pass

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
@@ -29,7 +29,6 @@ from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import answer_head, parts_bytes, read_request_header
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Connection, ConnectionLost
-from odradek.seams.vectors import rest_after
 
 if TYPE_CHECKING:
     from odradek.broker.node import Broker
@@ -152,15 +151,17 @@ class ClientConnection:
         assert route is not None
         assert not self._unsent, "a handler flushes before it waits"
         version = ctx.api_version
-        self._add(ctx.api, version, ctx.correlation_id, route.write(ctx.api.key, version, values))
-        buffers = [part for part in self._unsent if not isinstance(part, FileSlice)]
-        assert len(buffers) == len(self._unsent), "slices may block"
+        body = route.write(ctx.api.key, version, values)
+        if not isinstance(body, (bytes, bytearray, memoryview)):
+            body = b"".join(cast("Sequence[Buffer]", body))
+        answer = answer_head(ctx.api, version, ctx.correlation_id, len(body)) + body
         try:
-            sent_bytes = self._connection.send_nowait(buffers)
+            sent_bytes = self._connection.send_nowait(answer)
         except ConnectionLost:
-            return  # the flush will tell
-        self._unsent = [*rest_after(buffers, sent_bytes)]
-        self._unsent_bytes -= sent_bytes
+            sent_bytes = 0  # the flush will tell
+        if sent_bytes < len(answer):
+            self._unsent.append(memoryview(answer)[sent_bytes:])
+            self._unsent_bytes = len(answer) - sent_bytes
 
     def _add(self, api: apis.Api, version: int, correlation_id: int, body: Buffer | Parts) -> None:
         """Have an answer sent by the next flush; a small one in one piece."""

@@ -116,11 +116,11 @@ async def read_all(
     return found
 
 
-def read_again(before: Sequence[Read], limits: Limits) -> list[Read] | None:
+def read_again(before: Sequence[Read], limits: Limits, min_bytes: int) -> list[Read] | None:
     """As `read_all` with `before`, and `bring_in`: with all records in memory, nothing pinned.
 
-    None for followers, and where it takes a lookup, a disk or a turn of others, or an error is to be
-    answered.
+    None for followers, where it is less than `min_bytes`, and where it takes a lookup, a disk or a
+    turn of others, or an error is to be answered.
     """
     if len(before) >= PARTITIONS_A_TURN or limits.replica_id >= 0:
         return None
@@ -128,25 +128,32 @@ def read_again(before: Sequence[Read], limits: Limits) -> list[Read] | None:
     size_bytes = 0
     try:
         for known in before:
-            partition = known.partition
-            if partition is None or not known.is_led_here():
+            if known.partition is None or not known.is_led_here():
                 return None
-            if known.is_current():
-                found.append(known)
-                continue
-            answer = _read_log(partition, known.wanted, limits, size_bytes, nowait=True)
-            found.append(read := Read(known.wanted, answer, partition))
-            size_bytes += read.size
-            if size_bytes > READ_AT_ONCE_BYTES:
-                return None
-            for part in _slices([read]):
-                answer.records = (part.file.read_at(part.position, part.size, nowait=True),)
-                part.file.unpin()
+            if not known.is_current():
+                answer = _read_log(known.partition, known.wanted, limits, size_bytes, nowait=True)
+                size_bytes += _read_slices(answer, READ_AT_ONCE_BYTES - size_bytes)
+                known = Read(known.wanted, answer, known.partition)
+            found.append(known)
     except (KafkaError, OSError, WouldBlock):
         return None
-    finally:
-        let_go(found)
-    return found
+    return found if size_bytes >= min_bytes else None
+
+
+def _read_slices(answer: FetchedPartition, room_bytes: int) -> int:
+    """Put the bytes in the place of the slices; how many. WouldBlock where they are not in memory, or
+    more than `room_bytes`. Unpins the slices in any case."""
+    size_bytes = 0
+    for part in answer.records:
+        if isinstance(part, FileSlice):
+            try:
+                size_bytes += part.size
+                if size_bytes > room_bytes:
+                    raise WouldBlock
+                answer.records = (part.file.read_at(part.position, part.size, nowait=True),)
+            finally:
+                part.file.unpin()
+    return size_bytes
 
 
 async def _read_partition(

@@ -7,12 +7,12 @@ appended takes before it sends its own answers (`DueFetches`); the task then fin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
 import trio
 
+from odradek.broker.deadlines import Deadlines
 from odradek.replication.partition.partition import Partition
 
 ANSWERED_AT_ONCE = 2
@@ -46,18 +46,25 @@ class DueFetches:
 class _Wait:
     """Wakes once a partition watched changed hands, or by what `visible` of its kinds says."""
 
-    def __init__(self, due: DueFetches, answer_at_once: Callable[[], bool] | None) -> None:
+    def __init__(
+        self, due: DueFetches, deadlines: Deadlines, answer_at_once: Callable[[], bool] | None
+    ) -> None:
         """`answer_at_once` says whether it did answer."""
         self._enough = trio.Event()
         self._due = due
+        self._deadlines = deadlines
         self._answer_at_once = answer_at_once
         self._failure: Exception | None = None
+        self._watched: list[Partition] = []
         self.is_answered = False
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
         raise NotImplementedError
 
     def interrupted(self, partition: Partition) -> None:
+        self._enough.set()
+
+    def expire(self) -> None:
         self._enough.set()
 
     def _wake(self) -> None:
@@ -73,23 +80,22 @@ class _Wait:
         except Exception as failure:
             self._failure = failure
 
-    @contextmanager
-    def watching(self, partitions: Iterable[Partition]) -> Iterator[None]:
-        """Count what becomes visible from here on."""
-        watched = list(partitions)
-        for partition in watched:
+    def watch(self, partitions: Iterable[Partition]) -> None:
+        """Count what becomes visible from here on, until `unwatch`."""
+        for partition in partitions:
             partition.watch(self)
-        try:
-            yield
-        finally:
-            for partition in watched:
-                partition.unwatch(self)
-            self._due.discard(self)
+            self._watched.append(partition)
+
+    def unwatch(self) -> None:
+        for partition in self._watched:
+            partition.unwatch(self)
+        self._due.discard(self)
+        self._deadlines.discard(self)
 
     async def wait(self, seconds: float) -> None:
         """Return when woken, or after `seconds`. Raises what went wrong where it was answered."""
-        with trio.move_on_after(seconds):
-            await self._enough.wait()
+        self._deadlines.add(trio.current_time() + seconds, self)
+        await self._enough.wait()
         if self._failure is not None:
             raise self._failure
 
@@ -102,9 +108,10 @@ class FetchWait(_Wait):
         self,
         missing_bytes: int,
         due: DueFetches,
+        deadlines: Deadlines,
         answer_at_once: Callable[[], bool] | None,
     ) -> None:
-        super().__init__(due, answer_at_once)
+        super().__init__(due, deadlines, answer_at_once)
         self._missing_bytes = missing_bytes
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
@@ -121,9 +128,10 @@ class StableWait(_Wait):
         self,
         stable_offsets: Mapping[Partition, int],
         due: DueFetches,
+        deadlines: Deadlines,
         answer_at_once: Callable[[], bool] | None,
     ) -> None:
-        super().__init__(due, answer_at_once)
+        super().__init__(due, deadlines, answer_at_once)
         self._stable_offsets = stable_offsets
 
     def visible(self, partition: Partition, size_bytes: int) -> None:

@@ -24,6 +24,7 @@ from odradek.broker.coordination.topics import (
     InternalTopic,
 )
 from odradek.broker.coordinators import Coordinators
+from odradek.broker.deadlines import Deadlines
 from odradek.broker.directory_reports import DirectoryReports
 from odradek.broker.fetch_sessions import FetchSessions
 from odradek.broker.fetch_wait import DueFetches
@@ -92,6 +93,7 @@ class Broker:
             config.get_int("max.incremental.fetch.session.cache.slots"), seams.entropy
         )
         self.due_fetches = DueFetches()
+        self.fetch_deadlines = Deadlines()
         self.producer_ids = ProducerIds(self._reserve_producer_ids)
         self.authorizer = configured_authorizer(config)
         self.server = Server(self)
@@ -219,6 +221,7 @@ class Broker:
             raise CannotStart(_cannot_listen(self.config, error)) from None
         self.endpoints = [endpoint for endpoint, _ in opened]
         async with trio.open_nursery() as house:
+            house.start_soon(self.fetch_deadlines.run)
             self.coordinators.start(house)
             await house.start(self.metadata.run)
             await house.start(self.partitions.run)

@@ -25,7 +25,8 @@ _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _ACKS_TIMEOUT_TOPICS = struct.Struct(">hii")
 _ACKS_TIMEOUT_COUNT = struct.Struct(">hiB")
-_INDEX_LENGTH = struct.Struct(">iB")
+_INDEX_LENGTH = struct.Struct(">iBB")
+"""The second byte of the length is that of the tags, where the length has one byte."""
 _INDEX_SIZE = struct.Struct(">ii")
 
 Partition = tuple[int, "memoryview | None"]
@@ -156,10 +157,14 @@ def _read_flexible(body: memoryview, position: int, by_id: bool) -> ProduceReque
             raise InvalidFrame(f"more than {MAX_PARTITIONS} partitions in a Produce request")
         partitions: list[Partition] = []
         for _ in range(count - 1):
-            index, size = _INDEX_LENGTH.unpack_from(body, position)
+            index, size, high = _INDEX_LENGTH.unpack_from(body, position)
             position += 5
             if size > 0x7F:
-                size, position = read_uvarint(body, position - 1)
+                if high > 0x7F:
+                    size, position = read_uvarint(body, position - 1)
+                else:
+                    size += (high - 1) << 7
+                    position += 1
             records = None
             if size:
                 after = position + size - 1

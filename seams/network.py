@@ -54,7 +54,7 @@ class Connection(Protocol):
         """
         ...
 
-    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+    def send_nowait(self, data: Buffer) -> int:
         """Send what the transport takes at once; how many bytes, from the first on.
 
         The rest, if any, is the caller's to `send` next. ConnectionLost and trio.BusyResourceError

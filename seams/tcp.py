@@ -157,16 +157,16 @@ class TcpConnection:
         finally:
             self._sending = False
 
-    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+    def send_nowait(self, data: Buffer) -> int:
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this connection")
         try:
-            sent = self._sock.sendmsg(buffers[:IOV_MAX])
+            sent = self._sock.send(data)
         except BlockingIOError:
             return 0
         except OSError as error:
             raise self._lost(error) from error
-        if 0 < sent < sum(map(len, buffers)):
+        if 0 < sent < len(data):
             self._is_cut_short = True
         self._turn_bytes += sent
         self._sent_bytes += sent

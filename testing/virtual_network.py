@@ -219,11 +219,11 @@ class VirtualConnection:
         finally:
             self._sending = False
 
-    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+    def send_nowait(self, data: Buffer) -> int:
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this connection")
         sent = 0
-        for piece in self._pieces(buffers):
+        for piece in self._pieces([data]):
             if not self._has_window():
                 self._is_cut_short = self._is_cut_short or sent > 0
                 break

@@ -114,10 +114,13 @@ class _Waiting:
                 return
             let_go(found)
             wait = self._begin(missing)
-            with wait.watching(each.partition for each in found if each.partition is not None):
+            try:
+                wait.watch([each.partition for each in found if each.partition is not None])
                 if not any(each.is_overtaken() for each in found):
                     await ctx.flush()
                     await wait.wait(left_seconds)
+            finally:
+                wait.unwatch()
             if wait.is_answered:
                 self.is_answered = True
                 return
@@ -125,16 +128,17 @@ class _Waiting:
             left_seconds = give_up_at - clock.monotonic()
 
     def _begin(self, missing_bytes: int) -> FetchWait | StableWait:
-        due = self._ctx.broker.due_fetches
+        broker = self._ctx.broker
+        due, deadlines = broker.due_fetches, broker.fetch_deadlines
         at_once = None if self._ctx.answer_at_once is None else self._answer_at_once
         if self._limits.isolation_level == READ_COMMITTED:
-            return StableWait(_stable(self.found), due, at_once)
-        return FetchWait(missing_bytes, due, at_once)
+            return StableWait(_stable(self.found), due, deadlines, at_once)
+        return FetchWait(missing_bytes, due, deadlines, at_once)
 
     def _answer_at_once(self) -> bool:
         """Answer from memory, in the step of whoever woke it; False if that can't be done."""
-        found = read_again(self.found, self._limits)
-        if found is None or size_of(found) < self._min_bytes:
+        found = read_again(self.found, self._limits, self._min_bytes)
+        if found is None:
             return False
         assert self._ctx.answer_at_once is not None
         self._ctx.answer_at_once(self._ctx, _answer(self._plan, found))

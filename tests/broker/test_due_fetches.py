@@ -221,10 +221,10 @@ class SlowReader:
         view[:size] = request
         return size
 
-    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+    def send_nowait(self, data: Buffer) -> int:
         if not self._room:
             raise ConnectionLost("the peer is gone")
-        piece = b"".join(buffers)[: self._room]
+        piece = bytes(data[: self._room])
         self.sent += piece
         return len(piece)
 

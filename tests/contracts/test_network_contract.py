@@ -105,10 +105,11 @@ class TestTalking:
 
     async def test_what_is_sent_at_once_and_the_rest_of_it(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
-        assert client.send_nowait([b"ques", bytearray(b"ti"), memoryview(b"on")]) == 8
+        assert client.send_nowait(b"ques") == 4
+        assert client.send_nowait(memoryview(bytearray(b"tion"))) == 4
         assert await receive(server, 8) == b"question"
         big = THREE_MIB * 8
-        sent_bytes = client.send_nowait([big[:MIB], memoryview(big)[MIB:]])
+        sent_bytes = client.send_nowait(big)
         assert 0 < sent_bytes < len(big)
         assert client.sent_bytes == 8 + sent_bytes
         received = await send_and_receive(client, server, [big[sent_bytes:], b"."], len(big) + 1)
@@ -117,12 +118,12 @@ class TestTalking:
     async def test_half_of_what_was_sent_at_once_is_the_last(self, hosts: TwoHosts) -> None:
         """Where the rest was cancelled, nothing may follow."""
         client, _server = await hosts.connected()
-        while client.send_nowait([bytes(MIB)]):
+        while client.send_nowait(bytes(MIB)):
             pass
         with trio.move_on_after(0):
             await client.send([bytes(64 * MIB)])
         with pytest.raises(ConnectionLost):
-            client.send_nowait([b"another"])
+            client.send_nowait(b"another")
 
     async def test_one_sender_at_a_time(self, hosts: TwoHosts) -> None:
         client, _server = await hosts.connected()
@@ -132,7 +133,7 @@ class TestTalking:
             with pytest.raises(trio.BusyResourceError):
                 await client.send([b"x"])
             with pytest.raises(trio.BusyResourceError):
-                client.send_nowait([b"x"])
+                client.send_nowait(b"x")
             nursery.cancel_scope.cancel()
 
     async def test_a_fast_peer_does_not_keep_the_loop(self, hosts: TwoHosts) -> None:
@@ -223,7 +224,7 @@ class TestEnding:
         with pytest.raises(ConnectionLost):
             await client.send([b"x"])
         with pytest.raises(ConnectionLost):
-            client.send_nowait([b"x"])
+            client.send_nowait(b"x")
         with pytest.raises(ConnectionLost):
             await client.receive_into(memoryview(bytearray(1)))
         client.abort()
