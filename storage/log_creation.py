@@ -86,7 +86,7 @@ class Creation:
         directory_id: UUID | None,
     ) -> PartitionLog:
         """In the best place where it succeeds. Raises the last place's error if none is left."""
-        wanted = self._registry.preferred.pop(name, None)
+        wanted = self._registry.preferred.get(name)
         asked = config is None
         config = self._config_for(name.topic) if config is None else config
         failed: StorageError = LogFailed(f"no log directory is online for {name}")
@@ -99,6 +99,7 @@ class Creation:
             if asked:  # it may have changed while the disk was busy
                 opened.update_config(self._config_for(name.topic))
             self._registry.offline.pop(name, None)
+            self._registry.preferred.pop(name, None)
             self._registry.add(home, name, opened)
             return opened
         raise failed

@@ -285,6 +285,8 @@ class Moves:
 def _advice(code: ErrorCode) -> str:
     if code == ErrorCode.log_dir_not_found:
         return "\nthe broker has no such log directory; `odradek log-dirs list` shows them"
+    if code == ErrorCode.invalid_replica_assignment:
+        return "\nthat log directory is cordoned; `odradek log-dirs list` shows which are"
     if code == ErrorCode.kafka_storage_error:
         return "\na log directory of the broker is offline; `odradek log-dirs list` shows which"
     return ""

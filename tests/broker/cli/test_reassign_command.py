@@ -91,6 +91,26 @@ def test_replicas_move_to_the_directories_named(
     assert placed(odradek, topic) != dict(enumerate(wanted))
 
 
+def test_a_move_to_a_cordoned_directory_is_refused(
+    odradek: CommandLine, cli_broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    """KIP-1066."""
+    written(odradek, topic)
+    target, *_ = others(odradek, cli_broker, topic)
+    alter = ["configs", "alter", "broker", "1"]
+    odradek(*alter, "--set", f"cordoned.log.dirs={target}")
+    try:
+        with deadline(10, "the config") as check:  # a Kafka's broker learns of it a little later
+            while not odradek("log-dirs", "list", "--dir", target, "--json").json[0]["is_cordoned"]:
+                check()
+        file = reassignment(tmp_path, topic, target)
+        ran = odradek("reassign", "--execute", "--file", file, code=1)
+    finally:
+        odradek(*alter, "--unset", "cordoned.log.dirs")
+    assert f"alter dir for {topic}-0-1 to {target} [INVALID_REPLICA_ASSIGNMENT]" in ran.stderr
+    assert "is cordoned" in ran.stderr
+
+
 def test_a_directory_that_is_not_there_is_refused_before_anything_begins(
     odradek: CommandLine, topic: str, tmp_path: Path
 ) -> None:

@@ -470,6 +470,20 @@ async def test_every_refusal(world: World) -> None:
             await move(TopicPartition("later", 0), M)
 
 
+async def test_j03_a_place_that_was_asked_for_is_not_forgotten_by_a_failure(world: World) -> None:
+    async with running(world) as (manager, _):
+        later = TopicPartition("later", 0)
+        with pytest.raises(ReplicaNotAvailable):
+            await manager.mover.move(later, A)
+        fault = world.disk.fail(f"{A}/later-0*", errno.ENOSPC)
+        with pytest.raises(DiskFull):
+            await manager.create(*later, TWO)
+        world.disk.heal(fault)
+        made = await manager.create(*later, TWO)
+        assert made.directory.parent == A, "/b has fewer bytes"
+        assert not manager.registry.preferred
+
+
 async def test_j13_a_move_goes_on_after_a_clean_stop(world: World) -> None:
     """Parked as Kafka's `-future`: whole segments, cleanly closed."""
     async with running(world) as (manager, log):
