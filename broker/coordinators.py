@@ -12,8 +12,6 @@ import trio
 
 from odradek.broker.coordination.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from odradek.broker.coordinator_log import PartitionCoordinatorLog
-from odradek.broker.groups.config import GroupConfig
-from odradek.broker.groups.consumer.settings import ConsumerSettings
 from odradek.replication.controller import image as images
 from odradek.replication.controller.features import TRANSACTION_VERSION
 from odradek.replication.controller.image import MetadataDelta
@@ -21,6 +19,7 @@ from odradek.replication.partition.partition import Partition
 
 if TYPE_CHECKING:
     from odradek.broker.coordination.leadership import Leadership
+    from odradek.broker.groups.consumer.settings import ConsumerSettings
     from odradek.broker.groups.coordinator import GroupCoordinator
     from odradek.broker.node import Broker
     from odradek.broker.transactions.coordinator import TransactionCoordinator
@@ -46,6 +45,7 @@ class Coordinators:
     @property
     def groups(self) -> GroupCoordinator:
         if self._groups is None:
+            from odradek.broker.groups.config import GroupConfig
             from odradek.broker.groups.consumer.environment import Environment
             from odradek.broker.groups.coordinator import GroupCoordinator
 
@@ -107,6 +107,8 @@ class Coordinators:
         )
 
     def _consumer_settings(self, group_id: str) -> ConsumerSettings:
+        from odradek.broker.groups.consumer.settings import ConsumerSettings
+
         broker = self._broker
         overrides = broker.metadata.image.config(images.GROUP, group_id)
         return ConsumerSettings.of(broker.config, overrides)

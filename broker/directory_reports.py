@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -26,6 +25,7 @@ import trio
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import LOST, MetadataImage
+from odradek.seams.values import value_class
 from odradek.storage.errors import LogFailed
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ PAUSE_SECONDS = 0.1
 PAUSE_SECONDS_MAX = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Report:
     """Told at once: one of the three."""
 

@@ -9,7 +9,6 @@ records must not be copied). ApiVersions shows the APIs that `MODULES` names.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -18,13 +17,14 @@ from odradek.broker.context import RequestContext
 from odradek.protocol import apis, messages
 from odradek.protocol.apis import Api
 from odradek.seams.files import Buffer, FileSlice
+from odradek.seams.values import value_class
 
 Handler = Callable[[Any, RequestContext], Awaitable[Any]]
 Reader = Callable[[int, int, memoryview, int], Any]
 Writer = Callable[[int, int, Any], "Buffer | Sequence[Buffer | FileSlice]"]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Route:
     """How one API is read, handled and written.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -26,7 +27,6 @@ from odradek.broker.coordination.topics import (
 from odradek.broker.coordinators import Coordinators
 from odradek.broker.deadlines import Deadlines
 from odradek.broker.directory_reports import DirectoryReports
-from odradek.broker.fetch_sessions import FetchSessions
 from odradek.broker.fetch_wait import DueFetches
 from odradek.broker.partitions import PartitionTable
 from odradek.broker.producer_ids import ProducerIds
@@ -52,6 +52,7 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
+    from odradek.broker.fetch_sessions import FetchSessions
     from odradek.broker.groups.coordinator import GroupCoordinator
     from odradek.broker.transactions.coordinator import TransactionCoordinator
     from odradek.broker.transactions.markers import MarkerWriter
@@ -89,9 +90,6 @@ class Broker:
         self._stop_asked = trio.Event()
         self.stopped = trio.Event()
         """Set when all is closed, however it ended."""
-        self.fetch_sessions = FetchSessions(
-            config.get_int("max.incremental.fetch.session.cache.slots"), seams.entropy
-        )
         self.due_fetches = DueFetches()
         self.fetch_deadlines = Deadlines()
         self.producer_ids = ProducerIds(self._reserve_producer_ids)
@@ -113,6 +111,13 @@ class Broker:
     def partitions(self) -> PartitionTable:
         assert self._partitions is not None, "the node is not that far yet"
         return self._partitions
+
+    @cached_property
+    def fetch_sessions(self) -> FetchSessions:
+        from odradek.broker.fetch_sessions import FetchSessions
+
+        slots = self.config.get_int("max.incremental.fetch.session.cache.slots")
+        return FetchSessions(slots, self.seams.entropy)
 
     @property
     def groups(self) -> GroupCoordinator:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
@@ -13,6 +12,7 @@ import trio
 from odradek.broker.config.listeners import ListenerEndpoint
 from odradek.broker.connection import ClientConnection
 from odradek.seams.network import Address, Connection, Listener, SocketOptions
+from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
     from odradek.broker.node import Broker
@@ -22,7 +22,7 @@ log = logging.getLogger("odradek.server")
 IDLE_CHECKS_PER_LIMIT = 4
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Endpoint:
     """One listener as it came to be: where it listens, and what clients are told, if they are."""
 

@@ -13,6 +13,7 @@ from odradek.client.errors import check
 from odradek.client.metadata import Cluster
 from odradek.protocol import apis
 from odradek.protocol.acls import AclOperation, AclResource, PatternType, Permission
+from odradek.seams.values import value_class
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,7 +29,7 @@ class Acl:
     permission: Permission
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class AclFilter:
     """Which ACLs are meant; None and ANY mean all."""
 

@@ -8,7 +8,7 @@ ClientError where nobody answers; where a request was about several things, thos
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,7 @@ from odradek.client.errors import check
 from odradek.client.metadata import Cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.values import value_class
 
 
 class ResourceType(IntEnum):
@@ -54,7 +55,7 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class NewTopic:
     """A topic to be made; -1 is the broker's default. `assignments` are brokers by partition."""
 
@@ -65,7 +66,7 @@ class NewTopic:
     assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class CreatedTopic:
     name: str
     topic_id: UUID | None
@@ -73,7 +74,7 @@ class CreatedTopic:
     replication_factor: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ConfigEntry:
     """One config; `value` is None where it is secret or unset."""
 
@@ -84,7 +85,7 @@ class ConfigEntry:
     sensitive: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ConfigChange:
     operation: ConfigOperation
     name: str

@@ -24,6 +24,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.batch import Batch, batches
 from odradek.protocol.records.control import ControlType, control_type
 from odradek.protocol.records.records import Headers, Record, decode
+from odradek.seams.values import value_class
 
 NAMED_TOPICS = 12
 """The last version of Fetch that names topics; later ones have ids."""
@@ -64,7 +65,7 @@ class ConsumedRecord(NamedTuple):
     timestamp_type: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class FoundOffset:
     """Answer to `list_offsets`: -1 where there is none (no record is as late as that)."""
 
@@ -73,7 +74,7 @@ class FoundOffset:
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ReaderOptions:
     """How much is fetched at once, and of what."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -36,6 +35,7 @@ from odradek.client.group_admin import NAMED_TOPICS, committed_offsets, offset_t
 from odradek.client.metadata import Cluster
 from odradek.protocol.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, OFFSET_COMMIT, SYNC_GROUP
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.values import value_class
 
 CONSUMER = "consumer"
 """The protocol type of groups that read topics."""
@@ -45,7 +45,7 @@ FORGOTTEN = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_generation
 """The coordinator does not know us (any more): join as somebody new."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class GroupOptions:
     """How a member behaves; the defaults are those of Java's consumer."""
 

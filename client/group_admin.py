@@ -7,7 +7,6 @@ Each question goes to the group's coordinator, looked for again while it moves. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from odradek.client.assignors import write_assignment
@@ -17,12 +16,13 @@ from odradek.client.errors import check
 from odradek.client.metadata import Cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.values import value_class
 
 NAMED_TOPICS = 9
 """The last version of OffsetCommit and OffsetFetch that names topics; later ones have ids."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class GroupListing:
     group: str
     protocol_type: str
@@ -30,7 +30,7 @@ class GroupListing:
     type: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class GroupMember:
     """A member; `assignment` is what its protocol says (client.assignors reads consumers')."""
 
@@ -41,7 +41,7 @@ class GroupMember:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class GroupDescription:
     group: str
     state: str
@@ -50,7 +50,7 @@ class GroupDescription:
     members: tuple[GroupMember, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class CommittedOffset:
     """A committed offset, -1 where there is none."""
 

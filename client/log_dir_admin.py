@@ -7,7 +7,6 @@ as a whole, ClientError where a broker does not answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from odradek.client.connection import BrokerConnection
@@ -16,6 +15,7 @@ from odradek.client.errors import check
 from odradek.client.metadata import Cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
+from odradek.seams.values import value_class
 
 ANY = "any"
 """As a replica's directory: wherever it is. Odradek cancels a move by it (J-02), Kafka does not know it."""
@@ -32,7 +32,7 @@ class Replica(NamedTuple):
         return f"{self.topic}-{self.partition}-{self.broker}"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ReplicaInDirectory:
     """A replica's files in a log directory: bytes, and how far it lags behind."""
 
@@ -43,7 +43,7 @@ class ReplicaInDirectory:
     is_future: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class LogDirectory:
     """A log directory of a broker; total and usable are bytes of its disk, -1 where not told."""
 

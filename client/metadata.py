@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from odradek.client.errors import ClientError, TimedOut, Unreachable, check, ret
 from odradek.protocol.apis import FIND_COORDINATOR, METADATA
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.network import Address, Network
+from odradek.seams.values import value_class
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ BACKOFF_S = 0.05
 BACKOFF_MAX_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Node:
     """A broker of the cluster, at the address it advertises to us."""
 
@@ -39,7 +40,7 @@ class Node:
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Partition:
     """A partition's place; `leader` is -1 while there is none."""
 
@@ -52,7 +53,7 @@ class Partition:
     error: ErrorCode = ErrorCode.none
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Topic:
     """A topic, its partitions by index."""
 

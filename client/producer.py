@@ -28,6 +28,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
+from odradek.seams.values import value_class
 
 Header = tuple[str, bytes | None]
 
@@ -39,7 +40,7 @@ RECORD_OVERHEAD = 32
 """Bytes counted for a record beside its key, value and headers; an estimate, not a bound."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ProducerOptions:
     """How a producer works; the defaults are those of Java's, but for the batch size."""
 

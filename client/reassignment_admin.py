@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from odradek.client.consumer import TopicPartition
 from odradek.client.errors import check
 from odradek.client.metadata import Cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.values import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Reassignment:
     """A reassignment under way: all replicas, and which of them are new or about to go."""
 

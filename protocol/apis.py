@@ -7,8 +7,9 @@ row for which it has a handler. Versions are the stable ones; InitProducerId 6 i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Flag, auto
+
+from odradek.seams.values import value_class
 
 NEVER = 1 << 15
 """As a flexible version: no version of this API is flexible."""
@@ -25,7 +26,7 @@ class Listeners(Flag):
 BROKER, CONTROLLER, EITHER = Listeners.BROKER, Listeners.CONTROLLER, Listeners.EITHER
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Api:
     """An API and its versions, both ends included."""
 

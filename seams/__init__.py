@@ -7,17 +7,16 @@ here; the virtual ones, which can be slow, torn, full, partitioned or crashed, i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files
 from odradek.seams.network import Network
 from odradek.seams.offload import Offload
+from odradek.seams.values import value_class
 from odradek.seams.workers import Workers
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Seams:
     """What a node is given of the world. Object stores are opened by URL, through `objects`."""
 

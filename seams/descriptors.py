@@ -24,9 +24,9 @@ import os
 import resource
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from odradek.seams.files import OutOfDescriptors, Path
+from odradek.seams.values import value_class
 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 _MAPS_MAX = 16_384  # a quarter of the kernel's usual vm.max_map_count
@@ -46,7 +46,7 @@ def descriptor_limit() -> int:
     return _OPEN_MAX_WHERE_UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class PoolStatistics:
     open_files: int
     maps: int

@@ -11,9 +11,10 @@ bugs of the caller's. A handle belongs to one writer; reading and `sync` may run
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
+
+from odradek.seams.values import value_class
 
 Buffer = bytes | bytearray | memoryview
 Path = PurePosixPath
@@ -27,7 +28,7 @@ class OutOfDescriptors(OSError):
     """No descriptor to be had (EMFILE, ENFILE): back-pressure, never a failed directory."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class DiskUsage:
     total_bytes: int
     free_bytes: int
@@ -137,7 +138,7 @@ class File(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class FileSlice:
     """`size` bytes of `file` from `position`: what a connection sends without reading it.
 

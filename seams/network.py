@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from odradek.seams.files import Buffer, FileSlice
+from odradek.seams.values import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Address:
     host: str
     port: int
@@ -90,7 +90,7 @@ class Listener(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class SocketOptions:
     """What accepted connections get; -1 leaves a buffer to the operating system.
 

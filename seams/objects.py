@@ -6,10 +6,10 @@ Synchronous and called through `Offload` (lane "objects") alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 from odradek.seams.files import Buffer
+from odradek.seams.values import value_class
 
 
 class ObjectMissing(Exception):
@@ -20,7 +20,7 @@ class ObjectsUnavailable(Exception):
     """The store did not answer, or refused; the text says what it said."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ObjectInfo:
     key: str
     size: int

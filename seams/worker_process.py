@@ -1,4 +1,4 @@
-"""The process at the other end of `processes.py`: does one work at a time, step by step, until its
+"""The process at the other end of `worker_conversation.py`: does one work at a time, step by step, until its
 stdin ends."""
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from odradek.seams.memory import keep_freed_memory
-from odradek.seams.processes import LENGTH, Begin, Done, End, Raised, Step, packed
 from odradek.seams.real_files import RealFiles
+from odradek.seams.worker_conversation import LENGTH, Begin, Done, End, Raised, Step, packed
 from odradek.seams.workers import WorkerDied
 
 NICENESS = 5

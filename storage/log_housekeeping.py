@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
 
+from odradek.seams.values import value_class
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.errors import StorageError
@@ -28,7 +28,7 @@ NEVER_MS = 2**63 - 1
 DAY_MS = 24 * 60 * 60 * 1000
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Intervals:
     """How often what is done, in ms; the names are Kafka's configs, so are the defaults."""
 

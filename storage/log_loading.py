@@ -36,6 +36,7 @@ from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.offload import Offload
+from odradek.seams.values import value_class
 from odradek.storage.directories import names
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanMark
@@ -89,7 +90,7 @@ def sort_out(found: Iterable[str]) -> Found:
     return result
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Survey:
     """What one directory's start needs to know."""
 
@@ -150,7 +151,7 @@ class Damaged(NamedTuple):
 Adopt = Callable[[DirectoryLogs, TopicPartition, PartitionLog | Damaged], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Opener:
     """Opens logs with what they all need."""
 

@@ -12,7 +12,6 @@ import heapq
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 import trio
@@ -21,6 +20,7 @@ from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.offload import Offload
+from odradek.seams.values import value_class
 from odradek.storage.directories import names
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.failure import NO_ROOM
@@ -36,7 +36,7 @@ IDLE_SECONDS = 3600.0
 DESCRIPTORS_RETRY_SECONDS = 0.1
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Leaving:
     """A log on its way out, no longer in `DirectoryLogs.logs`, and its directory's new name."""
 

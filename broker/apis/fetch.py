@@ -9,7 +9,6 @@ is little, it is answered in the step of the append (fetch_wait.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from odradek.broker.context import RequestContext
 from odradek.broker.dispatch import Route
@@ -31,10 +30,11 @@ from odradek.protocol.fetch import FetchedPartition, FetchedTopic, write_fetch_r
 from odradek.protocol.fetch_request import TOPIC_ID_VERSION, FetchRequest, read_fetch
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice
+from odradek.seams.values import value_class
 from odradek.storage.log.names import LOG, file_name
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Answer:
     """What the writer of the response needs."""
 

@@ -7,7 +7,6 @@ does not have the client's listener is as good as gone for it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from odradek.broker.context import RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -18,6 +17,7 @@ from odradek.replication.controller.image import (
     PartitionImage,
 )
 from odradek.replication.controller.topic_names import name_error
+from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
 
 NO_LEADER = -1
@@ -42,7 +42,7 @@ def missing_topic_error(name: str) -> ErrorCode:
     return ErrorCode.unknown_topic_or_partition
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class PartitionView:
     index: int
     leader: int

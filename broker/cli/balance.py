@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -41,6 +40,7 @@ from odradek.client.log_dir_admin import (
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import ErrorCode
 from odradek.seams import Seams
+from odradek.seams.values import value_class
 
 LOOK_EVERY_S = 1.0
 TELL_EVERY_S = 10.0
@@ -51,7 +51,7 @@ ASKED_AGAIN = 3
 """How often a move that the broker has lost is asked for again."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Balance:
     """A broker's moves: from where to where, and how large."""
 

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
+
+from odradek.seams.values import value_class
 
 EXACT_STATES = 5_000
 """Up to so many states all are tried: two directories with 12 replicas, three with 7."""
@@ -35,7 +36,7 @@ Unevenness = tuple[int, int]
 Score = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Goal:
     """What is even. `share_bytes` over `sharing` directories is what each of them should have."""
 
@@ -143,7 +144,7 @@ def _better(
     return state.places if after[:2] < before[:2] else None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class _Step:
     """Replicas that go from one directory to another, and those that come back for them."""
 

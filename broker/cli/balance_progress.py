@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from odradek.broker.cli.log_dirs_output import percent
 from odradek.broker.cli.output import human_bytes
+from odradek.seams.values import value_class
 
 WINDOW_S = 30.0
 """The rate is that of so many seconds."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Copied:
     """Of a replica on its way: bytes that are there, and bytes in all."""
 

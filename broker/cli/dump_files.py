@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 
 from odradek.seams.files import Files, Path
+from odradek.seams.values import value_class
 from odradek.storage.directories import clean_shutdown, meta_properties
 from odradek.storage.directories import names as directory_names
 from odradek.storage.directories.checkpoints import Checkpoint
@@ -57,7 +57,7 @@ NAMES_SHOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Found:
     """A file to dump. `offset` is what its name begins with, 0 where there is none."""
 

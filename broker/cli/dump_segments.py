@@ -7,7 +7,6 @@ problem that says where; what lies behind it cannot be found without the length 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from odradek.broker.cli import dump_decoders
@@ -17,9 +16,10 @@ from odradek.protocol.records.batch import HEADER_SIZE, LOG_APPEND_TIME, Batch
 from odradek.protocol.records.compression import NAMES as CODECS
 from odradek.protocol.records.records import Record, decode
 from odradek.seams.files import File
+from odradek.seams.values import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Wanted:
     """What of a segment is shown. Offsets are inclusive; `end` None is all of it."""
 

@@ -7,12 +7,12 @@ then, so that a replica on its way is seen from both ends whichever of them was 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from odradek.broker.cli.output import human_bytes
 from odradek.client.log_dir_admin import LogDirectory, Replica, ReplicaInDirectory
 from odradek.protocol.errors import ErrorCode
+from odradek.seams.values import value_class
 
 VERSION = 1
 """Of both JSON formats."""
@@ -24,7 +24,7 @@ KAFKA_EXCEPTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Filter:
     """The intersection of what is given (J-17); None is no limit."""
 

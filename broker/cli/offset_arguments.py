@@ -4,39 +4,39 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from odradek.client.consumer import EARLIEST, LATEST, TopicPartition, list_offsets
 from odradek.client.metadata import Cluster
+from odradek.seams.values import value_class
 
 HELP = "beginning, end, N, -N (N before the end) or s@MS (first record at or after that time)"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Exactly:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class BeforeEnd:
     """So many records before the end, or the first where there are not so many."""
 
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class AtTimestamp:
     """The first record at or after a time (ms), or the end where there is none."""
 
     timestamp_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Beginning:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class End:
     pass
 

@@ -12,17 +12,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from odradek.broker.cli.errors import CommandFailed
 from odradek.client.consumer import TopicPartition
 from odradek.client.log_dir_admin import ANY, Replica
+from odradek.seams.values import value_class
 
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Assignment:
     """Which brokers are to have a partition's replicas, and in which directories."""
 
@@ -31,7 +31,7 @@ class Assignment:
     log_dirs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ReassignmentFile:
     """What a file asks for, in its order."""
 

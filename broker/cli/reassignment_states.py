@@ -13,11 +13,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from odradek.client.consumer import TopicPartition
 from odradek.client.log_dir_admin import LogDirectory, Replica
+from odradek.seams.values import value_class
 
 
 class Move(Enum):
@@ -40,7 +40,7 @@ class Move(Enum):
         return self in (Move.COMPLETED, Move.ACTIVE)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Place:
     """Where a replica is, and where its copy is being made; None for nowhere."""
 
@@ -90,7 +90,7 @@ def move_line(replica: Replica, target: str, place: Place) -> str:
     }[place.towards(target)]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Reassigned:
     """A partition's replicas as they are and as they are to be; `active` while they change."""
 

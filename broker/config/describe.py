@@ -7,7 +7,6 @@ of the first broker config it falls back on.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from odradek.broker.config.layers import Synonym
 from odradek.broker.config.server_config import ServerConfig
@@ -22,9 +21,10 @@ from odradek.broker.config.tables import (
 )
 from odradek.broker.config.topics import to_ms
 from odradek.broker.config.types import ConfigSource, ConfigType, to_text
+from odradek.seams.values import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ConfigEntry:
     """One config of a resource; `value` is None where it is null or secret."""
 

@@ -9,7 +9,7 @@ dynamic value drives out every synonym below it, so that a dynamic `log.roll.hou
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from odradek.broker.config.tables import (
     BROKER,
@@ -22,9 +22,10 @@ from odradek.broker.config.tables import (
     needs_listener_prefix,
 )
 from odradek.broker.config.types import ConfigError, ConfigSource, ConfigValue
+from odradek.seams.values import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Synonym:
     """One place a config's value is set; `value` is None where it is secret."""
 
@@ -33,7 +34,7 @@ class Synonym:
     source: ConfigSource
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Layers:
     """Text as it was given; every value in it has been checked."""
 

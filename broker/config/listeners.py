@@ -10,9 +10,9 @@ import ipaddress
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from odradek.broker.config.types import ConfigError
+from odradek.seams.values import value_class
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -22,7 +22,7 @@ _ADDRESS = re.compile(rf"(?:[0-9a-zA-Z\-%._]*://)?\[?({_HOST})\]?:([0-9]+)")
 _NO_ROUTE = "0.0.0.0"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ListenerEndpoint:
     """One entry of `listeners` or `advertised.listeners`; `host` is "" for every address."""
 
@@ -32,7 +32,7 @@ class ListenerEndpoint:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class QuorumAddress:
     """A controller's address; `node_id` is None in `controller.quorum.bootstrap.servers`."""
 

@@ -9,7 +9,6 @@ are those of Kafka 4.3; the docs are ours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from odradek.broker.config.types import (
@@ -19,6 +18,7 @@ from odradek.broker.config.types import (
     Importance,
     parse,
 )
+from odradek.seams.values import value_class
 
 
 class Scope(Enum):
@@ -36,7 +36,7 @@ class UpdateMode(Enum):
     CLUSTER_WIDE = "cluster-wide"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Validator:
     """`check` raises ConfigError; `text` says what is valid, for the docs.
 
@@ -48,7 +48,7 @@ class Validator:
     distinct: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ConfigKey:
     """One config.
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, IntEnum
+
+from odradek.seams.values import value_class
 
 HIDDEN = "[hidden]"
 
@@ -72,7 +73,7 @@ class ResourceType(IntEnum):
     GROUP = 32
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Password:
     """A secret: neither `str` nor `repr` shows it."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+from odradek.seams.values import value_class
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -16,7 +17,7 @@ class Configs(Protocol):
     def get_int(self, name: str) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class InternalTopic:
     """A topic that brokers create for themselves when it is first needed."""
 

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.schemas.consumer_group_records import ConsumerGroupKey, ConsumerGroupValue
+from odradek.seams.values import value_class
 from odradek.storage.log.verifications import Guard
 
 Waiter: TypeAlias = Any
@@ -49,7 +50,7 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """Names and metadata, the member's favourite first, no name twice."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Join:
     """JoinGroup. `fresh_id` is a UUID's text for the member id that may have to be made up."""
 
@@ -70,7 +71,7 @@ class Join:
     """From version 9 on a leader can be told not to assign (KIP-814)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Sync:
     group_id: str
     member_id: str
@@ -81,7 +82,7 @@ class Sync:
     assignments: Mapping[str, bytes]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Heartbeat:
     group_id: str
     member_id: str
@@ -89,7 +90,7 @@ class Heartbeat:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Leaver:
     """One who leaves; without a member id, whoever has the instance id (KIP-345)."""
 
@@ -98,13 +99,13 @@ class Leaver:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Leave:
     group_id: str
     members: tuple[Leaver, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ConsumerHeartbeat:
     """ConsumerGroupHeartbeat (KIP-848): None says that nothing has changed since the last one.
 
@@ -138,7 +139,7 @@ class JoinedMember(NamedTuple):
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class JoinAnswer:
     error: ErrorCode
     member_id: str
@@ -153,7 +154,7 @@ class JoinAnswer:
         return JoinAnswer(code, NO_MEMBER_ID)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class SyncAnswer:
     error: ErrorCode
     protocol_type: str | None = None
@@ -164,7 +165,7 @@ class SyncAnswer:
         return SyncAnswer(code)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ConsumerHeartbeatAnswer:
     """`assigned` is None where it is not told because nothing has changed."""
 
@@ -179,7 +180,7 @@ class ConsumerHeartbeatAnswer:
         return ConsumerHeartbeatAnswer(code)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class HeartbeatAnswer:
     error: ErrorCode
 
@@ -193,7 +194,7 @@ class Left(NamedTuple):
     error: ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class LeaveAnswer:
     error: ErrorCode
     members: tuple[Left, ...] = ()
@@ -202,7 +203,7 @@ class LeaveAnswer:
         return LeaveAnswer(code)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class PartitionErrors:
     """The answer to a commit or a deletion of offsets: an error for each partition asked for.
 
@@ -221,7 +222,7 @@ class PartitionErrors:
         return PartitionErrors(code, tuple((t, p, code) for t, p, _ in self.partitions))
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class GroupErrors:
     """The answer to DeleteGroups: an error for each group asked for."""
 
@@ -272,7 +273,7 @@ class CommittedOffset:
     """Where in the log it stands; of two commits the later one holds."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class StoredMember:
     member_id: str
     instance_id: str | None
@@ -284,7 +285,7 @@ class StoredMember:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class StoredGroup:
     """A generation of a classic group, as it is in the log."""
 
@@ -315,14 +316,14 @@ class Reply(NamedTuple):
     answer: Answer
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Respond:
     """Answer when the records are there; when they can't be, answer that."""
 
     replies: tuple[Reply, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Created:
     """A group came into being; without its record it has not."""
 
@@ -330,7 +331,7 @@ class Created:
     replies: tuple[Reply, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Assigned:
     """The leader of a generation handed in everyone's assignment."""
 
@@ -339,7 +340,7 @@ class Assigned:
     assignments: Mapping[str, bytes]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Replaced:
     """A static member came back under a new id while the group was stable; what it was before."""
 
@@ -356,7 +357,7 @@ class Replaced:
     session_timeout_ms_before: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Converted:
     """A group took the place of one of another kind, `before`; without the records it has not."""
 
@@ -365,7 +366,7 @@ class Converted:
     replies: tuple[Reply, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Expired:
     """Members of a consumer group were too late; if that can't be written it is tried again."""
 
@@ -377,7 +378,7 @@ class Expired:
 Then: TypeAlias = Respond | Created | Assigned | Replaced | Converted | Expired
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Append:
     """Write `records`, in order, then report `then`.
 
@@ -393,7 +394,7 @@ class Append:
     producer: Producer | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Resolve:
     """Match the topics with a consumer group's expressions, which takes its time; then report it
     (`Shard.expressions_resolved`)."""

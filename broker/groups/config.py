@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from odradek.broker.coordination.topics import Configs
 from odradek.broker.groups.assignors import ASSIGNORS, CLASSES
 from odradek.broker.groups.consumer.settings import MigrationPolicy
+from odradek.seams.values import value_class
 
 MINUTE_MS = 60_000
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * MINUTE_MS
@@ -29,7 +29,7 @@ class GroupConfigs(Configs, Protocol):
     def get_list(self, name: str) -> tuple[str, ...]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class GroupConfig:
     """Kafka's configs of these names; durations in ms, sizes in bytes."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from odradek.broker.groups.classic import ClassicGroup
 from odradek.broker.groups.states import State
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.values import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ListedGroup:
     group_id: str
     protocol_type: str
@@ -17,7 +16,7 @@ class ListedGroup:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class DescribedMember:
     member_id: str
     instance_id: str | None
@@ -27,7 +26,7 @@ class DescribedMember:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class DescribedGroup:
     group_id: str
     state: str

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from odradek.broker.groups.actions import CommittedOffset
+from odradek.seams.values import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ExpiryRule:
     """From when on a group's offsets age (ms since the epoch): None is each from its commit."""
 

@@ -8,13 +8,13 @@ stable offsets is sent away (KIP-447).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
 from odradek.broker.groups.actions import NO_ERROR, CommittedOffset, OffsetKey
 from odradek.broker.groups.expiry import ExpiryRule, is_expired
 from odradek.protocol.errors import ErrorCode
+from odradek.seams.values import value_class
 
 NO_PRODUCER = -1
 NO_OFFSET = CommittedOffset(-1)
@@ -22,14 +22,14 @@ NO_OFFSET = CommittedOffset(-1)
 ByPartition: TypeAlias = dict[int, CommittedOffset]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class FetchedOffset:
     partition: int
     offset: CommittedOffset
     error: ErrorCode = NO_ERROR
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class FetchedTopic:
     topic: str
     topic_id: UUID | None

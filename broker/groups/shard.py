@@ -9,7 +9,6 @@ what happens to consumer groups is in `consumer.operations`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from uuid import UUID
 
 from odradek.broker.groups.actions import (
@@ -58,12 +57,13 @@ from odradek.broker.groups.describe import DescribedGroup, ListedGroup, NotClass
 from odradek.broker.groups.offsets import NO_PRODUCER, FetchedTopic, OffsetStore
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.consumer_group_records import ConsumerGroupMetadataKey
+from odradek.seams.values import value_class
 
 NOBODY = (None, -1)
 """Who asks for offsets, and does not say that it is a member."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class OffsetToCommit:
     topic: str
     topic_id: UUID | None
@@ -73,7 +73,7 @@ class OffsetToCommit:
     metadata: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Commit:
     """OffsetCommit. A generation below 0 says that nobody of the group's members commits."""
 

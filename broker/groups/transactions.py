@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from odradek.broker.coordination.leadership import AS_COORDINATOR
 from odradek.broker.coordination.topics import OFFSETS_TOPIC
 from odradek.broker.groups.actions import Producer
 from odradek.broker.groups.store import OffsetsLog
 from odradek.broker.transactions.verification import Support, TransactionPartitions, ask
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.verifications import UNGUARDED
 
@@ -20,7 +19,7 @@ AS_GROUP_COORDINATOR = {
 """Asked again without another search for the coordinator, which nobody has lost."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class InTransaction:
     """In which transaction somebody commits, and whom to ask about it.
 

@@ -10,15 +10,15 @@ resource (DESCRIBE, without which a topic is not even said to exist).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from odradek.protocol import apis
 from odradek.protocol.apis import Api
 from odradek.replication.controller.acls import AclOperation as Op
+from odradek.seams.values import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Rule:
     """The operation that is needed on each kind of resource; None where the API has no such."""
 

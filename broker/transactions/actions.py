@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from odradek.broker.transactions.states import State
 from odradek.protocol.errors import ErrorCode
+from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
 
 Waiter: TypeAlias = Any
@@ -42,7 +43,7 @@ class Producer(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Stored:
     """What a record says of a transactional id; times in ms.
 
@@ -67,7 +68,7 @@ class Stored:
 # Events
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class InitProducerId:
     """`expected` is who the producer thinks that it is (KIP-360)."""
 
@@ -76,7 +77,7 @@ class InitProducerId:
     expected: Producer | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class AddPartitions:
     transactional_id: str
     producer: Producer
@@ -84,14 +85,14 @@ class AddPartitions:
     client_version: int = EPOCH_BUMP
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class VerifyPartitions:
     transactional_id: str
     producer: Producer
     partitions: tuple[TopicPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class EndTransaction:
     transactional_id: str
     producer: Producer
@@ -99,7 +100,7 @@ class EndTransaction:
     client_version: int = EPOCH_BUMP
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class TimeOut:
     """The transaction goes on for longer than its producer wanted."""
 
@@ -111,7 +112,7 @@ Event: TypeAlias = InitProducerId | AddPartitions | VerifyPartitions | EndTransa
 # Answers
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ProducerAnswer:
     """To InitProducerId and EndTxn: who the producer is from now on."""
 
@@ -120,7 +121,7 @@ class ProducerAnswer:
     epoch: int = NO_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class PartitionsAnswer:
     """To AddPartitionsToTxn: an error for each partition asked for."""
 
@@ -146,7 +147,7 @@ class Reply(NamedTuple):
     answer: Answer
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Then:
     """What follows when the record is there: `stored` holds, and the waiter is told `answer`. When
     it can't be, nothing has changed, and the waiter is told the error."""
@@ -158,14 +159,14 @@ class Then:
     answer: Answer | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Append:
     """Write `then.stored` under the id; None is a tombstone."""
 
     then: Then
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class SendMarkers:
     """Have the partitions write how the transaction ended. From the second `attempt` on, later."""
 
@@ -177,7 +178,7 @@ class SendMarkers:
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Allocate:
     """Get a fresh producer id, and hand in the event again with it."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from odradek.broker.coordination.topics import Configs
+from odradek.seams.values import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class TransactionConfig:
     """Kafka's configs of these names; durations in ms, sizes in bytes."""
 

@@ -9,15 +9,15 @@ what became of one hands it in again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.control import end_marker
+from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class TransactionMarker:
     """The end of one producer's transaction in some partitions."""
 

@@ -14,6 +14,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.produce import ProduceRequest
 from odradek.protocol.records.batch import Batch
 from odradek.replication.partition.partition import Partition
+from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.log.verifications import UNGUARDED, Guard
 
@@ -75,7 +76,7 @@ async def verify(request: ProduceRequest, transactional_id: str, ctx: RequestCon
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class _Asking:
     coordinator: TransactionPartitions
     transactional_id: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from odradek.broker.transactions.actions import (
     Actions,
@@ -23,12 +22,13 @@ from odradek.broker.transactions.actions import (
 from odradek.broker.transactions.states import PREPARED, State
 from odradek.broker.transactions.transaction import Transaction
 from odradek.protocol.errors import ErrorCode
+from odradek.seams.values import value_class
 from odradek.storage.directories.names import TopicPartition
 
 FOUND_PER_STEP = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Filter:
     """Which transactions are listed: those that meet all of it. Empty is any.
 

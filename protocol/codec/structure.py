@@ -7,9 +7,11 @@ Derived from kio's dataclasses (one class a version) and from ours (one class fo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 from uuid import UUID
+
+from odradek.seams.values import value_class
 
 PRIMITIVES: dict[str, tuple[str, Any]] = {
     "int8": ("b", 0),
@@ -33,7 +35,7 @@ PRIMITIVES: dict[str, tuple[str, Any]] = {
 _VARIABLE_DEFAULTS: dict[str, Any] = {"string": "", "bytes": b"", "records": None}
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class FieldPlan:
     """One field as it is on the wire.
 
@@ -58,7 +60,7 @@ class FieldPlan:
         return PRIMITIVES[self.kind][0]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Structure:
     """A message or a struct within one: plain fields in wire order, then tagged ones by tag.
 

@@ -11,9 +11,11 @@ these and follow the record that holds them.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field
 from typing import Any, Final, TypeVar, dataclass_transform
 from uuid import UUID
+
+from odradek.seams.values import compared_by_fields
 
 NEVER: Final = 1 << 15
 ZERO_UUID: Final = UUID(int=0)
@@ -22,17 +24,9 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def record(cls: type[T]) -> type[T]:
-    """A class of records or of structs in them: a dataclass with slots, keywords and value semantics.
-
-    That nothing changes a record is the type checker's to see. To have Python generate the methods
-    that enforce it, and comparison and `repr` of its own for each of the many classes, takes four
-    times as long as all else about a class, at every start; these are shared by all.
-    """
-    made = dataclass(slots=True, kw_only=True, eq=False, repr=False)(cls)
-    made.__eq__ = _equal  # type: ignore[method-assign]
-    made.__hash__ = _hash  # type: ignore[method-assign]
-    made.__repr__ = _show  # type: ignore[method-assign]
-    return made
+    """A class of records or of structs in them: a dataclass with slots, keywords and value semantics,
+    at the price of `value_class`."""
+    return compared_by_fields(dataclass(slots=True, kw_only=True, eq=False, repr=False)(cls))
 
 
 def wire(
@@ -112,22 +106,3 @@ def _metadata(
     if tag is not None:
         metadata["tag"] = tag
     return metadata
-
-
-def _values(self: Any) -> tuple[Any, ...]:
-    return tuple([getattr(self, name) for name in self.__slots__])
-
-
-def _show(self: Any) -> str:
-    shown = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self))
-    return f"{type(self).__qualname__}({shown})"
-
-
-def _equal(self: Any, other: object) -> Any:
-    if type(other) is not type(self):
-        return NotImplemented
-    return _values(self) == _values(other)
-
-
-def _hash(self: Any) -> int:
-    return hash(_values(self))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -21,6 +20,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.operations import MAX_RECORDS, ItemRefused, Plan, check_size
 from odradek.seams.entropy import Entropy
+from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
     from odradek.protocol.schemas.security_records import AccessControlEntryRecord
@@ -31,7 +31,7 @@ CLUSTER_NAME: Final = "kafka-cluster"
 """The only name of a CLUSTER resource."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Acl:
     """One ACL, without the id under which it is kept."""
 
@@ -57,7 +57,7 @@ def acl_of(record: AccessControlEntryRecord) -> Acl:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class AclFilter:
     """Which ACLs are meant; None and ANY mean all."""
 
@@ -175,7 +175,7 @@ def create_acls(
     return Plan(records, answers)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class DeletedAcls:
     """What one filter found and had deleted."""
 

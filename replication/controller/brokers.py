@@ -10,7 +10,7 @@ that it may have lost what it had, so that it is no longer eligible either (KIP-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -39,11 +39,12 @@ from odradek.replication.controller.leadership import (
 )
 from odradek.replication.controller.operations import Plan
 from odradek.replication.controller.snapshot_records import broker_record, controller_record
+from odradek.seams.values import value_class
 
 FENCE, UNFENCE = 1, -1
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class BrokerRegistration:
     """What a broker says of itself. `previous_epoch` is in the mark of its last clean shutdown."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -25,6 +24,7 @@ from odradek.replication.controller.operations import (
     Plan,
     check_size,
 )
+from odradek.seams.values import value_class
 
 __all__ = [
     "AlterOperation",
@@ -47,14 +47,14 @@ class AlterOperation(enum.IntEnum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Alteration:
     name: str
     operation: int  # an AlterOperation, as it came over the wire
     value: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class AlteredResource:
     resource_type: int
     resource_name: str

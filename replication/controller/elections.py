@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -11,12 +10,13 @@ from odradek.replication.controller.image import NO_LEADER, MetadataImage, Parti
 from odradek.replication.controller.leadership import surroundings
 from odradek.replication.controller.operations import ItemRefused, Plan, check_size
 from odradek.replication.controller.partition_change import Election, Wanted, decide_change
+from odradek.seams.values import value_class
 
 ELECTIONS: Final = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 """ElectLeaders' election types."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ElectedPartition:
     topic: str
     partition: int

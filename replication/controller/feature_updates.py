@@ -7,7 +7,6 @@ down only as far as no record changed its form on the way. All updates of a requ
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -28,6 +27,7 @@ from odradek.replication.controller.features import (
 from odradek.replication.controller.image import BROKER, MetadataImage
 from odradek.replication.controller.leadership import MIN_ISR
 from odradek.replication.controller.operations import ItemRefused, Plan
+from odradek.seams.values import value_class
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
@@ -49,7 +49,7 @@ DEPENDENCIES: Final[Mapping[tuple[str, int], Mapping[str, int]]] = {
 """(feature, level) to the levels that other features must have for it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class FeatureUpdate:
     name: str
     level: int

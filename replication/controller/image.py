@@ -8,7 +8,7 @@ for free. Reads are plain dict lookups; nobody writes to a dict of an image.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from odradek.replication.controller.features import (
 from odradek.replication.controller.features import (
     SUPPORTED_FEATURES as SUPPORTED_FEATURES,
 )
+from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
     from odradek.protocol.schemas.security_records import (
@@ -47,7 +48,7 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 """Who a quota is for: (entity type, name), sorted; a name of None is the default."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class PartitionImage:
     """One partition; `directories` goes with `replicas` (KIP-858), leader -1 is none.
 
@@ -77,14 +78,14 @@ class PartitionImage:
         return bool(self.adding_replicas or self.removing_replicas)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class TopicImage:
     name: str
     id: UUID
     partitions: Mapping[int, PartitionImage]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Endpoint:
     name: str
     host: str
@@ -92,7 +93,7 @@ class Endpoint:
     security_protocol: int  # 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class BrokerImage:
     """A registered broker (KIP-631). `features`: name to (min, max) supported level."""
 
@@ -133,7 +134,7 @@ class BrokerImage:
         return any(each not in self.cordoned_directories for each in self.directories)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ControllerImage:
     """A registered controller (KIP-919)."""
 
@@ -144,7 +145,7 @@ class ControllerImage:
     zk_migration_ready: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class MetadataImage:
     offset: int = -1  # of the last record applied, control records included; -1 before the first
     epoch: int = -1  # of its batch
@@ -201,7 +202,7 @@ class MetadataImage:
         return snapshot_records(self)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class MetadataDelta:
     """What one step (a commit, or a load) changed. `before` and `image` are whole images.
 

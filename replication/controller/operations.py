@@ -9,10 +9,10 @@ wrong with one item of a request is that item's answer, what is wrong with a who
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.values import value_class
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ MAX_RECORDS: Final = 10_000
 """Records that one request may cause, and partitions it may create (Kafka's limits)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Plan(Generic[T]):
     """What an operation decided: the records to commit, and the answer once they are."""
 

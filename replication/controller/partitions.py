@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -35,9 +35,10 @@ from odradek.replication.controller.operations import (
 from odradek.replication.controller.partition_change import Wanted, decide_change
 from odradek.replication.controller.placement import Placer
 from odradek.seams.entropy import Entropy
+from odradek.seams.values import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class MorePartitions:
     """`count` is the new total; `assignments` the replicas of each new one, or None."""
 
@@ -46,7 +47,7 @@ class MorePartitions:
     assignments: Sequence[Sequence[int]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class PartitionsResult:
     topic: str
     error_code: ErrorCode = ErrorCode.none

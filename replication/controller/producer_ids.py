@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.brokers import check_broker_epoch
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.operations import Plan
+from odradek.seams.values import value_class
 
 BLOCK_SIZE = 1000
 MAX_PRODUCER_ID = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ProducerIdBlock:
     first: int
     size: int = BLOCK_SIZE

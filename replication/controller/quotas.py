@@ -7,12 +7,12 @@ all that have no quota of their own. What quotas mean for a request is the broke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import MetadataImage, QuotaEntity
 from odradek.replication.controller.operations import ItemRefused
+from odradek.seams.values import value_class
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
@@ -22,7 +22,7 @@ EXACT, DEFAULT, ANY = 0, 1, 2
 """How a filter's component matches a name: that one, the default, or any."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Component:
     """One part of a filter: which names of an entity type."""
 

@@ -8,7 +8,6 @@ sees to; where there is nothing to add, that is at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -26,9 +25,10 @@ from odradek.replication.controller.partition_change import (
     decide_change,
     without,
 )
+from odradek.seams.values import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Reassignment:
     """`replicas` is where the partition is to be; None cancels what is under way."""
 

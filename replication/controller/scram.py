@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.operations import ItemRefused, Plan, check_size
+from odradek.seams.values import value_class
 
 HASHES: Final = {1: "sha256", 2: "sha512"}
 """Mechanism to hash: 1 is SCRAM-SHA-256, 2 is SCRAM-SHA-512."""
@@ -24,13 +25,13 @@ MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 16384
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ScramDeletion:
     user: str
     mechanism: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ScramUpsertion:
     user: str
     mechanism: int

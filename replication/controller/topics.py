@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from uuid import UUID
 
@@ -33,9 +33,10 @@ from odradek.replication.controller.operations import (
 from odradek.replication.controller.placement import InvalidReplicationFactor, Placer
 from odradek.replication.controller.topic_names import CLUSTER_METADATA, collision_key, name_error
 from odradek.seams.entropy import Entropy
+from odradek.seams.values import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class TopicDefaults:
     """The controller's `num.partitions` and `default.replication.factor`."""
 
@@ -43,7 +44,7 @@ class TopicDefaults:
     replication_factor: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class NewTopic:
     """As asked for; -1 stands for the default.
 
@@ -63,7 +64,7 @@ class NewTopic:
         return list(given.items()) if isinstance(given, Mapping) else given
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class CreatedTopic:
     """The answer for one topic; the values are those of a success, or the defaults."""
 
@@ -76,7 +77,7 @@ class CreatedTopic:
     configs: Mapping[str, str] = field(default_factory=dict)  # those set on the topic
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class DeletedTopic:
     name: str | None
     topic_id: UUID | None

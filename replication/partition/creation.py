@@ -21,13 +21,13 @@ deleted.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from uuid import UUID
 
 from odradek.replication.controller.image import RESERVED_DIRECTORIES
+from odradek.seams.values import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Creation:
     """`refusal` says why not; else the log goes to `directory`, or to the best one."""
 

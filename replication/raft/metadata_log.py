@@ -12,7 +12,6 @@ the newest snapshot ends past the log, the log is emptied and goes on from there
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,6 +24,7 @@ from odradek.replication.raft.quorum_state import QuorumStateFile
 from odradek.replication.raft.snapshots import SnapshotId, SnapshotStore
 from odradek.seams.clock import Clock
 from odradek.seams.files import Files, Path
+from odradek.seams.values import value_class
 from odradek.storage.log.config import DAY_MS, INT64_MAX, LogConfig
 from odradek.storage.log.partition_log import Origin, PartitionLog
 
@@ -35,7 +35,7 @@ MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 READ_BYTES: Final = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class MetadataLogSettings:
     """Kafka's `metadata.log.*` and `metadata.max.*` configs, with its defaults."""
 

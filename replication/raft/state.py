@@ -20,6 +20,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from odradek.seams.values import value_class
+
 NOBODY = -1
 NO_DIRECTORY = UUID(int=0)
 
@@ -31,7 +33,7 @@ class Role(enum.Enum):
     RESIGNED = "resigned"  # led, and gave up until there is another epoch
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Election:
     """What a voter must never forget; `quorum-state` holds it."""
 
@@ -41,14 +43,14 @@ class Election:
     voted_directory_id: UUID = NO_DIRECTORY
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Persist:
     """Make the election durable before anything else is done."""
 
     election: Election
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class StartEpoch:
     """Lead: append the epoch's LeaderChangeMessage."""
 
@@ -57,7 +59,7 @@ class StartEpoch:
     granted: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Committed:
     """All below this offset is committed."""
 

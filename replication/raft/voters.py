@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
+
+from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
     from odradek.protocol.schemas.control_records import VotersRecord
@@ -14,14 +15,14 @@ KRAFT_VERSIONS = (0, 1)
 """The levels of kraft.version that this node supports; 1 has voters in the log."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class VoterEndpoint:
     listener: str
     host: str
     port: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Voter:
     """One voter. Its directory tells it from one with the same id and an empty disk."""
 
@@ -31,7 +32,7 @@ class Voter:
     kraft_versions: tuple[int, int] = KRAFT_VERSIONS
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class QuorumInfo:
     """What DescribeQuorum tells of a quorum, in short."""
 

@@ -4,17 +4,14 @@ There are `log.cleaner.threads` tasks. Each takes the log with the largest dirty
 size, of those that are due, compacts it, and goes on until none is due; then its worker process ends,
 and it looks again in `log.cleaner.backoff.ms`.
 
-A pass is planned with the segments that there are, and given up between two steps if one of them is
-no longer the log's (truncated, deleted by retention), or the log is gone, offline, or not to be
-compacted any more: what was swapped in stays, for it is right by itself. A log that its own content
-keeps from being compacted is left alone until the next start, as in Kafka.
+A log that its own content keeps from being compacted is left alone until the next start, as in Kafka.
+What a pass needs (one_pass.py) is loaded, in a thread, when a log is due for the first time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Container
-from contextlib import aclosing, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,35 +20,16 @@ import trio
 from odradek.protocol.errors import KafkaError
 from odradek.seams.entropy import Entropy
 from odradek.seams.workers import Worker, WorkerDied, Workers
-from odradek.storage.compaction import swap
-from odradek.storage.compaction.plan import (
-    MARKER_ALONE,
-    Finished,
-    LastBatches,
-    Plan,
-    Replacement,
-    Statistics,
-    Step,
-)
-from odradek.storage.compaction.scheduling import Bounds, Dirt, survey
 from odradek.storage.compaction.settings import CleanerSettings
-from odradek.storage.directories.checkpoints import Checkpoint
-from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log.segment import Segment
 from odradek.storage.throttle import Throttle
 
 if TYPE_CHECKING:
+    from odradek.storage.compaction.plan import Statistics
+    from odradek.storage.compaction.scheduling import Dirt
     from odradek.storage.log_manager import LogManager
 
 log = logging.getLogger(__name__)
-
-SEED_BYTES = 32
-PRODUCERS_PER_STEP = 500
-
-
-class GivenUp(Exception):
-    """The log is no longer what the pass was planned for; the text says in what."""
 
 
 @dataclass(slots=True)
@@ -218,6 +196,9 @@ class Cleaners:
         """In a thread: sizes and timestamps of segments may have to be read."""
 
         def look() -> Dirt:
+            from odradek.storage.compaction import one_pass  # noqa: F401 - what may come next
+            from odradek.storage.compaction.scheduling import Bounds, survey
+
             bounds = Bounds(
                 which.log_start_offset,
                 which.last_stable_offset,
@@ -239,6 +220,8 @@ class Cleaners:
 
     async def _clean(self, worker: Worker, which: PartitionLog, dirt: Dirt) -> bool:
         """One pass; False if it is to be tried again, but not at once."""
+        from odradek.storage.compaction.one_pass import GivenUp, Pass, describe
+
         started = self._manager.clock.monotonic()
         one = Pass(self._manager, which, dirt, self._settings(), self._entropy, self._paused)
         name = f"{which.topic}-{which.partition}"
@@ -279,175 +262,3 @@ class Cleaners:
         total.last_pass_seconds = seconds
         total.last_map_filled = one.map_filled
         total.last_recopied = one.bytes_written / max(1, one.bytes_read)
-
-
-class Pass:
-    """One log's compaction, from the plan to the checkpoint."""
-
-    def __init__(
-        self,
-        manager: LogManager,
-        which: PartitionLog,
-        dirt: Dirt,
-        settings: CleanerSettings,
-        entropy: Entropy,
-        paused: Container[PartitionLog] = (),
-    ) -> None:
-        self.which = which
-        self._paused = paused
-        self.dirt = dirt
-        self.end_offset = dirt.first_dirty
-        self.map_seconds = 0.0
-        self._manager = manager
-        self._home = manager.home_of(which)
-        self._settings = settings
-        self._seed = entropy.bytes(SEED_BYTES)
-        self._left: list[Segment] = [
-            segment for segment in which.segments if segment.base_offset < dirt.end
-        ]
-        """The segments of the plan that have not been replaced."""
-        self._generation = -1
-
-    async def run(self, worker: Worker, throttle: Throttle) -> Statistics:
-        """Raises GivenUp, WorkerDied, OSError, and KafkaError or whatever else the content causes."""
-        try:
-            producers = await self._last_batches()
-            lane = self._home.directory.lane
-            plan = await self._manager.offload.run(self._plan, producers, lane=lane)
-            await self._tell_recovery()
-            statistics = Statistics()
-            started = self._manager.clock.monotonic()
-            async with aclosing(self._steps(worker, plan)) as steps:
-                async for step in steps:
-                    self._check()
-                    if isinstance(step, Replacement):
-                        await self._swap(step)
-                    elif isinstance(step, Finished):
-                        statistics = step.statistics
-                        self.end_offset = self.which.cleaned_to = step.end_offset
-                    else:
-                        if step.is_mapping:
-                            self.map_seconds = self._manager.clock.monotonic() - started
-                        await throttle.pay(step.bytes_read + step.bytes_written)
-        except (OSError, ValueError, KafkaError):
-            self._check()  # what it was about may have been taken away
-            raise
-        await self._manager.checkpoint([Checkpoint.CLEANER], self._home.directory)
-        return statistics
-
-    async def _tell_recovery(self) -> None:
-        """Before a log has its first gap it is in the checkpoint, durably: a recovery that takes gaps
-        for loss must know, whatever the policy is by then. Raises OSError."""
-        which, home = self.which, self._home
-        if which.cleaned_to is not None:
-            return
-        which.cleaned_to = self.dirt.first_dirty
-        try:
-            await self._manager.offload.run(
-                home.write_checkpoints, (Checkpoint.CLEANER,), lane=home.directory.lane
-            )
-        except OSError:
-            which.cleaned_to = None
-            raise
-
-    @staticmethod
-    def _steps(worker: Worker, plan: Plan) -> AsyncGenerator[Step, None]:
-        from odradek.storage.compaction.work import clean
-
-        return worker.run(clean, plan)
-
-    async def _last_batches(self) -> LastBatches:
-        """On the loop, where producers change, and in turns with others: there may be many."""
-        found = LastBatches()
-        for count, (producer_id, entry) in enumerate(list(self.which.producers.active.items())):
-            last_offset = entry.batches[-1].last_offset if entry.batches else MARKER_ALONE
-            found.add(producer_id, last_offset, entry.epoch)
-            if count % PRODUCERS_PER_STEP == PRODUCERS_PER_STEP - 1:
-                await trio.lowlevel.checkpoint()
-        return found
-
-    def _plan(self, producers: LastBatches) -> Plan:
-        """In a thread."""
-        which, config, settings = self.which, self.which.config, self._settings
-        return Plan(
-            directory=which.directory,
-            segments=[(segment.base_offset, segment.size) for segment in self._left],
-            first_dirty=self.dirt.first_dirty,
-            end=self.dirt.end,
-            now_ms=self._manager.clock.wall_ms(),
-            delete_retention_ms=config.delete_retention_ms,
-            aborted=which.aborted_transactions(self._left[0].base_offset, self.dirt.end),
-            producers=producers,
-            seed=self._seed,
-            map_bytes=settings.map_bytes,
-            map_load=settings.io_buffer_load_factor,
-            page_bytes=settings.page_bytes,
-            segment_bytes=config.max_segment_bytes,
-            index_bytes=config.segment_index_bytes,
-            index_interval_bytes=config.index_interval_bytes,
-        )
-
-    def _check(self) -> None:
-        """Raise GivenUp unless the log is still what the rest of the pass is about."""
-        which = self.which
-        if which.failure is not None:
-            raise GivenUp(f"the log is offline: {which.failure}")
-        if which in self._paused:
-            raise GivenUp("it moves to another directory")
-        if not which.config.compact:
-            raise GivenUp("cleanup.policy is no longer to compact")
-        if which.generation != self._generation:
-            there = set(map(id, which.segments))
-            if not all(id(segment) in there for segment in self._left):
-                raise GivenUp("segments were truncated or deleted")
-            self._generation = which.generation
-
-    async def _swap(self, made: Replacement) -> None:
-        """See swap.py for the order. Cancellation waits for its end. Raises GivenUp, OSError."""
-        old = self._left[: len(made.replaced)]
-        assert [segment.base_offset for segment in old] == list(made.replaced)
-        lane, run = self._home.directory.lane, self._manager.offload.run
-        fresh = swap.cleaned_segment(self.which, old, made)
-        with trio.CancelScope(shield=True):
-            async with self._home.maintenance:
-                self._check()
-                try:
-                    await run(swap.announce, self.which, fresh, lane=lane)
-                    self._check()
-                except (OSError, GivenUp):
-                    await run(swap.withdraw, self.which, fresh, lane=lane)
-                    raise
-                try:
-                    await run(swap.take_over, self.which, old, fresh, lane=lane)
-                except OSError as error:
-                    raise self.which.io_failed(error) from error
-                swap.show(self.which, old, fresh)
-                del self._left[: len(old)]
-
-    async def tidy_up(self) -> None:
-        """Remove what a worker left that could not do it itself; as far as can be."""
-
-        def remove() -> None:
-            for segment in self._left:
-                swap.remove_files(self.which, segment.base_offset)
-
-        async with self._home.maintenance:
-            if self.which.failure is None:
-                with suppress(OSError, StorageError):
-                    await self._manager.offload.run(remove, lane=self._home.directory.lane)
-
-
-def describe(one: Pass, statistics: Statistics, seconds: float) -> str:
-    """The log line of a pass."""
-    read, written = statistics.bytes_read / 1e6, statistics.bytes_written / 1e6
-    text = (
-        f"offsets {one.dirt.first_dirty} to {one.end_offset}, "
-        f"{read:.1f} MB to {written:.1f} MB, "
-        f"{statistics.records_read} records to {statistics.records_written}, "
-        f"in {seconds:.1f} s ({read / max(seconds, 1e-3):.0f} MB/s), of which "
-        f"{one.map_seconds:.1f} s for a map of {statistics.keys} keys, "
-        f"{statistics.map_filled:.0%} full"
-    )
-    if statistics.records_without_key:
-        text += f"; {statistics.records_without_key} records had no key and are gone"
-    return text

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from odradek.seams.values import value_class
 from odradek.storage.log.offset_index import RELATIVE_MAX
 
 SEGMENTS_MAX = 32
 """In one group: readers of the log wait while their files are renamed (swap.py)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Sizes:
     """A segment's base offset and the bytes of its files."""
 

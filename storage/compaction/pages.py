@@ -12,7 +12,6 @@ damaged batch would be damage with a good checksum.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from struct import Struct
 from typing import Any
@@ -36,6 +35,7 @@ from odradek.protocol.records.compression import NONE, decompress
 from odradek.protocol.records.crc32c import crc32c
 from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES, read_varint
 from odradek.seams.files import File
+from odradek.seams.values import value_class
 from odradek.storage.compaction import keys
 from odradek.storage.compaction.varints import Bits, Bytes, Flags, Ints, varints
 from odradek.storage.errors import CorruptRecords
@@ -67,7 +67,7 @@ _HEADER = np.dtype(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Records:
     """The records of some of a page's batches, in order; positions are those in `Page.data`."""
 

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from odradek.seams.files import Path
+from odradek.seams.values import value_class
 from odradek.storage.log.transaction_index import AbortedTransaction
 
 MARKER_ALONE = -1
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class LastBatches:
     """The last that each active producer wrote: a batch of records that ends at an offset, or, where
     that is MARKER_ALONE, a marker of an epoch. As columns, which cost nothing to send however many."""
@@ -28,7 +29,7 @@ class LastBatches:
         self.epochs.append(epoch)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Plan:
     """One pass over one log; see `cleaner.clean`. Offsets as in the log, sizes in bytes."""
 
@@ -53,7 +54,7 @@ class Plan:
     index_interval_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Progress:
     """Bytes read and written since the last step. Between any two steps the pass may be ended."""
 
@@ -63,7 +64,7 @@ class Progress:
     """Whether it still reads for the map of keys, and rewrites nothing yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Replacement:
     """Durable `.cleaned` files hold what is left of these segments; they are to be swapped in before
     the next step is asked for."""
@@ -89,7 +90,7 @@ class Statistics:
     records_without_key: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Finished:
     """The last step: all below `end_offset` is clean now."""
 

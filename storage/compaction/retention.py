@@ -12,11 +12,10 @@ if it is the last of the pass: its offsets are the log's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from odradek.protocol.records.batch import Batch
+from odradek.seams.values import value_class
 from odradek.storage.compaction.keys import KeyHash
 from odradek.storage.compaction.offset_map import OffsetMap
 from odradek.storage.compaction.pages import Page, Records
@@ -26,7 +25,7 @@ from odradek.storage.compaction.varints import Flags, Ints
 from odradek.storage.log.producers import read_marker
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class KnownKeys:
     """The map, complete: it covers all offsets up to `last_offset`."""
 
@@ -59,7 +58,7 @@ class ActiveProducers:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Circumstances:
     """What a pass knows before it looks at a page; `end` is its first offset that stays as it is."""
 
@@ -68,7 +67,7 @@ class Circumstances:
     producers: ActiveProducers
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Verdict:
     """Of one page. Columns of its batches, but for `kept_records`, one of `records`."""
 

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from odradek.protocol.records.batch import (
 from odradek.protocol.records.compression import NONE, compress
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Buffer
+from odradek.seams.values import value_class
 from odradek.storage.compaction import varints
 from odradek.storage.compaction.pages import Page
 from odradek.storage.compaction.retention import Verdict
@@ -41,7 +41,7 @@ _KEPT_WHEN_EMPTY = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
 _UNCHANGED = _KEPT_WHEN_EMPTY | COMPRESSION_MASK | DELETE_HORIZON_MASK
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Written:
     """One batch of the result, as an index sees it."""
 

@@ -9,9 +9,9 @@ yet: a record must not take older ones of its key with it as long as a power cut
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from odradek.seams.values import value_class
 from odradek.storage.log.config import LogConfig
 
 
@@ -27,7 +27,7 @@ class Candidate(Protocol):
     def first_batch_timestamp(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Bounds:
     """Of a log: where it starts, where its decided and durable part ends, what is clean of it."""
 
@@ -38,7 +38,7 @@ class Bounds:
     cleaned_to: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Dirt:
     """Offsets [first_dirty, end) are to be compacted; `end` is the base offset of a segment."""
 

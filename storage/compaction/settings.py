@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+
+from odradek.seams.values import value_class
 
 PAGE_BYTES_MIN = 4 << 20
 """Columns of fewer records than fit here would cost more than they save."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class CleanerSettings:
     """The names are Kafka's configs without `log.cleaner.`, so are the defaults."""
 

@@ -9,13 +9,14 @@ it never did. That there is a file counts; what it says only if it can be read, 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+
+from odradek.seams.values import value_class
 
 FILE_NAME = ".kafka_cleanshutdown"
 VERSION = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class CleanMark:
     broker_epoch: int | None
     """None: there is a mark, but it does not say."""

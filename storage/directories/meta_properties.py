@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import UUID
 
 from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.seams.files import Path
+from odradek.seams.values import value_class
 from odradek.storage.directories.errors import WrongDirectory
 
 FILE_NAME = "meta.properties"
@@ -32,7 +33,7 @@ class BadMetaProperties(ValueError):
     """The file's text is not a meta.properties."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class MetaProperties:
     version: int = 1
     cluster_id: str | None = None
@@ -117,7 +118,7 @@ def _unescape(text: str) -> str:
     return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", one, text, flags=re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Identity:
     """What the directories agree on, and which files are to be written for it."""
 

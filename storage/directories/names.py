@@ -15,10 +15,11 @@ to fit, as Kafka does; the live name and `-future` are never cut, they must be f
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 from uuid import UUID
+
+from odradek.seams.values import value_class
 
 NAME_BYTES_MAX = 255
 METADATA_TOPIC = "__cluster_metadata"
@@ -47,7 +48,7 @@ class State(Enum):
     MOVED_AWAY = ".delete"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class PartitionDirectory:
     """A directory's name, taken apart. The topic of a deleted or stray one may be cut short."""
 

@@ -8,10 +8,10 @@ is no metadata log yet, the next start writes it there too, for the cluster that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, Lock, OutOfDescriptors, Path
+from odradek.seams.values import value_class
 from odradek.storage.directories import meta_properties
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.errors import DirectoryInUse, NoDirectory, WrongDirectory
@@ -27,7 +27,7 @@ LOCK_NAME = ".lock"
 METADATA_LOG = "__cluster_metadata-0"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Directories:
     """A node's directories, in the order of `log.dirs`, offline ones among them."""
 

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from math import inf
 from typing import Generic, TypeVar
+
+from odradek.seams.values import value_class
 
 D = TypeVar("D", bound=Hashable)
 
@@ -30,7 +31,7 @@ LONGEST_S = 60.0
 """How long a measurement is good for where creation never pauses."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Content:
     """What is in a directory: bytes, and how many partitions; moves count where they go to."""
 
@@ -38,7 +39,7 @@ class Content:
     partitions: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Candidate(Generic[D]):
     """A directory that is online, and what speaks for or against it."""
 

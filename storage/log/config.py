@@ -7,11 +7,10 @@ before anything is made from it.
 
 from __future__ import annotations
 
-import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property
-from typing import Any, get_args, get_type_hints
+from functools import cached_property
+from typing import Any
 
 INT64_MAX = (1 << 63) - 1
 DAY_MS = 24 * 60 * 60 * 1000
@@ -67,11 +66,10 @@ class LogConfig:
 
         Names that are no topic configs are passed over: a broker may know more than a log needs.
         """
-        types_by_name = _field_types()
         values: dict[str, Any] = {
-            field: _parse(types_by_name[field], text)
+            field: _PARSER_OF[field](text)
             for name, text in configs.items()
-            if (field := name.replace(".", "_")) in types_by_name
+            if (field := name.replace(".", "_")) in _PARSER_OF
         }
         return replace(base if base is not None else cls(), **values)
 
@@ -102,19 +100,22 @@ class LogConfig:
         return self.segment_ms
 
 
-@cache
-def _field_types() -> dict[str, Any]:
-    hints = get_type_hints(LogConfig)
-    return {field.name: hints[field.name] for field in fields(LogConfig)}
-
-
-def _parse(kind: Any, text: str) -> object:
-    if isinstance(kind, types.UnionType):
-        kind = get_args(kind)[0]
-    if kind is bool:
-        return text.strip().lower() == "true"
-    if kind is int or kind is float:
-        return kind(text)
-    if kind is str:
-        return text
+def _list(text: str) -> tuple[str, ...]:
     return tuple(part for item in text.split(",") if (part := item.strip()))
+
+
+def _bool(text: str) -> bool:
+    return text.strip().lower() == "true"
+
+
+_PARSERS: Mapping[str, Callable[[str], object]] = {
+    "bool": _bool,
+    "int": int,
+    "int | None": int,
+    "float": float,
+    "str": str,
+    "tuple[str, ...]": _list,
+}
+"""By a field's type as it is written."""
+
+_PARSER_OF = {field.name: _PARSERS[str(field.type)] for field in fields(LogConfig)}

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from threading import Lock
 
 from odradek.seams.files import Files, Path
+from odradek.seams.values import value_class
 from odradek.storage.log.names import EPOCHS
 
 NO_EPOCH = -1
 NO_OFFSET = -1
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class EpochEnd:
     """An epoch and the offset where it ends (exclusive); (-1, -1) if nothing is known."""
 
@@ -31,7 +31,7 @@ class EpochEnd:
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@value_class
 class EpochStart:
     epoch: int
     start_offset: int

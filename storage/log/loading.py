@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from odradek.protocol.errors import KafkaError
 from odradek.seams.files import Files, Path
+from odradek.seams.values import value_class
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import CorruptEpochs, LeaderEpochCache
 from odradek.storage.log.leftovers import clear_leftovers
@@ -37,7 +38,7 @@ class Loaded:
     recovery_point: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Loader:
     """`end_offset` is the log's, once it is open; `new_segment` creates an empty one."""
 

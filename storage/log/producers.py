@@ -13,7 +13,6 @@ again in recovery.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from odradek.protocol.records.batch import (
@@ -23,6 +22,7 @@ from odradek.protocol.records.batch import (
     Batch,
 )
 from odradek.protocol.records.control import read_end_marker
+from odradek.seams.values import value_class
 from odradek.storage.errors import (
     CoordinatorFenced,
     InvalidProducerEpoch,
@@ -63,7 +63,7 @@ class Marker(NamedTuple):
     timestamp: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class CompletedTransaction:
     """`last_offset` is its marker's."""
 

@@ -7,16 +7,15 @@ themselves: they grow, and end below the point.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from odradek.protocol.errors import KafkaError
+from odradek.seams.values import value_class
 from odradek.storage.log import offset_index, time_index
 from odradek.storage.log.index_builder import IndexBuilder
 from odradek.storage.log.scan import headers
 from odradek.storage.log.segment import Segment
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ScanStart:
     """The first batch to check is at `position` and begins at or past `offset`; `builder` has seen
     those before it, and says how many index entries of theirs are kept."""

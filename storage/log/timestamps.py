@@ -4,15 +4,15 @@ records of the one batch that matters."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
 from odradek.protocol.records.records import decode
+from odradek.seams.values import value_class
 from odradek.storage.log.scan import headers, read_batch
 from odradek.storage.log.segment import Segment
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class TimestampAndOffset:
     """A record's timestamp (ms), its offset, and its batch's leader epoch (-1: none)."""
 

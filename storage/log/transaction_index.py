@@ -14,10 +14,10 @@ from __future__ import annotations
 import struct
 import threading
 from bisect import bisect_left
-from dataclasses import dataclass
 from operator import attrgetter
 
 from odradek.seams.files import File, Files, Path
+from odradek.seams.values import value_class
 from odradek.storage.errors import CorruptRecords
 from odradek.storage.log.index_file import replace_file
 
@@ -27,7 +27,7 @@ VERSION = 0
 _last_offset = attrgetter("last_offset")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class AbortedTransaction:
     """All offsets inclusive, except that `last_stable_offset` is exclusive, as ever."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from odradek.seams.values import value_class
 
 UNLIMITED = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class MoverSettings:
     threads: int | None = None
     """num.replica.move.threads (J-06); None: as many as there are log directories."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, TypeAlias
 from uuid import UUID
+
+from odradek.seams.values import value_class
 
 Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
 """A member's partitions by topic."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class MemberSpec:
     """A member: the existing topics that it subscribes to, and what it was assigned last.
 
@@ -24,7 +26,7 @@ class MemberSpec:
     rack_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class GroupSpec:
     """The members by id, and how many partitions their topics have."""
 

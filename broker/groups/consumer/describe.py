@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
 from odradek.broker.groups.consumer.group import ConsumerGroup
 from odradek.broker.groups.consumer.members import Assigned, Member, Partitions
 from odradek.broker.groups.consumer.topics import Topics
+from odradek.seams.values import value_class
 
 NamedPartitions: TypeAlias = tuple[tuple[UUID, str, tuple[int, ...]], ...]
 """Topics that exist, by id and name, with partitions."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class DescribedConsumer:
     member: Member
     assigned: NamedPartitions
@@ -22,7 +22,7 @@ class DescribedConsumer:
     target: NamedPartitions
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class DescribedConsumerGroup:
     group_id: str
     state: str

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TypeAlias
 from uuid import UUID
 
 from odradek.broker.groups.actions import Protocols
+from odradek.seams.values import value_class
 
 Assigned: TypeAlias = Mapping[UUID, Mapping[int, int]]
 """Topic to partition to the epoch in which it was assigned."""
@@ -47,7 +48,7 @@ class MemberState(enum.Enum):
 _NUMBERS = frozenset(each.value for each in MemberState)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ClassicSide:
     """What a member that speaks the classic protocol said in JoinGroup."""
 
@@ -55,7 +56,7 @@ class ClassicSide:
     protocols: Protocols
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Member:
     """See the module. `rebalance_timeout_ms` -1 is not said yet; no regex is the empty string."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import UUID
 
 from odradek.broker.groups.consumer.members import (
@@ -24,6 +24,7 @@ from odradek.broker.groups.consumer.members import (
     Partitions,
 )
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.values import value_class
 
 
 class Step(enum.Enum):
@@ -79,7 +80,7 @@ class FencedMember(KafkaError):
     code = ErrorCode.fenced_member_epoch
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Target:
     """What a member should have, and the epoch of that."""
 

@@ -6,7 +6,6 @@ One function makes each kind, as Kafka 4.3 fills it in; what they mean is `state
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -38,9 +37,10 @@ from odradek.protocol.schemas.consumer_group_records import (
     CurrentTopicPartitions,
     TargetTopicPartitions,
 )
+from odradek.seams.values import value_class
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ResolvedRegex:
     """The topics that an expression matched, as of an offset of the metadata log."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from odradek.broker.coordination.topics import Configs
+from odradek.seams.values import value_class
 
 
 class MigrationPolicy(enum.Enum):
@@ -26,7 +26,7 @@ class MigrationPolicy(enum.Enum):
         return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ConsumerSettings:
     """What a consumer group can set for itself (ms), within the bounds that the broker sets."""
 

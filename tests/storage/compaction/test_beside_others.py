@@ -17,7 +17,7 @@ import trio
 from odradek.protocol.records.batch import batches
 from odradek.seams.files import Files
 from odradek.seams.workers import WorkerDied
-from odradek.storage.compaction.cleaners import PRODUCERS_PER_STEP, Pass
+from odradek.storage.compaction.one_pass import PRODUCERS_PER_STEP, Pass
 from odradek.storage.compaction.plan import Progress, Replacement
 from odradek.storage.compaction.settings import CleanerSettings
 from odradek.storage.directories.names import TopicPartition
