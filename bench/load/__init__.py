@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from odradek.bench.model import PeerUnavailable, ServerProcess, WorkloadFailed
+from odradek.bench.model import PeerFailed, PeerUnavailable, ServerProcess, WorkloadFailed
 from odradek.bench.obtaining import digest, kept, needed_program, run_build
 
 SOURCES = Path(__file__).parent
@@ -22,6 +22,8 @@ FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra")
 CLIENT_BOUND = 0.9
 """From this share of a core on, a thread of the client is what limits the rate."""
 PATIENCE_S = 180.0
+BROKER_ENDED = 3
+"""The load program's exit status where the broker's process ended before it."""
 
 
 class LoadUnavailable(WorkloadFailed):
@@ -78,19 +80,27 @@ def librdkafka_version() -> str:
     return done.stdout.strip()
 
 
+def load_command(words: Sequence[str], process: ServerProcess | None) -> list[str]:
+    """`odradek-load WORDS…`, which ends when the broker's process does (if that is known)."""
+    watched = [] if process is None else ["--broker", str(process.pid)]
+    return [str(load_program()), *words, *watched]
+
+
 def run_load(
     words: Sequence[str],
     process: ServerProcess | None = None,
     *,
     timeout_s: float = PATIENCE_S,
+    begun: Callable[[subprocess.Popen[str]], None] = lambda program: None,
 ) -> Load:
     """Run `odradek-load WORDS…` to its end, and see what CPU `process` uses in the measured part.
 
-    Raises WorkloadFailed if the program fails, is not done in `timeout_s`, or says that records were
-    refused.
+    `begun` is given the program when the measured part begins, for whoever has signals for it. Raises
+    WorkloadFailed if it fails, is not done in `timeout_s`, or says that records were refused; PeerFailed
+    as soon as `process` has ended.
     """
     with subprocess.Popen(
-        [load_program(), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        load_command(words, process), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as program:
         overdue = threading.Timer(timeout_s, program.kill)
         overdue.start()
@@ -98,12 +108,16 @@ def run_load(
             assert program.stdout is not None
             began = program.stdout.readline()
             before = process.cpu_seconds() if process and began else None
+            if began:
+                begun(program)
             result = program.stdout.readline()
             after = process.cpu_seconds() if process and result else None
             _, errors = program.communicate()
         finally:
             program.kill()
             overdue.cancel()
+    if program.returncode == BROKER_ENDED and process is not None:
+        raise PeerFailed(f"its process ended under load\n{process.log()}")
     if program.returncode != 0 or not result:
         raise WorkloadFailed(
             f"odradek-load {words[0]}: {errors.strip() or 'ended without a result'}"

@@ -5,13 +5,18 @@
  * coordinated omission). How late the producer itself came is written down too, so that a reader can
  * tell the client's share from the broker's.
  *
+ * SIGINT ends it early, for whoever does not know how long what is beside it will take. What was due by
+ * then is sent all the same.
+ *
  * The output file gets the latencies of all records and then their latenesses, in nanoseconds, as
  * 64-bit integers of this machine; a record that never came has latency 0.
  */
 #include "load.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -37,6 +42,7 @@ static long long began_ns; /* of CLOCK_MONOTONIC: when the first record was due 
 static int64_t *latency_ns, *lateness_ns;
 static atomic_long received, acknowledged, refused;
 static atomic_int first_came, stopping;
+static atomic_llong end_ns = LLONG_MAX; /* what is due from then on is not sent */
 static char first_error[256];
 
 static void sleep_until(long long moment_ns)
@@ -153,11 +159,21 @@ static void warm_up(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *record)
     acknowledged = refused = 0;
 }
 
-static void send_at_rate(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *record)
+static void end_early(int number)
 {
+    (void)number;
+    end_ns = now_ns();
+}
+
+/* How many records were sent. */
+static long send_at_rate(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *record)
+{
+    long i;
     began_ns = now_ns() + A_SECOND / 100;
-    for (long i = 0; i < record_count; i++) {
+    for (i = 0; i < record_count; i++) {
         long long due = began_ns + (long long)((double)i * A_SECOND / options->rate);
+        if (due >= end_ns)
+            break;
         sleep_until(due);
         lateness_ns[i] = now_ns() - due;
         send_record(topic, record, (struct stamp){due, i});
@@ -167,11 +183,12 @@ static void send_at_rate(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *re
     long long end = now_ns() + LAST_RECORDS_SECONDS * A_SECOND;
     while (received < acknowledged && now_ns() < end)
         sleep_until(now_ns() + A_SECOND / 100);
+    return i;
 }
 
-static void write_output(void)
+static void write_output(long sent)
 {
-    size_t count = (size_t)record_count;
+    size_t count = (size_t)sent;
     FILE *file = fopen(options->output_file, "wb");
     if (!file || fwrite(latency_ns, sizeof *latency_ns, count, file) != count ||
         fwrite(lateness_ns, sizeof *lateness_ns, count, file) != count || fclose(file))
@@ -186,6 +203,7 @@ int run_latency(const struct options *given)
     record_count = (long)(options->rate * options->seconds);
     if (record_count < 1 || options->size < sizeof(struct stamp))
         die("at least one record, of at least %zu bytes", sizeof(struct stamp));
+    signal(SIGINT, end_early);
     prctl(PR_SET_TIMERSLACK, 1); /* ns: sleeps end when they are to */
     latency_ns = calloc((size_t)record_count, sizeof *latency_ns);
     lateness_ns = calloc((size_t)record_count, sizeof *lateness_ns);
@@ -199,15 +217,15 @@ int run_latency(const struct options *given)
     rd_kafka_topic_t *topic = rd_kafka_topic_new(producer, options->topic, NULL);
     warm_up(producer, topic, record);
     usage_begin(&usage);
-    send_at_rate(producer, topic, record);
+    long sent = send_at_rate(producer, topic, record);
     usage_end(&usage);
     stopping = 1;
     pthread_join(consuming, NULL);
-    write_output();
+    write_output(sent);
 
     printf("{\"sent\": %ld, \"acknowledged\": %ld, \"refused\": %ld, \"received\": %ld, "
            "\"began_ns\": %lld, \"error\": \"%s\"",
-           record_count, acknowledged, refused, received, began_ns, first_error);
+           sent, acknowledged, refused, received, began_ns, first_error);
     usage_print(&usage);
     puts("}");
     return 0;

@@ -6,7 +6,7 @@
  *
  * On stdout: the line {"event": "begin"} when the measured part starts, so that whoever watches the
  * broker's CPU knows when to look, and one JSON object when it is over. Failures are one line on
- * stderr and exit code 2.
+ * stderr and exit code 2; BROKER_ENDED if the process that `broker` names ended first.
  */
 #ifndef ODRADEK_LOAD_H
 #define ODRADEK_LOAD_H
@@ -17,6 +17,7 @@
 
 #define MAX_PROPERTIES 64
 #define MAX_THREADS 512
+#define BROKER_ENDED 3
 
 struct options {
     const char *bootstrap;
@@ -33,6 +34,7 @@ struct options {
     double warm_up;           /* seconds of the same load before the measured part */
     double rate;              /* latency: records a second */
     const char *output_file;  /* latency: what each record took */
+    int broker;               /* a process without which nothing comes of all this; 0: not known */
     const char *properties[MAX_PROPERTIES]; /* librdkafka's, as "key=value" */
     int property_count;
 };

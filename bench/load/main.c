@@ -1,10 +1,15 @@
 #include "load.h"
 
+#include <errno.h>
 #include <getopt.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static const char USAGE[] =
     "usage: odradek-load produce  --bootstrap HOST:PORT --topic T [--count N] [--size BYTES]\n"
@@ -17,7 +22,8 @@ static const char USAGE[] =
     "       odradek-load latency  --bootstrap HOST:PORT --topic T --rate N --output FILE\n"
     "                             [--size BYTES] [--partitions N] [--seconds S] [--warm-up S]\n"
     "                             [--from-end 1] [-X KEY=VALUE]...\n"
-    "       odradek-load version\n";
+    "       odradek-load version\n"
+    "each with [--broker PID]: ends at once if that process ends\n";
 
 static const struct option LONG_OPTIONS[] = {
     {"bootstrap", required_argument, NULL, 'b'},   {"topic", required_argument, NULL, 't'},
@@ -27,6 +33,7 @@ static const struct option LONG_OPTIONS[] = {
     {"seconds", required_argument, NULL, 'T'},     {"warm-up", required_argument, NULL, 'w'},
     {"rate", required_argument, NULL, 'a'},        {"output", required_argument, NULL, 'o'},
     {"keys", required_argument, NULL, 'k'},        {"from-end", required_argument, NULL, 'e'},
+    {"broker", required_argument, NULL, 'B'},
     {NULL, 0, NULL, 0},
 };
 
@@ -49,6 +56,7 @@ static void parse(int count, char **words, struct options *options)
         case 'k': options->keys = atol(optarg); break;
         case 'e': options->from_end = atol(optarg); break;
         case 'o': options->output_file = optarg; break;
+        case 'B': options->broker = atoi(optarg); break;
         case 'X':
             if (options->property_count == MAX_PROPERTIES)
                 die("more than %d properties", MAX_PROPERTIES);
@@ -57,6 +65,27 @@ static void parse(int count, char **words, struct options *options)
         default: fputs(USAGE, stderr); exit(2);
         }
     }
+}
+
+/* Without it, librdkafka would go on trying to connect until the time is up. */
+static void *watch_broker(void *descriptor)
+{
+    struct pollfd ended = {.fd = (int)(intptr_t)descriptor, .events = POLLIN};
+    while (poll(&ended, 1, -1) != 1)
+        ;
+    fputs("odradek-load: the broker's process has ended\n", stderr);
+    _Exit(BROKER_ENDED);
+}
+
+static void watch(int broker)
+{
+    pthread_t watching;
+    int descriptor = (int)syscall(SYS_pidfd_open, broker, 0);
+    if (descriptor < 0) {
+        fprintf(stderr, "odradek-load: the broker's process %d: %s\n", broker, strerror(errno));
+        _Exit(errno == ESRCH ? BROKER_ENDED : 2);
+    }
+    pthread_create(&watching, NULL, watch_broker, (void *)(intptr_t)descriptor);
 }
 
 int main(int count, char **words)
@@ -73,6 +102,8 @@ int main(int count, char **words)
     }
     optind = 2;
     parse(count, words, &options);
+    if (options.broker)
+        watch(options.broker);
     if (options.bootstrap && options.topic && !strcmp(command, "produce"))
         result = run_produce(&options);
     else if (options.bootstrap && options.topic && !strcmp(command, "consume"))

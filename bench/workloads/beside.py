@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from odradek.bench.load import load_program
+from odradek.bench.load import load_command
 from odradek.bench.model import (
     Feature,
     Metric,
@@ -94,7 +94,10 @@ class Producers:
                 "-X", f"queue.buffering.max.messages={QUEUED}",
             ]  # fmt: skip
             with subprocess.Popen(
-                [load_program(), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                load_command(words, target.process),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             ) as program:
                 try:
                     assert program.stdout is not None

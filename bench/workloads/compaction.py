@@ -92,7 +92,8 @@ class Compaction:
                 "--size", str(VALUE_BYTES),
                 "--keys", str(self.keys),
                 "--seconds", "120",
-            ]
+            ],
+            target.process,
         )  # fmt: skip
 
 

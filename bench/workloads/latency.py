@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hdrh.histogram import HdrHistogram
 
-from odradek.bench.load import run_load
+from odradek.bench.load import Load, run_load
 from odradek.bench.model import (
     Feature,
     Histogram,
@@ -110,13 +110,21 @@ def measure(target: Target, topic: str, stream: Stream) -> Outcome:
             target.process,
         )  # fmt: skip
         latencies, latenesses = read_output(output)
-    said = load.said
-    if said["refused"] or said["received"] < said["sent"]:
-        raise WorkloadFailed(
-            f"of {said['sent']} records {said['refused']} were refused ({said['error']}) "
-            f"and {said['received']} came through"
-        )
+    check_all_came(load)
     return outcome(latencies, latenesses)
+
+
+def check_all_came(load: Load) -> None:
+    """WorkloadFailed if a record of a stream did not come through."""
+    said = load.said
+    if said["refused"]:
+        raise WorkloadFailed(
+            f"{said['refused']} of {said['sent']} records were refused ({said['error']})"
+        )
+    if not said["received"]:
+        raise WorkloadFailed(f"no record came through of {said['sent']}")
+    if said["received"] < said["sent"]:
+        raise WorkloadFailed(f"{said['received']} of {said['sent']} records came through")
 
 
 def read_output(path: Path) -> tuple[Sequence[int], Sequence[int]]:

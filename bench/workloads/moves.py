@@ -1,19 +1,28 @@
 """Moving a partition to another log directory while it is written to and read (KIP-113).
 
-The partition is filled; `cp` copies its directory to where it is to go, for comparison (and the copy is
-removed). Then a stream of records of 1 KiB goes through the partition, at 20 MB/s, each timed from when
-it was due to its arrival at a consumer, as in `latency`; after a while the move is asked for, and watched
-by DescribeLogDirs until the replica is in its new place. A record's due time says to which part it belongs:
-before the move, during it, or at the swap, which is from half a second before the replica was seen in
-its new place to the same time after.
+The partition is filled, and what it wrote is synced, so that the disk is at rest. Then a stream of records
+of 1 KiB goes through it, at 20 MB/s, each timed from when it was due to its arrival at a consumer, as in
+`latency`. Beside the same stream follow each other:
 
-`cp` leaves the bytes in the page cache, a broker that syncs them before it swaps does more.
+1. nothing (`p99_before_us`);
+2. `cp -r` of the partition's directory to where it is to go, and `sync` of the files that it wrote
+   (`p99_cp_us`: what so much writing to this disk costs the broker, whoever does it). The copy is
+   removed, that is synced, too, and the disk gets a rest;
+3. the move (`p99_during_us`), from when it is asked for until DescribeLogDirs says that the replica is in
+   its new place. The swap (`p99_swap_us`, `max_swap_us`) is from half a second before that was seen to
+   the same time after.
+
+What is compared: `move_mb_per_s` is of bytes that are on the disk, as a broker that removes the source
+afterwards has to have them; so is `cp_sync_mb_per_s`. `cp_mb_per_s` is of the same copy when `cp` ended, with
+what the page cache took in still to be written. All three beside the stream. The move comes second: where
+a disk is fast only for a while, `cp` had that.
 """
 
 from __future__ import annotations
 
 import itertools
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -23,10 +32,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import trio
+
 from odradek.bench.load import Load, run_load
 from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
 from odradek.bench.peers.topics import with_cluster
-from odradek.bench.workloads.latency import WARM_UP_S, percentile_us, read_output
+from odradek.bench.workloads.filling import RECORD_BYTES, fill
+from odradek.bench.workloads.latency import WARM_UP_S, check_all_came, percentile_us, read_output
 from odradek.client.consumer import TopicPartition
 from odradek.client.log_dir_admin import (
     LogDirectory,
@@ -37,20 +49,25 @@ from odradek.client.log_dir_admin import (
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import ErrorCode
 
-RECORD_BYTES = 1024
 RATE = 20_000
 """Records a second: 20 MB/s."""
 BEFORE_S = 5.0
+REST_S = 3.0
 AFTER_S = 3.0
 SWAP_S = 0.5
-SLOWEST = 3.0
-"""A move that takes more than so many times as long as `cp`, and `BEFORE_S`, is not waited for."""
+SLOWEST = 5.0
+"""A move that takes more than so many times as long as `cp` and its sync, and `BEFORE_S`, is not waited
+for."""
+LONGEST_S = 900.0
+"""So long can all of it take at most."""
 LOOK_EVERY_S = 0.05
 
 MOVE_S = Metric("move_s", "s", "lower")
 MOVED = Metric("move_mb_per_s", "MB/s", "higher")
 COPIED = Metric("cp_mb_per_s", "MB/s", "higher")
+SYNCED = Metric("cp_sync_mb_per_s", "MB/s", "higher")
 BEFORE = Metric("p99_before_us", "µs", "lower")
+BESIDE_CP = Metric("p99_cp_us", "µs", "lower")
 DURING = Metric("p99_during_us", "µs", "lower")
 SWAP = Metric("p99_swap_us", "µs", "lower")
 SWAP_MAX = Metric("max_swap_us", "µs", "lower")
@@ -59,12 +76,31 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
+class _Copying:
+    """So many bytes were copied between two moments, of CLOCK_MONOTONIC in s."""
+
+    size_bytes: int
+    began: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+    @property
+    def mb_per_s(self) -> float:
+        return self.size_bytes / self.seconds / 1e6
+
+
+@dataclass(frozen=True)
 class Move:
     """A partition of `size_mb` moves to the other directory."""
 
     size_mb: int
     default: bool = True
-    metrics: Sequence[Metric] = (MOVE_S, MOVED, COPIED, BEFORE, DURING, SWAP, SWAP_MAX)
+    metrics: Sequence[Metric] = (
+        MOVE_S, MOVED, COPIED, SYNCED, BEFORE, BESIDE_CP, DURING, SWAP, SWAP_MAX,
+    )  # fmt: skip
     needs: frozenset[Feature] = frozenset({Feature.TWO_DIRECTORIES, Feature.KEEPS_RECORDS})
     stage: Stage = Stage.FRESH
 
@@ -85,82 +121,89 @@ class Move:
             "record_bytes": RECORD_BYTES,
             "records_per_s": RATE,
             "before_s": BEFORE_S,
+            "rest_s": REST_S,
             "acks": "all",
         }
 
     def run(self, target: Target) -> Outcome:
         with target.topic(f"moved-{next(_numbers)}") as topic:
-            self._fill(target, topic)
-            source, destination, size_bytes = _ends(target, topic)
-            copied_s = _copy(source / f"{topic}-0", destination)
-            seconds = 2 * BEFORE_S + SLOWEST * copied_s + AFTER_S
-            with _stream(target, topic, seconds) as stream:
-                time.sleep(WARM_UP_S + BEFORE_S)
-                began = time.monotonic()
-                _begin(target, topic, destination)
-                until = began + seconds - BEFORE_S - AFTER_S
-                ended, moved_bytes = _wait(target, topic, destination, until)
+            fill(target, topic, self.size_mb)
+            source, destination = _ends(target, topic)
+            _settle(source)
+            with _stream(target, topic) as running:
+                time.sleep(BEFORE_S)
+                copied, synced = _copy(source / f"{topic}-0", destination.parent / "plain-copy")
+                time.sleep(REST_S)
+                patience_s = BEFORE_S + SLOWEST * synced.seconds
+                moved = _move(target, topic, destination, patience_s)
+                time.sleep(AFTER_S)
+            stream = running.over()
+            swap = stream.between(moved.ended - SWAP_S, moved.ended + SWAP_S)
             return Outcome(
                 {
-                    MOVE_S.name: ended - began,
-                    MOVED.name: moved_bytes / (ended - began) / 1e6,
-                    COPIED.name: size_bytes / copied_s / 1e6,
-                    **stream.latencies(began, ended),
+                    MOVE_S.name: moved.seconds,
+                    MOVED.name: moved.mb_per_s,
+                    COPIED.name: copied.mb_per_s,
+                    SYNCED.name: synced.mb_per_s,
+                    BEFORE.name: percentile_us(stream.between(0, copied.began), 99),
+                    BESIDE_CP.name: percentile_us(stream.between(synced.began, synced.ended), 99),
+                    DURING.name: percentile_us(stream.between(moved.began, moved.ended), 99),
+                    SWAP.name: percentile_us(swap, 99),
+                    SWAP_MAX.name: max(swap) / 1e3,
                 }
             )
 
-    def _fill(self, target: Target, topic: str) -> None:
-        run_load(
-            [
-                "produce", "--bootstrap", target.bootstrap, "--topic", topic,
-                "--count", str(self.size_mb * 1_000_000 // RECORD_BYTES),
-                "--size", str(RECORD_BYTES),
-                "--seconds", "300",
-            ],
-            timeout_s=330,
-        )  # fmt: skip
-
 
 class _Stream:
-    """The records beside the move, and when each was due."""
+    """The records beside it all, and when each was due."""
 
     def __init__(self, load: Load, latencies_ns: Sequence[int]) -> None:
         self._began = load.said["began_ns"] / 1e9
         self._latencies_ns = latencies_ns
 
-    def latencies(self, began: float, ended: float) -> dict[str, float]:
-        """Monotonic times in s of the move. WorkloadFailed if the stream was over before it."""
-        if ended + SWAP_S > self._began + len(self._latencies_ns) / RATE:
-            raise WorkloadFailed("the move took longer than the records beside it")
-        swap = self._between(ended - SWAP_S, ended + SWAP_S)
-        return {
-            BEFORE.name: percentile_us(self._between(self._began, began), 99),
-            DURING.name: percentile_us(self._between(began, ended), 99),
-            SWAP.name: percentile_us(swap, 99),
-            SWAP_MAX.name: max(swap) / 1e3,
-        }
-
-    def _between(self, start: float, end: float) -> Sequence[int]:
+    def between(self, start: float, end: float) -> Sequence[int]:
+        """Latencies in ns of the records due between two moments of CLOCK_MONOTONIC in s."""
         first, last = (max(0, int((moment - self._began) * RATE)) for moment in (start, end))
-        return self._latencies_ns[first : max(last, first + 1)]
+        found = self._latencies_ns[first:last]
+        if not found:
+            raise WorkloadFailed("no record was due while it was measured")
+        return found
 
 
 class _Running:
-    """A stream that is on; its latencies once it is over."""
+    """A stream that is on; `over` once it has ended."""
 
     def __init__(self) -> None:
-        self.over: _Stream | None = None
-        self.failure: Exception | None = None
+        self.result: _Stream | Exception | None = None
+        self._program: subprocess.Popen[str] | None = None
+        self._changed = threading.Event()
 
-    def latencies(self, began: float, ended: float) -> dict[str, float]:
-        if self.failure is not None:
-            raise self.failure
-        assert self.over is not None
-        return self.over.latencies(began, ended)
+    def begun(self, program: subprocess.Popen[str]) -> None:
+        self._program = program
+        self._changed.set()
+
+    def ended(self, result: _Stream | Exception) -> None:
+        self.result = result
+        self._changed.set()
+
+    def wait_until_begun(self) -> None:
+        self._changed.wait()
+        if isinstance(self.result, Exception):
+            raise self.result
+
+    def end(self) -> None:
+        if self._program is not None:
+            self._program.send_signal(signal.SIGINT)
+
+    def over(self) -> _Stream:
+        assert self.result is not None
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
 
 
 @contextmanager
-def _stream(target: Target, topic: str, seconds: float) -> Iterator[_Running]:
+def _stream(target: Target, topic: str) -> Iterator[_Running]:
     """Records beside what is done in the `with` block; left, the stream is over."""
     running = _Running()
     with tempfile.TemporaryDirectory(prefix="odradek-move-") as directory:
@@ -169,7 +212,7 @@ def _stream(target: Target, topic: str, seconds: float) -> Iterator[_Running]:
             "latency", "--bootstrap", target.bootstrap, "--topic", topic,
             "--size", str(RECORD_BYTES),
             "--rate", str(RATE),
-            "--seconds", str(seconds),
+            "--seconds", str(LONGEST_S),
             "--warm-up", str(WARM_UP_S),
             "--from-end", "1",
             "--output", str(output),
@@ -179,71 +222,78 @@ def _stream(target: Target, topic: str, seconds: float) -> Iterator[_Running]:
 
         def work() -> None:
             try:
-                load = run_load(words, target.process, timeout_s=seconds + 90)
-                said = load.said
-                if said["refused"] or said["received"] < said["sent"]:
-                    raise WorkloadFailed(
-                        f"of {said['sent']} records {said['refused']} were refused "
-                        f"({said['error']}) and {said['received']} came through"
-                    )
-                running.over = _Stream(load, read_output(output)[0])
+                load = run_load(
+                    words, target.process, timeout_s=LONGEST_S + 90, begun=running.begun
+                )
+                check_all_came(load)
+                running.ended(_Stream(load, read_output(output)[0]))
             except Exception as failure:
-                running.failure = failure
+                running.ended(failure)
 
         thread = threading.Thread(target=work, name="stream")
         thread.start()
         try:
+            running.wait_until_begun()
             yield running
         finally:
+            running.end()
             thread.join()
 
 
-def _describe(target: Target, topic: str) -> list[LogDirectory]:
-    async def ask(cluster: Cluster) -> list[LogDirectory]:
-        return await describe_log_dirs(cluster, partitions=[TopicPartition(topic, 0)])
-
-    return with_cluster(target.bootstrap, ask)
+def _settle(directory: Path) -> None:
+    """What is to be written to its file system is written."""
+    subprocess.run(["sync", "-f", directory], check=True)
 
 
-def _ends(target: Target, topic: str) -> tuple[Path, Path, int]:
-    """The partition's directory, the other one, and its bytes."""
-    found = _describe(target, topic)
-    (source,) = [each for each in found if each.replicas]
-    other = next(each for each in found if not each.replicas)
-    return Path(source.path), Path(other.path), source.replicas[0].size_bytes
-
-
-def _copy(directory: Path, into: Path) -> float:
-    """Seconds that `cp -r` of it takes."""
-    copy = into.parent / "plain-copy"  # beside the log directories: no broker must find it
+def _copy(directory: Path, copy: Path) -> tuple[_Copying, _Copying]:
+    """`cp -r` of a directory, and the same with a sync of what it wrote; the copy is removed."""
     began = time.monotonic()
     subprocess.run(["cp", "-r", directory, copy], check=True)
-    seconds = time.monotonic() - began
+    copied_at = time.monotonic()
+    files = sorted(copy.iterdir())
+    subprocess.run(["sync", *files], check=True)
+    synced_at = time.monotonic()
+    size_bytes = sum(file.stat().st_size for file in files)
     shutil.rmtree(copy)
-    return seconds
+    _settle(copy.parent)
+    return _Copying(size_bytes, began, copied_at), _Copying(size_bytes, began, synced_at)
 
 
-def _begin(target: Target, topic: str, destination: Path) -> None:
-    async def ask(cluster: Cluster) -> ErrorCode:
+async def _describe(cluster: Cluster, topic: str) -> list[LogDirectory]:
+    return await describe_log_dirs(cluster, partitions=[TopicPartition(topic, 0)])
+
+
+def _ends(target: Target, topic: str) -> tuple[Path, Path]:
+    """The log directory that the partition is in, and the other one."""
+    found = with_cluster(target.bootstrap, lambda cluster: _describe(cluster, topic))
+    (source,) = [each for each in found if each.replicas]
+    other = next(each for each in found if not each.replicas)
+    return Path(source.path), Path(other.path)
+
+
+def _move(target: Target, topic: str, destination: Path, patience_s: float) -> _Copying:
+    """From the request until the replica is seen in its new place, with its bytes then."""
+
+    async def move(cluster: Cluster) -> _Copying | str:
         await cluster.topic(topic)
         replica = Replica(await cluster.leader(topic, 0), topic, 0)
-        return (await alter_replica_log_dirs(cluster, {replica: str(destination)}))[replica]
+        began = time.monotonic()
+        code = (await alter_replica_log_dirs(cluster, {replica: str(destination)}))[replica]
+        if code != ErrorCode.none:
+            return f"the move is refused [{code.name.upper()}]"
+        while time.monotonic() < began + patience_s:
+            found = await _describe(cluster, topic)
+            now = time.monotonic()
+            for each in found:
+                if Path(each.path) == destination and any(not r.is_future for r in each.replicas):
+                    return _Copying(each.replicas[0].size_bytes, began, now)
+            await trio.sleep(LOOK_EVERY_S)
+        return f"{topic}-0 is not in {destination} after {patience_s:.0f} s"
 
-    code = with_cluster(target.bootstrap, ask)
-    if code != ErrorCode.none:
-        raise WorkloadFailed(f"the move is refused [{code.name.upper()}]")
-
-
-def _wait(target: Target, topic: str, destination: Path, until: float) -> tuple[float, int]:
-    """When the replica was first seen in its new place, and its bytes then."""
-    while time.monotonic() < until:
-        found = _describe(target, topic)
-        now = time.monotonic()
-        for each in found:
-            if Path(each.path) == destination and any(not r.is_future for r in each.replicas):
-                return now, each.replicas[0].size_bytes
-        time.sleep(LOOK_EVERY_S)
-    raise WorkloadFailed(f"{topic}-0 is not in {destination} in time")
+    moved = with_cluster(target.bootstrap, move)
+    if isinstance(moved, str):
+        raise WorkloadFailed(moved)
+    return moved
 
 
 WORKLOADS = (Move(1000), Move(10_000, default=False))

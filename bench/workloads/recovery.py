@@ -11,13 +11,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from odradek.bench.load import run_load
 from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
 from odradek.bench.wire import Wire, must_be_none
+from odradek.bench.workloads.filling import RECORD_BYTES, fill
 from odradek.bench.workloads.requests import PRODUCE_VERSION, one_record
 from odradek.protocol.apis import PRODUCE as PRODUCE_API
 
-RECORD_BYTES = 1024
 PATIENCE_S = 120.0
 ASK_EVERY_S = 0.002
 
@@ -56,14 +55,7 @@ class Recovery:
             raise WorkloadFailed("the broker's process is not known")
         topic = f"{self.name}-{next(_numbers)}"
         target.topics.create(topic, 1)
-        run_load(
-            [
-                "produce", "--bootstrap", target.bootstrap, "--topic", topic,
-                "--count", str(self.size_mb * 1_000_000 // RECORD_BYTES),
-                "--size", str(RECORD_BYTES),
-                "--seconds", "60",
-            ]
-        )  # fmt: skip
+        fill(target, topic, self.size_mb)
         process.kill()
         process.restart()
         wait_for_produce(target, topic)

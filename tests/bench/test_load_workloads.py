@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from odradek.bench import limits
 from odradek.bench.limits import LIMITS
 from odradek.bench.load import LoadUnavailable, load_program, run_load
-from odradek.bench.model import Limit, Outcome, Target, Workload, WorkloadFailed
+from odradek.bench.model import Limit, Outcome, PeerFailed, Target, Workload, WorkloadFailed
 from odradek.bench.peers.odradek import Odradek
 from odradek.bench.workloads import (
     WORKLOADS,
@@ -126,6 +127,18 @@ def test_a_load_that_can_not_begin_says_why(target: Target) -> None:
         run_load(["consume", "--bootstrap", target.bootstrap, "--topic", "no-such-topic"])
     with pytest.raises(WorkloadFailed, match="usage:"):
         run_load(["produce"])
+
+
+def test_a_load_ends_with_its_broker(target: Target) -> None:
+    process = target.process
+    assert process is not None
+    with target.topic("of-one-that-ends") as topic:
+        words = ["produce", "--bootstrap", target.bootstrap, "--topic", topic, "--seconds", "60"]
+        began = time.monotonic()
+        with pytest.raises(PeerFailed, match="under load"):
+            run_load(words, process, begun=lambda program: process.kill())
+        assert time.monotonic() - began < 30
+        process.restart()
 
 
 def test_a_log_that_does_not_come_back_is_a_failure(
