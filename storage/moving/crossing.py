@@ -57,7 +57,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TURN_BYTES = 256 << 10
-"""How much is copied within a turn of the loop, at most."""
+"""How much is copied within a turn of the loop: half a millisecond or so."""
+TURN_BYTES_MAX = 4 << 20
+"""How much at most, where a producer writes more than that in each trip to a thread and back: a
+move that keeps waiting for a quieter moment never ends. It doubles by the round."""
 ROUNDS = 8
 """How often it is tried to come that close: a producer may be faster than the disk."""
 
@@ -138,8 +141,8 @@ class Crossing:
             await self._in_thread(destination, mirror.complete)
             destination.incoming[self.name] = mirror
             await self._in_thread(destination, destination.write_checkpoints)
-            for _ in range(ROUNDS):
-                if mirror.is_close(TURN_BYTES):
+            for tries in range(ROUNDS):
+                if mirror.is_close(min(TURN_BYTES << tries, TURN_BYTES_MAX)):
                     break
                 await self._in_thread(destination, mirror.catch_up)
             else:

@@ -1,0 +1,41 @@
+"""A move of a log that is written to faster than a machine under load gets round to copying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.log.config import LogConfig
+from tests.storage.log_manager_world import ONE, A, B, World, append
+
+VALUE = "x" * (400 << 10)
+"""More than a turn copies at first."""
+
+
+async def test_a_producer_that_is_always_ahead_is_caught_up_with() -> None:
+    """Each time that something was copied there is more than before: the turns become longer."""
+    world = World(default=LogConfig(segment_bytes=8 << 20))
+    async with world.running(housekeeping=True) as manager:
+        a = manager.registry.every_home[A].directory
+        log = await manager.create("t", 0, ONE, directory_id=a.id)
+        run, written = manager.offload.run, 0
+
+        async def ahead(act: Callable[..., Any], *args: Any, **more: Any) -> Any:
+            nonlocal written
+            result = await run(act, *args, **more)
+            if manager.mover.moves():
+                append(log, VALUE)
+                written += 1
+            return result
+
+        manager.offload.run = ahead  # type: ignore[method-assign]
+        append(log, VALUE)
+        await manager.mover.move(TopicPartition("t", 0), B)
+        with trio.fail_after(20):
+            while manager.mover.moves():
+                await trio.sleep(0.001)
+        assert log.directory.parent == B
+        assert written < 60
