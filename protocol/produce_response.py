@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from struct import Struct
 from uuid import UUID
 
-from odradek.protocol.codec.primitives import append_count, append_string
+from odradek.protocol.codec.primitives import append_count, append_string, append_uvarint
 from odradek.protocol.produce import FLEXIBLE_VERSION, TOPIC_ID_VERSION
 
 LOG_START_VERSION = 5
@@ -47,32 +47,45 @@ def write_produce_response(
     version: int, topics: Sequence[ProducedTopic], throttle_time_ms: int = 0
 ) -> bytearray:
     """The body of a Produce response."""
-    flexible = version >= FLEXIBLE_VERSION
+    if version >= FLEXIBLE_VERSION:
+        return _write_flexible(version, topics, throttle_time_ms)
     out = bytearray()
-    append_count(out, len(topics), flexible)
+    append_count(out, len(topics), False)
+    for name, _, partitions in topics:
+        append_string(out, name or "", False)
+        append_count(out, len(partitions), False)
+        for partition in partitions:
+            _append_partition(out, partition, version, False)
+    out += _INT32.pack(throttle_time_ms)
+    return out
+
+
+def _write_flexible(
+    version: int, topics: Sequence[ProducedTopic], throttle_time_ms: int
+) -> bytearray:
+    """From version 9 on: most partitions have nothing to tell but their offsets."""
+    out = bytearray()
+    append_uvarint(out, len(topics) + 1)
     for name, topic_id, partitions in topics:
         if version >= TOPIC_ID_VERSION:
             out += _ZERO_UUID if topic_id is None else topic_id.bytes
         else:
-            append_string(out, name or "", flexible)
-        append_count(out, len(partitions), flexible)
+            append_string(out, name or "", True)
+        append_uvarint(out, len(partitions) + 1)
         for partition in partitions:
-            if flexible and not partition.record_errors and partition.error_message is None:
-                out += _PARTITION_FLEXIBLE.pack(
-                    partition.index,
-                    partition.error_code,
-                    partition.base_offset,
-                    partition.log_append_time_ms,
-                    partition.log_start_offset,
-                    _NO_ERRORS_FLEXIBLE,
-                )
-            else:
-                _append_partition(out, partition, version, flexible)
-        if flexible:
-            out.append(0)
-    out += (
-        _THROTTLE_FLEXIBLE.pack(throttle_time_ms, 0) if flexible else _INT32.pack(throttle_time_ms)
-    )
+            if partition.record_errors or partition.error_message is not None:
+                _append_partition(out, partition, version, True)
+                continue
+            out += _PARTITION_FLEXIBLE.pack(
+                partition.index,
+                partition.error_code,
+                partition.base_offset,
+                partition.log_append_time_ms,
+                partition.log_start_offset,
+                _NO_ERRORS_FLEXIBLE,
+            )
+        out.append(0)
+    out += _THROTTLE_FLEXIBLE.pack(throttle_time_ms, 0)
     return out
 
 

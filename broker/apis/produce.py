@@ -166,7 +166,7 @@ def _append(
             if isinstance(found, KafkaError):
                 raise found
             guard = found
-        elif _is_transactional(records):
+        elif _flags(records) & TRANSACTIONAL_MASK:
             raise KafkaError(
                 ErrorCode.transactional_id_authorization_failed,
                 "a batch in a transaction, and no transactional id",
@@ -195,10 +195,6 @@ def _check_allowed(topic: ProduceTopic, ctx: RequestContext) -> None:
         check_topic_called(ctx, topic.name, topic.topic_id)
     except TopicDenied as denied:
         raise KafkaError(denied.code) from None  # no more than that: Kafka has no text for it here
-
-
-def _is_transactional(records: memoryview) -> bool:
-    return _flags(records) & TRANSACTIONAL_MASK != 0
 
 
 def _flags(records: memoryview) -> int:

@@ -36,7 +36,7 @@ from odradek.storage.log.offset_index import RELATIVE_MAX
 from odradek.storage.log.partition_metadata import settle_topic_id
 from odradek.storage.log.read import LogRead, Tip
 from odradek.storage.log.reading import LogReads
-from odradek.storage.log.roll import roll, should_roll
+from odradek.storage.log.roll import RollLimits, roll, roll_limits, should_roll
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.timestamps import TimestampAndOffset
 from odradek.storage.log.transaction_index import AbortedTransaction
@@ -79,6 +79,8 @@ class Appended(NamedTuple):
 
 class PartitionLog(LogReads):
     """See the module. Made by `open`."""
+
+    _roll_limits = RollLimits()
 
     @classmethod
     def open(
@@ -260,14 +262,15 @@ class PartitionLog(LogReads):
         max_timestamp = last.max_timestamp
         if len(batches) > 1:
             max_timestamp = max(batch.max_timestamp for batch in batches)
-        try:
-            is_full = should_roll(
-                segment, self.config, size_bytes, last.last_offset, max_timestamp, now_ms
-            )
-        except OSError as error:  # the first batch's timestamp may have to be read
-            raise self.io_failed(error) from error
-        if is_full:
-            segment = roll(self, max(batches[0].base_offset, self.end_offset))
+        limits = self._roll_limits
+        if not (
+            limits.active is segment
+            and limits.config is self.config
+            and self.tip.position + size_bytes <= limits.position
+            and max_timestamp <= limits.max_timestamp
+            and last.last_offset <= limits.last_offset
+        ):
+            segment = self._roll_if_full(batches, size_bytes, max_timestamp, now_ms)
         try:
             position = segment.write(data, len(batches))
         except OSError as error:
@@ -286,6 +289,22 @@ class PartitionLog(LogReads):
         due = end_offset - self.recovery_point >= self.config.flush_messages
         if due and self.on_flush_due is not None:
             self.on_flush_due(end_offset)
+
+    def _roll_if_full(
+        self, batches: Sequence[Batch], size_bytes: int, max_timestamp: int, now_ms: int
+    ) -> Segment:
+        """The segment that `batches` go to, which are `size_bytes`."""
+        segment = self.tip.segment
+        last_offset = batches[-1].last_offset
+        try:
+            if not should_roll(
+                segment, self.config, size_bytes, last_offset, max_timestamp, now_ms
+            ):
+                self._roll_limits = roll_limits(segment, self.config)
+                return segment
+        except OSError as error:  # the first batch's timestamp may have to be read
+            raise self.io_failed(error) from error
+        return roll(self, max(batches[0].base_offset, self.end_offset))
 
     def _follow(self, segment: Segment, batches: Sequence[Batch]) -> None:
         """Epochs, producers and aborted transactions, from what was written."""

@@ -6,7 +6,7 @@ By whichever comes first: what is to be appended does not fit `segment.bytes`; t
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from odradek.protocol.records.batch import NO_TIMESTAMP
 from odradek.storage.log.config import LogConfig
@@ -24,6 +24,7 @@ class Active(Protocol):
     base_offset: int
     created_ms: int
     roll_jitter_ms: int
+    index_interval_bytes: int
 
     @property
     def size(self) -> int: ...
@@ -66,6 +67,40 @@ def should_roll(
         active.offset_entries >= index_bytes // OFFSET_ENTRY.size
         or active.time_entries >= index_bytes // TIME_ENTRY.size - 1
         or last_offset - active.base_offset > RELATIVE_MAX
+    )
+
+
+class RollLimits(NamedTuple):
+    """Up to where an append to `active` under `config` needs no `should_roll`; inclusive."""
+
+    active: Active | None = None
+    config: LogConfig | None = None
+    position: int = -1
+    """Where the append ends in the segment."""
+    max_timestamp: int = -1
+    last_offset: int = -1
+
+
+def roll_limits(active: Active, config: LogConfig) -> RollLimits:
+    """There are none where the clock decides, or the first batch's timestamp is not there yet.
+
+    An index gets no more than one entry for each `index_interval_bytes`: it is not full before so many
+    bytes were appended as it has room for.
+    """
+    if not active.size or active.first_batch_timestamp() <= NO_TIMESTAMP:
+        return RollLimits()
+    index_bytes = config.segment_index_bytes
+    entries_left = min(
+        index_bytes // OFFSET_ENTRY.size - active.offset_entries,
+        index_bytes // TIME_ENTRY.size - 1 - active.time_entries,
+    )
+    indexed_bytes = (entries_left - 1) * active.index_interval_bytes
+    return RollLimits(
+        active,
+        config,
+        min(config.max_segment_bytes, active.size + indexed_bytes),
+        active.first_batch_timestamp() + config.max_segment_ms - active.roll_jitter_ms,
+        active.base_offset + RELATIVE_MAX,
     )
 
 

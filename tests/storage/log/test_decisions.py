@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.retention import count_expired
-from odradek.storage.log.roll import should_roll
+from odradek.storage.log.roll import RollLimits, roll_limits, should_roll
 
 CONFIG = LogConfig(segment_bytes=1000, segment_ms=100, segment_index_bytes=80)
 
@@ -22,6 +24,7 @@ class Active:
     offset_entries: int = 0
     time_entries: int = 0
     first_timestamp: int = 5000
+    index_interval_bytes: int = 50
 
     def first_batch_timestamp(self) -> int:
         return self.first_timestamp
@@ -55,6 +58,41 @@ def rolls(active: Active, config: LogConfig = CONFIG, **changes: int) -> bool:
 )
 def test_roll(active: Active, changes: dict[str, int], wanted: bool) -> None:
     assert rolls(active, **changes) == wanted
+
+
+@given(
+    sizes=st.lists(st.integers(1, 120), max_size=40),
+    timestamps=st.lists(st.integers(4990, 5120), min_size=40, max_size=40),
+    first_timestamp=st.sampled_from([-1, 5000]),
+    index_bytes=st.integers(16, 200),
+    interval=st.integers(0, 100),
+)
+def test_within_the_limits_nothing_rolls(
+    sizes: list[int], timestamps: list[int], first_timestamp: int, index_bytes: int, interval: int
+) -> None:
+    """As appends fill a segment and its indexes, and the limits are those of some time ago."""
+    config = replace(CONFIG, segment_index_bytes=index_bytes)
+    active = Active(size=0, first_timestamp=first_timestamp, index_interval_bytes=interval)
+    indexed_at = 0
+    limits = RollLimits()
+    for size, timestamp in zip(sizes, timestamps, strict=False):
+        rolled = rolls(active, config, append_bytes=size, max_timestamp=timestamp, now_ms=1090)
+        if active.size + size <= limits.position and timestamp <= limits.max_timestamp:
+            assert not rolled
+        elif rolled:
+            return
+        else:
+            limits = roll_limits(active, config)
+        if active.size - indexed_at > interval:
+            active.offset_entries += 1
+            active.time_entries += 1
+            indexed_at = active.size
+        active.size += size
+
+
+def test_limits_are_of_use() -> None:
+    assert roll_limits(Active(), CONFIG)[2:] == (500 + 4 * 50, 5100, 50 + 2**31 - 1)
+    assert roll_limits(Active(index_interval_bytes=4096), CONFIG).position == 1000
 
 
 def test_a_compacted_topics_segment_is_active_no_longer_than_its_lag() -> None:
