@@ -8,7 +8,7 @@ ELR needs. Every step is repeated at the next start unless it was completed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from odradek.protocol.records.control import ControlType
@@ -68,7 +68,7 @@ def format_directory(files: Files, directory: Path, voter: Voter, *, now_ms: int
     store.publish(FIRST_SNAPSHOT, writer)
 
 
-def quorum_records(kraft_version: int, voters: Sequence[Voter]) -> list[tuple[ControlType, Any]]:
+def quorum_records(kraft_version: int, voters: Iterable[Voter]) -> list[tuple[ControlType, Any]]:
     """The control records that carry a dynamic quorum; none for a static one (KIP-853)."""
     if kraft_version < 1:
         return []

@@ -9,6 +9,14 @@ class InvalidQuorum(Exception):
     """The metadata directory tells of a quorum that this node cannot be part of; the text says why."""
 
 
+class InconsistentQuorum(Exception):
+    """What must never be: two leaders of an epoch, or something committed that is to be cut off."""
+
+
+class WrongState(Exception):
+    """An event that cannot happen in this role: a bug of the driver's."""
+
+
 class BatchTooLarge(KafkaError):
     """Records that do not fit one batch of the metadata log."""
 

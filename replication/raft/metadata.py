@@ -47,6 +47,7 @@ from odradek.replication.controller.image import (
     MetadataImage,
 )
 from odradek.replication.controller.operations import Plan
+from odradek.replication.raft.actions import Action, Committed, Persist, StartEpoch
 from odradek.replication.raft.bootstrap import (
     activation_records,
     format_directory,
@@ -54,19 +55,14 @@ from odradek.replication.raft.bootstrap import (
     quorum_records,
     read_bootstrap_records,
 )
+from odradek.replication.raft.elections import Election
 from odradek.replication.raft.errors import InvalidQuorum, NotController
 from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
 from odradek.replication.raft.replay import Replay
+from odradek.replication.raft.roles import QuorumSettings, Role
 from odradek.replication.raft.snapshots import SnapshotId, SnapshotWriter
-from odradek.replication.raft.state import (
-    Action,
-    Committed,
-    Election,
-    Persist,
-    Quorum,
-    Role,
-    StartEpoch,
-)
+from odradek.replication.raft.state import Quorum
+from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import QuorumInfo, Voter, VoterEndpoint
 from odradek.seams import Seams
 from odradek.seams.files import Path
@@ -122,8 +118,7 @@ class Metadata:
         )
         self._log = MetadataLog(seams.files, directory, seams.clock, self._settings)
         self._quorum: Quorum | None = None
-        self._voters: tuple[Voter, ...] = ()
-        self._kraft_version = 0
+        self._history = VoterHistory()
         self._newest = self.image  # with what is appended but not yet committed
         self._uncommitted: deque[tuple[MetadataDelta, int]] = deque()  # with their bytes
         self._high_watermark = 0
@@ -147,14 +142,14 @@ class Metadata:
 
     @property
     def kraft_version(self) -> int:
-        return self._kraft_version
+        return self._history.kraft_version
 
     @property
     def finalized_features(self) -> dict[str, int]:
         """The levels of all features as ApiVersions tells them: kraft.version, if not 0, with them."""
         features = dict(self.image.features)
-        if self._kraft_version > 0:
-            features[KRAFT_VERSION] = self._kraft_version
+        if self.kraft_version > 0:
+            features[KRAFT_VERSION] = self.kraft_version
         return features
 
     @property
@@ -164,8 +159,8 @@ class Metadata:
             leader_epoch=self.leader_epoch,
             high_watermark=self._high_watermark,
             log_end_offset=self._newest.offset + 1,
-            voters=self._voters,
-            kraft_version=self._kraft_version,
+            voters=tuple(self._history.voters),
+            kraft_version=self.kraft_version,
         )
 
     # Starting
@@ -181,13 +176,14 @@ class Metadata:
         self._adopt(replay)
         assert self._quorum is None
         self._quorum = Quorum(
-            self.node_id,
-            self._directory_id,
-            [voter.id for voter in self._voters],
+            self._me,
+            self._log,
+            self._history,
             election,
-            log_epoch=replay.epoch,
+            settings=QuorumSettings(cluster_id=self.cluster_id),
+            jitter=self._seams.entropy.below,
         )
-        await self._carry_out(self._quorum.campaign())
+        await self._carry_out(self._quorum.start(self._now_ms()))
         await self._activate(in_transaction=replay.in_transaction)
 
     def _open(self) -> Election:
@@ -216,9 +212,8 @@ class Metadata:
 
     def _adopt(self, replay: Replay) -> None:
         """Take over what was loaded. Raises InvalidQuorum if it is not this node's alone."""
-        self._kraft_version = replay.kraft_version
-        self._voters = replay.voters or (Voter(self.node_id, self._directory_id),)
-        others = {voter.id for voter in self._voters} | set(replay.static_voters)
+        self._history = VoterHistory([self._me], replay.changes)
+        others = set(self._history.voters.ids) | set(replay.static_voters)
         if others - {self.node_id}:
             raise InvalidQuorum(
                 f"{self._directory} belongs to a quorum of the nodes {sorted(others)}; this node, "
@@ -256,13 +251,20 @@ class Metadata:
             voters=tuple(schemas.Voter(voter_id=each) for each in start.voters),
             granting_voters=tuple(schemas.Voter(voter_id=each) for each in start.granted),
         )
-        first = self._log.end_offset
         records: list[tuple[ControlType, Any]] = [(ControlType.LEADER_CHANGE, change)]
-        if first == 0:
-            records += quorum_records(self._kraft_version, self._voters)
+        changes = []
+        if start.quorum is not None:
+            version, voters = start.quorum
+            records += quorum_records(version, voters)
+            first = self._log.end_offset
+            changes = [ControlChange(first + 1, kraft_version=version)]
+            changes += [ControlChange(first + 2, voters=voters)]
         last = self._log.append_control(records, start.epoch)
-        self._quorum.started(first)
+        self._quorum.appended(changes, self._now_ms())
         self._newest = _moved(self._newest, last, start.epoch)
+
+    def _now_ms(self) -> int:
+        return int(self._seams.clock.monotonic() * 1000)
 
     async def _activate(self, *, in_transaction: bool) -> None:
         bootstrap = await self._blocking(read_bootstrap_records, self._seams.files, self._directory)
@@ -345,7 +347,7 @@ class Metadata:
     async def _flush(self) -> None:
         self._check_leads()
         assert self._quorum is not None
-        end = self._log.end_offset
+        end, epoch = self._log.end_offset, self.leader_epoch
         try:
             await self._blocking(self._log.flush)
         except DiskFull:
@@ -353,7 +355,7 @@ class Metadata:
         except Exception as error:
             self._fail(error)
             raise
-        await self._carry_out(self._quorum.durable(self.node_id, end))
+        await self._carry_out(self._quorum.flushed(end, epoch, self._now_ms()))
         self._publish()
 
     def _publish(self) -> None:
@@ -433,7 +435,7 @@ class Metadata:
             snapshot,
             now_ms=self._seams.clock.wall_ms(),
             timestamp_ms=image.timestamp_ms,
-            control=quorum_records(self._kraft_version, self._voters),
+            control=quorum_records(*self._history.at(snapshot.end_offset)),
         )
         try:
             await _write_image(writer, image)
@@ -455,6 +457,7 @@ class Metadata:
                     return
                 dropped = await self._blocking(self._log.superseded, now_ms)
                 self._log.forget(dropped, now_ms)
+                self._history.compact(self._log.start_offset)
                 await self._blocking(self._log.remove, dropped, now_ms)
 
     # Ending
@@ -465,7 +468,7 @@ class Metadata:
             return
         with trio.CancelScope(shield=True):
             async with self._flushing:
-                self._quorum.resign()
+                self._quorum.resign(self._now_ms())
                 if self.failure is None:
                     await self._blocking(self._log.close)
 

@@ -20,6 +20,7 @@ from odradek.protocol.records.control import ControlType, kraft_control_batch
 from odradek.protocol.records.records import Record, build_batch
 from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.raft.errors import BatchTooLarge
+from odradek.replication.raft.messages import EpochEnd
 from odradek.replication.raft.quorum_state import QuorumStateFile
 from odradek.replication.raft.snapshots import SnapshotId, SnapshotStore
 from odradek.seams.clock import Clock
@@ -106,6 +107,32 @@ class MetadataLog:
     @property
     def start_offset(self) -> int:
         return self._log.log_start_offset
+
+    # The log as the quorum's state machine sees it (`log_view.py`)
+
+    @property
+    def last_epoch(self) -> int:
+        latest, newest = self._log.epochs.latest, self.snapshots.newest
+        if latest is not None:
+            return latest
+        return 0 if newest is None else newest.epoch
+
+    @property
+    def earliest_snapshot(self) -> SnapshotId | None:
+        return self.snapshots.ids[0] if self.snapshots.ids else None
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None:
+        return self.snapshots.newest
+
+    def snapshot_size(self, snapshot_id: SnapshotId) -> int | None:
+        return self.snapshots.sizes.get(snapshot_id)
+
+    def end_of_epoch(self, epoch: int) -> EpochEnd:
+        found = self._log.epochs.end_offset_for(epoch)
+        if found.epoch < 0:
+            return EpochEnd(self.last_epoch, self.end_offset)
+        return EpochEnd(found.epoch, found.end_offset)
 
     @property
     def size_bytes(self) -> int:

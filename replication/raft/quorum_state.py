@@ -7,7 +7,7 @@ from odradek.protocol.schemas.quorum_state import (
     decode_quorum_state,
     encode_quorum_state,
 )
-from odradek.replication.raft.state import Election
+from odradek.replication.raft.elections import Election
 from odradek.seams.files import Files, Path
 
 NAME = "quorum-state"

@@ -24,6 +24,7 @@ from odradek.protocol.schemas.serde import decode_metadata_record
 from odradek.replication.controller.draft import ImageDraft
 from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
+from odradek.replication.raft.voter_history import ControlChange
 from odradek.replication.raft.voters import Voter, voters_of
 
 
@@ -69,14 +70,19 @@ class Replay:
         """`in_transaction`: what comes first ends a transaction that `image` knows nothing of."""
         self._draft = ImageDraft(image or MetadataImage(), keep_records=keep_records)
         self._transactions = Transactions(is_open=in_transaction)
-        self.kraft_version = 0
-        self.voters: tuple[Voter, ...] = ()
+        self.changes: list[ControlChange] = []  # of kraft.version and voters
         self.static_voters: tuple[int, ...] = ()  # as the last leader named them
         self.offset, self.epoch, self.timestamp_ms = -1, 0, -1
 
     @property
     def in_transaction(self) -> bool:
         return self._transactions.open
+
+    @property
+    def voters(self) -> tuple[Voter, ...]:
+        """As the log names them, if it does."""
+        named = [change.voters for change in self.changes if change.voters is not None]
+        return named[-1] if named else ()
 
     def batch(self, batch: Batch) -> None:
         """The next batch of the log. Raises InvalidMetadata."""
@@ -87,7 +93,7 @@ class Replay:
     def snapshot(self, batches: Iterable[Batch], *, end_offset: int, epoch: int) -> None:
         """A whole snapshot, before any batch of the log. Raises InvalidMetadata."""
         for batch in batches:
-            self._contents(batch)
+            self._contents(batch, of_snapshot=end_offset)
         self.offset, self.epoch = end_offset - 1, epoch
 
     def apply(self, record: Any) -> None:
@@ -98,26 +104,29 @@ class Replay:
         """Once, at the end; what an unfinished transaction holds is not in it."""
         return self._draft.finish(self.offset, self.epoch, self.timestamp_ms)
 
-    def _contents(self, batch: Batch) -> None:
+    def _contents(self, batch: Batch, *, of_snapshot: int | None = None) -> None:
         try:
             for record in decode(batch):
                 if batch.is_control:
-                    self._control(record)
+                    offset = record.offset if of_snapshot is None else of_snapshot - 1
+                    self._control(record, offset)
                 elif record.value is not None:
                     self.apply(decode_metadata_record(record.value))
         except KafkaError as error:
             raise InvalidMetadata(f"{batch} of the metadata log: {error}") from error
 
-    def _control(self, record: Record) -> None:
+    def _control(self, record: Record, offset: int) -> None:
         kind, value = control_type(record.key), record.value or b""
         if kind is ControlType.LEADER_CHANGE:
             version = int.from_bytes(value[:2], "big")
             change = decode_body(LeaderChangeMessage, version, value)
             self.static_voters = tuple(voter.voter_id for voter in change.voters)
         elif kind is ControlType.KRAFT_VERSION:
-            self.kraft_version = decode_body(KRaftVersionRecord, 0, value).kraft_version
+            level = decode_body(KRaftVersionRecord, 0, value).kraft_version
+            self.changes.append(ControlChange(offset, kraft_version=level))
         elif kind is ControlType.KRAFT_VOTERS:
-            self.voters = voters_of(decode_body(VotersRecord, 0, value))
+            voters = voters_of(decode_body(VotersRecord, 0, value))
+            self.changes.append(ControlChange(offset, voters=voters))
         elif kind is ControlType.SNAPSHOT_HEADER:
             header = decode_body(SnapshotHeaderRecord, 0, value)
             self.timestamp_ms = header.last_contained_log_timestamp

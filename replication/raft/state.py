@@ -1,176 +1,336 @@
-"""The quorum as one of its voters sees it: a state machine without I/O (KIP-595).
+"""The quorum as one of its nodes sees it: a state machine without I/O (KIP-595, 630, 853, 996).
 
-What happened goes in by a method's call, what is to be done comes out as actions, in the order in
-which the driver does them; the next call may be made once they are done. Time comes as events, too.
+What happened goes in by a method's call, with the time in ms of a clock that never goes back; what is
+to be done comes out as actions (`actions.py`), in the order in which the driver does them. The next
+call may be made once they are done; `tick` is called when `deadline_ms` is reached. Nothing is drawn
+or read here: `jitter` and the log are handed in.
 
-    UNATTACHED --campaign--> CANDIDATE --votes of a majority--> LEADER --resign--> RESIGNED
-
-- An epoch is durable (`Persist`) before anything is written or said in it, and no node votes twice in
-  one: so an epoch has one leader.
+- An epoch and a vote are durable (`Persist`, always first) before anything is said in them, and no
+  node votes for two in an epoch: so an epoch has one leader (`roles.py`, `elections.py`).
 - What is committed is what a majority has on its disk, and only once that reaches into the leader's
-  own epoch (Raft, section 5.4.2): `StartEpoch` writes that epoch's first record at once.
+  own epoch: `StartEpoch` writes that epoch's first record at once (`leadership.py`).
+- A follower's fetch says what it has on its disk: what it appends is flushed first (`asking.py`). Who
+  led before may not have flushed all it fetches behind, but none of that counts before the first
+  record of the new epoch, and the flush that comes with that one covers everything.
+- Voters are those of the log's end, committed or not, and change one at a time (`voter_changes.py`).
 
-A lone voter is its own majority: a campaign makes it leader in one step.
+A lone voter is its own majority: `start` makes it leader in one step.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from uuid import UUID
+from collections.abc import Callable, Sequence
 
-from odradek.seams.values import value_class
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.raft.actions import Action, Persist, Reply
+from odradek.replication.raft.answering import Answering
+from odradek.replication.raft.asking import Asking
+from odradek.replication.raft.elections import Election
+from odradek.replication.raft.errors import WrongState
+from odradek.replication.raft.following import Following
+from odradek.replication.raft.leadership import Leadership
+from odradek.replication.raft.log_view import LogView
+from odradek.replication.raft.messages import (
+    AddVoterAnswer,
+    AddVoterRequest,
+    Answer,
+    BeginEpochAnswer,
+    BeginEpochRequest,
+    EndEpochAnswer,
+    EndEpochRequest,
+    FetchAnswer,
+    FetchRequest,
+    FetchSnapshotAnswer,
+    FetchSnapshotRequest,
+    RemoveVoterAnswer,
+    RemoveVoterRequest,
+    Request,
+    UpdateVoterAnswer,
+    UpdateVoterRequest,
+    VoteAnswer,
+    VoteRequest,
+)
+from odradek.replication.raft.reconfiguration import Reconfiguration
+from odradek.replication.raft.roles import (
+    Nominee,
+    QuorumSettings,
+    Resigned,
+    Role,
+    Stand,
+    Unattached,
+)
+from odradek.replication.raft.voter_changes import Refusal
+from odradek.replication.raft.voter_history import ControlChange, VoterHistory
+from odradek.replication.raft.voters import NOBODY, Voter, VoterSet
 
-NOBODY = -1
-NO_DIRECTORY = UUID(int=0)
-
-
-class Role(enum.Enum):
-    UNATTACHED = "unattached"  # knows an epoch, but no leader of it
-    CANDIDATE = "candidate"
-    LEADER = "leader"
-    RESIGNED = "resigned"  # led, and gave up until there is another epoch
-
-
-@value_class
-class Election:
-    """What a voter must never forget; `quorum-state` holds it."""
-
-    epoch: int = 0
-    leader_id: int = NOBODY
-    voted_id: int = NOBODY
-    voted_directory_id: UUID = NO_DIRECTORY
-
-
-@value_class
-class Persist:
-    """Make the election durable before anything else is done."""
-
-    election: Election
-
-
-@value_class
-class StartEpoch:
-    """Lead: append the epoch's LeaderChangeMessage."""
-
-    epoch: int
-    voters: tuple[int, ...]
-    granted: tuple[int, ...]
-
-
-@value_class
-class Committed:
-    """All below this offset is committed."""
-
-    high_watermark: int
-
-
-Action = Persist | StartEpoch | Committed
-
-
-class WrongState(Exception):
-    """An event that cannot happen in this role: a bug of the driver's."""
-
-
-@dataclass(slots=True)
-class _Leadership:
-    """What a leader keeps of its epoch."""
-
-    start_offset: int
-    durable: dict[int, int] = field(default_factory=dict)  # voter to the end of what it has on disk
+ANSWERS: dict[type[Request], type[Answer]] = {
+    VoteRequest: VoteAnswer,
+    BeginEpochRequest: BeginEpochAnswer,
+    EndEpochRequest: EndEpochAnswer,
+    FetchRequest: FetchAnswer,
+    FetchSnapshotRequest: FetchSnapshotAnswer,
+    AddVoterRequest: AddVoterAnswer,
+    RemoveVoterRequest: RemoveVoterAnswer,
+    UpdateVoterRequest: UpdateVoterAnswer,
+}
 
 
 class Quorum:
-    """See the module. `voters` are ids; `log_epoch` is that of the log's last record."""
+    """See the module. `me` is this node as a voter, whether it is one or not; `history` and `log`
+    are as read from the disk, the log flushed; `election` is what `quorum-state` holds."""
 
     def __init__(
         self,
-        node_id: int,
-        directory_id: UUID,
-        voters: Iterable[int],
+        me: Voter,
+        log: LogView,
+        history: VoterHistory,
         election: Election,
         *,
-        log_epoch: int = 0,
+        settings: QuorumSettings | None = None,
+        jitter: Callable[[int], int] = lambda bound: 0,
     ) -> None:
-        self.node_id = node_id
-        self._directory_id = directory_id
-        self.voters = tuple(sorted(set(voters)))
-        if node_id not in self.voters:
-            raise WrongState(f"{node_id} is no voter among {self.voters}")
-        # A log may know of a later epoch than the file does, if the file was lost: never reuse one
-        newer = log_epoch > election.epoch
-        self.election = Election(log_epoch) if newer else election
-        self.role = Role.UNATTACHED
-        self.high_watermark = -1
-        self._granted: set[int] = set()
-        self._leadership: _Leadership | None = None
+        settings = settings or QuorumSettings()
+        self._stand = Stand(me, log, history, election, settings, jitter)
+        self._reconfiguration = Reconfiguration(self._stand)
+        self._answering = Answering(self._stand, self._reconfiguration)
+        self._asking = Asking(self._stand, self._reconfiguration)
+
+    # What it is
+
+    @property
+    def role(self) -> Role:
+        return self._stand.role
 
     @property
     def epoch(self) -> int:
-        return self.election.epoch
+        return self._stand.epoch
 
     @property
     def leader_id(self) -> int:
-        return self.election.leader_id
+        return self._stand.leader_id
 
     @property
-    def majority(self) -> int:
-        return len(self.voters) // 2 + 1
+    def election(self) -> Election:
+        return self._stand.election
 
-    def campaign(self) -> Sequence[Action]:
-        """Ask for votes in the next epoch, one's own first; with a lone voter that is all of them."""
-        if self.role is Role.LEADER:
-            raise WrongState("a leader has no reason to campaign")
-        self.role = Role.CANDIDATE
-        self.election = Election(
-            self.epoch + 1, voted_id=self.node_id, voted_directory_id=self._directory_id
-        )
-        self._granted = {self.node_id}
-        return self._lead_if_elected() or [Persist(self.election)]
+    @property
+    def high_watermark(self) -> int:
+        """All below is committed; -1 while this node does not know of anything."""
+        return self._stand.high_watermark
 
-    def granted(self, voter: int, epoch: int) -> Sequence[Action]:
-        """A vote came in; those of another epoch, or that come too late, do not count."""
-        if self.role is not Role.CANDIDATE or epoch != self.epoch or voter not in self.voters:
+    @property
+    def voters(self) -> VoterSet:
+        """Of the log's end, committed or not."""
+        return self._stand.voters
+
+    @property
+    def kraft_version(self) -> int:
+        return self._stand.history.kraft_version
+
+    @property
+    def is_voter(self) -> bool:
+        return self._stand.is_voter
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """What the leader knows of the others; None if this node does not lead."""
+        state = self._stand.state
+        return state if isinstance(state, Leadership) else None
+
+    @property
+    def may_stop(self) -> bool:
+        """After `shut_down`: nobody waits for this node any more."""
+        stand = self._stand
+        led_by_another = stand.leader_id not in (NOBODY, stand.me.id)
+        return not stand.is_voter or stand.is_only_voter or led_by_another
+
+    # Time
+
+    def start(self, now_ms: int) -> Sequence[Action]:
+        """Once, before anything else."""
+        self._stand.begin(now_ms)
+        return self._actions(now_ms)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` is due; None if nothing is waited for."""
+        dues = [self._stand.requests.deadline_ms, self._role_deadline_ms()]
+        return min((each for each in dues if each is not None), default=None)
+
+    def _role_deadline_ms(self) -> int | None:
+        stand = self._stand
+        match stand.state:
+            case Leadership() as leadership:
+                return leadership.deadline_ms
+            case _ if stand.closing:
+                return None
+            case Unattached(until_ms):
+                return until_ms if stand.may_lead else None
+            case Nominee(until_ms=until_ms) | Resigned(until_ms):
+                return until_ms
+            case Following() as following:
+                due = following.fetch_until_ms if stand.may_lead else None
+                if following.changing_log or not stand.requests.may_ask(following.leader_id):
+                    return due
+                told = following.update_voter_at_ms
+                return told if due is None else min(due, told)
+
+    def tick(self, now_ms: int) -> Sequence[Action]:
+        """Whatever is due by now."""
+        stand = self._stand
+        stand.requests.expire(now_ms)
+        match stand.state:
+            case Leadership() as leadership:
+                self._reconfiguration.expire(leadership, now_ms)
+                due = leadership.check_quorum_at_ms
+                if due is not None and now_ms >= due:
+                    stand.resign(now_ms)
+            case _ if not stand.closing:
+                self._time_out(now_ms)
+        return self._actions(now_ms)
+
+    def _time_out(self, now_ms: int) -> None:
+        """One role may lead straight to the next: what is left of a time-out goes with it."""
+        stand = self._stand
+        match stand.state:
+            case Nominee(until_ms=until_ms, pre_vote=True) if now_ms >= until_ms:
+                stand.lose(now_ms)
+            case Nominee(until_ms=until_ms) if now_ms >= until_ms:
+                stand.nominate(now_ms)
+            case Following() as following if stand.may_lead and now_ms >= following.fetch_until_ms:
+                stand.nominate(now_ms)
+            case Resigned(until_ms) if now_ms >= until_ms:
+                stand.detach(stand.epoch + 1, now_ms)
+        match stand.state:
+            case Unattached(until_ms) if stand.may_lead and now_ms >= until_ms:
+                stand.nominate(now_ms)
+
+    # What others say
+
+    def receive(self, request: Request, now_ms: int, *, again: bool = False) -> Sequence[Action]:
+        """A request came in; its `Reply` is among these actions, or comes later (voter changes).
+
+        `again`: a Fetch that found nothing new has waited, and is to be answered now as things are.
+        """
+        stand = self._stand
+        known = stand.settings.cluster_id
+        if known is not None and request.cluster_id not in (None, known):
+            refused = ANSWERS[type(request)](error=ErrorCode.inconsistent_cluster_id)
+            stand.out.append(Reply(request, refused))
+            return self._actions(now_ms)
+        match request:
+            case VoteRequest():
+                answer: Answer = self._answering.vote(request, now_ms)
+            case BeginEpochRequest():
+                answer = self._answering.begin_epoch(request, now_ms)
+            case EndEpochRequest():
+                answer = self._answering.end_epoch(request, now_ms)
+            case FetchRequest():
+                answer = self._answering.fetch(request, now_ms, again=again)
+            case FetchSnapshotRequest():
+                answer = self._answering.fetch_snapshot(request, now_ms)
+            case _:
+                self._change_voters(request, now_ms)
+                return self._actions(now_ms)
+        stand.out.append(Reply(request, answer))
+        return self._actions(now_ms)
+
+    def _change_voters(self, request: Request, now_ms: int) -> None:
+        match request:
+            case AddVoterRequest():
+                self._reconfiguration.add(request, now_ms)
+            case RemoveVoterRequest():
+                self._reconfiguration.remove(request, now_ms)
+            case UpdateVoterRequest():
+                self._reconfiguration.update(request, now_ms)
+            case _:
+                raise WrongState(f"{request} is nothing that a node of the quorum answers")
+
+    def answered(self, number: int, answer: Answer, now_ms: int) -> Sequence[Action]:
+        """The answer to what was sent with this number; ignored if it is not waited for."""
+        asked = self._stand.requests.take(number)
+        if asked is None:
             return []
-        self._granted.add(voter)
-        return self._lead_if_elected()
+        if not self._asking.answered(asked, answer, now_ms):
+            self._stand.requests.back_off(asked.to, now_ms)
+        return self._actions(now_ms)
 
-    def _lead_if_elected(self) -> list[Action]:
-        if len(self._granted) < self.majority:
+    def failed(self, number: int, now_ms: int) -> Sequence[Action]:
+        """No answer will come to what was sent with this number."""
+        asked = self._stand.requests.take(number)
+        if asked is None:
             return []
-        self.role = Role.LEADER
-        self.election = replace(
-            self.election,
-            leader_id=self.node_id,
-            voted_id=NOBODY,
-            voted_directory_id=NO_DIRECTORY,
-        )
-        granted = tuple(sorted(self._granted))
-        return [Persist(self.election), StartEpoch(self.epoch, self.voters, granted)]
+        self._asking.failed(asked, now_ms)
+        self._stand.requests.back_off(asked.to, now_ms)
+        return self._actions(now_ms)
 
-    def started(self, start_offset: int) -> None:
-        """The epoch's first record was appended at this offset."""
-        if self.role is not Role.LEADER or self._leadership is not None:
-            raise WrongState(f"no epoch to start as {self.role.value}")
-        self._leadership = _Leadership(start_offset)
+    # What became of the log
 
-    def durable(self, voter: int, end_offset: int) -> Sequence[Action]:
-        """A voter, this one too, has all below `end_offset` on its disk."""
-        leadership = self._leadership
-        if self.role is not Role.LEADER or leadership is None or voter not in self.voters:
-            return []
-        leadership.durable[voter] = max(end_offset, leadership.durable.get(voter, 0))
-        ends = sorted((leadership.durable.get(each, 0) for each in self.voters), reverse=True)
-        agreed = ends[self.majority - 1]
-        if agreed <= max(self.high_watermark, leadership.start_offset):
-            return []
-        self.high_watermark = agreed
-        return [Committed(agreed)]
+    def appended(self, changes: Sequence[ControlChange], now_ms: int) -> Sequence[Action]:
+        """`StartEpoch`, `AppendVoters` or `AppendFetched` is done; `changes` were among the records.
 
-    def resign(self) -> Sequence[Action]:
-        """Lead no more in this epoch; the node is going to stop."""
-        if self.role is Role.LEADER:
-            self.role = Role.RESIGNED
-            self._leadership = None
-        return []
+        What a leader appends of its own needs no such call.
+        """
+        stand = self._stand
+        stand.history.append(changes)
+        match stand.state:
+            case Leadership():
+                self._reconfiguration.appended(changes, now_ms)
+            case Following() as following:
+                following.changing_log = False
+                self._asking.follow_high_watermark(following)
+        return self._actions(now_ms)
+
+    def truncated(self, now_ms: int) -> Sequence[Action]:
+        """`Truncate` is done."""
+        if isinstance(self._stand.state, Following):
+            self._stand.state.changing_log = False
+        return self._actions(now_ms)
+
+    def installed(self, changes: Sequence[ControlChange], now_ms: int) -> Sequence[Action]:
+        """`InstallSnapshot` is done: the log is empty and starts at its end; `changes` are all that
+        the snapshot says of version and voters."""
+        stand = self._stand
+        stand.history.reset(changes)
+        stand.commit(stand.log.end_offset)
+        if isinstance(stand.state, Following):
+            stand.state.changing_log = False
+        return self._actions(now_ms)
+
+    def flushed(self, end_offset: int, epoch: int, now_ms: int) -> Sequence[Action]:
+        """A flush is done that began in this epoch, when the log ended at `end_offset`.
+
+        One that began in an epoch before means nothing: the log may have been cut since.
+        """
+        leads = self.leadership
+        if leads is not None and epoch == self.epoch and leads.flushed(end_offset):
+            self._reconfiguration.high_watermark_moved(leads, now_ms)
+        return self._actions(now_ms)
+
+    # What the node wants
+
+    def upgrade(self, kraft_version: int, now_ms: int) -> tuple[Refusal | None, Sequence[Action]]:
+        """Raise kraft.version (KIP-853): why not, or what to do."""
+        refusal = self._reconfiguration.upgrade(kraft_version)
+        return refusal, self._actions(now_ms)
+
+    def resign(self, now_ms: int) -> Sequence[Action]:
+        """Lead no more in this epoch."""
+        if isinstance(self._stand.state, Leadership):
+            self._stand.resign(now_ms)
+        return self._actions(now_ms)
+
+    def shut_down(self, now_ms: int) -> Sequence[Action]:
+        """The node is going to stop: hand over, if it leads, and campaign no more."""
+        self._stand.closing = True
+        return self.resign(now_ms)
+
+    def _actions(self, now_ms: int) -> Sequence[Action]:
+        """What has come together; the election first, before anything that is said in it."""
+        stand = self._stand
+        self._asking.pursue(now_ms)
+        actions, stand.out = stand.out, []
+        if stand.election != stand.persisted:
+            stand.persisted = stand.election
+            actions.insert(0, Persist(stand.election))
+        return actions

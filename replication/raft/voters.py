@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from odradek.seams.values import value_class
@@ -13,6 +13,16 @@ if TYPE_CHECKING:
 
 KRAFT_VERSIONS = (0, 1)
 """The levels of kraft.version that this node supports; 1 has voters in the log."""
+
+NOBODY: Final = -1
+NO_DIRECTORY: Final = UUID(int=0)
+
+
+class ReplicaKey(NamedTuple):
+    """A replica as it names itself: a node with an empty disk is another replica."""
+
+    id: int
+    directory_id: UUID = NO_DIRECTORY
 
 
 @value_class
@@ -24,12 +34,79 @@ class VoterEndpoint:
 
 @value_class
 class Voter:
-    """One voter. Its directory tells it from one with the same id and an empty disk."""
+    """One voter. Its directory tells it from one with the same id and an empty disk; where voters
+    are static (kraft.version 0) it is not known, and the id alone counts."""
 
     id: int
-    directory_id: UUID
+    directory_id: UUID = NO_DIRECTORY
     endpoints: tuple[VoterEndpoint, ...] = ()
     kraft_versions: tuple[int, int] = KRAFT_VERSIONS
+
+    @property
+    def key(self) -> ReplicaKey:
+        return ReplicaKey(self.id, self.directory_id)
+
+    def is_replica(self, key: ReplicaKey) -> bool:
+        return self.id == key.id and self.directory_id in (NO_DIRECTORY, key.directory_id)
+
+
+class VoterSet:
+    """The voters at some point of the log, by id. What changes one returns another."""
+
+    def __init__(self, voters: Iterable[Voter] = ()) -> None:
+        self._by_id = {voter.id: voter for voter in sorted(voters, key=lambda each: each.id)}
+
+    def __iter__(self) -> Iterator[Voter]:
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VoterSet) and self._by_id == other._by_id
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"VoterSet({list(self)})"
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(self._by_id)
+
+    @property
+    def majority(self) -> int:
+        return len(self._by_id) // 2 + 1
+
+    def get(self, voter_id: int) -> Voter | None:
+        return self._by_id.get(voter_id)
+
+    def includes(self, key: ReplicaKey) -> bool:
+        voter = self._by_id.get(key.id)
+        return voter is not None and voter.is_replica(key)
+
+    def endpoints(self, voter_id: int) -> tuple[VoterEndpoint, ...]:
+        voter = self._by_id.get(voter_id)
+        return () if voter is None else voter.endpoints
+
+    def added(self, voter: Voter) -> VoterSet | None:
+        """None if there is a voter with this id, whatever its directory."""
+        return None if voter.id in self._by_id else VoterSet((*self, voter))
+
+    def removed(self, key: ReplicaKey) -> VoterSet | None:
+        """None if there is no such voter, or it is the last one."""
+        voter = self._by_id.get(key.id)
+        if voter is None or voter.key != key or len(self) == 1:
+            return None
+        return VoterSet([each for each in self if each.id != key.id])
+
+    def updated(self, voter: Voter, *, any_directory: bool = False) -> VoterSet | None:
+        """None if there is no such voter."""
+        old = self._by_id.get(voter.id)
+        if old is None or not (any_directory or old.is_replica(voter.key)):
+            return None
+        return VoterSet([voter if each.id == voter.id else each for each in self])
 
 
 @value_class
@@ -44,7 +121,7 @@ class QuorumInfo:
     kraft_version: int
 
 
-def voters_record(voters: Sequence[Voter]) -> VotersRecord:
+def voters_record(voters: Iterable[Voter]) -> VotersRecord:
     from odradek.protocol.schemas import control_records as schemas
 
     return schemas.VotersRecord(

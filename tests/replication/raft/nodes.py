@@ -11,7 +11,7 @@ from odradek.protocol.records.control import ControlType, control_type
 from odradek.protocol.records.records import decode
 from odradek.protocol.schemas.serde import decode_metadata_record
 from odradek.protocol.schemas.topic_records import ConfigRecord, TopicRecord
-from odradek.replication.controller.image import BROKER, MetadataImage
+from odradek.replication.controller.image import BROKER, Endpoint, MetadataImage
 from odradek.replication.controller.operations import Plan
 from odradek.replication.raft.metadata import Metadata
 from odradek.replication.raft.metadata_log import MetadataLogSettings
@@ -39,6 +39,7 @@ def metadata_on(
     node_id: int = 1,
     directory_id: UUID = DIRECTORY_ID,
     settings: MetadataLogSettings | None = None,
+    controller_listeners: Sequence[Endpoint] = (),
 ) -> Metadata:
     return Metadata(
         seams,
@@ -47,6 +48,7 @@ def metadata_on(
         cluster_id="cluster",
         directory_id=directory_id,
         settings=settings,
+        controller_listeners=controller_listeners,
     )
 
 

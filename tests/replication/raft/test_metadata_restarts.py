@@ -19,7 +19,7 @@ from odradek.protocol.schemas.cluster_records import (
 from odradek.protocol.schemas.quorum_state import decode_quorum_state
 from odradek.protocol.schemas.serde import encode_metadata_record
 from odradek.replication.controller.errors import InvalidMetadata
-from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.image import Endpoint, MetadataImage
 from odradek.replication.raft.bootstrap import quorum_records
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata import Metadata
@@ -77,6 +77,18 @@ async def test_the_image_is_there_again() -> None:
     assert restarted.leader_epoch == 2
     assert restarted.image.offset == metadata.image.offset + 2
     assert restarted.quorum.voters == metadata.quorum.voters
+
+
+async def test_new_endpoints_of_the_voter_are_written_with_its_next_epoch() -> None:
+    """KIP-853: a leader that the voters record tells wrongly where to find tells it itself."""
+    node = new_node()
+    for port in (9093, 9095, None):
+        there = [Endpoint("CONTROLLER", "here", port, 0)] if port is not None else []
+        metadata = await started(again(node), controller_listeners=there)
+        (voter,) = metadata.quorum.voters
+        assert [each.port for each in voter.endpoints] == [port or 9095], "unless it has none"
+        await metadata.close()
+    assert len([batch for batch in log_of(node.files) if "KRAFT_VOTERS" in batch]) == 2
 
 
 async def test_each_start_is_an_epoch() -> None:

@@ -1,102 +1,466 @@
-"""The quorum's state machine: elections, what must be durable, what is committed (KIP-595)."""
+"""The quorum's state machine, transition by transition (KIP-595, KIP-996): elections, what must be
+durable, what is committed. Voter changes and the log's side are in files of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.replication.raft.state import (
-    Committed,
-    Election,
-    Persist,
-    Quorum,
-    Role,
-    StartEpoch,
-    WrongState,
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.raft.actions import Action, Committed, Persist, Reply, Send, StartEpoch
+from odradek.replication.raft.elections import Election
+from odradek.replication.raft.errors import InconsistentQuorum
+from odradek.replication.raft.messages import (
+    Answer,
+    BeginEpochAnswer,
+    BeginEpochRequest,
+    EndEpochRequest,
+    FetchAnswer,
+    FetchRequest,
+    Request,
+    VoteAnswer,
+    VoteRequest,
 )
+from odradek.replication.raft.requests import ANYONE
+from odradek.replication.raft.roles import QuorumSettings, Role
+from odradek.replication.raft.state import Quorum
+from odradek.replication.raft.voters import NOBODY, ReplicaKey
+from tests.replication.raft.machines import key, machine, reply, sent, voter
 
-HERE = UUID(int=1 << 64)
+HERE = UUID(int=1)
 
 
-def quorum(*voters: int, election: Election | None = None, log_epoch: int = 0) -> Quorum:
-    return Quorum(1, HERE, voters or [1], election or Election(), log_epoch=log_epoch)
-
-
-def leader(*voters: int, start: int = 0) -> Quorum:
-    found = quorum(*voters)
-    found.campaign()
-    for voter in voters:
-        found.granted(voter, found.epoch)
-    found.started(start)
-    return found
+# A lone voter
 
 
 def test_a_lone_voter_leads_the_next_epoch_at_once() -> None:
-    lone = quorum(election=Election(epoch=4, leader_id=1))
-    assert lone.role is Role.UNATTACHED
-    assert list(lone.campaign()) == [
+    lone = machine(1, election=Election(epoch=4, leader_id=1))
+    assert list(lone.start(0)) == [
         Persist(Election(epoch=5, leader_id=1)),
         StartEpoch(5, voters=(1,), granted=(1,)),
     ]
     assert (lone.role, lone.epoch, lone.leader_id) == (Role.LEADER, 5, 1)
+    assert lone.deadline_ms is None, "nobody else has to follow it"
 
 
 def test_no_epoch_is_used_twice_even_if_the_file_was_lost() -> None:
-    assert quorum(election=Election(epoch=2), log_epoch=6).epoch == 6
-    assert quorum(election=Election(epoch=9), log_epoch=6).epoch == 9
-
-
-def test_one_of_three_persists_its_vote_and_waits() -> None:
-    one = quorum(1, 2, 3)
-    assert list(one.campaign()) == [
-        Persist(Election(epoch=1, voted_id=1, voted_directory_id=HERE)),
-    ]
-    assert (one.role, one.leader_id) == (Role.CANDIDATE, -1)
-    assert list(one.granted(2, 1)) == [
-        Persist(Election(epoch=1, leader_id=1)),
-        StartEpoch(1, voters=(1, 2, 3), granted=(1, 2)),
-    ]
-    assert list(one.granted(3, 1)) == [], "a late vote changes nothing"
-
-
-def test_votes_of_other_epochs_and_strangers_do_not_count() -> None:
-    one = quorum(1, 2, 3)
-    one.campaign()
-    assert list(one.granted(2, 0)) == []
-    assert list(one.granted(9, 1)) == []
-    assert one.role is Role.CANDIDATE
-
-
-def test_who_is_no_voter_has_no_quorum() -> None:
-    with pytest.raises(WrongState):
-        quorum(2, 3)
-
-
-def test_a_leader_does_not_campaign() -> None:
-    lone = leader()
-    with pytest.raises(WrongState):
-        lone.campaign()
-    with pytest.raises(WrongState):
-        lone.started(1)
+    assert machine(1, election=Election(epoch=2), log=[1, 6]).epoch == 6
+    assert machine(1, election=Election(epoch=9), log=[1, 6]).epoch == 9
 
 
 def test_nothing_is_committed_before_the_epoch_has_begun_on_disk() -> None:
-    lone = leader(start=10)
-    assert list(lone.durable(1, 10)) == []
-    assert list(lone.durable(1, 11)) == [Committed(11)]
-    assert list(lone.durable(1, 11)) == []
+    lone = machine(1, log=[1] * 10)
+    lone.start(0)
+    assert list(lone.flushed(10, lone.epoch, 1)) == []
+    assert list(lone.flushed(11, lone.epoch - 1, 1)) == [], "a flush of an epoch before"
+    assert list(lone.flushed(11, lone.epoch, 1)) == [Committed(11)]
+    assert list(lone.flushed(11, lone.epoch, 1)) == []
+
+
+def test_who_resigned_commits_no_more_and_leads_a_later_epoch() -> None:
+    lone = machine(1)
+    lone.start(0)
+    lone.flushed(4, 1, 0)
+    assert list(lone.resign(10)) == []
+    assert lone.role is Role.RESIGNED
+    assert list(lone.flushed(9, 1, 11)) == []
+    assert lone.deadline_ms is not None
+    actions = lone.tick(lone.deadline_ms)
+    assert actions[0] == Persist(Election(epoch=3, leader_id=1))
+    assert lone.role is Role.LEADER
+
+
+# How it starts
+
+
+@pytest.mark.parametrize(
+    ("election", "role", "first"),
+    [
+        (Election(), Role.UNATTACHED, FetchRequest),
+        (Election(3), Role.UNATTACHED, FetchRequest),
+        (Election(3, voted_id=2, voted_directory_id=UUID(int=2)), Role.UNATTACHED, FetchRequest),
+        (Election(3, voted_id=1, voted_directory_id=HERE), Role.CANDIDATE, VoteRequest),
+        (Election(3, voted_id=1, voted_directory_id=UUID(int=9)), Role.UNATTACHED, FetchRequest),
+        (Election(3, leader_id=1), Role.RESIGNED, EndEpochRequest),
+        (Election(3, leader_id=2), Role.FOLLOWER, FetchRequest),
+        (Election(3, leader_id=9), Role.UNATTACHED, FetchRequest),
+    ],
+)
+def test_what_the_disk_says_decides_the_first_role(
+    election: Election, role: Role, first: type[Request]
+) -> None:
+    one = machine(1, 2, 3, election=election)
+    actions = one.start(0)
+    assert (one.role, one.epoch) == (role, election.epoch)
+    assert [type(each.request) for each in sent(actions)][:1] == [first]
+    assert not [each for each in actions if isinstance(each, Persist)], "nothing is new"
+
+
+# From time-out to leader
+
+
+def prospective(*others: int, log: Sequence[int] = (), epoch: int = 0) -> tuple[Quorum, list[Send]]:
+    one = machine(1, *others, log=log, election=Election(epoch))
+    one.start(0)
+    assert one.deadline_ms == 1000
+    return one, sent(one.tick(1000))
+
+
+def candidate(*others: int, log: Sequence[int] = ()) -> tuple[Quorum, list[Send]]:
+    one, asked = prospective(*others, log=log)
+    actions: Sequence[Action] = []
+    for each in asked[: (len(others) + 1) // 2]:
+        actions = one.answered(each.number, VoteAnswer(granted=True), 1010)
+    assert one.role is Role.CANDIDATE
+    assert actions[0] == Persist(Election(1, voted_id=1, voted_directory_id=HERE))
+    return one, sent(actions)
+
+
+def leader(*others: int, log: Sequence[int] = ()) -> Quorum:
+    one, asked = candidate(*others, log=log)
+    for each in asked[: (len(others) + 1) // 2]:
+        one.answered(each.number, VoteAnswer(epoch=1, granted=True), 1020)
+    assert one.role is Role.LEADER
+    one.appended([], 1020)
+    return one
+
+
+def test_a_pre_vote_asks_in_the_epoch_there_is_and_changes_nothing() -> None:
+    one, asked = prospective(2, 3, log=[1, 1, 2], epoch=4)
+    assert (one.role, one.epoch) == (Role.PROSPECTIVE, 4)
+    assert [each.to for each in asked] == [2, 3]
+    assert asked[0].request == VoteRequest(
+        voter=key(2), epoch=4, candidate=key(1), last_epoch=2, end_offset=3, pre_vote=True
+    )
+
+
+def test_an_elected_candidate_persists_leads_and_tells_the_others() -> None:
+    one, asked = candidate(2, 3)
+    assert [(each.to, each.request.epoch, each.request.pre_vote) for each in asked] == [  # type: ignore[attr-defined]
+        (2, 1, False),
+        (3, 1, False),
+    ]
+    actions = one.answered(asked[0].number, VoteAnswer(epoch=1, granted=True), 1020)
+    assert actions[:2] == [
+        Persist(Election(1, leader_id=1)),
+        StartEpoch(1, voters=(1, 2, 3), granted=(1, 2)),
+    ]
+    begun = BeginEpochRequest(
+        voter=key(2), leader_id=1, epoch=1, leader_endpoints=voter(1).endpoints
+    )
+    assert sent(actions)[0].request == begun
+    late = one.answered(asked[1].number, VoteAnswer(epoch=1, granted=True), 1021)
+    assert list(late) == [], "a late vote changes nothing"
+
+
+def test_only_a_majority_elects() -> None:
+    one, asked = candidate(2, 3, 4, 5)
+    one.answered(asked[0].number, VoteAnswer(epoch=1, granted=True), 1020)
+    one.answered(asked[1].number, VoteAnswer(epoch=1, granted=False), 1020)
+    assert one.role is Role.CANDIDATE
+    one.answered(asked[2].number, VoteAnswer(epoch=1, granted=True), 1020)
+    assert one.role is Role.LEADER
+
+
+def test_a_candidate_that_lost_waits_for_its_time_out_and_asks_anew() -> None:
+    one, asked = candidate(2, 3)
+    for each in asked:
+        assert list(one.answered(each.number, VoteAnswer(epoch=1), 1020)) == []
+    assert (one.role, one.deadline_ms) == (Role.CANDIDATE, 2010)
+    assert [each.request.pre_vote for each in sent(one.tick(2010))] == [True, True]  # type: ignore[attr-defined]
+    assert (one.role, one.epoch) == (Role.PROSPECTIVE, 1)
+
+
+def test_a_prospective_that_lost_waits_and_follows_again_who_led() -> None:
+    one = machine(1, 2, 3, election=Election(3, leader_id=2))
+    one.start(0)
+    asked = sent(one.tick(2000))
+    assert one.role is Role.PROSPECTIVE
+    for each in asked:
+        one.answered(each.number, VoteAnswer(epoch=3, leader_id=2), 2010)
+    assert (one.role, one.leader_id) == (Role.FOLLOWER, 2)
+
+    other, asked = prospective(2, 3)
+    for each in asked:
+        other.answered(each.number, VoteAnswer(), 1010)
+    assert other.role is Role.UNATTACHED
+    due = other.deadline_ms
+    assert due is not None
+    assert due > 1010
+
+
+def test_a_voter_that_knows_no_pre_vote_makes_it_campaign() -> None:
+    one, asked = prospective(2, 3)
+    one.answered(asked[0].number, VoteAnswer(error=ErrorCode.unsupported_version), 1010)
+    assert (one.role, one.epoch) == (Role.CANDIDATE, 1)
+
+
+def test_who_cannot_be_reached_is_asked_again_after_a_pause() -> None:
+    one, asked = prospective(2, 3)
+    assert list(one.failed(asked[0].number, 1010)) == []
+    assert one.deadline_ms == 1030
+    assert [each.to for each in sent(one.tick(1030))] == [2]
+    assert list(one.failed(asked[0].number, 1031)) == [], "an old number"
+
+
+# Votes for others
+
+UP, BEHIND = (2, 3), (1, 9)  # last epoch and end of the candidate's log; the voter has (2, 3)
+
+
+def in_role(role: Role) -> Quorum:
+    """A node 1 of three in epoch 4, its log of three records up to epoch 2."""
+    leads = 2 if role is Role.FOLLOWER else 1 if role is Role.RESIGNED else NOBODY
+    one = machine(1, 2, 3, log=[1, 2, 2], election=Election(4, leader_id=leads))
+    one.start(0)
+    if role in (Role.PROSPECTIVE, Role.CANDIDATE, Role.LEADER):
+        one = machine(
+            1, 2, 3, log=[1, 2, 2], election=Election(3 if role is not Role.PROSPECTIVE else 4)
+        )
+        one.start(0)
+        asked = sent(one.tick(1000))
+        if role is not Role.PROSPECTIVE:
+            asked = sent(one.answered(asked[0].number, VoteAnswer(epoch=3, granted=True), 1000))
+        if role is Role.LEADER:
+            one.answered(asked[0].number, VoteAnswer(epoch=4, granted=True), 1000)
+    assert (one.role, one.epoch) == (role, 4)
+    return one
+
+
+def vote(
+    end: tuple[int, int], *, epoch: int = 4, pre: bool = False, voter: ReplicaKey | None = None
+) -> VoteRequest:
+    return VoteRequest(
+        voter=voter or key(1),
+        epoch=epoch,
+        candidate=key(3),
+        last_epoch=end[0],
+        end_offset=end[1],
+        pre_vote=pre,
+    )
+
+
+GRANTED = [
+    # role, a pre-vote in its epoch, a vote in its epoch, a vote in the next
+    (Role.UNATTACHED, True, True, True),
+    (Role.PROSPECTIVE, True, True, True),
+    (Role.CANDIDATE, True, False, True),
+    (Role.FOLLOWER, True, False, True),  # one that has not fetched yet in this epoch
+    (Role.LEADER, False, False, True),
+    (Role.RESIGNED, True, False, True),
+]
+
+
+@pytest.mark.parametrize(("role", "pre", "same", "later"), GRANTED)
+def test_who_gets_a_vote_of_whom(role: Role, pre: bool, same: bool, later: bool) -> None:
+    for request, granted in (
+        (vote(UP, pre=True), pre),
+        (vote(UP), same),
+        (vote(UP, epoch=5), later),
+    ):
+        one = in_role(role)
+        actions = one.receive(request, 1001)
+        answer = reply(actions)
+        assert isinstance(answer, VoteAnswer)
+        assert (answer.error, answer.granted) == (ErrorCode.none, granted), request
+        voted = one.election.voted == key(3)
+        assert voted == (granted and not request.pre_vote)
+        if voted:
+            assert actions[0] == Persist(one.election), "before it is said"
+            assert reply(one.receive(request, 1002)) == answer, "to the same one again"
+    for request in (vote(BEHIND, pre=True), vote(BEHIND), vote(BEHIND, epoch=5)):
+        answer = reply(in_role(role).receive(request, 1001))
+        assert isinstance(answer, VoteAnswer)
+        assert not answer.granted
+
+
+def test_nobody_votes_for_two_in_an_epoch() -> None:
+    one = in_role(Role.UNATTACHED)
+    one.receive(vote(UP, epoch=5), 1)
+    other = VoteRequest(voter=key(1), epoch=5, candidate=key(2), last_epoch=4, end_offset=99)
+    answer = reply(one.receive(other, 2))
+    assert answer == VoteAnswer(epoch=5, granted=False)
+
+
+def test_a_follower_whose_leader_lives_helps_nobody_against_it() -> None:
+    one = in_role(Role.FOLLOWER)
+    fetch = next(each for each in sent(one.start(0)) if each.to == 2)
+    one.answered(fetch.number, FetchAnswer(epoch=4, leader_id=2), 5)
+    assert reply(one.receive(vote((4, 99), pre=True), 6)) == VoteAnswer(
+        epoch=4, leader_id=2, leader_endpoints=voter(2).endpoints, granted=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (vote(UP, epoch=3), ErrorCode.fenced_leader_epoch),
+        (vote(UP, voter=key(2)), ErrorCode.invalid_voter_key),
+        (vote(UP, voter=ReplicaKey(1, UUID(int=7))), ErrorCode.invalid_voter_key),
+        (vote((4, 3)), ErrorCode.invalid_request),
+        (vote((5, 3), pre=True), ErrorCode.invalid_request),
+        (vote((2, -1)), ErrorCode.invalid_request),
+        (
+            VoteRequest(epoch=4, candidate=ReplicaKey(-1), last_epoch=2, end_offset=3),
+            ErrorCode.invalid_request,
+        ),
+        (BeginEpochRequest(leader_id=2, epoch=3), ErrorCode.fenced_leader_epoch),
+        (BeginEpochRequest(leader_id=-1, epoch=4), ErrorCode.invalid_request),
+        (
+            BeginEpochRequest(voter=key(3), leader_id=2, epoch=4),
+            ErrorCode.invalid_voter_key,
+        ),
+        (EndEpochRequest(leader_id=2, epoch=3), ErrorCode.fenced_leader_epoch),
+        (
+            FetchRequest(replica=key(2), epoch=3, fetch_offset=0, last_fetched_epoch=0),
+            ErrorCode.fenced_leader_epoch,
+        ),
+        (
+            FetchRequest(replica=key(2), epoch=5, fetch_offset=0, last_fetched_epoch=0),
+            ErrorCode.unknown_leader_epoch,
+        ),
+        (
+            FetchRequest(replica=key(2), epoch=4, fetch_offset=0, last_fetched_epoch=0),
+            ErrorCode.not_leader_or_follower,
+        ),
+        (
+            FetchRequest(replica=key(2), epoch=4, fetch_offset=-1, last_fetched_epoch=0),
+            ErrorCode.invalid_request,
+        ),
+        (
+            FetchRequest(replica=key(2), epoch=4, fetch_offset=0, last_fetched_epoch=5),
+            ErrorCode.invalid_request,
+        ),
+    ],
+)
+def test_what_is_refused(request_: Request, error: ErrorCode) -> None:
+    one = in_role(Role.UNATTACHED)
+    answer = reply(one.receive(request_, 1))
+    assert answer.error is error
+
+
+def test_nodes_of_another_cluster_are_strangers() -> None:
+    one = machine(1, 2, 3, settings=QuorumSettings(cluster_id="here"))
+    one.start(0)
+    stranger = BeginEpochRequest(cluster_id="there", leader_id=2, epoch=9)
+    assert reply(one.receive(stranger, 1)).error is ErrorCode.inconsistent_cluster_id
+    assert one.epoch == 0
+    one.receive(BeginEpochRequest(leader_id=2, epoch=9), 1)
+    assert one.epoch == 9, "who names no cluster is believed"
+
+
+# Leaders come and go
+
+
+def test_a_follower_is_told_by_begin_epoch_and_fetches() -> None:
+    one = in_role(Role.CANDIDATE)
+    actions = one.receive(BeginEpochRequest(voter=key(1), leader_id=2, epoch=6), 1001)
+    assert actions[0] == Persist(Election(6, leader_id=2))
+    assert reply(actions) == BeginEpochAnswer(
+        epoch=6, leader_id=2, leader_endpoints=voter(2).endpoints
+    )
+    (fetch,) = sent(actions)
+    assert fetch.request == FetchRequest(
+        replica=key(1),
+        epoch=6,
+        fetch_offset=3,
+        last_fetched_epoch=2,
+        max_wait_ms=500,
+        max_bytes=1 << 20,
+    )
+
+
+def test_two_leaders_of_an_epoch_are_a_broken_invariant() -> None:
+    one = in_role(Role.FOLLOWER)
+    with pytest.raises(InconsistentQuorum):
+        one.receive(BeginEpochRequest(leader_id=3, epoch=4), 1)
+
+
+def test_a_leader_whose_endpoints_nobody_knows_is_looked_for() -> None:
+    one = in_role(Role.UNATTACHED)
+    one.receive(BeginEpochRequest(leader_id=9, epoch=6), 1)
+    assert (one.role, one.leader_id) == (Role.UNATTACHED, 9)
+    one.receive(BeginEpochRequest(leader_id=9, epoch=6, leader_endpoints=voter(9).endpoints), 2)
+    assert (one.role, one.leader_id) == (Role.FOLLOWER, 9)
+
+
+@pytest.mark.parametrize(
+    ("successors", "due_ms"),
+    [((1, 3), 0), ((3, 1), 500), ((4, 3, 1), 500), ((3, 4, 5, 1), 500), ((3,), 1000), ((), 0)],
+)
+def test_a_leader_that_goes_names_who_campaigns_first(
+    successors: tuple[int, ...], due_ms: int
+) -> None:
+    one = in_role(Role.FOLLOWER)
+    request = EndEpochRequest(
+        leader_id=2, epoch=4, successors=tuple(key(each) for each in successors)
+    )
+    one.receive(request, 100)
+    assert one.deadline_ms == 100 + due_ms
+    one.tick(100 + due_ms)
+    assert one.role is Role.PROSPECTIVE
+
+
+def test_a_leader_tells_that_it_goes_until_all_know() -> None:
+    one = leader(2, 3)
+    fetch = FetchRequest(replica=key(3), epoch=1, fetch_offset=0, last_fetched_epoch=0)
+    one.receive(fetch, 1030)
+    actions = one.shut_down(1040)
+    assert one.role is Role.RESIGNED
+    assert [each.to for each in sent(actions)] == [2, 3]
+    assert sent(actions)[0].request == EndEpochRequest(
+        leader_id=1,
+        epoch=1,
+        successors=(key(3), key(2)),
+        leader_endpoints=voter(1).endpoints,
+    )
+    assert not one.may_stop
+    one.receive(BeginEpochRequest(leader_id=3, epoch=2), 1100)
+    assert one.may_stop
+    assert reply(one.receive(fetch, 1101)).error is ErrorCode.fenced_leader_epoch
+
+
+def test_a_leader_that_no_majority_fetches_from_resigns() -> None:
+    one = leader(2, 3)
+    fetch = FetchRequest(replica=key(3), epoch=1, fetch_offset=0, last_fetched_epoch=0)
+    one.receive(fetch, 3000)
+    assert one.leadership is not None
+    assert one.leadership.check_quorum_at_ms == 6000
+    one.tick(5999)
+    assert one.role is Role.LEADER
+    actions = one.tick(6000)
+    assert one.role is Role.RESIGNED
+    assert {type(each.request) for each in sent(actions)} == {EndEpochRequest}
+
+
+def test_a_leader_reminds_who_does_not_fetch() -> None:
+    one = leader(2, 3)
+    one.receive(FetchRequest(replica=key(3), epoch=1, fetch_offset=0, last_fetched_epoch=0), 1500)
+    assert sent(one.tick(2020)) == [], "2 has not answered yet, and 3 fetches"
+    assert sent(one.tick(3020)) == [], "whoever did not answer in time is left alone for a moment"
+    assert [each.to for each in sent(one.tick(4020))] == [2, 3]
+
+
+# What is committed
 
 
 def test_a_majority_commits() -> None:
-    one = leader(1, 2, 3, start=0)
-    assert list(one.durable(1, 8)) == []
-    assert list(one.durable(2, 5)) == [Committed(5)]
-    assert list(one.durable(3, 7)) == [Committed(7)]
-    assert list(one.durable(3, 6)) == [], "what is durable stays so"
-    assert list(one.durable(9, 99)) == []
+    one = leader(2, 3, log=[0] * 4)
+    fetched = FetchRequest(replica=key(2), epoch=1, fetch_offset=4, last_fetched_epoch=0)
+    assert [each for each in one.receive(fetched, 1030) if isinstance(each, Committed)] == []
+    assert list(one.flushed(8, 1, 1040)) == []
+    one.leadership.fetched(key(2), 5, 1050, 8)  # type: ignore[union-attr]
+    assert list(one.flushed(8, 1, 1050)) == []
+    assert one.leadership is not None
+    assert one.leadership.high_watermark == 5
+    assert one.leadership.fetched(key(3), 7, 1060, 8)
+    assert not one.leadership.fetched(key(3), 6, 1060, 8), "it never goes back"
+    assert not one.leadership.fetched(key(9), 99, 1060, 8), "a stranger observes"
+    assert one.leadership.high_watermark == 7
 
 
 @given(
@@ -106,27 +470,58 @@ def test_a_majority_commits() -> None:
 def test_the_high_watermark_is_what_a_majority_has(
     voters: int, events: list[tuple[int, int]]
 ) -> None:
-    one = leader(*range(1, voters + 1), start=3)
-    ends = dict.fromkeys(range(1, voters + 1), 0)
+    one = leader(*range(2, voters + 1), log=[0] * 3) if voters > 1 else machine(1, log=[1] * 3)
+    if voters == 1:
+        one.start(0)
+    leadership = one.leadership
+    assert leadership is not None
+    ends = dict.fromkeys(range(1, voters + 1), -1)
     last = -1
-    for voter, end in events:
-        actions = one.durable(voter, end)
-        if voter in ends:
-            ends[voter] = max(ends[voter], end)
-        having = [sum(each >= offset for each in ends.values()) for offset in range(51)]
-        agreed = max(offset for offset in range(51) if having[offset] > voters // 2)
-        if agreed > max(last, 3):
-            assert list(actions) == [Committed(agreed)]
-            last = agreed
+    for node, end in events:
+        if node == 1:
+            moved = leadership.flushed(end)
+            ends[1] = max(ends[1], end)
         else:
-            assert list(actions) == []
+            moved = leadership.fetched(key(node), end, 0, 50)
+            if node in ends:
+                ends[node] = end
+        agreed = max(
+            (end for end in range(51) if sum(each >= end for each in ends.values()) > voters // 2),
+            default=-1,
+        )
+        assert moved == (agreed > max(last, 3))
+        last = agreed if moved else last
+        assert leadership.high_watermark == last
 
 
-def test_who_resigned_commits_no_more() -> None:
-    lone = leader()
-    lone.durable(1, 4)
-    lone.resign()
-    assert lone.role is Role.RESIGNED
-    assert list(lone.durable(1, 9)) == []
-    assert lone.epoch == 1
-    assert lone.campaign()[0] == Persist(Election(epoch=2, leader_id=1))
+# Looking for a leader
+
+
+def test_who_knows_no_leader_asks_anyone_and_pauses() -> None:
+    one = machine(4, 1, 2, 3, observes=True)
+    (asked,) = sent(one.start(0))
+    assert asked.to == ANYONE
+    nobody = Answer(epoch=0, error=ErrorCode.not_leader_or_follower)
+    found = FetchAnswer(epoch=nobody.epoch, error=nobody.error)
+    assert list(one.answered(asked.number, found, 5)) == []
+    assert one.deadline_ms == 25
+    (asked,) = sent(one.tick(25))
+    led = FetchAnswer(epoch=2, leader_id=3, error=ErrorCode.not_leader_or_follower)
+    actions = one.answered(asked.number, led, 30)
+    assert actions[0] == Persist(Election(2, leader_id=3))
+    assert [each.to for each in sent(actions)] == [3]
+    assert one.role is Role.FOLLOWER
+    one.tick(2031)
+    assert one.role is Role.FOLLOWER, "an observer never campaigns"
+
+
+def test_who_cannot_reach_its_leader_asks_anyone() -> None:
+    one = in_role(Role.FOLLOWER)
+    (asked,) = sent(one.start(0))
+    actions = one.failed(asked.number, 10)
+    assert [each.to for each in sent(actions)] == [ANYONE]
+
+
+def test_replies_come_after_what_they_rest_on() -> None:
+    actions = in_role(Role.UNATTACHED).receive(vote(UP, epoch=7), 1)
+    assert [type(each) for each in actions][:2] == [Persist, Reply]

@@ -1,0 +1,49 @@
+"""What a follower keeps of its epoch: its leader, its fetching, the snapshot it is being sent.
+
+There is one fetch at a time, and none while the log is being changed by the last one's answer: a
+fetch tells the leader what this node has on its disk, and two could bring the same records twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from odradek.replication.raft.messages import Endpoints, FetchSnapshotAnswer
+from odradek.replication.raft.snapshots import SnapshotId
+
+
+@dataclass(slots=True, eq=False)
+class Download:
+    """A snapshot that the leader sends piece by piece; `position` is what has arrived, in bytes."""
+
+    snapshot_id: SnapshotId
+    position: int = 0
+
+    def accepts(self, piece: FetchSnapshotAnswer) -> bool:
+        """Whether this is the next piece."""
+        return piece.snapshot_id == self.snapshot_id and piece.position == self.position
+
+    def arrived(self, piece: FetchSnapshotAnswer) -> bool:
+        """True if it was the last."""
+        self.position += len(piece.data)
+        return self.position >= piece.size
+
+
+@dataclass(slots=True, eq=False)
+class Following:
+    """`fetch_until_ms`: a voter that gets no answer until then campaigns."""
+
+    leader_id: int
+    endpoints: Endpoints
+    fetch_until_ms: int
+    update_voter_at_ms: int
+    has_fetched: bool = False  # in this epoch: no pre-vote for others any more (KIP-996)
+    has_told_voter: bool = False
+    changing_log: bool = False
+    leader_high_watermark: int = -1  # as the answer said whose records are being appended
+    download: Download | None = field(default=None)
+
+    def heard(self, now_ms: int, fetch_timeout_ms: int) -> None:
+        """The leader answered a fetch."""
+        self.has_fetched = True
+        self.fetch_until_ms = now_ms + fetch_timeout_ms

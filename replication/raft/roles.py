@@ -1,0 +1,380 @@
+"""Where a node stands in the quorum: its role, its epoch, and how one role becomes another.
+
+    UNATTACHED --time-out--> PROSPECTIVE --majority of pre-votes--> CANDIDATE --majority--> LEADER
+    PROSPECTIVE --lost or time-out--> FOLLOWER of the leader it had, else UNATTACHED
+    CANDIDATE --time-out--> PROSPECTIVE
+    FOLLOWER --no fetch answered in time--> PROSPECTIVE
+    LEADER --resigns, or no majority fetches--> RESIGNED --time-out--> UNATTACHED, next epoch
+    any --hears of a later epoch--> UNATTACHED, or FOLLOWER if its leader is known
+    any but LEADER --hears who leads its epoch--> FOLLOWER
+
+An epoch only grows, and names one leader at most. An observer is UNATTACHED or FOLLOWER, and never
+campaigns.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.raft.actions import Action, Committed, Reply, Send, StartEpoch
+from odradek.replication.raft.elections import Election, Tally
+from odradek.replication.raft.errors import InconsistentQuorum
+from odradek.replication.raft.following import Following
+from odradek.replication.raft.leadership import Leadership
+from odradek.replication.raft.log_view import LogView
+from odradek.replication.raft.messages import (
+    AddVoterAnswer,
+    AddVoterRequest,
+    Endpoints,
+    RemoveVoterAnswer,
+    Request,
+)
+from odradek.replication.raft.requests import Requests
+from odradek.replication.raft.voter_changes import PendingChange
+from odradek.replication.raft.voter_history import BEFORE_THE_LOG, VoterHistory
+from odradek.replication.raft.voters import NOBODY, ReplicaKey, Voter, VoterSet
+from odradek.seams.values import value_class
+
+KIB: Final = 1024
+
+
+class Role(enum.Enum):
+    UNATTACHED = "unattached"  # knows an epoch, but no leader of it that it could follow
+    PROSPECTIVE = "prospective"  # asks whether it would be elected
+    CANDIDATE = "candidate"
+    FOLLOWER = "follower"
+    LEADER = "leader"
+    RESIGNED = "resigned"  # led, and gave up until there is another epoch
+
+
+@value_class
+class QuorumSettings:
+    """Kafka's `controller.quorum.*` configs with its defaults; times in ms.
+
+    `can_become_voter`: a controller, whose appends are always flushed; a broker only observes.
+    """
+
+    cluster_id: str | None = None
+    election_timeout_ms: int = 1000
+    election_backoff_max_ms: int = 1000
+    fetch_timeout_ms: int = 2000
+    request_timeout_ms: int = 2000
+    retry_backoff_ms: int = 20
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 1024 * KIB
+    fetch_snapshot_max_bytes: int = 1024 * KIB
+    auto_join: bool = False
+    can_become_voter: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Unattached:
+    until_ms: int
+
+
+@dataclass(slots=True, eq=False)
+class Nominee:
+    """Prospective, as long as it is only pre-votes that it asks for; then candidate."""
+
+    tally: Tally
+    until_ms: int
+    pre_vote: bool
+
+
+@dataclass(slots=True, eq=False)
+class Resigned:
+    until_ms: int
+    successors: tuple[ReplicaKey, ...]
+    unacknowledged: set[int] = field(default_factory=set)
+
+
+State = Unattached | Nominee | Following | Leadership | Resigned
+
+
+class Stand:
+    """See the module. `out` collects what is to be done; `state.py` hands it on.
+
+    `jitter(n)` is a whole number from 0 up to, not including, `n`.
+    """
+
+    def __init__(
+        self,
+        me: Voter,
+        log: LogView,
+        history: VoterHistory,
+        election: Election,
+        settings: QuorumSettings,
+        jitter: Callable[[int], int],
+    ) -> None:
+        self.me = me
+        self.log = log
+        self.history = history
+        self.settings = settings
+        self._jitter = jitter
+        self.persisted = election
+        # A log may know of a later epoch than the file does, if the file was lost: never reuse one
+        newer = log.last_epoch > election.epoch
+        self.election = Election(log.last_epoch) if newer else election
+        self.high_watermark = -1
+        self.leader_endpoints: Endpoints = ()
+        self.closing = False
+        self.requests = Requests(
+            timeout_ms=settings.request_timeout_ms, backoff_ms=settings.retry_backoff_ms
+        )
+        self.out: list[Action] = []
+        self.state: State = Unattached(0)
+        self.in_memory_voters = VoterSet()  # a static quorum's, with what they told their leader
+
+    # What it is
+
+    @property
+    def epoch(self) -> int:
+        return self.election.epoch
+
+    @property
+    def leader_id(self) -> int:
+        return self.election.leader_id
+
+    @property
+    def role(self) -> Role:
+        match self.state:
+            case Unattached():
+                return Role.UNATTACHED
+            case Nominee(pre_vote=pre_vote):
+                return Role.PROSPECTIVE if pre_vote else Role.CANDIDATE
+            case Following():
+                return Role.FOLLOWER
+            case Leadership():
+                return Role.LEADER
+            case Resigned():
+                return Role.RESIGNED
+
+    @property
+    def voters(self) -> VoterSet:
+        return self.history.voters
+
+    @property
+    def is_voter(self) -> bool:
+        return self.voters.includes(self.me.key)
+
+    @property
+    def is_only_voter(self) -> bool:
+        return len(self.voters) == 1 and self.is_voter
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether it campaigns: a voter does, and one whose removal may not be committed yet.
+
+        Nobody else may have that record, or as much of the log (Raft's dissertation, 4.2.2): of two
+        voters, the one that stays could not be elected without the one that goes. Kafka stalls there.
+        """
+        if self.is_voter:
+            return True
+        removed_at = self.history.voters_offset
+        if removed_at is None or removed_at < self.high_watermark:
+            return False
+        return self.history.at(removed_at)[1].includes(self.me.key)
+
+    def draw_election_timeout_ms(self) -> int:
+        base = self.settings.election_timeout_ms
+        return base + (self._jitter(base) if base else 0)
+
+    # Becoming something else
+
+    def begin(self, now_ms: int) -> None:
+        """The role that the election on the disk leads to. Nobody starts as a leader: what it had
+        appended and not flushed may be gone."""
+        until_ms = now_ms + self.draw_election_timeout_ms()
+        endpoints = self.voters.endpoints(self.leader_id)
+        if self.leader_id == self.me.id:
+            self.state = Resigned(until_ms, (), set(self.voters.ids) - {self.me.id})
+        elif self.election.voted == self.me.key and self.may_lead:
+            self.state = self._nominee(until_ms, pre_vote=False)
+        elif self.leader_id != NOBODY and endpoints:
+            self.follow(self.epoch, self.leader_id, endpoints, now_ms)
+        else:
+            self.state = Unattached(until_ms)
+        if self.is_only_voter:
+            self.nominate(now_ms)
+
+    def _become(self, state: State, election: Election | None = None) -> None:
+        if isinstance(self.state, Leadership):
+            self._abandon_change(self.state)
+        self.state = state
+        self.election = election or self.election
+        self.requests.forget_all()
+
+    def detach(self, epoch: int, now_ms: int, *, leader_id: int = NOBODY) -> None:
+        """To UNATTACHED, keeping what is left of a time-out that was running."""
+        match self.state:
+            case Unattached(until_ms) | Resigned(until_ms):
+                until = until_ms
+            case Nominee(tally=tally, until_ms=until_ms) if not tally.lost:
+                until = until_ms
+            case Nominee(pre_vote=False, until_ms=until_ms):
+                until = until_ms
+            case _:
+                until = now_ms + self.draw_election_timeout_ms()
+        same = epoch == self.epoch
+        self.leader_endpoints = ()
+        election = replace(self.election, leader_id=leader_id) if same else Election(epoch)
+        self._become(Unattached(until), election)
+
+    def nominate(self, now_ms: int) -> None:
+        """To PROSPECTIVE; if its own vote is enough, to LEADER at once."""
+        self._become(self._nominee(now_ms + self.draw_election_timeout_ms(), pre_vote=True))
+        self.go_forward(now_ms)
+
+    def _nominee(self, until_ms: int, *, pre_vote: bool) -> Nominee:
+        tally = Tally(self.voters)
+        tally.record(self.me.id, granted=True)
+        return Nominee(tally, until_ms, pre_vote)
+
+    def go_forward(self, now_ms: int) -> None:
+        """With enough votes from PROSPECTIVE to CANDIDATE, from CANDIDATE to LEADER."""
+        if isinstance(self.state, Nominee) and self.state.pre_vote and self.state.tally.won:
+            self.campaign(now_ms)
+        if isinstance(self.state, Nominee) and not self.state.pre_vote and self.state.tally.won:
+            self._lead(now_ms)
+
+    def campaign(self, now_ms: int) -> None:
+        """To CANDIDATE, in the next epoch."""
+        self.leader_endpoints = ()
+        self._become(
+            self._nominee(now_ms + self.draw_election_timeout_ms(), pre_vote=False),
+            Election(self.epoch + 1, voted_id=self.me.id, voted_directory_id=self.me.directory_id),
+        )
+
+    def _lead(self, now_ms: int) -> None:
+        assert isinstance(self.state, Nominee)
+        leadership = Leadership(
+            self.me.key,
+            epoch=self.epoch,
+            start_offset=self.log.end_offset,
+            voters=self.voters,
+            granted=self.state.tally.granted,
+            fetch_timeout_ms=self.settings.fetch_timeout_ms,
+            now_ms=now_ms,
+        )
+        self.leader_endpoints = self.me.endpoints
+        self._become(leadership, Election(self.epoch, leader_id=self.me.id))
+        self.out.append(
+            StartEpoch(self.epoch, self.voters.ids, leadership.granted, self._first_of_quorum())
+        )
+        leadership.appending_voters = True
+        self.in_memory_voters = self.voters.updated(self.me, any_directory=True) or self.voters
+
+    def _first_of_quorum(self) -> tuple[int, tuple[Voter, ...]] | None:
+        """What the epoch's first batch says of the voters (KIP-853), if it must."""
+        if self.history.kraft_version < 1:
+            return None
+        updated = (self.voters.updated(self.me) if self.me.endpoints else None) or self.voters
+        if self.history.voters_offset == BEFORE_THE_LOG or updated != self.voters:
+            return self.history.kraft_version, tuple(updated)
+        return None
+
+    def follow(self, epoch: int, leader_id: int, endpoints: Endpoints, now_ms: int) -> None:
+        """To FOLLOWER; who does not know where the leader listens stays UNATTACHED, and asks."""
+        if not endpoints:
+            self.detach(epoch, now_ms)
+            self.election = replace(self.election, leader_id=leader_id)
+            return
+        same = epoch == self.epoch
+        election = self.election if same else Election(epoch)
+        timeout_ms = self.settings.fetch_timeout_ms
+        self._become(
+            Following(leader_id, endpoints, now_ms + timeout_ms, now_ms + timeout_ms),
+            replace(election, leader_id=leader_id),
+        )
+        self.leader_endpoints = endpoints
+
+    def resign(self, now_ms: int) -> None:
+        """From LEADER to RESIGNED: tell the voters, the one with most of the log first."""
+        assert isinstance(self.state, Leadership)
+        self._become(
+            Resigned(
+                now_ms + self.draw_election_timeout_ms(),
+                self.state.successors(),
+                set(self.voters.ids) - {self.me.id},
+            )
+        )
+
+    def lose(self, now_ms: int) -> None:
+        """PROSPECTIVE, and not elected: back to the leader there was, if any."""
+        if self.leader_id != NOBODY and self.leader_endpoints:
+            self.follow(self.epoch, self.leader_id, self.leader_endpoints, now_ms)
+        else:
+            self.detach(self.epoch, now_ms, leader_id=self.leader_id)
+
+    def vote_for(self, candidate: ReplicaKey, now_ms: int) -> None:
+        """UNATTACHED or PROSPECTIVE, and free to vote: the next election is a time-out away."""
+        until_ms = now_ms + self.draw_election_timeout_ms()
+        state = self._nominee(until_ms, pre_vote=True)
+        self._become(
+            state if isinstance(self.state, Nominee) else Unattached(until_ms),
+            replace(
+                self.election, voted_id=candidate.id, voted_directory_id=candidate.directory_id
+            ),
+        )
+
+    def learn(self, epoch: int, leader_id: int, endpoints: Endpoints, now_ms: int) -> bool:
+        """Somebody says who leads an epoch. True if that changed anything.
+
+        Raises InconsistentQuorum if an epoch has two leaders.
+        """
+        if leader_id == self.me.id:  # it was this node, before it forgot
+            leader_id, endpoints = (NOBODY if epoch > self.epoch else leader_id), ()
+            if epoch <= self.epoch:
+                return False
+        endpoints = endpoints or self.voters.endpoints(leader_id)
+        if epoch > self.epoch:
+            if leader_id == NOBODY:
+                self.detach(epoch, now_ms)
+            else:
+                self.follow(epoch, leader_id, endpoints, now_ms)
+            return True
+        if epoch < self.epoch or leader_id == NOBODY:
+            return False
+        if self.leader_id not in (NOBODY, leader_id):
+            raise InconsistentQuorum(
+                f"epoch {epoch} is led by {leader_id}, but {self.leader_id} leads it, too"
+            )
+        if self.leader_id == NOBODY or len(endpoints) > len(self.leader_endpoints):
+            self.follow(epoch, leader_id, endpoints, now_ms)
+            return True
+        return False
+
+    # What it has
+
+    def commit(self, high_watermark: int) -> None:
+        """All below is committed."""
+        if high_watermark > self.high_watermark:
+            self.high_watermark = high_watermark
+            self.out.append(Committed(high_watermark))
+
+    def ask(self, to: int, request: Request, endpoints: Endpoints, now_ms: int) -> int:
+        """The number under which it is asked."""
+        number = self.requests.asked(to, request, now_ms)
+        self.out.append(Send(number, to, endpoints, request))
+        return number
+
+    # Voter changes under way
+
+    def finish_change(
+        self, change: PendingChange, error: ErrorCode = ErrorCode.none, message: str | None = None
+    ) -> None:
+        """Answer who asked for it, once."""
+        if not change.answered:
+            change.answered = True
+            kind = (
+                AddVoterAnswer if isinstance(change.request, AddVoterRequest) else RemoveVoterAnswer
+            )
+            self.out.append(Reply(change.request, kind(error=error, message=message)))
+
+    def _abandon_change(self, leadership: Leadership) -> None:
+        if leadership.pending is not None:
+            self.finish_change(leadership.pending, ErrorCode.not_leader_or_follower)

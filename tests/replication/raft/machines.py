@@ -1,0 +1,59 @@
+"""Machines of a quorum to play with, and what is in the actions that they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from odradek.replication.raft.actions import Action, Reply, Send
+from odradek.replication.raft.elections import Election
+from odradek.replication.raft.messages import Answer
+from odradek.replication.raft.roles import QuorumSettings
+from odradek.replication.raft.state import Quorum
+from odradek.replication.raft.voter_history import ControlChange, VoterHistory
+from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
+from tests.replication.raft.quorum_log import MemoryLog
+
+
+def voter(node_id: int, port: int = 9093) -> Voter:
+    """Node n has directory n."""
+    return Voter(node_id, UUID(int=node_id), (VoterEndpoint("C", f"h{node_id}", port),))
+
+
+def key(node_id: int) -> ReplicaKey:
+    return voter(node_id).key
+
+
+def machine(
+    me: int,
+    *others: int,
+    observes: bool = False,
+    election: Election | None = None,
+    log: MemoryLog | Sequence[int] = (),
+    kraft_version: int = 0,
+    settings: QuorumSettings | None = None,
+) -> Quorum:
+    """Not started; `log` may be the epochs of its records. Time-outs are without jitter."""
+    voters = [voter(each) for each in (*others, *(() if observes else (me,)))]
+    changes = [
+        ControlChange(-1, kraft_version=kraft_version),
+        ControlChange(-1, voters=tuple(voters)),
+    ]
+    memory = log if isinstance(log, MemoryLog) else MemoryLog(log)
+    dynamic = kraft_version > 0
+    return Quorum(
+        voter(me),
+        memory,
+        VoterHistory(() if dynamic else voters, changes if dynamic else ()),
+        election or Election(),
+        settings=settings,
+    )
+
+
+def sent(actions: Sequence[Action]) -> list[Send]:
+    return [each for each in actions if isinstance(each, Send)]
+
+
+def reply(actions: Sequence[Action]) -> Answer:
+    (found,) = [each.answer for each in actions if isinstance(each, Reply)]
+    return found

@@ -1,0 +1,96 @@
+"""What must never be in a quorum, whatever befalls it: checked as its nodes act."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from odradek.replication.raft.elections import Election
+from odradek.replication.raft.messages import FetchRequest
+from odradek.replication.raft.state import Quorum
+from odradek.replication.raft.voters import ReplicaKey, Voter
+from tests.replication.raft.quorum_log import Entry, MemoryLog
+
+
+class Violation(AssertionError):
+    """Something that must never be."""
+
+
+@dataclass(slots=True)
+class Node:
+    """What is on the disk, and, while it runs, the machine."""
+
+    me: Voter
+    log: MemoryLog
+    election: Election = field(default_factory=Election)
+    quorum: Quorum | None = None
+    life: int = 0
+    clock_ahead_ms: int = 0
+    flushing: bool = False
+    tick_at: int | None = None
+    held: list[tuple[FetchRequest, int, int, int]] = field(default_factory=list)
+    pending: dict[int, tuple[int, int]] = field(default_factory=dict)
+    high_watermark: int = -1
+    led: tuple[int, int] = (-1, -1)  # epoch, and the high watermark in it
+
+    @property
+    def id(self) -> int:
+        return self.me.id
+
+
+class Ledger:
+    """What all have ever said, and what is committed by it."""
+
+    def __init__(self, nodes: dict[int, Node]) -> None:
+        self.nodes = nodes
+        self.committed: list[Entry] = []
+        self.leaders: dict[int, int] = {}
+        self.votes: dict[tuple[int, int], ReplicaKey] = {}
+
+    def vote(self, voter_id: int, epoch: int, candidate: ReplicaKey) -> None:
+        before = self.votes.setdefault((voter_id, epoch), candidate)
+        if before != candidate:
+            raise Violation(f"{voter_id} votes for {before} and {candidate} in epoch {epoch}")
+
+    def leader(self, node: Node) -> None:
+        assert node.quorum is not None
+        epoch = node.quorum.epoch
+        before = self.leaders.setdefault(epoch, node.id)
+        if before != node.id:
+            raise Violation(f"epoch {epoch} is led by {before} and {node.id}")
+        if node.log.entries[: len(self.committed)] != self.committed:
+            raise Violation(f"{node.id} leads epoch {epoch} without all that is committed")
+
+    def committed_by(self, node: Node, high_watermark: int) -> None:
+        """A leader's word is checked against the disks of its voters, a follower's against it."""
+        quorum, entries = node.quorum, node.log.entries
+        assert quorum is not None
+        checked = max(node.high_watermark, 0)
+        if high_watermark > len(entries):
+            raise Violation(f"{node.id} commits {high_watermark} of {len(entries)}")
+        known = min(len(self.committed), high_watermark)
+        if entries[checked:known] != self.committed[checked:known]:
+            raise Violation(f"{node.id} commits other records than others below {high_watermark}")
+        if high_watermark > len(self.committed):
+            last = entries[high_watermark - 1]
+            having = [
+                each.id
+                for each in quorum.voters
+                if self.nodes[each.id].log.durable_end >= high_watermark
+                and self.nodes[each.id].log.entries[high_watermark - 1] == last
+            ]
+            if len(having) * 2 <= len(quorum.voters):
+                raise Violation(f"only {having} of {quorum.voters.ids} have {high_watermark}")
+            self.committed += entries[len(self.committed) : high_watermark]
+
+    def high_watermark(self, node: Node) -> None:
+        quorum = node.quorum
+        assert quorum is not None
+        if quorum.high_watermark < node.high_watermark:
+            raise Violation(f"{node.id} goes back from {node.high_watermark}")
+        node.high_watermark = quorum.high_watermark
+        if quorum.leadership is not None:
+            epoch, before = node.led
+            now = quorum.leadership.high_watermark
+            if epoch == quorum.epoch and now < before:
+                raise Violation(f"leader {node.id} goes back from {before} to {now}")
+            node.led = (quorum.epoch, now)

@@ -1,0 +1,98 @@
+"""A log in memory for the quorum's state machine: what is flushed survives a crash, the rest does not."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from odradek.replication.raft.messages import EpochEnd
+from odradek.replication.raft.snapshots import SnapshotId
+from odradek.replication.raft.voter_history import ControlChange
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record: whoever leads `epoch` wrote `value`, or a change of voters or version."""
+
+    epoch: int
+    value: object
+    change: ControlChange | None = None
+
+
+class MemoryLog:
+    """A `LogView`. All entries stay in `entries`, also those below `start_offset`, to be compared."""
+
+    def __init__(self, epochs: Iterable[int] = ()) -> None:
+        self.entries: list[Entry] = []
+        self.start_offset = 0
+        self.durable_end = 0
+        self.snapshots: list[SnapshotId] = []
+        self._epochs: list[tuple[int, int]] = []  # epoch, start offset
+        self.append([Entry(epoch, None) for epoch in epochs])
+        self.flush()
+
+    @property
+    def end_offset(self) -> int:
+        return len(self.entries)
+
+    @property
+    def last_epoch(self) -> int:
+        return self.entries[-1].epoch if self.entries else 0
+
+    @property
+    def earliest_snapshot(self) -> SnapshotId | None:
+        return self.snapshots[0] if self.snapshots else None
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None:
+        return self.snapshots[-1] if self.snapshots else None
+
+    def snapshot_size(self, snapshot_id: SnapshotId) -> int | None:
+        return snapshot_id.end_offset if snapshot_id in self.snapshots else None
+
+    def end_of_epoch(self, epoch: int) -> EpochEnd:
+        known = [each for each in self._epochs if self._ends_past_start(each)]
+        slot = bisect_right(known, epoch, key=lambda each: each[0])
+        if slot == len(known):
+            return EpochEnd(self.last_epoch, self.end_offset)
+        if slot == 0:
+            return EpochEnd(epoch, max(known[0][1], self.start_offset))
+        return EpochEnd(known[slot - 1][0], known[slot][1])
+
+    def _ends_past_start(self, epoch: tuple[int, int]) -> bool:
+        later = [start for number, start in self._epochs if number > epoch[0]]
+        return not later or later[0] > self.start_offset
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if entry.epoch != self.last_epoch or not self._epochs:
+                self._epochs.append((entry.epoch, self.end_offset))
+            self.entries.append(entry)
+
+    def changes(self, start: int = 0) -> list[ControlChange]:
+        return [entry.change for entry in self.entries[start:] if entry.change is not None]
+
+    def flush(self) -> None:
+        self.durable_end = self.end_offset
+
+    def truncate(self, end_offset: int) -> None:
+        del self.entries[end_offset:]
+        self.durable_end = min(self.durable_end, end_offset)
+        self._epochs = [each for each in self._epochs if each[1] < end_offset]
+
+    def crash(self) -> None:
+        self.truncate(self.durable_end)
+
+    def snapshot(self, end_offset: int) -> None:
+        """Take one of all below, and drop what it holds."""
+        self.snapshots = [SnapshotId(end_offset, self.entries[end_offset - 1].epoch)]
+        self.start_offset = end_offset
+
+    def install(self, entries: Iterable[Entry], snapshot_id: SnapshotId) -> None:
+        """The log is nothing but this snapshot now."""
+        self.truncate(0)
+        self.append(entries)
+        self.flush()
+        self.snapshots = [snapshot_id]
+        self.start_offset = snapshot_id.end_offset

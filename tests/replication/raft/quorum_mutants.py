@@ -1,0 +1,57 @@
+"""Bugs put in on purpose, to see that the simulation finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from odradek.replication.raft import answering, voter_changes
+from odradek.replication.raft.actions import Action, Persist
+from odradek.replication.raft.leadership import Leadership
+from odradek.replication.raft.state import Quorum
+from odradek.replication.raft.voters import VoterSet
+
+
+def vote_twice(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has enough of the log gets the vote, even if another has it."""
+    patch.setattr(answering, "grants", lambda *_, up_to_date, **__: up_to_date)
+
+
+def commit_before_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    """What a majority has is committed, whichever epoch it is of (Raft, figure 8)."""
+    honest = Leadership.recount
+
+    def recount(self: Leadership) -> bool:
+        start, self.start_offset = self.start_offset, -1
+        try:
+            return honest(self)
+        finally:
+            self.start_offset = start
+
+    patch.setattr(Leadership, "recount", recount)
+
+
+def answer_before_persisting(patch: pytest.MonkeyPatch) -> None:
+    """The election becomes durable after what is said in it."""
+    honest = Quorum._actions
+
+    def actions(self: Quorum, now_ms: int) -> Sequence[Action]:
+        found = honest(self, now_ms)
+        return sorted(found, key=lambda each: isinstance(each, Persist))
+
+    patch.setattr(Quorum, "_actions", actions)
+
+
+def half_is_a_majority(patch: pytest.MonkeyPatch) -> None:
+    """Of an even number of voters, which only a change brings about, half will do."""
+    patch.setattr(VoterSet, "majority", property(lambda self: max((len(self) + 1) // 2, 1)))
+
+
+def one_change_beside_another(patch: pytest.MonkeyPatch) -> None:
+    """Voters change while the change before is not committed."""
+    patch.setattr(voter_changes, "_dynamic_refusal", lambda leader, history: None)
+
+
+FOUND_OFTEN = [vote_twice, answer_before_persisting, half_is_a_majority]
+FOUND_SELDOM = [commit_before_the_epoch, one_change_beside_another]

@@ -1,0 +1,257 @@
+"""The log's side of the quorum: who may read on where, truncation, snapshots (KIP-595, KIP-630)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.raft.actions import (
+    Action,
+    AppendFetched,
+    AppendSnapshot,
+    BeginSnapshot,
+    Committed,
+    InstallSnapshot,
+    Truncate,
+)
+from odradek.replication.raft.elections import Election
+from odradek.replication.raft.errors import InconsistentQuorum
+from odradek.replication.raft.log_view import FetchCheck, Valid, check_fetch, truncation_offset
+from odradek.replication.raft.messages import (
+    EpochEnd,
+    FetchAnswer,
+    FetchRequest,
+    FetchSnapshotAnswer,
+    FetchSnapshotRequest,
+    VoteAnswer,
+)
+from odradek.replication.raft.snapshots import SnapshotId
+from odradek.replication.raft.state import Quorum
+from odradek.replication.raft.voter_history import ControlChange
+from tests.replication.raft.machines import key, machine, reply, sent, voter
+from tests.replication.raft.quorum_log import MemoryLog
+
+# The leader's log: epochs 1 1 2 2 2 5 5
+LOG = [1, 1, 2, 2, 2, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "check"),
+    [
+        (0, 0, Valid()),
+        (2, 1, Valid()),
+        (3, 2, Valid()),
+        (5, 2, Valid()),
+        (7, 5, Valid()),
+        (3, 1, EpochEnd(1, 2)),  # has more of epoch 1 than there is
+        (6, 2, EpochEnd(2, 5)),
+        (6, 3, EpochEnd(2, 5)),  # an epoch that never led here
+        (8, 5, EpochEnd(5, 7)),
+        (9, 7, EpochEnd(5, 7)),
+    ],
+)
+def test_who_may_read_on_where(offset: int, epoch: int, check: FetchCheck) -> None:
+    assert check_fetch(MemoryLog(LOG), offset, epoch) == check
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "check"),
+    [
+        (0, 0, SnapshotId(3, 2)),
+        (2, 1, SnapshotId(3, 2)),
+        (3, 1, SnapshotId(3, 2)),
+        (3, 2, Valid()),
+        (4, 1, SnapshotId(3, 2)),
+        (6, 2, EpochEnd(2, 5)),
+        (7, 5, Valid()),
+    ],
+)
+def test_who_is_behind_the_logs_start_gets_a_snapshot(
+    offset: int, epoch: int, check: FetchCheck
+) -> None:
+    log = MemoryLog(LOG)
+    log.snapshot(3)
+    assert check_fetch(log, offset, epoch) == check
+
+
+@pytest.mark.parametrize(
+    ("mine", "told", "end"),
+    [
+        ([1, 1, 1, 1], EpochEnd(1, 2), 2),
+        ([1, 1, 2, 2], EpochEnd(1, 5), 2),
+        ([1, 1, 3, 3], EpochEnd(2, 5), 2),
+        ([1, 2, 2, 2], EpochEnd(2, 3), 3),
+        ([3, 3], EpochEnd(2, 5), 0),
+        ([0, 0, 1], EpochEnd(0, 1), 1),
+    ],
+)
+def test_where_a_follower_cuts(mine: list[int], told: EpochEnd, end: int) -> None:
+    assert truncation_offset(MemoryLog(mine), told) == end
+
+
+# Following
+
+
+class Follower:
+    """Node 1, whose leader in epoch 6 is 2."""
+
+    def __init__(self, epochs: Sequence[int] = (1, 1, 3), *, observes: bool = False) -> None:
+        self.log = MemoryLog(epochs)
+        others = (2, 3)
+        self.machine: Quorum = machine(
+            1, *others, observes=observes, log=self.log, election=Election(6, leader_id=2)
+        )
+        self.actions = self.machine.start(0)
+
+    @property
+    def fetch(self) -> int:
+        (asked,) = sent(self.actions)
+        return asked.number
+
+    def is_told(self, **answer: object) -> Sequence[Action]:
+        told = FetchAnswer(epoch=6, leader_id=2, **answer)  # type: ignore[arg-type]
+        self.actions = self.machine.answered(self.fetch, told, 100)
+        return self.actions
+
+
+def test_what_is_fetched_is_appended_before_the_next_fetch() -> None:
+    one = Follower()
+    actions = one.is_told(records=["x", "y"], high_watermark=4)
+    assert list(actions) == [AppendFetched(["x", "y"], 6, durable=True)]
+    assert list(one.machine.tick(150)) == [], "no fetch beside that"
+    one.log.append([*MemoryLog([6, 6]).entries])
+    actions = one.machine.appended([], 160)
+    assert actions[0] == Committed(4)
+    (asked,) = sent(actions)
+    assert isinstance(asked.request, FetchRequest)
+    assert (asked.request.fetch_offset, asked.request.last_fetched_epoch) == (5, 6)
+    assert asked.request.high_watermark == 4
+
+
+def test_no_more_is_committed_than_there_is() -> None:
+    one = Follower()
+    assert Committed(3) in one.is_told(high_watermark=9)
+
+
+def test_a_diverging_log_is_cut_before_the_next_fetch() -> None:
+    one = Follower([1, 1, 3])
+    actions = one.is_told(diverging=EpochEnd(2, 7))
+    assert list(actions) == [Truncate(2)]
+    one.log.truncate(2)
+    (asked,) = sent(one.machine.truncated(110))
+    assert isinstance(asked.request, FetchRequest)
+    assert (asked.request.fetch_offset, asked.request.last_fetched_epoch) == (2, 1)
+
+
+def test_what_is_committed_is_never_cut() -> None:
+    one = Follower([1, 1, 3])
+    one.is_told(high_watermark=3)
+    with pytest.raises(InconsistentQuorum):
+        one.is_told(diverging=EpochEnd(2, 7))
+
+
+def test_a_truncation_brings_the_voters_before_back() -> None:
+    log = MemoryLog([1])
+    one = machine(1, 2, 3, log=log, election=Election(6, leader_id=2), kraft_version=1)
+    actions = one.start(0)
+    log.append(MemoryLog([2]).entries)
+    told = FetchAnswer(epoch=6, leader_id=2, records=["voters"])
+    one.answered(sent(actions)[0].number, told, 1)
+    actions = one.appended([ControlChange(1, voters=(voter(2), voter(3)))], 1)
+    assert (one.voters.ids, one.is_voter) == ((2, 3), False)
+    assert one.deadline_ms == 2001, "its removal may never be committed: it may have to campaign"
+    told = FetchAnswer(epoch=6, leader_id=2, diverging=EpochEnd(1, 1))
+    one.answered(sent(actions)[0].number, told, 2)
+    assert (one.voters.ids, one.is_voter) == ((1, 2, 3), True)
+
+
+def test_who_is_removed_for_certain_campaigns_no_more() -> None:
+    log = MemoryLog([1])
+    one = machine(1, 2, 3, log=log, election=Election(6, leader_id=2), kraft_version=1)
+    actions = one.start(0)
+    log.append(MemoryLog([2]).entries)
+    told = FetchAnswer(epoch=6, leader_id=2, records=["voters"], high_watermark=2)
+    one.answered(sent(actions)[0].number, told, 1)
+    one.appended([ControlChange(1, voters=(voter(2), voter(3)))], 1)
+    one.tick(10_000)
+    assert (one.role.value, one.is_voter) == ("follower", False)
+
+
+# Snapshots
+
+
+def test_a_snapshot_is_fetched_piece_by_piece_and_installed() -> None:
+    one = Follower()
+    wanted = SnapshotId(9, 5)
+    actions = one.is_told(snapshot_id=wanted)
+    assert actions[0] == BeginSnapshot(wanted)
+    asked = sent(actions)[0]
+    assert asked.request == FetchSnapshotRequest(
+        replica=key(1), epoch=6, snapshot_id=wanted, position=0, max_bytes=1 << 20
+    )
+
+    def piece(position: int, data: bytes) -> FetchSnapshotAnswer:
+        return FetchSnapshotAnswer(
+            epoch=6, leader_id=2, snapshot_id=wanted, size=5, position=position, data=data
+        )
+
+    actions = one.machine.answered(asked.number, piece(0, b"abc"), 110)
+    assert actions[0] == AppendSnapshot(0, b"abc")
+    asked = sent(actions)[0]
+    assert isinstance(asked.request, FetchSnapshotRequest)
+    assert asked.request.position == 3
+    actions = one.machine.answered(asked.number, piece(3, b"de"), 120)
+    assert list(actions) == [AppendSnapshot(3, b"de"), InstallSnapshot(wanted)]
+    one.log.install(MemoryLog([5] * 9).entries, wanted)
+    actions = one.machine.installed([ControlChange(8, kraft_version=1)], 130)
+    assert actions[0] == Committed(9)
+    asked = sent(actions)[0]
+    assert isinstance(asked.request, FetchRequest)
+    assert (asked.request.fetch_offset, asked.request.last_fetched_epoch) == (9, 5)
+    assert one.machine.kraft_version == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        FetchSnapshotAnswer(epoch=6, leader_id=2, error=ErrorCode.snapshot_not_found),
+        FetchSnapshotAnswer(epoch=6, leader_id=2, snapshot_id=SnapshotId(9, 5), position=7),
+        FetchSnapshotAnswer(epoch=6, leader_id=2, snapshot_id=SnapshotId(8, 5)),
+    ],
+)
+def test_a_snapshot_that_is_no_more_is_given_up(answer: FetchSnapshotAnswer) -> None:
+    one = Follower()
+    (asked,) = sent(one.is_told(snapshot_id=SnapshotId(9, 5)))
+    (asked,) = sent(one.machine.answered(asked.number, answer, 110))
+    assert isinstance(asked.request, FetchRequest)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "position", "error"),
+    [
+        (SnapshotId(2, 0), 0, ErrorCode.none),
+        (SnapshotId(2, 0), 1, ErrorCode.none),
+        (SnapshotId(2, 0), 2, ErrorCode.position_out_of_range),
+        (SnapshotId(2, 0), -1, ErrorCode.position_out_of_range),
+        (SnapshotId(1, 0), 0, ErrorCode.snapshot_not_found),
+        (SnapshotId(0, 0), 0, ErrorCode.snapshot_not_found),
+    ],
+)
+def test_which_pieces_of_a_snapshot_a_leader_gives(
+    wanted: SnapshotId, position: int, error: ErrorCode
+) -> None:
+    log = MemoryLog([0, 0, 0])
+    log.snapshot(2)
+    one = machine(1, 2, log=log)
+    one.start(0)
+    for asked in sent(one.tick(1000)):
+        actions = one.answered(asked.number, VoteAnswer(granted=True), 1001)
+    for asked in sent(actions):
+        one.answered(asked.number, VoteAnswer(epoch=1, granted=True), 1002)
+    request = FetchSnapshotRequest(replica=key(2), epoch=1, snapshot_id=wanted, position=position)
+    answer = reply(one.receive(request, 1003))
+    assert isinstance(answer, FetchSnapshotAnswer)
+    size = 2 if error is ErrorCode.none else 0  # bytes: this log's snapshots have one a record
+    assert (answer.error, answer.size) == (error, size)

@@ -1,0 +1,60 @@
+"""Quorums of three to five under faults, seed by seed; and bugs put in, which that must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.replication.raft.quorum_invariants import Violation
+from tests.replication.raft.quorum_mutants import FOUND_OFTEN, FOUND_SELDOM
+from tests.replication.raft.quorum_simulation import Weather, simulate
+
+STORM = Weather(loss=0.1, crash_at_disk=0.2, slow_flush=0.1, batch=1, pause_ms=30)
+
+
+@pytest.mark.parametrize("hundred", range(3))
+def test_a_quorum_keeps_its_word_and_heals(hundred: int) -> None:
+    progress = [simulate(seed) for seed in range(100 * hundred, 100 * hundred + 100)]
+    assert sum(len(run.ledger.committed) for run in progress) > 1000
+    assert sum(len(run.ledger.leaders) for run in progress) > 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("thousand", range(10))
+def test_thousands_of_quorums_keep_their_word(thousand: int) -> None:
+    for seed in range(1000 * thousand, 1000 * thousand + 1000):
+        simulate(seed)
+
+
+def _is_found(seeds: range) -> bool:
+    for seed in seeds:
+        try:
+            simulate(seed, STORM)
+        except Violation:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("mutant", FOUND_OFTEN, ids=lambda each: each.__name__)
+def test_the_simulation_finds(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    assert _is_found(range(200))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", FOUND_SELDOM, ids=lambda each: each.__name__)
+def test_the_simulation_finds_in_the_end(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    assert _is_found(range(10_000))
+
+
+def test_a_seed_is_a_run() -> None:
+    first, second = simulate(7), simulate(7)
+    assert first.now == second.now
+    for told in ("leaders", "votes", "committed"):
+        assert getattr(first.ledger, told) == getattr(second.ledger, told)

@@ -1,0 +1,320 @@
+"""Voters that come, go and move while the quorum works (KIP-853), and the upgrade that allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.raft.actions import Action, AppendVoters, Committed, Reply
+from odradek.replication.raft.messages import (
+    AddVoterAnswer,
+    AddVoterRequest,
+    Answer,
+    ApiVersionsAnswer,
+    ApiVersionsRequest,
+    EndEpochRequest,
+    FetchAnswer,
+    FetchRequest,
+    RemoveVoterAnswer,
+    RemoveVoterRequest,
+    Request,
+    UpdateVoterRequest,
+    VoteAnswer,
+)
+from odradek.replication.raft.roles import Role
+from odradek.replication.raft.state import Quorum
+from odradek.replication.raft.voter_history import ControlChange, VoterHistory
+from odradek.replication.raft.voters import ReplicaKey, Voter
+from tests.replication.raft.machines import key, machine, reply, sent, voter
+from tests.replication.raft.quorum_log import Entry, MemoryLog
+
+TOLD = ApiVersionsAnswer(kraft_versions=(0, 1))
+
+
+class Led:
+    """Node 1 leads epoch 1 of `others` too, and has committed the epoch's first records."""
+
+    def __init__(self, *others: int, kraft_version: int = 1, committed: bool = True) -> None:
+        self.log = MemoryLog()
+        self.machine: Quorum = machine(1, *others, log=self.log, kraft_version=kraft_version)
+        self.now = 1000
+        self.others = others
+        actions = self.machine.start(0)
+        if others:
+            for asked in sent(self.machine.tick(1000)):
+                actions = [*actions, *self.answers(asked.number, VoteAnswer(granted=True))]
+            for asked in sent(actions):
+                self.answers(asked.number, VoteAnswer(epoch=1, granted=True))
+        assert self.machine.role is Role.LEADER
+        first = [ControlChange(1, kraft_version=1), ControlChange(2, voters=self.voters())]
+        self.append(first if kraft_version else [], leader=True)
+        if committed:
+            self.all_fetch()
+            assert self.machine.high_watermark == self.log.end_offset
+
+    def voters(self) -> tuple[Voter, ...]:
+        return tuple(self.machine.voters)
+
+    def answers(self, number: int, answer: Answer) -> Sequence[Action]:
+        return self.machine.answered(number, answer, self.now)
+
+    def receives(self, request: Request) -> Sequence[Action]:
+        return self.machine.receive(request, self.now)
+
+    def append(self, changes: Sequence[ControlChange], *, leader: bool = False) -> Sequence[Action]:
+        self.log.append([Entry(1, "leader")] if leader else [])
+        self.log.append(Entry(1, None, change) for change in changes)
+        return self.machine.appended(changes, self.now)
+
+    def append_voters(self, action: Action) -> Sequence[Action]:
+        assert isinstance(action, AppendVoters)
+        return self.append([ControlChange(self.log.end_offset, voters=action.voters)])
+
+    def flush(self) -> Sequence[Action]:
+        return self.machine.flushed(self.log.end_offset, 1, self.now)
+
+    def fetch(self, node_id: int) -> Sequence[Action]:
+        """From the log's end, as one who has all."""
+        request = FetchRequest(
+            replica=key(node_id),
+            epoch=1,
+            fetch_offset=self.log.end_offset,
+            last_fetched_epoch=1,
+        )
+        return self.receives(request)
+
+    def all_fetch(self) -> list[Action]:
+        actions = list(self.flush())
+        for each in self.others:
+            actions += self.fetch(each)
+        return actions
+
+
+def replies(actions: Sequence[Action]) -> list[Answer]:
+    return [each.answer for each in actions if isinstance(each, Reply)]
+
+
+ADD_4 = AddVoterRequest(voter=voter(4))
+
+
+def test_a_voter_is_added_once_it_has_caught_up() -> None:
+    quorum = Led(2, 3)
+    quorum.fetch(4)
+    asked = sent(quorum.receives(ADD_4))[-1]
+    assert (asked.to, asked.endpoints) == (4, voter(4).endpoints)
+    assert isinstance(asked.request, ApiVersionsRequest)
+    (appends,) = quorum.answers(asked.number, TOLD)
+    assert appends == AppendVoters(1, tuple(voter(each) for each in (1, 2, 3, 4)))
+    quorum.append_voters(appends)
+    assert quorum.machine.voters.ids == (1, 2, 3, 4)
+    assert replies(quorum.flush()) == []
+    two_of_four = quorum.fetch(2)
+    assert [type(each) for each in replies(two_of_four)] == [FetchAnswer]
+    actions = quorum.fetch(3)
+    assert Committed(quorum.log.end_offset) in actions
+    assert AddVoterAnswer() in replies(actions)
+
+
+def test_who_need_not_wait_for_the_commit_is_answered_at_once() -> None:
+    quorum = Led(2, 3)
+    quorum.fetch(4)
+    asked = sent(quorum.receives(replace(ADD_4, ack_when_committed=False)))[-1]
+    (appends,) = quorum.answers(asked.number, TOLD)
+    assert replies(quorum.append_voters(appends)) == [AddVoterAnswer()]
+    assert [type(each) for each in replies(quorum.all_fetch())].count(AddVoterAnswer) == 0
+
+
+@pytest.mark.parametrize(
+    ("fetches", "told", "error"),
+    [
+        (False, TOLD, ErrorCode.request_timed_out),  # has not caught up
+        (True, ApiVersionsAnswer(kraft_versions=(0, 0)), ErrorCode.invalid_request),
+        (True, ApiVersionsAnswer(), ErrorCode.invalid_request),
+        (True, ApiVersionsAnswer(error=ErrorCode.invalid_request), ErrorCode.request_timed_out),
+        (True, None, ErrorCode.request_timed_out),  # not to be reached
+    ],
+)
+def test_who_cannot_become_a_voter(
+    fetches: bool, told: ApiVersionsAnswer | None, error: ErrorCode
+) -> None:
+    quorum = Led(2, 3)
+    if fetches:
+        quorum.fetch(4)
+    asked = sent(quorum.receives(ADD_4))[-1]
+    if told is None:
+        actions = quorum.machine.failed(asked.number, quorum.now)
+    else:
+        actions = quorum.answers(asked.number, told)
+    assert reply(actions).error is error
+    assert quorum.machine.voters.ids == (1, 2, 3)
+    assert quorum.machine.leadership is not None
+    assert quorum.machine.leadership.pending is None
+
+
+def test_an_addition_that_takes_too_long_is_given_up() -> None:
+    quorum = Led(2, 3)
+    quorum.fetch(4)
+    quorum.receives(ADD_4)
+    assert reply(quorum.machine.tick(3000)).error is ErrorCode.request_timed_out
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (AddVoterRequest(voter=voter(2)), ErrorCode.duplicate_voter),
+        (
+            AddVoterRequest(voter=replace(voter(2), directory_id=UUID(int=9))),
+            ErrorCode.duplicate_voter,
+        ),
+        (AddVoterRequest(voter=Voter(4)), ErrorCode.invalid_request),
+        (AddVoterRequest(voter=replace(voter(4), endpoints=())), ErrorCode.invalid_request),
+        (AddVoterRequest(voter=replace(voter(4), id=-1)), ErrorCode.invalid_request),
+        (RemoveVoterRequest(voter=key(4)), ErrorCode.voter_not_found),
+        (RemoveVoterRequest(voter=ReplicaKey(2, UUID(int=9))), ErrorCode.voter_not_found),
+        (RemoveVoterRequest(voter=ReplicaKey(2)), ErrorCode.invalid_request),
+        (UpdateVoterRequest(voter=voter(4), epoch=1), ErrorCode.voter_not_found),
+        (UpdateVoterRequest(voter=voter(2), epoch=0), ErrorCode.fenced_leader_epoch),
+        (UpdateVoterRequest(voter=voter(2), epoch=2), ErrorCode.unknown_leader_epoch),
+        (
+            UpdateVoterRequest(voter=replace(voter(2), kraft_versions=(0, 0)), epoch=1),
+            ErrorCode.invalid_request,
+        ),
+        (
+            UpdateVoterRequest(voter=replace(voter(2), endpoints=()), epoch=1),
+            ErrorCode.invalid_request,
+        ),
+    ],
+)
+def test_what_change_is_refused(request_: Request, error: ErrorCode) -> None:
+    assert reply(Led(2, 3).receives(request_)).error is error
+
+
+CHANGES: list[Request] = [
+    ADD_4,
+    RemoveVoterRequest(voter=key(2)),
+    UpdateVoterRequest(voter=voter(2, 9095), epoch=1),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda each: type(each).__name__)
+def test_when_no_voter_changes(change: Request) -> None:
+    unknown = Led(2, 3, committed=False)
+    assert reply(unknown.receives(change)).error is ErrorCode.request_timed_out
+
+    one_by_one = Led(2, 3)
+    (appends, *_) = one_by_one.receives(RemoveVoterRequest(voter=key(3)))
+    assert reply(one_by_one.receives(change)).error is ErrorCode.request_timed_out
+    one_by_one.append_voters(appends)
+    one_by_one.machine.tick(3000)  # who asked waits no longer; the change is not committed still
+    assert reply(one_by_one.receives(change)).error is ErrorCode.request_timed_out
+
+    follower = Led(2, 3)
+    follower.machine.resign(follower.now)
+    again = replace(change)
+    assert reply(follower.receives(again)).error is ErrorCode.not_leader_or_follower
+
+    closing = Led(2, 3)
+    closing.machine.shut_down(closing.now)
+    assert closing.machine.role is Role.RESIGNED
+
+
+@pytest.mark.parametrize("change", CHANGES[:2], ids=lambda each: type(each).__name__)
+def test_static_voters_do_not_change(change: Request) -> None:
+    assert reply(Led(2, 3, kraft_version=0).receives(change)).error is ErrorCode.unsupported_version
+
+
+def test_a_removal_counts_from_the_moment_that_it_is_in_the_log() -> None:
+    quorum = Led(2, 3)
+    (appends,) = quorum.receives(RemoveVoterRequest(voter=key(3)))
+    quorum.append_voters(appends)
+    quorum.flush()
+    assert [each for each in quorum.fetch(3) if isinstance(each, Committed)] == []
+    assert RemoveVoterAnswer() in replies(quorum.fetch(2))
+    leadership = quorum.machine.leadership
+    assert leadership is not None
+    assert [each.key for each in leadership.observer_progress(quorum.now)] == [key(3)]
+
+
+def test_the_last_voter_stays() -> None:
+    answer = reply(Led().receives(RemoveVoterRequest(voter=key(1))))
+    assert answer.error is ErrorCode.voter_not_found
+
+
+def test_a_leader_that_removes_itself_leads_until_that_is_committed() -> None:
+    quorum = Led(2, 3)
+    (appends,) = quorum.receives(RemoveVoterRequest(voter=key(1)))
+    quorum.append_voters(appends)
+    assert quorum.flush() == []
+    quorum.fetch(2)
+    assert quorum.machine.role is Role.LEADER, "it does not count itself"
+    actions = quorum.fetch(3)
+    assert RemoveVoterAnswer() in replies(actions)
+    assert quorum.machine.role is Role.RESIGNED
+    assert {each.to for each in sent(actions) if isinstance(each.request, EndEpochRequest)} == {
+        2,
+        3,
+    }
+    assert quorum.machine.may_stop
+    quorum.machine.tick(5000)
+    quorum.machine.tick(50_000)
+    assert quorum.machine.role is Role.UNATTACHED, "it is elected no more"
+
+
+def test_who_loses_the_lead_says_so_to_who_waits() -> None:
+    quorum = Led(2, 3)
+    quorum.receives(RemoveVoterRequest(voter=key(3)))
+    answer = reply(quorum.machine.resign(quorum.now))
+    assert (type(answer), answer.error) == (RemoveVoterAnswer, ErrorCode.not_leader_or_follower)
+
+
+def test_a_voter_moves() -> None:
+    quorum = Led(2, 3)
+    appends, answered = quorum.receives(UpdateVoterRequest(voter=voter(2, 9095), epoch=1))
+    assert appends == AppendVoters(1, (voter(1), voter(2, 9095), voter(3)))
+    assert isinstance(answered, Reply)
+    assert answered.answer.error is ErrorCode.none
+
+
+def test_a_static_quorum_becomes_a_dynamic_one() -> None:
+    quorum = Led(2, 3, kraft_version=0)
+    machine = quorum.machine
+    unnamed = [replace(each, directory_id=UUID(int=0)) for each in quorum.voters()]
+    stand = machine._stand
+    stand.history = VoterHistory(unnamed)
+    stand.in_memory_voters = stand.history.voters.updated(voter(1), any_directory=True)  # type: ignore[assignment]
+    refusal, _ = machine.upgrade(1, quorum.now)
+    assert refusal is not None
+    assert "[2, 3]" in refusal.message, "their directories are not known"
+    for each in (2, 3):
+        told = reply(quorum.receives(UpdateVoterRequest(voter=voter(each), epoch=1)))
+        assert told.error is ErrorCode.none
+    refusal, actions = machine.upgrade(1, quorum.now)
+    assert refusal is None
+    named = tuple(voter(each) for each in (1, 2, 3))
+    assert list(actions) == [AppendVoters(1, named, kraft_version=1)]
+    end = quorum.log.end_offset
+    quorum.append([ControlChange(end, kraft_version=1), ControlChange(end + 1, voters=named)])
+    assert (machine.kraft_version, tuple(machine.voters)) == (1, named)
+    refusal, _ = machine.upgrade(0, quorum.now)
+    assert refusal is not None
+
+
+def test_the_history_of_voters_follows_the_log() -> None:
+    one, two, three = voter(1), voter(2), voter(3)
+    history = VoterHistory([one])
+    assert (history.voters.ids, history.voters_offset, history.kraft_version) == ((1,), None, 0)
+    history.append([ControlChange(3, kraft_version=1), ControlChange(4, voters=(one, two))])
+    history.append([ControlChange(9, voters=(one, two, three))])
+    assert (history.voters.ids, history.voters_offset, history.kraft_version) == ((1, 2, 3), 9, 1)
+    assert history.at(9)[1].ids == (1, 2)
+    history.compact(7)
+    history.truncate(9)
+    assert (history.voters.ids, history.voters_offset, history.kraft_version) == ((1, 2), 4, 1)
+    history.truncate(4)
+    assert (history.voters.ids, history.kraft_version) == ((1,), 1)
+    history.reset([ControlChange(20, voters=(three,))])
+    assert (history.voters.ids, history.kraft_version) == ((3,), 0)
