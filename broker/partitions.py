@@ -36,8 +36,9 @@ log = logging.getLogger("odradek.partitions")
 
 Key = tuple[str, int]
 
-SETTLE_SECONDS = 0.02
-"""How long creation must have paused before logs are opened that nobody asked for."""
+SETTLE_SECONDS = 0.1
+"""How long creation must have paused before logs are opened that nobody asked for: until then whoever
+had a thousand topics made, and reads the answer, has the processor."""
 SETTLE_SECONDS_MAX = 1.0
 """How long those logs wait at most, where creation never pauses."""
 OPENED_AT_ONCE = 4

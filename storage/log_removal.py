@@ -34,6 +34,10 @@ log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 3600.0
 DESCRIPTORS_RETRY_SECONDS = 0.1
+REST_RATIO = 3
+REST_SECONDS_MAX = 0.02
+"""After each directory there is a rest of so many times what it took, up to so long: the removal of a
+thousand topics has all the time there is, and leaves it to whoever has not."""
 
 
 @value_class
@@ -215,6 +219,7 @@ class Removals:
         _, _, directory, path = heapq.heappop(self._queue)
         if directory.failed:
             return
+        began = self._clock.monotonic()
         try:
             await self._offload.run(self._files.remove_tree, path, lane=directory.lane)
         except OutOfDescriptors:
@@ -223,3 +228,5 @@ class Removals:
             directory.report(error)
         else:
             log.info("removed %s", path)
+        rest = REST_RATIO * (self._clock.monotonic() - began)
+        await self._clock.sleep(min(rest, REST_SECONDS_MAX))
