@@ -204,6 +204,26 @@ class Removals:
         heapq.heappush(self._queue, (due, next(self._serial), directory, path))
         self._changed.set()
 
+    async def park(self, entropy: Entropy) -> None:
+        """At a clean shutdown: what moves left as `.delete` gets Kafka's `-delete`, for Kafka does
+        not start on the other name. An error leaves it as it is."""
+        for _, _, directory, path in self._queue:
+            parsed = names.parse(path.name)
+            if directory.failed or parsed.state is not names.State.MOVED_AWAY:
+                continue
+            new = directory.path / names.deleted_name(*parsed.topic_partition, entropy.uuid())
+            try:
+                await self._offload.run(self._rename, path, new, lane=directory.lane)
+            except OutOfDescriptors as error:
+                log.warning("%s stays: %s", path, error)
+            except OSError as error:
+                directory.report(error, undone=True)
+        self._queue.clear()
+
+    def _rename(self, old: Path, new: Path) -> None:
+        self._files.rename(old, new)
+        self._files.sync_directory(new.parent)
+
     async def run(self) -> None:
         """Until cancelled; a removal under way is finished first."""
         while True:

@@ -384,13 +384,15 @@ class Mover:
             self._manager.removals.schedule(directory, aside, 0)
 
     async def park_all(self) -> None:
-        """At a clean shutdown: copies become Kafka's `-future`, cleanly closed; none is copied now."""
+        """At a clean shutdown: copies become Kafka's `-future`, cleanly closed, and sources
+        that were moved away Kafka's `-delete`; none is copied now."""
         for move in tuple(self._moves.values()):
             failed = move.source.directory.failed or move.destination.directory.failed
             if move.state is State.CROSSING:
                 move.apply(Event.BEHIND)
             move.apply(Event.DESTINATION_FAILED if failed else Event.STOP)
             await self._end(move)
+        await self._manager.removals.park(self._entropy)
 
     async def _park(self, move: Move) -> None:
         directory = move.destination.directory

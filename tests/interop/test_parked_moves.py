@@ -27,6 +27,12 @@ def test_kafka_finishes_what_we_have_begun(tmp_path: Path) -> None:
         produce(ours.bootstrap, "t", VALUES, config={"batch.size": 8000})
         (source,) = [path for path in ours.log_dirs if (path / "t-0").exists()]
         (destination,) = [path for path in ours.log_dirs if path != source]
+        create_topic(ours.bootstrap, "empty")
+        trio.run(begin_move, ours.bootstrap, str(source), "empty")
+        trio.run(begin_move, ours.bootstrap, str(destination), "empty")
+        with deadline(PATIENCE_S, "a move that is over") as check:
+            while not (destination / "empty-0").exists() or not (source / "empty-0.delete").exists():
+                check()
         trio.run(begin_move, ours.bootstrap, str(destination))
         # Two segments are there with their indexes: they are finished.
         with deadline(PATIENCE_S, "two copied segments") as check:
@@ -48,7 +54,7 @@ def test_kafka_finishes_what_we_have_begun(tmp_path: Path) -> None:
         assert not (source / "t-0").exists()
 
 
-async def begin_move(bootstrap: str, destination: str) -> None:
+async def begin_move(bootstrap: str, destination: str, topic: str = "t") -> None:
     async with open_cluster(real_seams().network, bootstrap) as cluster:
-        answers = await alter_replica_log_dirs(cluster, {Replica(1, "t", 0): destination})
+        answers = await alter_replica_log_dirs(cluster, {Replica(1, topic, 0): destination})
     assert [error.name for error in answers.values()] == ["none"]

@@ -12,6 +12,7 @@ import trio
 
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.files import Path
+from odradek.storage.directories import names
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import (
     CordonedDirectory,
@@ -195,6 +196,24 @@ async def test_j10_what_was_moved_away_is_removed_later(clock: VirtualClock) -> 
         await clock.run_for(120)
         assert not [name for name in world.names(A) if name.endswith(".delete")]
         assert len(contents(log)) == 60
+
+
+async def test_j10_a_clean_stop_leaves_no_name_that_kafka_does_not_know(world: World) -> None:
+    async with running(world) as (manager, log):
+        for where in (B, A, B):
+            await manager.mover.move(T0, where)
+            await moved(manager)
+        assert [name for name in world.names(A) if name.endswith(".delete")]
+        before = contents(log)
+    left = [name for path in (A, B) for name in world.names(path) if name.startswith("t-0")]
+    assert sorted(names.parse(name).state.name for name in left) == [
+        "DELETED", "DELETED", "DELETED", "LIVE"
+    ]  # fmt: skip
+    async with world.running() as manager:
+        again = manager.get("t", 0)
+        assert again is not None
+        assert contents(again) == before
+        assert len(manager.removals) == 3
 
 
 @pytest.mark.parametrize("bad", [A, B])
