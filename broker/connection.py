@@ -41,6 +41,8 @@ BYTES_BEFORE_YIELD = 1024 * 1024
 UNSENT_BYTES_MAX = 256 * 1024
 JOINED_BYTES_MAX = 4096
 """A body of so much is copied behind its head: one buffer less to be sent."""
+GROWN_SECONDS = 10.0
+"""How long a buffer that a large frame made grow is kept for the next one."""
 
 Parts = Sequence[Buffer | FileSlice]
 
@@ -96,7 +98,10 @@ class ClientConnection:
                     due_fetches.answer()
                 await self.flush()
                 self.waiting_since = clock.monotonic()
-                received = await self._connection.receive_into(buffer.room())
+                if buffer.is_grown:
+                    received = await self._receive_or_shrink()
+                else:
+                    received = await self._connection.receive_into(buffer.room())
                 if received == 0:
                     return
                 self.waiting_since = None
@@ -112,6 +117,13 @@ class ClientConnection:
             if requests >= REQUESTS_BEFORE_YIELD or size_bytes >= BYTES_BEFORE_YIELD:
                 requests = size_bytes = 0
                 await trio.lowlevel.checkpoint()
+
+    async def _receive_or_shrink(self) -> int:
+        """Receive; the memory of a large frame is not kept by a client that sends nothing for long."""
+        with trio.move_on_after(GROWN_SECONDS):
+            return await self._connection.receive_into(self._buffer.room())
+        self._buffer.shrink()
+        return await self._connection.receive_into(self._buffer.room())
 
     async def _answer(self, frame_view: memoryview) -> None:
         header = read_request_header(frame_view)

@@ -1,8 +1,9 @@
 """Frames out of a stream of bytes: one buffer a connection, received into directly.
 
 The frames handed out are views into the buffer, valid until the next `room()`. The buffer grows to a
-large frame as its bytes come, never on the word of its size alone, and stays grown: the frames after
-it are received straight into their place (the first touch of memory costs more than a copy).
+large frame as its bytes come, never on the word of its size alone, and stays grown until `shrink`: the
+frames after it are received straight into their place (the first touch of memory costs more than a
+copy).
 """
 
 from __future__ import annotations
@@ -87,6 +88,17 @@ class ReceiveBuffer:
             self._allocate(wanted)
         self._view[:held] = old[first : first + held]
         self._start, self._end = 0, held
+
+    @property
+    def is_grown(self) -> bool:
+        """Whether it has more memory than a connection may keep that is not used."""
+        return self._size > BUSY_BYTES
+
+    def shrink(self) -> None:
+        """Give the memory back, unless it holds a part of a frame; the last `room()` is void."""
+        if self._start == self._end:
+            self._allocate(FIRST_BYTES)
+            self._start = self._end = 0
 
     def received(self, count: int) -> None:
         """`count` bytes were put into the last `room()`."""

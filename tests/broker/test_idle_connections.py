@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 import trio
 
+from odradek.broker import connection
+from odradek.broker.receive_buffer import BUSY_BYTES
 from odradek.protocol import apis, messages
 from odradek.protocol.framing import request_header
 from odradek.testing import Broker
@@ -105,3 +107,32 @@ def test_one_that_waits_for_records_stays(broker: Broker) -> None:
     with connect(broker) as sock:
         sock.sendall(struct.pack(">i", len(request)) + request)
         assert read_frame(sock) != b""
+
+
+def test_memory_of_a_large_request_is_given_back_while_nothing_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "GROWN_SECONDS", IDLE_SECONDS / 10)
+    records = {"index": 0, "records": bytes(4 * BUSY_BYTES)}
+    body = messages.write_request(
+        apis.PRODUCE.key,
+        9,
+        {
+            "transactional_id": None,
+            "acks": 1,
+            "timeout": 1000,
+            "topic_data": [{"name": "t", "partition_data": [records]}],
+        },
+    )
+    request = request_header(apis.PRODUCE, 9, 1, "large") + body
+
+    async def until_given_back() -> None:
+        with trio.fail_after(20):
+            while any(each._buffer.is_grown for each in broker.node.server._connections):
+                await trio.sleep(0.01)
+
+    with Broker(topics={"t": 1}) as broker, connect(broker) as sock:
+        for _ in range(2):  # what comes after it is answered as before
+            sock.sendall(struct.pack(">i", len(request)) + request)
+            assert read_frame(sock) != b""
+            broker._call(until_given_back)

@@ -64,6 +64,21 @@ def test_a_buffer_that_grew_takes_the_next_large_frame_at_once() -> None:
     assert len(buffer.room()) >= 3_000_004
 
 
+def test_a_buffer_that_grew_is_given_back_when_asked_but_for_half_a_frame() -> None:
+    buffer = ReceiveBuffer(10 * BUSY_BYTES)
+    large = framed(bytes(2 * BUSY_BYTES))
+    feed(buffer, large)
+    buffer.room()
+    assert buffer.is_grown
+    buffer.shrink()
+    assert not buffer.is_grown
+    assert len(buffer.room()) == FIRST_BYTES
+    feed(buffer, large[:-1])
+    buffer.shrink()
+    assert buffer.is_grown
+    assert feed(buffer, large[-1:]) == [large[4:]]
+
+
 def test_memory_of_a_huge_frame_is_given_back() -> None:
     buffer = ReceiveBuffer(2 * KEPT_BYTES)
     feed(buffer, framed(bytes(2 * KEPT_BYTES)))
