@@ -33,6 +33,14 @@ from odradek.seams.descriptors import Descriptor, DescriptorPool, PoolStatistics
 from odradek.seams.files import Buffer, DiskUsage, FileSlice, OutOfDescriptors, Path, WouldBlock
 from odradek.seams.vectors import IOV_MAX, rest_after
 
+WRITE_BYTES_MAX = 64 << 10
+"""A large buffer that is appended goes to the kernel in pieces of so much.
+
+Linux takes memory for its page cache in blocks as large as the write. Large free blocks are what a
+virtual machine has told its host that it does not need: the first touch of each page then goes to the
+host. Measured on such a machine, in turns: a GB written by the MiB takes 0.2 to 3 s of processor time,
+the median 1.1, by 64 KiB 0.25 to 0.46, the median 0.29. Pieces of 16 KiB take 0.5 always.
+"""
 _ZEROS = bytes(1 << 20)
 _ROOM = 256 << 10
 _spare_rooms: list[memoryview] = []  # as many as threads ever read at once
@@ -67,7 +75,9 @@ class RealFile(Descriptor):
         size = sum(map(len, parts))
         fd = self.borrow()
         try:
-            if len(parts) > IOV_MAX or os.pwritev(fd, parts, position) != size:
+            if size > WRITE_BYTES_MAX and len(parts) == 1:
+                _write_in_pieces(fd, memoryview(parts[0]), position)
+            elif len(parts) > IOV_MAX or os.pwritev(fd, parts, position) != size:
                 _write_all(fd, parts, position)  # from the start: rare, and the same bytes
         finally:
             self._changed = True
@@ -426,6 +436,13 @@ def _write_all(fd: int, parts: Sequence[Buffer], position: int) -> None:
             raise OSError(errno.EIO, "a write took no bytes")
         position += written
         rest = rest_after(rest, written)
+
+
+def _write_in_pieces(fd: int, data: memoryview, position: int) -> None:
+    for start in range(0, len(data), WRITE_BYTES_MAX):
+        piece = data[start : start + WRITE_BYTES_MAX]
+        if os.pwrite(fd, piece, position + start) != len(piece):
+            _write_all(fd, [piece], position + start)
 
 
 def _read_on(fd: int, position: int, size: int, data: bytes) -> bytes:

@@ -78,6 +78,14 @@ class TestWriting:
         assert file.size == 25_000
         assert file.read_at(0, 25_000) == b"".join(parts)
 
+    @pytest.mark.parametrize("more_bytes", [0, 1])
+    def test_a_large_buffer(self, files: Files, directory: Path, more_bytes: int) -> None:
+        file = written(files, directory / "f")
+        data = bytes(range(256)) * 1024 + b"!" * more_bytes
+        assert file.append_v([data]) == 10
+        assert file.size == 10 + len(data)
+        assert file.read_at(10, 2 * len(data)) == data
+
     def test_writing_in_place_and_past_the_end(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f")
         file.write_at(2, b"xx")
