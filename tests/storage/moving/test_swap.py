@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 import trio
 
+from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.files import Path
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.errors import LogFailed
-from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.partition_log import Appended, PartitionLog
 from odradek.storage.log_manager import LogManager
 from odradek.storage.moving.crossing import Crossing
 from odradek.testing.power import NodeCrashed
@@ -185,3 +186,34 @@ async def test_an_error_of_our_own_costs_no_record(monkeypatch: pytest.MonkeyPat
     promised = await in_a_life(world, act)
     monkeypatch.undo()
     await check_next_life(world, promised, at_least=promised.acknowledged)
+
+
+async def test_killed_in_the_swap_producers_are_known_afterwards() -> None:
+    """A producer that tries again, having had no answer, is answered with the offset it had."""
+
+    def idempotent(log: PartitionLog, sequence: int) -> Appended:
+        records = [Record(-1, 1_767_225_600_000, None, b"idempotent " + b"z" * 40)]
+        batch = build_batch(records, producer_id=7, producer_epoch=1, base_sequence=sequence)
+        return log.append_as_leader(memoryview(batch), leader_epoch=0, now_ms=1_767_225_600_000)
+
+    first: list[int] = []
+
+    async def act(life: Life) -> None:
+        first.extend(idempotent(life.log, sequence).first_offset for sequence in range(5))
+
+        def append_and_die() -> None:
+            first.append(idempotent(life.log, 5).first_offset)
+            life.files.power.cut()
+
+        await life.move(append_and_die)
+
+    world = new_world()
+    await in_a_life(world, act)
+    async with world.running() as manager:
+        await manager.promote_moved()
+        log = manager.get(*NAME)
+        assert log is not None
+        assert log.directory == B / "t-0"
+        again = idempotent(log, 5)
+        assert (again.duplicate, again.first_offset) == (True, first[5])
+        assert not idempotent(log, 6).duplicate

@@ -1,0 +1,103 @@
+"""A broker killed with SIGKILL while its replicas move from one log directory to the other and back.
+
+The load and the checks are test_sigkill's: nothing acknowledged is lost, or doubled, or elsewhere than
+it was acknowledged; whatever step of a move the process died in (J-08, J-09, J-13, J-14).
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from odradek.protocol import apis
+from tests.crash.rebuilt import index_differences
+from tests.crash.test_sigkill import (
+    PARTITIONS,
+    TOPIC,
+    Place,
+    one_round,
+    read_everything,
+    set_segment_size,
+    start,
+)
+from tests.interop.broker_process import free_port
+from tests.scale.raw_client import RawClient
+
+ROUNDS = 4
+
+
+class Moves:
+    """Asks for a move of each partition to the directory that it is not in, again and again."""
+
+    def __init__(self, bootstrap: str, log_dirs: Sequence[Path]) -> None:
+        self.found: defaultdict[int, set[str]] = defaultdict(set)
+        """In which directories each partition was seen."""
+        self._bootstrap = bootstrap
+        self._paths = [str(path) for path in log_dirs]
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+
+    def _work(self) -> None:
+        while not self._enough.is_set():
+            try:
+                with RawClient(self._bootstrap) as client:
+                    while not self._enough.wait(0.02):
+                        self._ask(client)
+            except (OSError, EOFError, AssertionError):  # the broker is away
+                self._enough.wait(0.02)
+
+    def _ask(self, client: RawClient) -> None:
+        answer = client.ask(apis.DESCRIBE_LOG_DIRS, 4, {"topics": None})
+        for directory in answer.results:
+            for topic in directory.topics:
+                for partition in topic.partitions:
+                    if topic.name == TOPIC and not partition.is_future_key:
+                        self.found[partition.partition_index].add(directory.log_dir)
+                        (other,) = {*self._paths} - {directory.log_dir}
+                        wanted = {"name": TOPIC, "partitions": [partition.partition_index]}
+                        dirs = [{"path": other, "topics": [wanted]}]
+                        client.ask(apis.ALTER_REPLICA_LOG_DIRS, 2, {"dirs": dirs})
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._enough.set()
+            self._thread.join(60)
+            assert not self._thread.is_alive()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1001, 1002, 1003])
+def test_nothing_is_lost_or_doubled(tmp_path: Path, seed: int) -> None:
+    port = free_port()
+    acknowledged: dict[bytes, Place] = {}
+    broker = start(tmp_path, port)
+    moves = Moves(broker.bootstrap, broker.log_dirs)
+    try:
+        set_segment_size(broker.bootstrap)
+        with moves.going_on():
+            for number in range(ROUNDS):
+                broker, newly = one_round(broker, tmp_path, port, 10 * seed + number)
+                acknowledged |= newly
+        found = read_everything(broker.bootstrap)
+    finally:
+        broker.kill()
+    lost = {value: place for value, place in acknowledged.items() if found.get(place) != value}
+    assert lost == {}
+    assert len(set(found.values())) == len(found), "a record is there twice"
+    assert all(len(moves.found[index]) == 2 for index in range(PARTITIONS)), "nothing was moved"
+    with start(tmp_path, port):
+        pass  # opened once more after the last kill, and closed cleanly: its indexes are trimmed
+    for log_dir in broker.log_dirs:
+        for moved_away in log_dir.glob("*.delete"):
+            shutil.rmtree(moved_away)
+        assert index_differences(log_dir) == []
