@@ -185,8 +185,8 @@ class LogManager:
     async def load(self) -> None:
         """Open all logs there are; recovers what was not closed cleanly. Once, before all else.
 
-        A disk that fails takes its directory offline, a log that makes no sense only itself. Raises NoDirectory where there are
-        too few file descriptors.
+        A disk that fails takes its directory offline, a log that makes no sense only itself. Raises
+        NoDirectory where there are too few file descriptors.
         """
         self._token = trio.lowlevel.current_trio_token()
         started = self.clock.monotonic()

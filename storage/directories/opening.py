@@ -22,8 +22,6 @@ from odradek.storage.directories.meta_properties import (
 )
 
 LOCK_NAME = ".lock"
-
-
 METADATA_LOG = "__cluster_metadata-0"
 
 

@@ -14,7 +14,8 @@ compaction reach the copy by reaching the source (J-12):
 
 A sealed segment is finished with its indexes, and synced, before the next is begun; in between, what
 was copied is written back beside the copying (`write_back`), so that a move neither leaves all the
-writing to its end nor fills the page cache with what waits for it. All but the data (epochs, producers' snapshots, `partition.metadata`) is small and follows in `complete`.
+writing to its end nor fills the page cache with what waits for it. All but the data (epochs,
+producers' snapshots, `partition.metadata`) is small and follows in `complete`.
 
 Nothing here is promised to a start but what `complete` made durable: after a restart every byte is
 compared with the source before it counts (segment_copy.py).
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 
-from odradek.seams.files import Files, Path
+from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.storage.errors import LogFailed, SourceFailed
 from odradek.storage.log.epochs import EpochStart, format_checkpoint
 from odradek.storage.log.names import EPOCHS, LOG, METADATA, SNAPSHOT, file_name, offset_of
@@ -204,8 +205,8 @@ class Mirror:
             if not copy.is_finished and copy.copied:
                 try:
                     copy.file.write_out()
-                except ValueError:
-                    pass  # finished meanwhile, and synced by that
+                except (ValueError, OutOfDescriptors):
+                    pass  # finished meanwhile, and synced by that; or not begun, and synced later
                 except OSError as error:
                     self.failure = error
         self.unsynced_bytes = max(0, self.unsynced_bytes - seen)

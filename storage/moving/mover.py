@@ -267,7 +267,7 @@ class Mover:
         try:
             if action is Action.CROSS:
                 return await self._cross(move)
-            if action is Action.START:
+            if not move.mirror.is_begun:
                 lane = move.destination.directory.lane
                 await self._manager.offload.run(move.mirror.begin, lane=lane)
             return await self._copy(move)

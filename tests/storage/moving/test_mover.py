@@ -489,6 +489,21 @@ async def test_every_refusal(world: World) -> None:
             await move(TopicPartition("later", 0), M)
 
 
+async def test_no_descriptor_to_write_back_loses_nothing(world: World) -> None:
+    """It is the sync before the swap that counts."""
+    async with running(world) as (manager, log):
+        mirror = Mirror(world.files, log, B / MOVE)
+        mirror.begin()
+        mirror.take(100)
+        fault = world.disk.fail(f"{B}/{MOVE}/*", errno.EMFILE)
+        mirror.write_back()
+        assert fault.failed
+        world.disk.heal()
+        mirror.catch_up()
+        mirror.complete()
+        assert mirror.recovery_point == log.end_offset
+
+
 async def test_j03_a_place_that_was_asked_for_is_not_forgotten_by_a_failure(world: World) -> None:
     async with running(world) as (manager, _):
         later = TopicPartition("later", 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
@@ -64,6 +65,18 @@ async def test_j13_the_move_goes_on(name: str) -> None:
         assert log.directory == B / "t-0"
         assert contents(log) == VALUES
     assert (left(world, A), left(world, B)) == ([], ["t-0"])
+
+
+async def test_j13_it_waits_for_a_descriptor_to_go_on() -> None:
+    world = await disk_with((A, "t-0"), (B, FUTURE))
+    fault = world.disk.fail(f"{B}/{FUTURE}", errno.EMFILE, {"rename"}, times=1)
+    async with started(world) as manager:
+        assert fault.failed
+        log = manager.get("t", 0)
+        assert log is not None
+        assert log.directory == B / "t-0"
+        assert contents(log) == VALUES
+        assert not manager.registry.every_home[B].directory.failed
 
 
 async def test_j13_what_is_not_the_same_is_not_believed() -> None:
