@@ -31,7 +31,9 @@ def test_kafka_finishes_what_we_have_begun(tmp_path: Path) -> None:
         trio.run(begin_move, ours.bootstrap, str(source), "empty")
         trio.run(begin_move, ours.bootstrap, str(destination), "empty")
         with deadline(PATIENCE_S, "a move that is over") as check:
-            while not (destination / "empty-0").exists() or not (source / "empty-0.delete").exists():
+            while (
+                not (destination / "empty-0").exists() or not (source / "empty-0.delete").exists()
+            ):
                 check()
         trio.run(begin_move, ours.bootstrap, str(destination))
         # Two segments are there with their indexes: they are finished.
