@@ -491,7 +491,7 @@ async def test_every_refusal(world: World) -> None:
 
 async def test_no_descriptor_to_write_back_loses_nothing(world: World) -> None:
     """It is the sync before the swap that counts."""
-    async with running(world) as (manager, log):
+    async with running(world) as (_, log):
         mirror = Mirror(world.files, log, B / MOVE)
         mirror.begin()
         mirror.take(100)
