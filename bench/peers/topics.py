@@ -48,7 +48,7 @@ def with_cluster(bootstrap: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
             return await work(cluster)
 
     try:
-        return trio.run(main)
+        return trio.run(main, restrict_keyboard_interrupt_to_checkpoints=True)
     except (ClientError, KafkaError) as error:
         raise PeerFailed(f"{bootstrap}: {error}") from error
 

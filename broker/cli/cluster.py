@@ -107,7 +107,11 @@ def run_leaf(args: argparse.Namespace) -> int:
 
 
 def with_cluster(args: argparse.Namespace, action: Callable[[Cluster, Seams], Awaitable[T]]) -> T:
-    """Run `action` with the cluster at --bootstrap; its failures become texts that help."""
+    """Run `action` with the cluster at --bootstrap; its failures become texts that help.
+
+    Ctrl-C strikes where `action` waits, never in the middle of a step: raised inside trio's own
+    (`start_soon`, say) it leaves a nursery that never ends.
+    """
     try:
         addresses = parse_bootstrap(args.bootstrap)
     except ValueError as error:
@@ -120,7 +124,7 @@ def with_cluster(args: argparse.Namespace, action: Callable[[Cluster, Seams], Aw
             return await action(cluster, seams)
 
     try:
-        return trio.run(main)
+        return trio.run(main, restrict_keyboard_interrupt_to_checkpoints=True)
     except BaseExceptionGroup as group:
         raise explained(first_cause(group), args) from group
     except (KafkaError, ClientError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
@@ -9,8 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import trio
 
+from odradek.broker.cli.cluster import with_cluster
 from odradek.broker.cli.main import COMMANDS, READER_GONE, main
+from odradek.client.metadata import Cluster
+from odradek.seams import Seams
 from tests.broker.cli.conftest import CommandLine
 from tests.interop.broker_process import BrokerProcess
 
@@ -110,8 +115,6 @@ def test_ctrl_c_is_quiet(
         stdin=reading,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # A test run in the background of a shell ignores Ctrl-C, and so would what it starts.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     if words[0] == "consume":
@@ -125,3 +128,22 @@ def test_ctrl_c_is_quiet(
     os.close(writing)
     assert err == b""
     assert process.returncode == 130
+
+
+def test_ctrl_c_never_strikes_in_the_middle_of_a_step(cli_broker: BrokerProcess) -> None:
+    """Raised inside `start_soon` it would leave a nursery that waits for a task that is not there."""
+    steps: list[str] = []
+
+    async def step() -> None:
+        signal.raise_signal(signal.SIGINT)
+        steps.append("whole")
+
+    async def action(_: Cluster, __: Seams) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(step)
+            await trio.sleep_forever()
+
+    args = argparse.Namespace(bootstrap=cli_broker.bootstrap, timeout=10.0)
+    with pytest.raises(KeyboardInterrupt):
+        with_cluster(args, action)
+    assert steps == ["whole"]
