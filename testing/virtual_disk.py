@@ -20,10 +20,10 @@ Disks can be full (`mount` with a capacity), failing or read-only (`fail`), and 
 
 from __future__ import annotations
 
-import copy
 import errno
 import hashlib
 import os
+import pickle
 import random
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -284,7 +284,7 @@ class VirtualDisk:
         rng = random.Random(seed)
         keep = rng.choice((0.0, 1.0, 0.5, rng.random()))
         image = VirtualDisk()
-        image.root, nodes = copy.deepcopy((self.root, [node for _, node in self.everything()]))
+        image.root, nodes = _copied((self.root, [node for _, node in self.everything()]))
         for directory in nodes:
             if isinstance(directory, DirectoryNode) and directory.pending:
                 numbers = [renaming.number for renaming in directory.pending]
@@ -377,6 +377,12 @@ class VirtualDisk:
                 digest.update(f"{list(node.names)}\0{list(node.durable)}\0".encode())
                 digest.update(f"{[renaming.number for renaming in node.pending]}\0".encode())
         return digest.hexdigest()
+
+
+def _copied(nodes: tuple[DirectoryNode, list[Node]]) -> tuple[DirectoryNode, list[Node]]:
+    """All that they lead to, each once. Through pickle: `copy.deepcopy` takes four times as long."""
+    copied: tuple[DirectoryNode, list[Node]] = pickle.loads(pickle.dumps(nodes, protocol=5))
+    return copied
 
 
 def _settle(directory: DirectoryNode, rng: random.Random, keep: float) -> None:
