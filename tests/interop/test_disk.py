@@ -11,10 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from tests.interop.broker_process import BrokerProcess
+from tests.interop.broker_process import BrokerProcess, deadline
 from tests.interop.clients import (
     PATIENCE_S,
     create_topic,
@@ -119,7 +126,7 @@ def look(broker: BrokerProcess) -> Seen:
         wait_for_topic(broker.bootstrap, name)
         for partition in sorted(topics[name].partitions):
             where = TopicPartition(name, partition)
-            low, high = watcher.get_watermark_offsets(where, timeout=PATIENCE_S)
+            low, high = watermarks(broker, watcher, where)
             seen.watermarks[name, partition] = (low, high)
             seen.rows[name, partition] = rows(broker.bootstrap, name, partition, low, high)
         (future,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
@@ -133,6 +140,26 @@ def look(broker: BrokerProcess) -> Seen:
     for part in offsets.result(PATIENCE_S).topic_partitions:
         seen.committed[part.topic, part.partition] = part.offset
     return seen
+
+
+def watermarks(broker: BrokerProcess, watcher: Consumer, where: TopicPartition) -> tuple[int, int]:
+    """The partition's first and end offset.
+
+    Kafka shows a partition's leader before that leads (`BrokerMetadataPublisher` sets the metadata
+    cache's image first and tells the replica manager afterwards), so it is asked again. Of ours a
+    client never hears that.
+    """
+    with deadline(PATIENCE_S, f"{where} to be led") as check:
+        while True:
+            try:
+                low, high = watcher.get_watermark_offsets(where, timeout=PATIENCE_S)
+            except KafkaException as failed:
+                led_later = failed.args[0].code() == KafkaError.NOT_LEADER_FOR_PARTITION
+                if not (led_later and broker.kind == "kafka"):
+                    raise
+                check()
+            else:
+                return low, high
 
 
 def rows(bootstrap: str, topic: str, partition: int, low: int, high: int) -> list[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,12 +25,14 @@ from odradek.replication.raft.metadata import Metadata
 from odradek.seams.files import Path as SeamPath
 from odradek.seams.real import real_seams
 from odradek.storage.directories.opening import open_directories
+from tests.interop.broker_process import deadline
 from tests.interop.kafka_tools import run_tool, spawn_tool
 from tests.interop.real_kafka import RealKafka, start_kafka
 from tests.replication.raft.nodes import log_of
 
 pytestmark = pytest.mark.interop
 
+PATIENCE_S = 30.0
 METADATA_SHELL = "org.apache.kafka.shell.MetadataShell"
 PAYLOAD = re.compile(r"payload: (\{.*\})")
 
@@ -178,8 +180,18 @@ def kafka_on(directory: Path, log_dir: Path, *, formatted: bool) -> RealKafka:
     return start_kafka(directory, log_dirs=[log_dir], formatted=formatted, config=config)
 
 
-def described(kafka: RealKafka) -> dict[str, int]:
-    """Each topic's partitions, all of them led."""
+def described(kafka: RealKafka, expected: Mapping[str, int]) -> dict[str, int]:
+    """Each topic's partitions, all of them led; once they are as expected, or patience has an end.
+
+    The controller has a topic before the broker, who is asked here, has heard of it.
+    """
+    with deadline(PATIENCE_S, f"Kafka to describe {expected}") as check:
+        while (counts := describe(kafka)) != expected:
+            check()
+    return counts
+
+
+def describe(kafka: RealKafka) -> dict[str, int]:
     run = run_tool("topics", "--bootstrap-server", kafka.bootstrap, "--describe")
     counts: dict[str, int] = {}
     for line in run.lines:
@@ -197,11 +209,11 @@ async def test_a_directory_of_kafkas_goes_to_us_and_back(tmp_path: Path) -> None
                 "topics", "--bootstrap-server", kafka.bootstrap, "--create", "--topic", name,
                 "--partitions", partitions, "--config", "retention.ms=1234567",
             )  # fmt: skip
-        topics = described(kafka)
+        topics = described(kafka, {"theirs": 3, "theirs-too": 1})
         ids = run_tool("topics", "--bootstrap-server", kafka.bootstrap, "--describe").stdout
         kafka.stop()
     async with ours(log_dir) as metadata:
-        assert partition_counts(metadata.image) == topics == {"theirs": 3, "theirs-too": 1}
+        assert partition_counts(metadata.image) == topics
         assert metadata.image.topic_configs("theirs") == {"retention.ms": "1234567"}
         assert "TopicId" in ids
         for name in topics:
@@ -212,7 +224,7 @@ async def test_a_directory_of_kafkas_goes_to_us_and_back(tmp_path: Path) -> None
         await metadata.take_snapshot()
     with kafka_on(tmp_path / "second", log_dir, formatted=True) as kafka:
         expected = {"theirs": 3, "theirs-too": 1, "ours": 3, "ours-too": 2}
-        assert described(kafka) == expected
+        described(kafka, expected)
         run_tool("topics", "--bootstrap-server", kafka.bootstrap, "--delete", "--topic", "theirs")
         kafka.stop()
     del expected["theirs"]
@@ -231,7 +243,7 @@ async def test_a_directory_of_ours_goes_to_kafka_and_back(tmp_path: Path) -> Non
         await change(metadata)
         before = topics_of(metadata.image)
     with kafka_on(tmp_path / "kafka", log_dir, formatted=True) as kafka:
-        assert described(kafka) == {"ours": 3, "ours-too": 2}
+        described(kafka, {"ours": 3, "ours-too": 2})
         quorum = run_tool(
             "metadata-quorum", "--bootstrap-server", kafka.bootstrap, "describe", "--status"
         )
