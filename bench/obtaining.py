@@ -6,12 +6,14 @@ entry and nothing has to be invalidated.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from odradek.bench.model import PeerUnavailable
@@ -44,21 +46,30 @@ def kept(name: str, make: Callable[[Path], None]) -> Path:
     """The cache's entry `name` (a file or a directory), made by `make(path)` if it is not there.
 
     `make` works in a directory of its own, and the result is renamed into place: an entry that
-    exists is whole.
+    exists is whole. Of several processes that miss something, one makes it and the others wait;
+    `make` itself must not ask for an entry.
     """
     entry = cache_directory() / name
     if entry.exists():
         return entry
     entry.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=entry.parent) as directory:
-        made = Path(directory) / entry.name
-        make(made)
-        try:
+    with _alone(entry.parent), tempfile.TemporaryDirectory(dir=entry.parent) as directory:
+        if not entry.exists():
+            made = Path(directory) / entry.name
+            make(made)
             made.rename(entry)
-        except OSError:  # somebody else was faster
-            if not entry.exists():
-                raise
     return entry
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Hold the directory's own lock, which leaves no file; what a killed process held is free."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def run_build(command: Sequence[str], what: str, cwd: Path | None = None) -> None:

@@ -34,7 +34,7 @@ def kafka_jars() -> list[str]:
     name = f"classpath-{digest(POM)}.txt"
     jars = kept(name, _resolve).read_text().split(os.pathsep)
     if not all(Path(jar).exists() for jar in jars):  # Maven's repository was cleaned
-        (cache_directory() / name).unlink()
+        (cache_directory() / name).unlink(missing_ok=True)
         jars = kept(name, _resolve).read_text().split(os.pathsep)
     return jars
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,15 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from odradek.broker.cli.main import main as odradek
+from tests.interop.broker_process import free_port
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 END_SECONDS = 30
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def environment(directory: Path, **variables: str) -> dict[str, str]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+
+FIRST_PORT = 10_000
+_any = random.SystemRandom()  # other processes look for ports too
 
 
 class BrokerFailed(AssertionError):
@@ -84,10 +88,17 @@ class BrokerProcess:
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on at this moment, and that no client is given meanwhile.
+
+    It lies below those from which the kernel takes ports for whoever does not care which.
+    """
+    range_of_kernel = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+    highest = int(range_of_kernel.split()[0]) - 1
+    while True:
+        port = _any.randint(min(FIRST_PORT, highest), highest)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def log_directories(directory: Path, count: int) -> list[Path]:

@@ -47,6 +47,8 @@ TOOLS: Mapping[str, str] = {
     "client": "JavaClient",  # ours: java/JavaClient.java
     "java-transactions": "JavaTransactions",  # ours, too
     "assignors": "Assignors",  # and ours: Kafka's assignors without a broker
+    "recover-log": "RecoverLog",  # ours, beside the storage's tests: Kafka's log opens a directory
+    "clean-log": "CleanLog",  # ours: Kafka's cleaner compacts one
 }
 
 

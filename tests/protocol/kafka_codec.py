@@ -51,9 +51,8 @@ class KafkaCodec:
     """The program `java/CodecOracle.java`, asked line by line."""
 
     def __enter__(self) -> KafkaCodec:
-        dist = kafka_dist()
         self._process = subprocess.Popen(
-            [dist.java, "-cp", dist.classpath, str(HERE / "java" / "CodecOracle.java")],
+            kafka_dist().command("CodecOracle"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -16,7 +16,7 @@ from odradek.broker.cli.move_throttles import MOVE_RATE
 from odradek.client.log_dir_admin import LogDirectory, Replica, ReplicaInDirectory
 from odradek.protocol.errors import ErrorCode
 from tests.broker.cli.conftest import CommandLine
-from tests.interop.broker_process import BrokerProcess, deadline
+from tests.interop.broker_process import BrokerProcess, deadline, free_port
 from tests.interop.clients import produce, read_all
 from tests.interop.odradek_process import start_odradek
 
@@ -175,7 +175,8 @@ def test_interrupted_the_moves_go_on_and_are_found_again(
 def test_the_brokers_end_is_lived_through(odradek: CommandLine, tmp_path: Path) -> None:
     """J-13: killed and started again it goes on with the moves, and the command with watching them."""
     values = [b"%05d" % number + b"x" * 60_000 for number in range(50)]
-    broker = start_odradek(tmp_path / "broker", log_dir_count=2)
+    port = free_port()
+    broker = start_odradek(tmp_path / "broker", log_dir_count=2, port=port)
     where = ["-b", broker.bootstrap]
     odradek("topics", "create", "t", "--partitions", "3", *where)
     for partition in (0, 1, 2):
@@ -183,7 +184,6 @@ def test_the_brokers_end_is_lived_through(odradek: CommandLine, tmp_path: Path) 
     put_all_into_one(odradek, broker, "t", tmp_path, *where)
     with balancing(broker, throttle=200_000) as balance:
         broker.kill()
-        port = int(broker.bootstrap.rpartition(":")[2])
         with start_odradek(tmp_path / "broker", log_dir_count=2, port=port) as again:
             fast = ["--set", f"{MOVE_RATE}=500000000"]
             odradek("configs", "alter", "broker", "1", *fast, *where)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,8 +28,6 @@ from tests.storage.log_manager_world import ONE
 
 pytestmark = pytest.mark.interop
 
-CLEAN = Path(__file__).parent / "java" / "CleanLog.java"
-RECOVER = Path(__file__).parents[1] / "log" / "java" / "RecoverLog.java"
 ROUNDS = 3
 
 
@@ -64,21 +61,13 @@ async def opened(
     directories.close()
 
 
-def java(source: Path, *args: object) -> str:
-    done = subprocess.run(
-        kafka_dist().command(str(source), *map(str, args)),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def java(program: str, *args: object) -> str:
+    return run_tool(program, *map(str, args)).stdout
 
 
 def kafka_compacts(directory: Path, first_dirty: int, now_ms: int) -> str:
     return java(
-        CLEAN,
+        "clean-log",
         directory / "t-0",
         COMPACTED.max_segment_bytes,
         COMPACTED.index_interval_bytes,
@@ -152,14 +141,14 @@ async def test_kafkas_tools_and_log_read_what_is_left(clock: VirtualClock, tmp_p
     sizes = COMPACTED.max_segment_bytes, COMPACTED.index_interval_bytes
     copy = tmp_path / "recovered" / "t-0"
     shutil.copytree(directory, copy)
-    said = java(RECOVER, directory, *sizes, "clean")
+    said = java("recover-log", directory, *sizes, "clean")
     assert f"end {end}\n" in said
     assert f"producers {producers}\n" in said
     assert data_of(directory) == before
     # And as if it had not been closed: all that it must scan is whole.
     for path in copy.glob("*.snapshot"):
         path.unlink()
-    said = java(RECOVER, copy, *sizes)
+    said = java("recover-log", copy, *sizes)
     assert f"end {end}\n" in said
     assert f"producers {producers}\n" in said
     assert data_of(copy) == before

@@ -7,7 +7,6 @@ import dataclasses
 import random
 import re
 import shutil
-import subprocess
 import time
 from pathlib import Path as RealPath
 
@@ -37,7 +36,6 @@ CONFIG = dataclasses.replace(
     FOREVER, internal_segment_bytes=SEGMENT_BYTES, index_interval_bytes=INTERVAL_BYTES
 )
 NOW_MS = time.time_ns() // 1_000_000  # Kafka's log looks at the machine's clock: producers expire
-RECOVER = RealPath(__file__).parent / "java" / "RecoverLog.java"
 
 
 def opened(directory: RealPath, *, clean: bool, recovery_point: int = 0) -> PartitionLog:
@@ -156,17 +154,8 @@ def test_snapshots_and_aborted_transactions_are_read(directory: RealPath) -> Non
 
 
 def kafka_opens(directory: RealPath, *how: str) -> str:
-    done = subprocess.run(
-        kafka_dist().command(
-            str(RECOVER), str(directory), str(SEGMENT_BYTES), str(INTERVAL_BYTES), *how
-        ),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    sizes = (str(SEGMENT_BYTES), str(INTERVAL_BYTES))
+    return run_tool("recover-log", str(directory), *sizes, *how).stdout
 
 
 def test_kafkas_recovery_makes_the_same_files(directory: RealPath, tmp_path: RealPath) -> None:
