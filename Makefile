@@ -1,6 +1,11 @@
 # Every target makes what it needs: the first one run on a fresh machine sets up .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests run in so many processes; 0 is one, without workers, as pytest by hand. Two is what their
+# patience is measured for. A file's tests stay together, in their order; slow ones go to who is free.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
+FILE_BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .PHONY: help serve test test-fast test-slow conformance lint format clean
 
@@ -9,6 +14,7 @@ help:
 	@echo "make test       lint, types, import contracts, and every test but the slow ones"
 	@echo "make test-fast  only the tests that need no JDK"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "                WORKERS=N for any of the three: how many processes (2)"
 	@echo "make conformance  other people's suites, here and on Apache Kafka; writes docs/conformance.md"
 	@echo "make lint       ruff, mypy, import contracts"
 	@echo "make clean      remove what the targets made, but no broker's data"
@@ -24,13 +30,14 @@ serve: .venv/.made
 	$(BIN)/odradek serve
 
 test: lint
-	$(BIN)/python -m pytest -m 'not slow'
+	$(PYTEST) $(FILE_BY_FILE) -m 'not slow'
 
 test-fast: .venv/.made
-	$(BIN)/python -m pytest -m 'not slow and not interop'
+	$(PYTEST) $(FILE_BY_FILE) -m 'not slow and not interop'
 
 test-slow: .venv/.made
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) --dist worksteal -m 'slow and not alone'; first=$$?; \
+	$(BIN)/python -m pytest -m alone && exit $$first
 
 conformance: .venv/.made
 	$(BIN)/python -m tests.conformance $(CONFORMANCE)

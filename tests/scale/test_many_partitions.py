@@ -199,6 +199,7 @@ def start(directory: Path) -> BrokerProcess:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_four_thousand_partitions_of_ten_segments(tmp_path: Path) -> None:
     broker = start(tmp_path)
     try:

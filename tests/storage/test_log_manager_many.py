@@ -100,6 +100,7 @@ def write_partitions(root: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_clean_start_with_many_partitions(tmp_path: Path) -> None:
     write_partitions(tmp_path)
     directories = [str(tmp_path / name) for name in DIRECTORIES]
