@@ -79,6 +79,37 @@ async def test_a_slow_lane_holds_up_no_other() -> None:
     assert sorted(finished) == [0, 1, 2, 3, 4]
 
 
+class TestThreads:
+    async def test_the_loop_does_not_wait_for_a_thread_to_start(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Thread.start returns when the new thread has run: not before the machine has time for it."""
+
+        def start(thread: threading.Thread) -> None:
+            raise AssertionError("started on the loop, and waited for")
+
+        monkeypatch.setattr(threading.Thread, "start", start)
+        assert await ThreadOffload().run(len, "abc", lane="/d1") == 3
+
+    async def test_calls_one_after_the_other_have_one_thread(self) -> None:
+        offload = ThreadOffload()
+        threads = {await offload.run(threading.get_ident, lane="/d1") for _ in range(50)}
+        assert len(threads) == 1
+        assert threads != {threading.get_ident()}
+
+    async def test_calls_at_once_have_a_thread_each(self) -> None:
+        offload, together = ThreadOffload(threads_per_lane=3), threading.Barrier(3)
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(lambda: offload.run(together.wait, 5, lane="/d1"))
+
+    async def test_threads_that_come_and_go(self) -> None:
+        """An idle thread ends; one that is taken just then does the call."""
+        offload = ThreadOffload(idle_seconds=0.0)
+        for number in range(300):
+            assert await offload.run(lambda n=number: n, lane="/d1") == number
+
+
 class TestVirtual:
     def test_it_takes_virtual_time(self) -> None:
         clock = VirtualClock()
