@@ -15,13 +15,15 @@ from typing import Any, cast
 from odradek.protocol.apis import APIS
 from odradek.protocol.codec.reading import compile_reader
 from odradek.protocol.codec.structure import Structure, kio_structure
+from odradek.protocol.codec.writing import Encoded as Encoded
 from odradek.protocol.codec.writing import Repeated as Repeated
-from odradek.protocol.codec.writing import compile_writer
+from odradek.protocol.codec.writing import compile_item_writer, compile_writer
 
 _Read = Callable[[memoryview, int], Any]
 _Write = Callable[[Any], bytes]
 _readers: dict[tuple[int, int, str], _Read] = {}
 _writers: dict[tuple[int, int, str], _Write] = {}
+_item_writers: dict[tuple[int, int, tuple[str, ...]], Callable[[Any], bytes]] = {}
 
 
 def read_request(api_key: int, version: int, view: memoryview, offset: int = 0) -> Any:
@@ -49,6 +51,15 @@ def write_request(api_key: int, version: int, values: Mapping[str, Any] | Any) -
 def write_response(api_key: int, version: int, values: Mapping[str, Any] | Any) -> bytes:
     """The body of a response, from nested dicts or kio's entity."""
     return _writer(api_key, version, "response")(values)
+
+
+def response_item_writer(api_key: int, version: int, *path: str) -> Callable[[Any], bytes]:
+    """Writes an item of one of a response's arrays, which is then an `Encoded`."""
+    write = _item_writers.get((api_key, version, path))
+    if write is None:
+        structure = _structure_of(load(api_key, version, "response"))
+        write = _item_writers[api_key, version, path] = compile_item_writer(structure, path)
+    return write
 
 
 def field(entity: Any, name: str, default: Any = None) -> Any:

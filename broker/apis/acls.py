@@ -7,14 +7,18 @@ Without an authorizer there are no ACLs to speak of: SECURITY_DISABLED. Whoever 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
+from itertools import starmap
 from typing import Any
 
 from odradek.broker.apis.authorized import check_cluster
+from odradek.broker.apis.long_answers import written
 from odradek.broker.context import RequestContext
+from odradek.broker.coordination.timers import Turn
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
+from odradek.protocol.messages import Encoded, response_item_writer
 from odradek.replication.controller import acls as operations
 from odradek.replication.controller.acls import (
     Acl,
@@ -26,6 +30,7 @@ from odradek.replication.controller.acls import (
 )
 
 Values = dict[str, Any]
+Resources = defaultdict[tuple[int, str, int], Encoded]
 
 
 class SecurityDisabled(KafkaError):
@@ -47,8 +52,21 @@ async def describe_acls(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         _check_enabled(ctx)
     except KafkaError as error:
         return {"error_code": error.code, "error_message": error.message, "resources": []}
-    found = operations.find_acls(ctx.broker.metadata.image, wanted)
-    return {"error_code": ErrorCode.none, "error_message": "", "resources": _by_resource(found)}
+    resources: Resources = defaultdict(Encoded)
+    clock = ctx.broker.seams.clock
+    write = response_item_writer(ctx.api.key, ctx.api_version, "resources", "acls")
+    write_resource = response_item_writer(ctx.api.key, ctx.api_version, "resources")
+    turn = Turn(clock)
+    for acl in operations.find_acls(ctx.broker.metadata.image, wanted):
+        if acl is not None:
+            key = acl.resource_type, acl.resource_name, acl.pattern_type
+            resources[key].append(write(_rule(acl)))
+        await turn.pass_on()
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": "",
+        "resources": await written(starmap(_resource, resources.items()), write_resource, clock),
+    }
 
 
 def _filter(wanted: Any) -> AclFilter:
@@ -70,26 +88,23 @@ def _known(value: int, kind: type[IntEnum]) -> int:
     return value if value in kind.__members__.values() else 0
 
 
-def _by_resource(found: Iterable[Acl]) -> list[Values]:
-    resources: defaultdict[tuple[int, str, int], list[Values]] = defaultdict(list)
-    for acl in found:
-        resources[acl.resource_type, acl.resource_name, acl.pattern_type].append(
-            {
-                "principal": acl.principal,
-                "host": acl.host,
-                "operation": acl.operation,
-                "permission_type": acl.permission,
-            }
-        )
-    return [
-        {
-            "resource_type": resource_type,
-            "resource_name": name,
-            "pattern_type": pattern_type,
-            "acls": acls,
-        }
-        for (resource_type, name, pattern_type), acls in resources.items()
-    ]
+def _rule(acl: Acl) -> Values:
+    return {
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation,
+        "permission_type": acl.permission,
+    }
+
+
+def _resource(key: tuple[int, str, int], acls: Encoded) -> Values:
+    resource_type, name, pattern_type = key
+    return {
+        "resource_type": resource_type,
+        "resource_name": name,
+        "pattern_type": pattern_type,
+        "acls": acls,
+    }
 
 
 # CreateAcls

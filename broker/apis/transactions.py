@@ -18,6 +18,7 @@ from odradek.broker.apis.authorized import (
     may_topic,
     may_transactional_id,
 )
+from odradek.broker.apis.long_answers import written
 from odradek.broker.context import RequestContext
 from odradek.broker.coordination.expressions import compile_expression
 from odradek.broker.coordination.topics import offsets_topic
@@ -26,7 +27,7 @@ from odradek.broker.transactions.shard import Filter
 from odradek.broker.transactions.states import State
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.messages import field
+from odradek.protocol.messages import field, response_item_writer
 from odradek.replication.controller.acls import AclOperation
 from odradek.storage.directories.names import TopicPartition
 
@@ -208,16 +209,21 @@ async def list_transactions(request: Any, ctx: RequestContext) -> Mapping[str, A
     return {
         "error_code": NO_ERROR,
         "unknown_state_filters": unknown,
-        "transaction_states": [
-            {
-                "transactional_id": each.transactional_id,
-                "producer_id": each.stored.producer_id,
-                "transaction_state": each.stored.state.value,
-            }
-            for each in found
-            if pattern.fullmatch(each.transactional_id)
-            and may_transactional_id(ctx, each.transactional_id)
-        ],
+        "transaction_states": await written(
+            (
+                {
+                    "transactional_id": each.transactional_id,
+                    "producer_id": each.stored.producer_id,
+                    "transaction_state": each.stored.state.value,
+                }
+                if pattern.fullmatch(each.transactional_id)
+                and may_transactional_id(ctx, each.transactional_id)
+                else None
+                for each in found
+            ),
+            response_item_writer(ctx.api.key, ctx.api_version, "transaction_states"),
+            ctx.broker.seams.clock,
+        ),
     }
 
 

@@ -37,6 +37,10 @@ class Repeated(list[Any]):
         """By whom it was written: another version writes it in another way."""
 
 
+class Encoded(list[bytes]):
+    """An array whose items are written already, each by what `compile_item_writer` makes."""
+
+
 def compile_writer(structure: Structure) -> Callable[[Any], bytes]:
     """A function from a mapping or an entity to its bytes."""
     write = _entity_writer(structure)
@@ -47,6 +51,24 @@ def compile_writer(structure: Structure) -> Callable[[Any], bytes]:
         return bytes(out)
 
     return write_whole
+
+
+def compile_item_writer(structure: Structure, path: Sequence[str]) -> Callable[[Any], bytes]:
+    """A function from an item of an array (of an array's items, ...) to its bytes: who writes a long
+    answer item by item can let others have their turn in between."""
+    for name in path:
+        field = next(each for each in structure.plain if each.name == name)
+        assert field.is_array, f"{name} is no array"
+        assert field.of is not None, f"{name} is no array of structs"
+        structure = field.of
+    write = _entity_writer(structure)
+
+    def write_item(value: Any) -> bytes:
+        out = bytearray()
+        write(out, value)
+        return bytes(out)
+
+    return write_item
 
 
 def _entity_writer(structure: Structure) -> Writer:
@@ -268,12 +290,21 @@ def _array_writer(field: FieldPlan, flexible: bool) -> Writer:
                 write_items(once, value)
                 encoded = value.encoded[write_items] = bytes(once)
             out += encoded
+        elif type(value) is Encoded:
+            write_count(out, len(value))
+            out += b"".join(value)
         else:
             write_items(out, value)
 
+    def write_count(out: bytearray, count: int) -> None:
+        if flexible and count < 0x7F:
+            out.append(count + 1)
+        else:
+            write_length(out, count)
+
     def write_items(out: bytearray, value: Any) -> None:
         count = len(value)
-        if flexible and count < 0x7F:
+        if flexible and count < 0x7F:  # as `write_count`, without its call
             out.append(count + 1)
         else:
             write_length(out, count)

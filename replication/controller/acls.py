@@ -101,12 +101,12 @@ class AclFilter:
         return acl.resource_name in (name, WILDCARD)
 
 
-def find_acls(image: MetadataImage, wanted: AclFilter) -> Iterator[Acl]:
-    """The ACLs that are meant, in the order in which they came to be."""
+def find_acls(image: MetadataImage, wanted: AclFilter) -> Iterator[Acl | None]:
+    """The ACLs that are meant, in the order in which they came to be; None for each other one, so that
+    whoever looks through tens of thousands for a few can let others have their turn."""
     for record in image.acls.values():
         acl = acl_of(record)
-        if wanted.matches(acl):
-            yield acl
+        yield acl if wanted.matches(acl) else None
 
 
 class _Index:

@@ -28,6 +28,7 @@ from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.topics import CreatedTopic, NewTopic
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.network import Address
+from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.apis_admin.side_by_side import Both
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.odradek_process import start_odradek
@@ -71,7 +72,7 @@ class FakeBroker:
     def __init__(self, configs: Mapping[str, str]) -> None:
         self.config = ServerConfig.from_properties(configs, test_node=True)
         self.node_id = self.config.node_id
-        self.seams = SimpleNamespace(entropy=SeededEntropy(random.Random(1)))
+        self.seams = SimpleNamespace(entropy=SeededEntropy(random.Random(1)), clock=VirtualClock())
         self.logs = SimpleNamespace(offline=())
         self.metadata = FakeMetadata(self)
         self.register(self.node_id)
