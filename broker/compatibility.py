@@ -23,16 +23,27 @@ TAIL = """
 Produce is shown to clients from version 0, as Kafka does, because older librdkafka takes a
 higher minimum for a broker that it can't talk to (KAFKA-18659); versions 0 to 2 are not served.
 
+## What is not served
+
+ApiVersions does not show these, and clients say that the broker does not support them.
+
+- AlterClientQuotas comes with the enforcement of quotas: there is none yet, and a limit that nobody
+  keeps is not to be set. DescribeClientQuotas tells what the metadata log has, which Kafka may have
+  written, and which is kept.
+- SaslHandshake and SaslAuthenticate: listeners are PLAINTEXT for now.
+- The APIs of share groups (KIP-932) and of streams groups (KIP-1071): there are no such groups.
+- GetTelemetrySubscriptions and PushTelemetry: Kafka shows them only where a metrics reporter takes what
+  clients push; there is none here. Client metrics subscriptions are kept.
+- What Kafka's nodes ask each other, of the quorum (Vote to EndQuorumEpoch, FetchSnapshot, the voters'
+  APIs), of the controller (BrokerRegistration, BrokerHeartbeat, AlterPartition, AllocateProducerIds,
+  AssignReplicasToDirs, ControllerRegistration) and for a client (Envelope): a node is alone.
+
 ## Where this broker differs on purpose
 
 - ListOffsets: the timestamp -4 (earliest local offset) is answered from version 7 on, as KIP-405 has
   it; Kafka answers it from version 8 on.
 - A request with a string that is not UTF-8 closes the connection; Kafka reads it with replacement
   characters.
-- GetTelemetrySubscriptions and PushTelemetry: Kafka shows them only where a metrics reporter takes what
-  clients push; there is none here, so they are not served. Client metrics subscriptions are kept.
-- AlterClientQuotas is not served: no quota is enforced. DescribeClientQuotas tells what the metadata
-  log has, which Kafka may have written.
 - CreateAcls with ANY where an ACL has to say what: INVALID_REQUEST for that ACL; Kafka answers
   UNKNOWN_SERVER_ERROR for the whole request.
 - UpdateFeatures does not change `kraft.version`, which is what the directory was formatted with.
