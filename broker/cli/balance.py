@@ -128,6 +128,8 @@ async def balance(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> i
     under_way = {replica: each for one in balances for replica, each in one.under_way.items()}
     if not moves and not under_way:
         print_lines([_even(balances)])
+        # Of a run that was interrupted, and whose moves have come to their end by themselves.
+        await _end_throttle(cluster, brokers, ours=args.throttle is not None)
         return 0
     moving = {replica.broker for replica in (*moves, *under_way)}
     if args.throttle is not None:

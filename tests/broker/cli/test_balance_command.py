@@ -144,6 +144,13 @@ def test_directories_are_evened_out(
     assert "nothing to do" in odradek("log-dirs", "balance", "--execute").stdout.decode()
     configs = odradek("configs", "describe", "broker", "1", "--json").json
     assert MOVE_RATE not in {row["name"] for row in configs}  # the throttle has gone again
+    odradek(
+        "configs", "alter", "broker", "1", "--set", f"{MOVE_RATE}=70000000"
+    )  # as if interrupted
+    assert "is limited to 70000000 bytes/s" in odradek("log-dirs", "balance", "--execute").stderr
+    assert odradek("log-dirs", "balance", "--execute", "--throttle", "1000").stderr == ""
+    configs = odradek("configs", "describe", "broker", "1", "--json").json
+    assert MOVE_RATE not in {row["name"] for row in configs}
     for partition in ("0", "1", "2"):
         shown = odradek("consume", "-t", topic, "-p", partition, "-o", "beginning", "-e")
         assert shown.stdout.strip() == b"x" * 60_000
