@@ -64,6 +64,7 @@ class Leadership:
         self.pending: PendingChange | None = None
         self.appending_voters = False  # asked for, but not in the log yet
         self.begin_epoch_at_ms = now_ms
+        self._leave_at_ms: int | None = None
         self._begin_interval_ms = fetch_timeout_ms // 2
         self._check_quorum_ms = fetch_timeout_ms * 3 // 2
         self._check_quorum_at_ms = now_ms + self._check_quorum_ms
@@ -162,6 +163,14 @@ class Leadership:
         """When to resign; a lone voter never does."""
         return None if len(self._members) == 1 else self._check_quorum_at_ms
 
+    def leave(self, now_ms: int) -> None:
+        """Its removal is committed: resign with the next tick, when all who wait have heard of that."""
+        self._leave_at_ms = now_ms
+
+    @property
+    def resign_at_ms(self) -> int | None:
+        return self.check_quorum_at_ms if self._leave_at_ms is None else self._leave_at_ms
+
     def to_remind(self, now_ms: int) -> list[ReplicaKey]:
         """Voters that have not fetched lately: they may not know who leads."""
         return [
@@ -178,7 +187,7 @@ class Leadership:
     def deadline_ms(self) -> int | None:
         pending = None if self.pending is None else self.pending.until_ms
         dues = (
-            self.check_quorum_at_ms,
+            self.resign_at_ms,
             pending,
             self.begin_epoch_at_ms if len(self._members) > 1 or self._stranger else None,
         )

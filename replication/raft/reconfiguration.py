@@ -2,7 +2,7 @@
 
 `voter_changes.py` decides; here it is done. A record of new voters counts from the moment it is in the
 log: the majority that commits it is the new one. A leader that is no longer among the voters leads on
-until that is committed, and then resigns.
+until that is committed, and resigns with the next tick.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Reconfiguration:
             stand.finish_change(pending)
         changed_at = stand.history.voters_offset
         if not stand.is_voter and changed_at is not None and changed_at < high_watermark:
-            stand.resign(now_ms)
+            leadership.leave(now_ms)
 
     def expire(self, leadership: Leadership, now_ms: int) -> None:
         """A change that takes too long is given up, though its record may yet be committed."""

@@ -182,7 +182,7 @@ class Quorum:
         match stand.state:
             case Leadership() as leadership:
                 self._reconfiguration.expire(leadership, now_ms)
-                due = leadership.check_quorum_at_ms
+                due = leadership.resign_at_ms
                 if due is not None and now_ms >= due:
                     stand.resign(now_ms)
             case _ if not stand.closing:

@@ -253,6 +253,9 @@ def test_a_leader_that_removes_itself_leads_until_that_is_committed() -> None:
     assert quorum.machine.role is Role.LEADER, "it does not count itself"
     actions = quorum.fetch(3)
     assert RemoveVoterAnswer() in replies(actions)
+    assert quorum.machine.role is Role.LEADER, "so that who waits for a fetch hears of it"
+    assert quorum.machine.deadline_ms == quorum.now
+    actions = quorum.machine.tick(quorum.now)
     assert quorum.machine.role is Role.RESIGNED
     assert {each.to for each in sent(actions) if isinstance(each.request, EndEpochRequest)} == {
         2,

@@ -1,0 +1,285 @@
+"""A quorum on a stage: messages arrive in order when the story says so, and everything done is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.raft.actions import (
+    Action,
+    AppendFetched,
+    AppendVoters,
+    Committed,
+    Persist,
+    Reply,
+    Send,
+    StartEpoch,
+    Truncate,
+)
+from odradek.replication.raft.elections import Election
+from odradek.replication.raft.messages import (
+    AddVoterRequest,
+    Answer,
+    ApiVersionsAnswer,
+    ApiVersionsRequest,
+    BeginEpochRequest,
+    EndEpochRequest,
+    FetchAnswer,
+    FetchRequest,
+    RemoveVoterRequest,
+    Request,
+    VoteAnswer,
+    VoteRequest,
+)
+from odradek.replication.raft.requests import ANYONE
+from odradek.replication.raft.roles import Role
+from odradek.replication.raft.state import Quorum
+from odradek.replication.raft.voter_history import ControlChange, VoterHistory
+from odradek.replication.raft.voters import NOBODY, Voter
+from tests.replication.raft.machines import key, voter
+from tests.replication.raft.quorum_log import Entry, MemoryLog
+
+CLIENT = 0
+
+
+class Stage:
+    """Nodes 1 to n, of which the first are voters; `story` is what has been done."""
+
+    def __init__(self, nodes: int, voters: int) -> None:
+        self.story: list[str] = []
+        self.now = 0
+        self.down: set[int] = set()
+        self._first = [voter(each) for each in range(1, voters + 1)]
+        self._logs = {each: MemoryLog() for each in range(1, nodes + 1)}
+        self._elections = {each: Election() for each in self._logs}
+        self._lives = dict.fromkeys(self._logs, 0)
+        self.machines: dict[int, Quorum] = {}
+        self._wire: list[tuple[int, int, Request | Answer, int, Request | None]] = []
+        self._held: list[tuple[int, int, FetchRequest, int]] = []
+        self._asked: list[tuple[Request, int, int]] = []
+        for each in self._logs:
+            self.start(each)
+
+    # What happens
+
+    def start(self, node: int) -> None:
+        self.down.discard(node)
+        below = [ControlChange(-1, kraft_version=1), ControlChange(-1, voters=tuple(self._first))]
+        history = VoterHistory((), below + self._logs[node].changes())
+        self.machines[node] = Quorum(voter(node), self._logs[node], history, self._elections[node])
+        self._act(node, self.machines[node].start(self.now))
+
+    def kill(self, node: int) -> None:
+        self.cut_off(node)
+        self._logs[node].crash()
+
+    def cut_off(self, node: int) -> None:
+        """Nothing from or to it arrives; what was on its way is lost."""
+        self.down.add(node)
+        self._wire = [each for each in self._wire if node not in each[:2]]
+        self._held = [each for each in self._held if node not in each[:2]]
+
+    def time_out(self, node: int) -> None:
+        """Time passes for this node until it does something about it."""
+        before = (self.machines[node].role, self.machines[node].epoch)
+        for _ in range(200):
+            due = self.machines[node].deadline_ms
+            assert due is not None
+            self.now = max(self.now, due)
+            self._act(node, self.machines[node].tick(self.now))
+            if (self.machines[node].role, self.machines[node].epoch) != before:
+                return
+
+    def ask_again(self, node: int) -> None:
+        """Time passes for this node until it asks somebody something; what it asked before is lost."""
+        self._wire = [each for each in self._wire if each[0] != node]
+        while not any(each[0] == node for each in self._wire):
+            due = self.machines[node].deadline_ms
+            assert due is not None
+            self.now = max(self.now, due)
+            self._act(node, self.machines[node].tick(self.now))
+
+    def arrive(self) -> None:
+        """All that is on its way arrives, and what comes of it, until only fetches wait."""
+        while self._wire:
+            sender, to, message, number, about = self._wire.pop(0)
+            if {sender, to} & self.down:
+                if isinstance(message, Request) and sender not in self.down:
+                    self._act(sender, self.machines[sender].failed(number, self.now))
+                continue
+            told = _tell(message, about)
+            if told:
+                self.story.append(f"{sender} -> {to} {told}")
+            if isinstance(message, ApiVersionsRequest):
+                answer = ApiVersionsAnswer(kraft_versions=(0, 1))
+                self._wire.append((to, sender, answer, number, message))
+            elif isinstance(message, Request):
+                self._receive(to, message, sender, number)
+            else:
+                self._act(to, self.machines[to].answered(number, message, self.now))
+            self._serve_held()
+
+    def lose(self) -> None:
+        self._wire.clear()
+
+    def write(self, node: int, value: str) -> None:
+        epoch = self.machines[node].epoch
+        self._logs[node].append([Entry(epoch, value)])
+        self._flush(node)
+        self._serve_held()
+
+    def change(self, node: int, request: Request) -> None:
+        self._receive(node, request, CLIENT, 0)
+        self._serve_held()
+
+    def shut_down(self, node: int) -> None:
+        self._act(node, self.machines[node].shut_down(self.now))
+
+    # The driver
+
+    def _receive(self, node: int, request: Request, sender: int, number: int) -> None:
+        self._asked.append((request, sender, number))
+        self._act(node, self.machines[node].receive(request, self.now))
+
+    def _act(self, node: int, actions: Sequence[Action]) -> None:
+        queue = list(actions)
+        while queue:
+            queue = [*self._do(node, queue.pop(0)), *queue]
+        self._flush(node)
+
+    def _flush(self, node: int) -> None:
+        log, machine = self._logs[node], self.machines[node]
+        if machine.role is Role.LEADER and log.durable_end < log.end_offset:
+            log.flush()
+            self._act(node, machine.flushed(log.end_offset, machine.epoch, self.now))
+
+    def _do(self, node: int, action: Action) -> Sequence[Action]:
+        log, machine = self._logs[node], self.machines[node]
+        match action:
+            case Persist(election):
+                self._elections[node] = election
+                self.story.append(f"{node} persists {_tell_election(election)}")
+            case StartEpoch(epoch, _, granted):
+                self.story.append(f"{node} leads epoch {epoch}, elected by {_words(granted)}")
+                log.append([Entry(epoch, "leader")])
+                return self._append(node, action.quorum)
+            case AppendVoters(epoch, voters):
+                self.story.append(f"{node} writes voters {_words([each.id for each in voters])}")
+                return self._append(node, (1, voters))
+            case AppendFetched((start, entries)):
+                assert start == log.end_offset
+                log.append(entries)
+                log.flush()
+                self.story.append(f"{node} has {start} to {log.end_offset}")
+                return machine.appended(log.changes(start), self.now)
+            case Truncate(end_offset):
+                self.story.append(f"{node} cuts its log at {end_offset}")
+                log.truncate(end_offset)
+                return machine.truncated(self.now)
+            case Committed(high_watermark):
+                self.story.append(f"{node} commits {high_watermark}")
+            case Send(number, to, _, request):
+                others = set(self._logs) - {node} - self.down
+                to = min(others, default=node) if to == ANYONE else to
+                self._wire.append((node, to, request, number, None))
+            case Reply(request, answer):
+                self._reply(node, request, answer)
+        return []
+
+    def _append(self, node: int, quorum: tuple[int, tuple[Voter, ...]] | None) -> Sequence[Action]:
+        log, machine = self._logs[node], self.machines[node]
+        start = log.end_offset
+        if quorum is not None:
+            version, voters = quorum
+            change = ControlChange(start, voters=voters, kraft_version=version)
+            log.append([Entry(machine.epoch, None, change)])
+        return machine.appended(log.changes(start), self.now)
+
+    def _reply(self, node: int, request: Request, answer: Answer) -> None:
+        slot = next(at for at, each in enumerate(self._asked) if each[0] is request)
+        _, sender, number = self._asked.pop(slot)
+        if sender == CLIENT:
+            self.story.append(f"{node} answers {answer.error.name.upper()}")
+            return
+        if isinstance(request, FetchRequest) and isinstance(answer, FetchAnswer):
+            found = self._read(node, request, answer)
+            if found is None:
+                self._held.append((sender, node, request, number))
+                return
+            answer = found
+        self._wire.append((node, sender, answer, number, request))
+
+    def _read(self, node: int, request: FetchRequest, answer: FetchAnswer) -> FetchAnswer | None:
+        if answer.error is not ErrorCode.none or answer.diverging or answer.snapshot_id:
+            return answer
+        entries = self._logs[node].entries[request.fetch_offset :]
+        if entries:
+            return replace(answer, records=(request.fetch_offset, entries))
+        return answer if answer.high_watermark > request.high_watermark else None
+
+    def _serve_held(self) -> None:
+        held, self._held = self._held, []
+        for sender, node, request, number in held:
+            self._asked.append((request, sender, number))
+            self._act(node, self.machines[node].receive(request, self.now, again=True))
+        for node in set(self.machines) - self.down:
+            due = self.machines[node].deadline_ms
+            if self.machines[node].role is Role.LEADER and due is not None and due <= self.now:
+                self._act(node, self.machines[node].tick(self.now))
+
+    # What is told
+
+    def where_it_stands(self) -> str:
+        return f"[{'; '.join(self._stands(each) for each in self.machines)}]"
+
+    def _stands(self, node: int) -> str:
+        machine, log = self.machines[node], self._logs[node]
+        follows = f" of {machine.leader_id}" if machine.role is Role.FOLLOWER else ""
+        parts = f"{node} {machine.role.value}{follows} in {machine.epoch}"
+        extent = f"{max(machine.high_watermark, 0)}/{log.end_offset}"
+        return f"{parts}, {extent}{', cut off' if node in self.down else ''}"
+
+
+def add(node: int) -> Request:
+    return AddVoterRequest(voter=voter(node))
+
+
+def remove(node: int) -> Request:
+    return RemoveVoterRequest(voter=key(node))
+
+
+def _words(values: Sequence[object]) -> str:
+    return " ".join(str(each) for each in values)
+
+
+def _tell_election(election: Election) -> str:
+    led = "" if election.leader_id == NOBODY else f", led by {election.leader_id}"
+    voted = "" if election.voted_id == NOBODY else f", voted for {election.voted_id}"
+    return f"epoch {election.epoch}{led}{voted}"
+
+
+def _tell(message: Request | Answer, about: Request | None) -> str:
+    """Nothing of fetches that bring what is told where it arrives."""
+    match message:
+        case VoteRequest(epoch=epoch, pre_vote=pre_vote):
+            asks = "would you vote for me" if pre_vote else "vote for me"
+            return f"{asks} in epoch {epoch}, log {message.last_epoch}/{message.end_offset}"
+        case VoteAnswer(granted=granted):
+            return f"{'yes' if granted else 'no'}, epoch {message.epoch}{_tell_error(message)}"
+        case BeginEpochRequest(epoch=epoch):
+            return f"I lead epoch {epoch}"
+        case EndEpochRequest(epoch=epoch, successors=successors):
+            after = f"; after me {_words([each.id for each in successors])}" if successors else ""
+            return f"epoch {epoch} ends{after}"
+        case FetchAnswer(diverging=diverging) if diverging is not None:
+            return f"epoch {diverging.epoch} ends at {diverging.end_offset}"
+        case FetchAnswer(leader_id=leader_id) if leader_id == NOBODY:
+            return ""
+        case Answer() if message.error is not ErrorCode.none:
+            return f"epoch {message.epoch}, leader {message.leader_id}{_tell_error(message)}"
+    return ""
+
+
+def _tell_error(answer: Answer) -> str:
+    return "" if answer.error is ErrorCode.none else f", {answer.error.name.upper()}"

@@ -1,0 +1,64 @@
+"""Stories of a quorum, told line by line: what happens ("> …") and all that comes of it.
+
+The files under `tests/transcripts/quorum` are meant to be read beside KIP-595, KIP-996 and KIP-853.
+Each ends with how the nodes stand: role, epoch, high watermark and end of the log. Whoever changes the
+rules writes them anew with ODRADEK_REWRITE=1 and reads the difference.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.replication.raft.quorum_stage import Stage, add, remove
+from tests.transcripts.retelling import check, transcripts
+
+FILES = transcripts("quorum")
+
+
+class Teller:
+    """Follows a transcript's commands on a stage."""
+
+    def __init__(self) -> None:
+        self.stage = Stage(3, 3)
+
+    def follow(self, command: str) -> list[str]:
+        self.stage.story.clear()
+        self._act(command)
+        return [*self.stage.story, self.stage.where_it_stands()]
+
+    def _act(self, command: str) -> None:
+        stage = self.stage
+        if match := re.fullmatch(r"(\d) nodes, the first (\d) vote", command):
+            self.stage = Stage(int(match[1]), int(match[2]))
+        elif command == "messages arrive":
+            stage.arrive()
+        elif command == "messages are lost":
+            stage.lose()
+        elif match := re.fullmatch(r"(\d) (adds|removes) (\d)", command):
+            change = add if match[2] == "adds" else remove
+            stage.change(int(match[1]), change(int(match[3])))
+        elif match := re.fullmatch(r"(\d) writes (\w+)", command):
+            stage.write(int(match[1]), match[2])
+        else:
+            node, what = command.split(" ", 1)
+            {
+                "times out": stage.time_out,
+                "asks again": stage.ask_again,
+                "is cut off": stage.cut_off,
+                "is killed": stage.kill,
+                "starts": stage.start,
+                "is back": stage.down.discard,
+                "shuts down": stage.shut_down,
+            }[what](int(node))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_transcript(path: Path) -> None:
+    check(path, Teller().follow)
+
+
+def test_there_are_transcripts() -> None:
+    assert len(FILES) >= 6
