@@ -26,7 +26,7 @@ from uuid import UUID
 from odradek.protocol.records.batch import Batch
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
-from odradek.seams.files import Files, Path
+from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.storage.errors import LogFailed
 from odradek.storage.log import expiry, flush, relocation, truncation
 from odradek.storage.log.config import LogConfig
@@ -279,6 +279,9 @@ class PartitionLog(LogReads):
         try:
             segment.added(batches, position)
             self._follow(segment, batches)
+        except OutOfDescriptors as error:  # it is written: nothing may be appended behind it now
+            self.fail(LogFailed(f"{self.directory} lacks what belongs to its end: {error}"))
+            raise self.offline() from error
         except OSError as error:
             raise self.io_failed(error) from error
         end_offset = last.last_offset + 1

@@ -20,7 +20,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
-from odradek.seams.files import Buffer, File, Files, Path, WouldBlock
+from odradek.seams.files import Buffer, File, Files, OutOfDescriptors, Path, WouldBlock
 from odradek.storage.log.index_builder import IndexBuilder, build
 from odradek.storage.log.index_file import CorruptIndex
 from odradek.storage.log.names import (
@@ -272,7 +272,8 @@ class Segment(SegmentHandles):
             raise
 
     def added(self, batches: Sequence[Batch], position: int) -> None:
-        """Index what was written at `position`. An OSError here leaves the indexes incomplete."""
+        """Index what was written at `position`. An OSError here leaves the indexes incomplete; for want
+        of a descriptor an entry is left out, and no error raised."""
         offset_index, tail = self.offset_index, self._tail
         max_timestamp = self.max_timestamp
         if position == 0:
@@ -283,8 +284,13 @@ class Segment(SegmentHandles):
                 self._max_timestamp = max_timestamp = batch.max_timestamp
                 self._offset_of_max_timestamp = last_offset
             if position - offset_index.last[1] > self.index_interval_bytes:
-                offset_index.append(last_offset, position)
-                self.time_index.maybe_append(max_timestamp, self._offset_of_max_timestamp)
+                try:
+                    offset_index.append(last_offset, position)
+                    self.time_index.maybe_append(max_timestamp, self._offset_of_max_timestamp)
+                except (
+                    OutOfDescriptors
+                ):  # the data is written: its entry is a hint, and may be missing
+                    _log.warning("no descriptor for an entry in the indexes of %s", self)
             end = position + batch.size
             tail.append((last_offset, position, end, batch.base_offset))
             position = end

@@ -193,11 +193,12 @@ class SegmentCopy(SegmentHandles):
         source = self.source
         if self._indexed is not source or self._offset_index is None or self._time_index is None:
             self.forget_indexes()
-            self._indexed = source
-            self._offset_index = OffsetIndex(self._files, self.path(OFFSET_INDEX), self.base_offset)
-            self._offset_index.create()
-            self._time_index = TimeIndex(self._files, self.path(TIME_INDEX), self.base_offset)
-            self._time_index.create()
+            offset_index = OffsetIndex(self._files, self.path(OFFSET_INDEX), self.base_offset)
+            offset_index.create()
+            self._offset_index = offset_index
+            time_index = TimeIndex(self._files, self.path(TIME_INDEX), self.base_offset)
+            time_index.create()
+            self._time_index, self._indexed = time_index, source
         if self._transaction_index is None:
             self._transaction_index = TransactionIndex(
                 self._files, self.path(TRANSACTION_INDEX), exists=False

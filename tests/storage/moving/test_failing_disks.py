@@ -9,22 +9,31 @@ import pytest
 import trio
 
 from odradek.seams.files import Path
-from odradek.storage.errors import DiskFull, StorageError
+from odradek.storage.errors import DiskFull, NoDescriptors, StorageError
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
 from odradek.testing.virtual_disk import Fault
 from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log_manager_world import ONE, A, B, World
-from tests.storage.moving.moving_world import NAME, Promised, check, check_next_life, new_world
+from tests.storage.moving.moving_world import (
+    NAME,
+    Promised,
+    check,
+    check_next_life,
+    new_world,
+    settled,
+)
 
 STEP = 5
+WITHOUT_DESCRIPTORS_STEP = 17
+"""Each of those waits for a moment."""
 
 
 def write(promised: Promised, log: PartitionLog, value: str) -> None:
     """As a producer does: what is refused is not there, what is not acknowledged may be."""
     try:
         promised.write(log, value)
-    except DiskFull:
+    except (DiskFull, NoDescriptors):
         promised.written.pop()
     except StorageError:
         pass
@@ -43,19 +52,18 @@ async def one_life(world: World, promised: Promised, bad: Path, code: int, numbe
         fault = world.disk.fail(f"{bad}/t-0*", code, passes=number, times=1)
         with suppress(StorageError):
             await manager.mover.move(NAME, B)
-        for value in range(200):
-            if not manager.mover.moves():
-                break
-            if value < 20 and log.failure is None:
+        for value in range(20):
+            if manager.mover.moves() and log.failure is None:
                 write(promised, log, f"meanwhile {value}")
             await trio.lowlevel.checkpoint()
-        assert not manager.mover.moves()
+        await settled(manager)
         assert fault.failed or manager.mover.statistics.moved
         world.disk.heal()  # what is looked at from here on is no part of the move
         if log.failure is None:
             write(promised, log, "life goes on")
             check(log, promised, at_least=promised.acknowledged)
         else:
+            assert code != errno.EMFILE, "back-pressure, never a failed directory"
             assert manager.registry.home_of(log).directory.failed or code == errno.ENOSPC
         other = manager.registry.every_home[B if bad == A else A]
         assert not other.directory.failed
@@ -64,7 +72,7 @@ async def one_life(world: World, promised: Promised, bad: Path, code: int, numbe
     return fault
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EMFILE])
 @pytest.mark.parametrize("bad", [A, B])
 async def test_any_operation_fails(bad: Path, code: int) -> None:
     number, failed = 0, 1
@@ -80,5 +88,5 @@ async def test_any_operation_fails(bad: Path, code: int) -> None:
         except BaseException as error:
             error.add_note(f"operation {number} on {bad} failed")
             raise
-        number += STEP
+        number += WITHOUT_DESCRIPTORS_STEP if code == errno.EMFILE else STEP
     assert number > 100
