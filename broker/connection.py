@@ -201,6 +201,11 @@ class ClientConnection:
         if not self._unsent:
             return
         parts, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        if len(parts) == 1 and not isinstance(answer := parts[0], FileSlice):
+            sent_bytes = self._connection.send_nowait(answer)
+            if sent_bytes == len(answer):
+                return
+            parts = [memoryview(answer)[sent_bytes:]]
         self._sending = True
         try:
             await self._connection.send(parts)
