@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from odradek.replication.controller.image import NO_LEADER, PartitionImage
 from odradek.replication.controller.partition_state import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE
+from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
     from odradek.protocol.schemas.topic_records import PartitionChangeRecord
@@ -35,10 +36,11 @@ class Election(enum.Enum):
     UNCLEAN = "unclean"  # rather anyone than nobody
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class
 class Wanted:
     """What is to change; None leaves as it is. `directories` are of single replicas."""
 
+    _: KW_ONLY
     isr: Replicas | None = None
     replicas: Replicas | None = None
     removing: Replicas | None = None
@@ -49,10 +51,11 @@ class Wanted:
     election: Election = Election.ONLINE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class
 class Surroundings:
     """What the decision needs to know beside the partition."""
 
+    _: KW_ONLY
     acceptable: Callable[[int], bool]  # may this replica lead?
     min_isr: int
     elr_enabled: bool
