@@ -53,5 +53,10 @@ def one_change_beside_another(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(voter_changes, "_dynamic_refusal", lambda leader, history: None)
 
 
-FOUND_OFTEN = [vote_twice, answer_before_persisting, half_is_a_majority]
-FOUND_SELDOM = [commit_before_the_epoch, one_change_beside_another]
+FOUND_OFTEN = [
+    vote_twice,
+    answer_before_persisting,
+    half_is_a_majority,
+    one_change_beside_another,
+]
+FOUND_SELDOM = [commit_before_the_epoch]

@@ -10,6 +10,7 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.actions import Action, AppendVoters, Committed, Reply
+from odradek.replication.raft.elections import Election
 from odradek.replication.raft.messages import (
     AddVoterAnswer,
     AddVoterRequest,
@@ -25,7 +26,7 @@ from odradek.replication.raft.messages import (
     UpdateVoterRequest,
     VoteAnswer,
 )
-from odradek.replication.raft.roles import Role
+from odradek.replication.raft.roles import QuorumSettings, Role
 from odradek.replication.raft.state import Quorum
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import ReplicaKey, Voter
@@ -304,6 +305,33 @@ def test_a_static_quorum_becomes_a_dynamic_one() -> None:
     assert (machine.kraft_version, tuple(machine.voters)) == (1, named)
     refusal, _ = machine.upgrade(0, quorum.now)
     assert refusal is not None
+
+
+def follower_says(me: Voter, *, voters: tuple[Voter, ...], auto_join: bool) -> Request | None:
+    """What it asks its leader, 2, for once its time to tell about itself has come."""
+    history = VoterHistory(
+        (), [ControlChange(-1, kraft_version=1), ControlChange(-1, voters=voters)]
+    )
+    settings = QuorumSettings(fetch_timeout_ms=2000, auto_join=auto_join)
+    quorum = Quorum(me, MemoryLog(), history, Election(3, leader_id=2), settings=settings)
+    (fetch,) = sent(quorum.start(0))
+    for now in (1500, 2001):
+        (fetch,) = sent(quorum.answered(fetch.number, FetchAnswer(epoch=3, leader_id=2), now))
+    return None if isinstance(fetch.request, FetchRequest) else fetch.request
+
+
+def test_what_a_node_tells_its_leader_about_itself() -> None:
+    two = (voter(2), voter(3))
+    known = (voter(1), *two)
+    moved, wiped = voter(1, 9095), replace(voter(1), directory_id=UUID(int=77))
+    joins = AddVoterRequest(voter=voter(1), ack_when_committed=False, timeout_ms=2000)
+    assert follower_says(voter(1), voters=known, auto_join=True) is None
+    assert follower_says(moved, voters=known, auto_join=False) == UpdateVoterRequest(
+        voter=moved, epoch=3
+    )
+    assert follower_says(voter(1), voters=two, auto_join=False) is None
+    assert follower_says(voter(1), voters=two, auto_join=True) == joins
+    assert follower_says(wiped, voters=known, auto_join=True) == RemoveVoterRequest(voter=key(1))
 
 
 def test_the_history_of_voters_follows_the_log() -> None:
