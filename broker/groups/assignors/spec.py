@@ -36,14 +36,14 @@ class GroupSpec:
     @property
     def is_homogeneous(self) -> bool:
         """Whether all members subscribe to the same topics."""
-        first: frozenset[UUID] | None = None
-        for member in self.members.values():
-            topics = frozenset(member.topics)
-            if first is None:
-                first = topics
-            elif topics != first:
-                return False
-        return True
+        everyone = iter(self.members.values())
+        first = next(everyone, None)
+        if first is None:
+            return True
+        topics = frozenset(first.topics)
+        return all(
+            each.topics is first.topics or topics == frozenset(each.topics) for each in everyone
+        )
 
 
 Result: TypeAlias = dict[str, dict[UUID, frozenset[int]]]

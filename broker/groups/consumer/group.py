@@ -228,11 +228,13 @@ class ConsumerGroup:
         topics = self.environment.topics
         counts: dict[UUID, int] = {}
         members = {}
+        known: dict[frozenset[str], tuple[UUID, ...]] = {}  # most members want the same
         for member in state.members.values():
-            wanted = tuple(sorted(topics.ids_of(state.topics_of(member))))
-            for topic in wanted:
-                if topic not in counts:
-                    counts[topic] = topics.partition_count(topic)
+            names = state.topics_of(member)
+            wanted = known.get(names)
+            if wanted is None:
+                wanted = known[names] = tuple(sorted(topics.ids_of(names)))
+                counts.update((topic, topics.partition_count(topic)) for topic in wanted)
             members[member.member_id] = MemberSpec(
                 wanted,
                 {
