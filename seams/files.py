@@ -95,10 +95,10 @@ class File(Protocol):
         before what it found written is durable, and all fail if the one that they wait for does."""
         ...
 
-    def write_out(self) -> None:
-        """Have what was written go to the disk now, in so far as the platform can without holding up
-        others; not a promise as `sync` is. An error is final, as one of `sync` is: what it was about
-        is lost."""
+    def write_out(self, position: int, size: int, *, wait: bool) -> None:
+        """Have these bytes go to the disk now, in so far as the platform can without a `sync`; with
+        `wait` they are there on return, but not promised durable. An error is final, as one of `sync`
+        is: what it was about is lost."""
         ...
 
     def truncate(self, size: int) -> None:

@@ -229,10 +229,10 @@ class RealFile(Descriptor):
         finally:
             self.give_back()
 
-    def write_out(self) -> None:
+    def write_out(self, position: int, size: int, *, wait: bool) -> None:
         fd = self.borrow()
         try:
-            zero_copy.write_out(fd)
+            zero_copy.write_out(fd, position, size, wait=wait)
         finally:
             self.give_back()
 

@@ -45,33 +45,35 @@ def copy(source: int, position: int, target: int, target_position: int, size: in
     return done
 
 
-def write_out(descriptor: int) -> None:
-    """Have the kernel write a file's dirty pages, and wait for them; nothing is promised durable.
+def write_out(descriptor: int, position: int, size: int, *, wait: bool) -> None:
+    """Have the kernel write these bytes' dirty pages, and wait for them or not; nothing is promised
+    durable.
 
     Unlike fsync it has no journal committed, so nobody else who writes to the disk waits for it. Where
     the platform has no such call, nothing happens. Raises OSError of the disk.
     """
-    code = _sync_file_range()(descriptor)
+    code = _sync_file_range()(descriptor, position, size, _AND_WAIT if wait else _BEGIN)
     if code and code not in _CANNOT | {errno.ESPIPE}:
         raise OSError(code, os.strerror(code))
 
 
-_WAIT_WRITE_WAIT = 7
+_BEGIN = 2  # SYNC_FILE_RANGE_WRITE
+_AND_WAIT = 7  # _WAIT_BEFORE, _WRITE and _WAIT_AFTER
 
 
 @cache
-def _sync_file_range() -> Callable[[int], int]:
-    """Linux's call for a whole file; it answers 0 or the error's number."""
+def _sync_file_range() -> Callable[[int, int, int, int], int]:
+    """Linux's call; it answers 0 or the error's number."""
     import ctypes  # slow to import, and not needed before a replica moves
 
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "sync_file_range"):
-        return lambda descriptor: 0
+        return lambda descriptor, position, size, flags: 0
     call = library.sync_file_range
     call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
-    def write_out(descriptor: int) -> int:
-        return ctypes.get_errno() if call(descriptor, 0, 0, _WAIT_WRITE_WAIT) else 0
+    def write_out(descriptor: int, position: int, size: int, flags: int) -> int:
+        return ctypes.get_errno() if call(descriptor, position, size, flags) else 0
 
     return write_out
 

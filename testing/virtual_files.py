@@ -89,7 +89,7 @@ class VirtualFile:
         self._node.sync()
         self._files.end_sync()
 
-    def write_out(self) -> None:
+    def write_out(self, position: int, size: int, *, wait: bool) -> None:
         self._enter("sync")
 
     def truncate(self, size: int) -> None:

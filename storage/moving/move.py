@@ -52,9 +52,6 @@ class Move:
         self.action = Action.IGNORE
         """What the last event that mattered asks for."""
         self.scope = trio.CancelScope()
-        self.grew = trio.Event()
-        self.written = trio.Event()
-        """There is something to write back; it was."""
         self.last_event: Event | None = None
         """Of those that mattered: what it ended by, once it is over."""
         self.is_unwanted = False

@@ -54,8 +54,6 @@ SLICES_PER_SECOND = 10
 """Where a rate is set: small slices keep it even."""
 CLOSE_BYTES = 4 << 20
 """With less than this to be copied, the swap is tried."""
-WRITE_BACK_BYTES = 32 << 20
-"""So much is written out beside the copying, which waits with twice as much."""
 RETRY_SECONDS = 0.1
 """After a swap that could not be done right now, or a lack of descriptors."""
 
@@ -233,17 +231,14 @@ class Mover:
     async def _drive(self, move: Move) -> None:
         move.began = self._manager.clock.monotonic()
         with move.scope:
-            async with trio.open_nursery() as beside:
-                beside.start_soon(self._write_back, move)
-                try:
-                    await self._advance(move)
-                except Exception:
-                    log.exception("the move of %s failed, by an error of its own", move)
-                    # Out of the swap the source may have come as `.delete`: then `.move` is needed.
-                    in_swap = move.state is State.CROSSING
-                    move.action = Action.LEAVE if in_swap else Action.DISCARD
-                    move.state, move.last_event = State.FAILED, None
-                beside.cancel_scope.cancel()
+            try:
+                await self._advance(move)
+            except Exception:
+                log.exception("the move of %s failed, by an error of its own", move)
+                # Out of the swap the source may have come as `.delete`: then `.move` is needed.
+                in_swap = move.state is State.CROSSING
+                move.action = Action.LEAVE if in_swap else Action.DISCARD
+                move.state, move.last_event = State.FAILED, None
         await self._end(move)
 
     async def _advance(self, move: Move) -> None:
@@ -253,15 +248,6 @@ class Mover:
         event = Event.THREAD_FREE
         while (action := move.apply(event)) in (Action.START, Action.COPY, Action.CROSS):
             event = await self._do(move, action)
-
-    async def _write_back(self, move: Move) -> None:
-        lane = move.destination.directory.lane
-        while True:
-            await move.grew.wait()
-            move.grew = trio.Event()
-            await self._manager.offload.run(move.mirror.write_back, lane=lane)
-            move.written.set()
-            move.written = trio.Event()
 
     async def _do(self, move: Move, action: Action) -> Event:
         try:
@@ -286,12 +272,7 @@ class Mover:
         self.statistics.copied_bytes += copied
         await self._throttle.pay(copied)
         if remaining <= min(CLOSE_BYTES, self._settings().bytes_per_second // SLICES_PER_SECOND):
-            await self._manager.offload.run(mirror.write_back, lane=lane)
             return Event.CAUGHT_UP
-        if mirror.unsynced_bytes >= WRITE_BACK_BYTES:
-            move.grew.set()
-            if mirror.unsynced_bytes >= 2 * WRITE_BACK_BYTES:
-                await move.written.wait()
         return Event.BEHIND
 
     def _slice_bytes(self) -> int:
@@ -438,7 +419,7 @@ class Mover:
 
 def _slice(mirror: Mirror, size: int) -> tuple[int, int]:
     """In a thread: bytes copied, and bytes left."""
-    return mirror.take(size), mirror.remaining_bytes
+    return mirror.advance(size), mirror.remaining_bytes
 
 
 def _rename(manager: LogManager, old: Path, new: Path) -> None:

@@ -45,6 +45,8 @@ class SegmentCopy(SegmentHandles):
         self.source = source
         self.copied = 0
         """Bytes, of whole batches, that are the source's."""
+        self._on_the_way = (0, 0)
+        """The piece that the kernel was last told to write out."""
         self.end_offset = source.base_offset
         """Where the copied part ends, as an offset."""
         self.is_finished = False
@@ -148,6 +150,16 @@ class SegmentCopy(SegmentHandles):
             for piece in range(start, end, _CHUNK_BYTES):  # if that fails, too, it is the source's
                 _read(file, piece, min(_CHUNK_BYTES, end - piece))
             raise
+
+    def write_out(self) -> None:
+        """Have the kernel write what was copied since the last call, and wait until what it was told
+        then is written: so no more than two pieces are on the way to the disk. Raises OSError."""
+        before, last = self._on_the_way
+        self._on_the_way = (last, self.copied)
+        if last < self.copied:
+            self.file.write_out(last, self.copied - last, wait=False)
+        if before < last:
+            self.file.write_out(before, last - before, wait=True)
 
     def write(self, data: memoryview, tip: Tip) -> None:
         """What was just appended to the source, which ends at `tip` now. Raises OSError."""

@@ -96,11 +96,12 @@ class TestWriting:
 
     def test_written_out(self, files: Files, directory: Path) -> None:
         file = written(files, directory / "f")
-        file.write_out()
+        file.write_out(2, 4, wait=False)
+        file.write_out(0, 10, wait=True)
         assert file.append_v([b"more"]) == 10
         file.close()
         with pytest.raises(ValueError):
-            file.write_out()
+            file.write_out(0, 10, wait=True)
 
     def test_bytes_of_another_file(self, files: Files, directory: Path) -> None:
         source, target = written(files, directory / "f"), written(files, directory / "g", b"ab")

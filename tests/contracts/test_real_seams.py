@@ -43,7 +43,7 @@ def test_every_way_from_file_to_file(
     try:
         size = len(content)
         assert zero_copy.copy(source, 100, target, 6, size) == size - 100
-        zero_copy.write_out(target)
+        zero_copy.write_out(target, 6, size, wait=True)
     finally:
         os.close(source)
         os.close(target)
