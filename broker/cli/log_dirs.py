@@ -142,17 +142,15 @@ def _names(text: str) -> list[str]:
 
 
 def _percent(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 100:
+    if not (text.isascii() and text.isdigit() and int(text) <= 100):
         raise argparse.ArgumentTypeError(f"{text} is no percentage from 0 to 100")
-    return value
+    return int(text)
 
 
 def _rate(text: str) -> int:
-    value = int(text)
-    if not 0 < value < 1 << 63:
-        raise argparse.ArgumentTypeError(f"{text} is no number of bytes above 0")
-    return value
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63):
+        raise argparse.ArgumentTypeError(f"{text} is no number of bytes from 1 to 2^63-1")
+    return int(text)
 
 
 def format_directory(args: argparse.Namespace) -> int:

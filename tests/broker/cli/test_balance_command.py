@@ -85,8 +85,10 @@ def test_the_plan_is_a_reassignment_file(odradek: CommandLine, topic: str) -> No
 def test_wrong_usage(offline: CommandLine) -> None:
     balance = ["log-dirs", "balance"]
     assert "not allowed with" in offline(*balance, "--plan", "--execute", code=2).stderr
-    assert "no percentage" in offline(*balance, "--tolerance", "101", code=2).stderr
-    assert "no number of bytes" in offline(*balance, "--throttle", "0", code=2).stderr
+    for tolerance in ("101", "-3", "abc"):
+        assert "no percentage" in offline(*balance, "--tolerance", tolerance, code=2).stderr
+    for rate in ("0", "1e6", "9" * 20):
+        assert "no number of bytes" in offline(*balance, "--throttle", rate, code=2).stderr
 
 
 @contextmanager
