@@ -45,6 +45,9 @@ READING = """\
 - One node, one machine, loopback: nothing about replication, TLS, or a network between.
 - Nobody waits for a disk: as in Kafka, acknowledged means in the page cache, unless `flush.messages`
   says otherwise. A run is shorter than the time after which the kernel writes back in earnest.
+- There is no latency beside a recovery: like Apache Kafka, this broker recovers all its logs before it
+  answers its listeners, and a log directory that failed comes back by a restart. What a client waits
+  for is in `recovery-100mb` and `recovery-1000mb`: from a kill -9's restart to the first record taken.
 - A JVM gets warmer with hours than with the {warm_ups} uncounted and {rounds} counted rounds it has
   here. librdkafka's mock is no broker (it keeps a few MB of each partition) and stands for the limit of
   a fake; kfake in memory keeps nothing either.
