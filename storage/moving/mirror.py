@@ -14,8 +14,8 @@ compaction reach the copy by reaching the source (J-12):
 
 A sealed segment is finished with its indexes, and synced, before the next is begun. In between, the
 copying waits for the disk every `PIECE_BYTES` (`advance`), with no more than two pieces on their way
-to it. So a move leaves no writing to its end, and does not fill the disk's queue: in that all others
-wait who sync something there, and, behind the file system's journal, those who append.
+to it. So a move leaves no writing to its end, and does not fill the disk's queue, in which all others
+wait who sync something there.
 
 All but the data (epochs, producers' snapshots, `partition.metadata`) is small and follows in
 `complete`.
