@@ -7,6 +7,7 @@ is no metadata log yet, the next start writes it there too, for the cluster that
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from odradek.seams.entropy import Entropy
@@ -20,6 +21,8 @@ from odradek.storage.directories.meta_properties import (
     MetaProperties,
     decide_identity,
 )
+
+log = logging.getLogger(__name__)
 
 LOCK_NAME = ".lock"
 METADATA_LOG = "__cluster_metadata-0"
@@ -177,6 +180,13 @@ def _identify(
         text = meta_properties.format(identity.properties[path])
         try:
             files.write_new(path / meta_properties.FILE_NAME, text)
+            if found[path] is not None:
+                log.warning(
+                    "%s: its %s was incomplete; it is written anew: %s",
+                    path,
+                    meta_properties.FILE_NAME,
+                    identity.properties[path],
+                )
         except OutOfDescriptors as error:
             raise _no_descriptors(path) from error
         except OSError as error:

@@ -293,6 +293,8 @@ def test_a_registration_that_says_nothing_new_is_no_change() -> None:
 def test_the_metadata_version_decides_what_is_written(
     level: int, partition_version: int, broker_version: int
 ) -> None:
+    """J-25 as Kafka 4.x has it: instead of by two rolling bounces, the form with directories comes
+    once metadata.version is raised, by when every node knows it."""
     features = {METADATA_VERSION: level}
     assert record_version(new_partition(), features) == partition_version
     assert record_version(change(), features) == partition_version

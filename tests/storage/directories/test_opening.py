@@ -121,6 +121,17 @@ def test_an_unusable_directory_is_offline_and_takes_nothing_down(tmp_path: RealP
     directories.close()
 
 
+def test_one_that_says_too_little_is_completed_and_said_so(
+    tmp_path: RealPath, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(tmp_path / "a", tmp_path / "b").close()
+    assert "incomplete" not in caplog.text
+    (tmp_path / "b" / "meta.properties").write_bytes(b"\x00garbage")
+    directories = opened(tmp_path / "a", tmp_path / "b")
+    assert f"{tmp_path / 'b'}: its meta.properties was incomplete" in caplog.text
+    directories.close()
+
+
 def test_so_is_one_of_another_cluster_and_a_copy(
     tmp_path: RealPath, caplog: pytest.LogCaptureFixture
 ) -> None:
