@@ -5,6 +5,10 @@ unfenced. What a change of a broker means for leaders and in-sync sets is decide
 same plan: fencing takes it out of every in-sync set (and, with ELR, into the eligible replicas);
 unfencing gives leaders to the partitions that had to wait for it; a shutdown that was not clean means
 that it may have lost what it had, so that it is no longer eligible either (KIP-966).
+
+That may be more than one batch holds. So what says that a broker is gone comes after all that follows
+from it: should the controller fail in between, the next one finds the broker as it was and begins
+again. What says that it serves, or is about to stop, comes first: it holds whatever becomes of the rest.
 """
 
 from __future__ import annotations
@@ -127,7 +131,7 @@ def register_broker(
         clean = existing is not None and existing.epoch == registration.previous_epoch
         records += _after_shutdown(image, registration.id, clean, unclean_election)
     records.append(broker_record(broker, metadata_version(image.features)))
-    return Plan(records, broker.epoch)
+    return Plan(records, broker.epoch, atomic=False)
 
 
 def _has_directories(image: MetadataImage) -> bool:
@@ -203,7 +207,7 @@ def unfence_broker(
         add=broker_id,
         unclean_election=unclean_election,
     )
-    return Plan([_change(broker_id, broker_epoch, fenced=UNFENCE), *updates], None)
+    return Plan([_change(broker_id, broker_epoch, fenced=UNFENCE), *updates], None, atomic=False)
 
 
 def fence_broker(
@@ -218,7 +222,7 @@ def fence_broker(
         remove=broker_id,
         unclean_election=unclean_election,
     )
-    return Plan([*updates, _change(broker_id, broker_epoch, fenced=FENCE)], None)
+    return Plan([*updates, _change(broker_id, broker_epoch, fenced=FENCE)], None, atomic=False)
 
 
 def begin_controlled_shutdown(
@@ -237,7 +241,7 @@ def begin_controlled_shutdown(
         remove=broker_id,
         unclean_election=unclean_election,
     )
-    return Plan(records, None)
+    return Plan(records, None, atomic=False)
 
 
 def unregister_broker(
@@ -260,7 +264,7 @@ def unregister_broker(
         image, affected, remove=broker_id, unclean_election=unclean_election
     )
     gone = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
-    return Plan([*updates, gone], None)
+    return Plan([*updates, gone], None, atomic=False)
 
 
 def directories_offline(
@@ -285,7 +289,7 @@ def directories_offline(
     if newly:
         left = tuple(each for each in broker.directories if each not in offline)
         records.append(_change(broker_id, broker_epoch, log_dirs=left))
-    return Plan(records, None)
+    return Plan(records, None, atomic=False)
 
 
 def directories_cordoned(
@@ -328,4 +332,4 @@ def start_broker(
     now = apply_records(image, records, offset=next_offset).image
     records += unfence_broker(now, broker_id, epoch, unclean_election=unclean_election).records
     records += directories_cordoned(now, broker_id, epoch, cordoned).records
-    return Plan(records, epoch)
+    return Plan(records, epoch, atomic=False)

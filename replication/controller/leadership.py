@@ -6,7 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
-from odradek.replication.controller.features import elr_enabled
+from odradek.replication.controller.features import (
+    SHRINKING_IS_NO_EPOCH,
+    elr_enabled,
+    metadata_version,
+)
 from odradek.replication.controller.image import (
     BROKER,
     MIGRATING,
@@ -91,6 +95,7 @@ def surroundings(
         min_isr=effective_min_isr(image, topic),
         elr_enabled=elr_enabled(image.features),
         default_directory=lambda broker_id: default_directory(image, broker_id),
+        shrinking_is_an_epoch=metadata_version(image.features) < SHRINKING_IS_NO_EPOCH,
     )
 
 

@@ -1,14 +1,15 @@
 """What every operation has in common: it decides on an image and answers with records.
 
 An operation is a function without I/O: the image and a request's values in, a `Plan` out. Its
-records are committed as one batch, all or none; the result goes to who asked once they are. What is
-wrong with one item of a request is that item's answer, what is wrong with a whole request is a
-`KafkaError` raised.
+records are committed as one batch, all or none; the result goes to who asked once they are. What a
+broker's coming and going does to all its partitions may be more than fits a batch: such a plan says
+that it is not atomic, and is one whose every beginning is a state to go on from. What is wrong with one
+item of a request is that item's answer, what is wrong with a whole request is a `KafkaError` raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -19,13 +20,28 @@ T = TypeVar("T")
 MAX_RECORDS: Final = 10_000
 """Records that one request may cause, and partitions it may create (Kafka's limits)."""
 
+MAX_BATCH_RECORDS: Final = 10_000
+"""Records in a batch of a plan that may be committed in several (Kafka's limit)."""
+
 
 @value_class
 class Plan(Generic[T]):
-    """What an operation decided: the records to commit, and the answer once they are."""
+    """What an operation decided: the records to commit, and the answer once they are.
+
+    `atomic` is for plans that must be one batch. The records of another are in an order in which they
+    may be cut anywhere: should the controller fail after some of them, the next one does the rest.
+    """
 
     records: Sequence[Any]
     result: T
+    atomic: bool = True
+
+    def batches(self, max_records: int = MAX_BATCH_RECORDS) -> Iterator[Sequence[Any]]:
+        """The records as they are to be appended; nothing if there are none."""
+        if self.atomic:
+            max_records = max(len(self.records), 1)
+        for start in range(0, len(self.records), max_records):
+            yield self.records[start : start + max_records]
 
 
 class ItemRefused(KafkaError):

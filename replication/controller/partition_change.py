@@ -60,6 +60,7 @@ class Surroundings:
     min_isr: int
     elr_enabled: bool
     default_directory: Callable[[int], UUID]  # for a replica that has none yet
+    shrinking_is_an_epoch: bool = False  # what brokers before 3.6 need (KAFKA-15021)
 
 
 def decide_change(
@@ -86,6 +87,8 @@ def decide_change(
         change.elr = target.elr
     if change.isr is None and target.isr != now.isr and (target.isr or around.elr_enabled):
         change.isr = target.isr
+    if around.shrinking_is_an_epoch and _shrinks(now, change):
+        change.leader = now.leader
     if around.elr_enabled:
         change.last_known = _last_known_leader(now, change.leader)
     return _record(topic_id, index, now, target, change, around)
@@ -100,6 +103,12 @@ class _Change:
     elr: Replicas | None = None
     last_known: Replicas | None = None
     recovery: int = NO_RECOVERY_CHANGE
+
+
+def _shrinks(now: PartitionImage, change: _Change) -> bool:
+    """Whether somebody leaves the ISR while the leader stays."""
+    stays = change.leader == NO_LEADER_CHANGE
+    return stays and change.isr is not None and not set(now.isr) <= set(change.isr)
 
 
 class _Target:

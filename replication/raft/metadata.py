@@ -298,11 +298,12 @@ class Metadata:
         flushes are shared by all that arrive together. Not cancelled half way: once appended, this
         waits until the records are committed. Raises what the operation raises (nothing is
         committed then), BatchTooLarge, NotController, DiskFull; LogFailed once the log is offline.
+        Of a plan that is not atomic, the first batches may be committed though a later one is not.
         """
         self._check_leads()
         plan = operation(self._newest)
-        if plan.records:
-            self._append(plan.records)
+        for records in plan.batches():
+            self._append(records)
         await self._commit_up_to(self._newest.offset + 1)
         return plan.result
 

@@ -8,7 +8,7 @@ import trio
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
-from odradek.replication.controller.operations import MAX_RECORDS, Plan
+from odradek.replication.controller.operations import MAX_BATCH_RECORDS, MAX_RECORDS, Plan
 from odradek.replication.raft.errors import BatchTooLarge, NotController
 from odradek.replication.raft.metadata import Metadata
 from odradek.storage.errors import DiskFull, LogFailed
@@ -132,6 +132,18 @@ async def test_very_many_records_go_in_one_batch() -> None:
     await metadata.commit([new_topic(number) for number in range(count)])
     assert seen == [count]
     assert [len(batch) for batch in log_of(node.files)[-1:]] == [count]
+
+
+async def test_a_plan_that_is_not_atomic_goes_in_several_batches() -> None:
+    """A broker that leaves takes its partitions along, however many; one wait for all of them."""
+    node = new_node()
+    metadata = await started(node)
+    seen: list[int] = []
+    metadata.subscribe(lambda delta: seen.append(len(delta.records)))
+    records = [new_topic(number) for number in range(MAX_BATCH_RECORDS + 1)]
+    assert await metadata.perform(lambda image: Plan(records, "done", atomic=False)) == "done"
+    assert seen == [MAX_BATCH_RECORDS, 1]
+    assert len(metadata.image.topics_by_name) == len(records)
 
 
 async def test_of_very_many_records_that_find_no_room_none_is_published() -> None:

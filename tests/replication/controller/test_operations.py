@@ -1,0 +1,25 @@
+"""How a plan's records are cut into batches."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.replication.controller.operations import Plan
+
+
+@pytest.mark.parametrize(
+    ("records", "atomic", "batches"),
+    [
+        (0, True, []),
+        (0, False, []),
+        (5, True, [5]),
+        (5, False, [2, 2, 1]),
+        (4, False, [2, 2]),
+        (1, False, [1]),
+    ],
+)
+def test_only_what_is_not_atomic_is_cut(records: int, atomic: bool, batches: list[int]) -> None:
+    plan = Plan(range(records), None, atomic=atomic)
+    cut = list(plan.batches(max_records=2))
+    assert [len(batch) for batch in cut] == batches
+    assert [record for batch in cut for record in batch] == list(range(records))
