@@ -1,0 +1,163 @@
+"""Brokers of a quorum: how they register, what their heartbeats ask for, and who is heard no more.
+
+These are the operations of an active controller: they decide on the image and on its `sessions`
+(KIP-631). A heartbeat changes its broker's state by the table of `broker_states.py`, and tells which
+directories failed (KIP-858) and which are cordoned (KIP-1066). What that means for partitions is decided
+one after the other, first the directories: a broker that is unfenced leads nothing in one that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from odradek.replication.controller.broker_states import BrokerState, next_state
+from odradek.replication.controller.brokers import (
+    BrokerRegistration,
+    begin_controlled_shutdown,
+    check_broker_epoch,
+    directories_cordoned,
+    directories_offline,
+    fence_broker,
+    register_broker,
+    unfence_broker,
+)
+from odradek.replication.controller.draft import apply_records
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.operations import Plan
+from odradek.replication.controller.sessions import BrokerSessions
+from odradek.seams.values import value_class
+
+_CHANGES: Final[dict[BrokerState, Callable[..., Plan[None]]]] = {
+    BrokerState.FENCED: fence_broker,
+    BrokerState.UNFENCED: unfence_broker,
+    BrokerState.CONTROLLED_SHUTDOWN: begin_controlled_shutdown,
+    BrokerState.SHUTDOWN_NOW: fence_broker,
+}
+
+
+@value_class
+class Heartbeat:
+    """What a broker reports and wants; `cordoned` is None until it knows itself."""
+
+    broker_id: int
+    broker_epoch: int
+    metadata_offset: int  # the last that it has applied
+    want_fence: bool = False
+    want_shut_down: bool = False
+    offline: Sequence[UUID] = ()
+    cordoned: Sequence[UUID] | None = None
+
+
+@value_class
+class HeartbeatAnswer:
+    is_caught_up: bool
+    is_fenced: bool
+    should_shut_down: bool
+
+
+def register_for_session(
+    image: MetadataImage,
+    sessions: BrokerSessions,
+    registration: BrokerRegistration,
+    *,
+    now_ms: int,
+    unclean_election: bool = False,
+) -> Plan[int]:
+    """`register_broker` for a broker that lives by heartbeats; the result is its epoch.
+
+    Raises KafkaError: duplicate_broker_registration as long as another incarnation is alive,
+    invalid_registration, unsupported_version.
+    """
+    existing = image.brokers.get(registration.id)
+    plan = register_broker(
+        image,
+        registration,
+        next_offset=image.offset + 1,
+        has_session=existing is not None and sessions.is_alive(existing, now_ms),
+        unclean_election=unclean_election,
+    )
+    sessions.registered(registration.id, plan.result, image.offset + len(plan.records))
+    return plan
+
+
+def broker_heartbeat(
+    image: MetadataImage,
+    sessions: BrokerSessions,
+    heartbeat: Heartbeat,
+    *,
+    now_ms: int,
+    unclean_election: bool = False,
+) -> Plan[HeartbeatAnswer]:
+    """Raises StaleBrokerEpoch; the session of whoever is registered is not prolonged then.
+
+    A session ends with the answer that the broker should shut down: its next incarnation need not
+    wait for it to expire.
+    """
+    broker = check_broker_epoch(image, heartbeat.broker_id, heartbeat.broker_epoch)
+    is_caught_up = heartbeat.metadata_offset >= sessions.registration_offset(broker)
+    now = sessions.state(broker)
+    then = next_state(
+        now,
+        want_fence=heartbeat.want_fence,
+        want_shut_down=heartbeat.want_shut_down,
+        may_serve=is_caught_up and not broker.in_controlled_shutdown,
+        leads=lambda: _leads(image, broker.id),
+        is_known=lambda: sessions.shutdown_is_known(image, broker),
+    )
+    # A controlled shutdown may have been committed in part: what it still leads moves now
+    stays = now is then and then is not BrokerState.CONTROLLED_SHUTDOWN
+    records = _records(image, heartbeat, None if stays else _CHANGES[then], unclean_election)
+    sessions.heard(broker, now_ms, heartbeat.metadata_offset)
+    if then is BrokerState.CONTROLLED_SHUTDOWN and (records or now is not then):
+        sessions.shutting_down(broker, image.offset + len(records))
+    if then is BrokerState.SHUTDOWN_NOW:
+        sessions.expire(broker, now_ms)
+    answer = HeartbeatAnswer(is_caught_up, then.is_fenced, then is BrokerState.SHUTDOWN_NOW)
+    return Plan(records, answer, atomic=False)
+
+
+def fence_oldest_expired(
+    image: MetadataImage, sessions: BrokerSessions, *, now_ms: int, unclean_election: bool = False
+) -> Plan[int | None]:
+    """Fence the broker whose session expired first; None if there is none to be fenced.
+
+    One at a time: what its fencing leaves is what the next one is decided on. Its session is forgotten
+    once the image says that it is fenced, so that it is fenced another time if this is not committed.
+    """
+    while (broker_id := sessions.oldest_expired(now_ms)) is not None:
+        broker = image.brokers.get(broker_id)
+        if broker is not None and not broker.fenced:
+            plan = fence_broker(image, broker_id, broker.epoch, unclean_election=unclean_election)
+            return Plan(plan.records, broker_id, atomic=False)
+        sessions.forget(broker_id)
+    return Plan([], None)
+
+
+def _leads(image: MetadataImage, broker_id: int) -> bool:
+    return any(
+        partition.leader == broker_id
+        for topic in image.topics_by_id.values()
+        for partition in topic.partitions.values()
+    )
+
+
+def _records(
+    image: MetadataImage,
+    heartbeat: Heartbeat,
+    change: Callable[..., Plan[None]] | None,
+    unclean_election: bool,
+) -> list[Any]:
+    who = heartbeat.broker_id, heartbeat.broker_epoch
+    failed = directories_offline(
+        image, *who, heartbeat.offline, unclean_election=unclean_election
+    ).records
+    records = list(failed)
+    if heartbeat.cordoned is not None:
+        records += directories_cordoned(image, *who, heartbeat.cordoned).records
+    if change is not None:
+        if records:
+            image = apply_records(image, records, offset=image.offset + len(records)).image
+        records += change(image, *who, unclean_election=unclean_election).records
+    return records

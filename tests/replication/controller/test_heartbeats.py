@@ -1,0 +1,358 @@
+"""Brokers under a controller: registration, heartbeats, sessions that end (KIP-631, KIP-841, KIP-858)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.heartbeats import (
+    Heartbeat,
+    HeartbeatAnswer,
+    broker_heartbeat,
+    fence_oldest_expired,
+    register_for_session,
+)
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.partitions import assign_directories
+from odradek.replication.controller.sessions import BrokerSessions
+from odradek.replication.controller.topics import NewTopic
+from tests.replication.controller.clusters import (
+    cluster,
+    committed,
+    create,
+    directory,
+    formatted,
+    partition,
+    perform,
+    registration,
+)
+
+TIMEOUT_MS = 9000
+CAUGHT_UP, FENCED, GO = "caught up", "fenced", "go"
+
+
+class Controller:
+    """An active controller and its clock; what it decides is committed at once."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.image = image
+        self.now_ms = 1000
+        self.records: Sequence[Any] = ()
+        self.begin_term()
+
+    def begin_term(self) -> None:
+        self.sessions = BrokerSessions(self.image, self.now_ms, timeout_ms=TIMEOUT_MS)
+
+    def register(self, broker: int, incarnation: int = 0, **changes: Any) -> int:
+        who = registration(broker, incarnation=incarnation, **changes)
+        plan = register_for_session(self.image, self.sessions, who, now_ms=self.now_ms)
+        self.image, epoch = perform(self.image, plan)
+        return epoch
+
+    def heartbeat(self, broker: int, *, offset: int | None = None, **wants: Any) -> set[str]:
+        """What the broker is told; it has read everything unless said otherwise."""
+        known = self.image.brokers[broker]
+        at = self.image.offset if offset is None else offset
+        plan = broker_heartbeat(
+            self.image,
+            self.sessions,
+            Heartbeat(broker, known.epoch, at, **wants),
+            now_ms=self.now_ms,
+        )
+        self.records = plan.records
+        self.image, answer = perform(self.image, plan)
+        return told(answer)
+
+    def fence_expired(self) -> int | None:
+        plan = fence_oldest_expired(self.image, self.sessions, now_ms=self.now_ms)
+        self.image, broker = perform(self.image, plan)
+        return broker
+
+
+def told(answer: HeartbeatAnswer) -> set[str]:
+    flags = {
+        CAUGHT_UP: answer.is_caught_up,
+        FENCED: answer.is_fenced,
+        GO: answer.should_shut_down,
+    }
+    return {flag for flag, is_set in flags.items() if is_set}
+
+
+@pytest.fixture
+def controller() -> Controller:
+    """Three brokers that serve, with a topic that 1 leads and one that 1 has alone."""
+    image, _ = create(
+        cluster(3),
+        NewTopic("t", assignments={0: (1, 2, 3)}),
+        NewTopic("alone", assignments={0: (1,)}),
+    )
+    return Controller(image)
+
+
+# Coming
+
+
+def test_a_broker_serves_once_it_has_read_of_its_registration() -> None:
+    controller = Controller(formatted())
+    epoch = controller.register(1)
+    assert controller.heartbeat(1, offset=epoch - 1) == {FENCED}
+    assert controller.heartbeat(1, offset=epoch, want_fence=True) == {CAUGHT_UP, FENCED}
+    assert controller.records == []
+    assert controller.heartbeat(1, offset=epoch) == {CAUGHT_UP}
+    assert controller.image.brokers[1].active
+    assert controller.heartbeat(1, offset=epoch) == {CAUGHT_UP}
+    assert controller.records == []
+
+
+def test_what_it_must_have_read_is_the_registration_not_what_came_before_it(
+    controller: Controller,
+) -> None:
+    """Its epoch is the offset of the plan's first record, which tells of its last incarnation's end."""
+    controller.now_ms += TIMEOUT_MS
+    epoch = controller.register(1, incarnation=1)
+    assert controller.image.offset > epoch
+    assert controller.heartbeat(1, offset=epoch) == {FENCED}
+    assert controller.heartbeat(1, offset=controller.image.offset) == {CAUGHT_UP}
+
+
+def test_a_later_controller_asks_for_what_it_began_with(controller: Controller) -> None:
+    controller.now_ms += TIMEOUT_MS
+    epoch = controller.register(1, incarnation=1)
+    controller.begin_term()
+    assert controller.heartbeat(1, offset=epoch) == {FENCED}
+    assert controller.heartbeat(1) == {CAUGHT_UP}
+
+
+def test_another_incarnation_waits_for_the_session_to_end(controller: Controller) -> None:
+    epoch = controller.image.brokers[1].epoch
+    assert controller.register(1) == epoch, "the same one may always"
+    controller.heartbeat(1)
+    controller.now_ms += TIMEOUT_MS - 1
+    with pytest.raises(KafkaError) as refused:
+        controller.register(1, incarnation=1)
+    assert refused.value.code is ErrorCode.duplicate_broker_registration
+    controller.now_ms += 1
+    assert controller.register(1, incarnation=1) > epoch
+
+
+def test_a_fenced_broker_that_is_heard_has_a_session_too(controller: Controller) -> None:
+    controller.heartbeat(1, want_fence=True)
+    with pytest.raises(KafkaError) as refused:
+        controller.register(1, incarnation=1)
+    assert refused.value.code is ErrorCode.duplicate_broker_registration
+
+
+def test_an_id_that_was_unregistered_is_free(controller: Controller) -> None:
+    from odradek.replication.controller.brokers import unregister_broker
+
+    controller.image = committed(controller.image, unregister_broker(controller.image, 1).records)
+    controller.register(1, incarnation=1)
+    assert controller.heartbeat(1) == {CAUGHT_UP}
+
+
+# Clean shutdowns and others (KIP-966)
+
+
+@pytest.mark.parametrize(("clean", "eligible"), [(True, (1,)), (False, ())])
+def test_who_stopped_cleanly_stays_eligible(
+    controller: Controller, clean: bool, eligible: tuple[int, ...]
+) -> None:
+    epoch = controller.image.brokers[1].epoch
+    assert controller.heartbeat(1, want_shut_down=True, want_fence=True) == {CAUGHT_UP, FENCED, GO}
+    assert partition(controller.image, "alone").elr == (1,)
+    controller.register(1, incarnation=1, previous_epoch=epoch if clean else -1)
+    assert partition(controller.image, "alone").elr == eligible
+    assert partition(controller.image, "alone").last_known_elr == (1,)
+    controller.heartbeat(1)
+    found = partition(controller.image, "alone")
+    assert (found.leader, found.leader_recovery_state) == (1, 0 if clean else 1)
+
+
+def test_an_incarnation_that_was_not_fenced_yet_leaves_its_places(controller: Controller) -> None:
+    epoch = controller.image.brokers[1].epoch
+    controller.now_ms += TIMEOUT_MS
+    controller.register(1, incarnation=1, previous_epoch=epoch)
+    assert (partition(controller.image, "t").leader, partition(controller.image, "t").isr) == (
+        2,
+        (2, 3),
+    )
+    assert controller.image.brokers[1].fenced
+
+
+# Going
+
+
+def test_a_controlled_shutdown_ends_when_all_that_serve_know(controller: Controller) -> None:
+    """KIP-841: leaders move first, while the broker still answers."""
+    for broker in (2, 3):
+        controller.heartbeat(broker)
+    assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP}
+    moved = controller.image.offset
+    assert controller.image.brokers[1].in_controlled_shutdown
+    assert not controller.image.brokers[1].fenced
+    assert (partition(controller.image, "t").leader, partition(controller.image, "t").isr) == (
+        2,
+        (2, 3),
+    )
+    assert partition(controller.image, "alone").leader == -1
+
+    assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP}, "nobody knows yet"
+    assert controller.records == []
+    controller.heartbeat(2, offset=moved)
+    controller.heartbeat(3, offset=moved - 1)
+    assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP}, "3 does not know yet"
+    controller.heartbeat(3, offset=moved)
+    assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP, FENCED, GO}
+    assert controller.image.brokers[1].fenced
+
+
+def test_who_leads_nothing_may_go_at_once(controller: Controller) -> None:
+    assert controller.heartbeat(3, want_shut_down=True) == {CAUGHT_UP, FENCED, GO}
+    assert controller.image.brokers[3].fenced
+    assert partition(controller.image, "t").isr == (1, 2)
+
+
+def test_the_last_one_to_go_waits_for_nobody(controller: Controller) -> None:
+    for broker in (2, 3):
+        controller.heartbeat(broker, want_fence=True)
+    assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP}
+    assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP, FENCED, GO}
+
+
+def test_a_fenced_broker_may_always_go(controller: Controller) -> None:
+    assert controller.heartbeat(1, want_fence=True) == {CAUGHT_UP, FENCED}
+    assert controller.heartbeat(1, offset=0, want_shut_down=True) == {FENCED, GO}
+
+
+def test_who_was_told_to_go_is_replaced_at_once(controller: Controller) -> None:
+    controller.heartbeat(3, want_shut_down=True)
+    controller.register(3, incarnation=1)
+    assert controller.heartbeat(3) == {CAUGHT_UP}
+
+
+def test_what_is_left_of_a_shutdown_committed_in_part_moves_with_the_next(
+    controller: Controller,
+) -> None:
+    before = controller.image
+    controller.heartbeat(1, want_shut_down=True)
+    controller.image = committed(before, controller.records[:1])  # no room for the rest
+    assert partition(controller.image, "t").leader == 1
+    assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP}
+    assert partition(controller.image, "t").leader == 2
+    for broker in (2, 3):
+        controller.heartbeat(broker)
+    assert GO in controller.heartbeat(1, want_shut_down=True)
+
+
+def test_another_controller_goes_on_with_a_shutdown(controller: Controller) -> None:
+    controller.heartbeat(1, want_shut_down=True)
+    controller.begin_term()
+    assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP, FENCED, GO}
+
+
+def test_who_is_stopping_does_not_come_back_without_registering(controller: Controller) -> None:
+    controller.heartbeat(1, want_shut_down=True)
+    controller.now_ms += TIMEOUT_MS
+    while controller.fence_expired() is not None:
+        pass
+    assert controller.image.brokers[1].fenced
+    assert controller.heartbeat(1) == {CAUGHT_UP, FENCED}
+    assert controller.heartbeat(1, want_shut_down=True) == {CAUGHT_UP, FENCED, GO}
+
+
+# Silence
+
+
+def test_the_silent_are_fenced_one_at_a_time_the_oldest_first(controller: Controller) -> None:
+    for broker in (1, 3):
+        controller.now_ms += 10
+        controller.heartbeat(broker)
+    controller.now_ms = 1010 + TIMEOUT_MS - 1
+    assert [controller.fence_expired() for _ in range(2)] == [2, None]
+    controller.now_ms += 11
+    assert [controller.fence_expired() for _ in range(3)] == [1, 3, None]
+    assert partition(controller.image, "t").leader == -1
+    assert partition(controller.image, "t").last_known_elr == (3,)
+    assert controller.sessions.next_deadline_ms is None
+
+
+def test_a_heartbeat_in_time_keeps_the_session(controller: Controller) -> None:
+    for broker in (1, 2, 3):
+        controller.heartbeat(broker)
+    deadline = controller.sessions.next_deadline_ms
+    assert deadline == controller.now_ms + TIMEOUT_MS
+    controller.now_ms = deadline - 1
+    assert controller.fence_expired() is None
+    controller.heartbeat(1)
+    controller.now_ms = deadline
+    assert controller.fence_expired() == 2
+
+
+def test_a_fencing_that_was_not_committed_is_decided_again(controller: Controller) -> None:
+    controller.now_ms += TIMEOUT_MS
+    for _ in range(2):
+        plan = fence_oldest_expired(controller.image, controller.sessions, now_ms=controller.now_ms)
+        assert plan.result == 1
+        assert plan.records
+
+
+def test_who_was_fenced_by_silence_is_let_in_again_as_soon_as_it_is_heard(
+    controller: Controller,
+) -> None:
+    controller.now_ms += TIMEOUT_MS
+    assert controller.fence_expired() == 1
+    assert controller.heartbeat(1) == {CAUGHT_UP}
+    assert controller.image.brokers[1].active
+    assert partition(controller.image, "alone").leader == 1
+
+
+def test_an_earlier_incarnation_prolongs_nothing(controller: Controller) -> None:
+    deadline = controller.sessions.next_deadline_ms
+    stale = Heartbeat(1, controller.image.brokers[1].epoch - 1, 99)
+    for heartbeat in (stale, Heartbeat(9, 0, 99)):
+        with pytest.raises(KafkaError) as refused:
+            broker_heartbeat(controller.image, controller.sessions, heartbeat, now_ms=5000)
+        assert refused.value.code is ErrorCode.stale_broker_epoch
+    assert controller.sessions.next_deadline_ms == deadline
+
+
+# Directories
+
+
+def test_directories_that_failed_are_told_with_the_heartbeat() -> None:
+    """KIP-858; a broker that comes back with one of them lost leads what is in the other."""
+    image, _ = create(
+        cluster(2, directories=2),
+        NewTopic("a", assignments={0: (1,)}),
+        NewTopic("b", assignments={0: (1,)}),
+    )
+    where = {
+        (image.topics_by_name[name].id, 0): directory(1, number)
+        for number, name in enumerate(("a", "b"))
+    }
+    epoch = image.brokers[1].epoch
+    image = committed(image, assign_directories(image, 1, epoch, where).records)
+    controller = Controller(image)
+    controller.heartbeat(1, want_fence=True)
+    assert partition(controller.image, "b").leader == -1
+    assert controller.heartbeat(1, offline=[directory(1, 1)]) == {CAUGHT_UP}
+    assert partition(controller.image, "a").leader == 1
+    found = partition(controller.image, "b")
+    assert (found.leader, found.leader_epoch, found.elr) == (-1, 1, (1,))
+    assert controller.image.brokers[1].directories == (directory(1, 0),)
+    controller.heartbeat(1, offline=[directory(1, 1)])
+    assert controller.records == []
+
+
+def test_cordoned_directories_are_told_with_the_heartbeat(controller: Controller) -> None:
+    """KIP-1066; None is a broker that does not know yet."""
+    controller.heartbeat(1, cordoned=None)
+    assert controller.records == []
+    controller.heartbeat(1, cordoned=[directory(1)])
+    assert controller.image.brokers[1].cordoned_directories == (directory(1),)
+    assert not controller.image.brokers[1].has_uncordoned_directory
+    controller.heartbeat(1, cordoned=[directory(1)])
+    assert controller.records == []
