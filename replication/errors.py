@@ -37,6 +37,12 @@ class NotEnoughReplicas(KafkaError):
     code = ErrorCode.not_enough_replicas
 
 
+class NotEnoughReplicasAfterAppend(KafkaError):
+    """It is appended, and may or may not stay."""
+
+    code = ErrorCode.not_enough_replicas_after_append
+
+
 class RequestTimedOut(KafkaError):
     """What was asked for may still happen; the client waits no longer."""
 

@@ -1,0 +1,409 @@
+"""A partition's follower, as a state machine without I/O: what it asks its leader, and what it does.
+
+It wants one thing at a time: `wants` is the question to put to the leader (a driver puts those of many
+followers into one request), or the change of its log that is to be made, or nothing. What came of it
+goes in, and whatever comes for something that is not wanted any more is ignored: a new leader, or a
+truncation, makes all that was asked before worth nothing.
+
+| state | wants | and then |
+|---|---|---|
+| FETCHING | Fetch | takes the records, or truncates where the logs part |
+| | | OFFSET_OUT_OF_RANGE: LOCATING_END |
+| | | OFFSET_MOVED_TO_TIERED_STORAGE: LOCATING_TIER |
+| TRUNCATING | OffsetForLeaderEpoch | truncates, until no more is to be asked: FETCHING |
+| LOCATING_END | ListOffsets: latest | below our end: truncates to it, FETCHING |
+| | | else LOCATING_START |
+| LOCATING_START | ListOffsets: earliest | past our end: starts anew there; FETCHING |
+| LOCATING_TIER | ListOffsets: earliest | notes it; LOCATING_LOCAL |
+| LOCATING_LOCAL | ListOffsets: earliest local (-4) | BUILDING_REMOTE_AUX |
+| BUILDING_REMOTE_AUX | the tier's state built (KIP-405) | FETCHING |
+| STOPPED | nothing, until there is a newer leader epoch | |
+
+TRUNCATING comes first only if the leader's Fetch tells no diverging epochs (before version 12). A log
+without epochs has nothing to compare: what is past its high watermark goes, then it fetches.
+
+An error delays (`due_ms`) and leaves the state as it is, except that whoever was locating something
+fetches again, as what was located may be true no more. Two errors stop: FENCED_LEADER_EPOCH, for this
+node is behind and only a new image ends that, and KAFKA_STORAGE_ERROR, for a log that failed does not
+follow.
+
+Invariants: nothing is appended but at the log's end, by an answer to a question that was asked in this
+leader epoch from just there; the high watermark and the log's start are taken from the leader only along
+with an answer that did not part, and never past the own end.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Protocol
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.partition.truncation import Epochs, decide_truncation
+from odradek.seams.values import value_class
+from odradek.storage.log.epochs import NO_EPOCH, EpochEnd
+
+
+class State(enum.Enum):
+    FETCHING = "fetching"
+    TRUNCATING = "truncating"
+    LOCATING_END = "locating the leader's end"
+    LOCATING_START = "locating the leader's start"
+    LOCATING_TIER = "locating the leader's start in its tier"
+    LOCATING_LOCAL = "locating the leader's local start"
+    BUILDING_REMOTE_AUX = "building the tier's state"
+    STOPPED = "stopped"
+
+
+class FollowerLog(Protocol):
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def epochs(self) -> Epochs: ...
+
+
+# What it asks
+
+
+@value_class
+class Fetch:
+    """From the log's end; `last_fetched_epoch` is that of the record before, -1 if there is none, or
+    if the leader does not compare."""
+
+    leader_epoch: int
+    offset: int
+    last_fetched_epoch: int
+    start_offset: int
+
+
+@value_class
+class AskEpochEnd:
+    """OffsetForLeaderEpoch: where does `epoch` end?"""
+
+    leader_epoch: int
+    epoch: int
+
+
+@value_class
+class AskOffset:
+    """ListOffsets by one of the special timestamps below."""
+
+    leader_epoch: int
+    timestamp: int
+
+
+LATEST, EARLIEST, EARLIEST_LOCAL = -1, -2, -4
+
+# What it does to its log; `Follower.changed` wants to hear when it is done
+
+
+@value_class
+class TruncateTo:
+    offset: int
+
+
+@value_class
+class StartAnewAt:
+    """Delete everything; the log is empty at `offset` and starts there."""
+
+    offset: int
+
+
+@value_class
+class BuildRemoteAux:
+    """What lies below `local_start_offset`, the first record of `epoch` that the leader has on its
+    disks, is in the tier: take the history of leaders and the producers' state from there, and start
+    the log anew where the tier's last segment before it ends, with `start_offset` as its start."""
+
+    leader_epoch: int
+    local_start_offset: int
+    epoch: int
+    start_offset: int
+
+
+@value_class
+class Take:
+    """Append the records of the Fetch answer (but those of an epoch later than `leader_epoch`:
+    KAFKA-18723), then advance high watermark and log start as far as `Follower.limits` says; then
+    `Follower.taken`, or `failed`."""
+
+    leader_epoch: int
+    offset: int
+    high_watermark: int
+    start_offset: int
+
+
+# What it is told
+
+
+@value_class
+class Fetched:
+    """A Fetch answer without its records."""
+
+    high_watermark: int
+    start_offset: int
+    diverging: EpochEnd | None = None
+
+
+@value_class
+class Located:
+    """ListOffsets' answer."""
+
+    offset: int
+    epoch: int = NO_EPOCH
+
+
+Question = Fetch | AskEpochEnd | AskOffset
+LogChange = TruncateTo | StartAnewAt | BuildRemoteAux
+Want = Question | LogChange
+
+_ASKED_BY = {
+    State.LOCATING_END: LATEST,
+    State.LOCATING_START: EARLIEST,
+    State.LOCATING_TIER: EARLIEST,
+    State.LOCATING_LOCAL: EARLIEST_LOCAL,
+}
+_STOPS = frozenset({ErrorCode.kafka_storage_error, ErrorCode.fenced_leader_epoch})
+
+
+class Follower:
+    """See the module. Times are monotonic, in ms."""
+
+    def __init__(self, log: FollowerLog, *, back_off_ms: int) -> None:
+        self._log = log
+        self._back_off_ms = back_off_ms
+        self.leader_epoch = NO_EPOCH
+        self.state = State.STOPPED
+        self.due_ms = 0
+        """Nothing is wanted before."""
+        self._compares = True
+        self._change: LogChange | None = None
+        self._under_way: Want | None = None
+        self._outlived = False
+        """The change under way was wanted before the last `follow` or `stop`."""
+        self._tier_start = 0
+        self._lost_place = False
+        """Out of range before, and nothing has been fetched since."""
+
+    def follow(self, leader_epoch: int, *, compares: bool = True) -> None:
+        """There is a leader of this epoch; it `compares` if its Fetch tells diverging epochs.
+
+        An epoch that is known already changes nothing. A change of the log that is under way is
+        still to be told of: until then nothing else is wanted.
+        """
+        if leader_epoch <= self.leader_epoch:
+            return
+        self.leader_epoch = leader_epoch
+        self.due_ms = 0
+        self._compares = compares
+        self._lost_place = False
+        self._let_go()
+        self._begin()
+
+    def stop(self) -> None:
+        """There is no leader, or it is this node itself; `follow` goes on in a later epoch."""
+        self.state = State.STOPPED
+        self._let_go()
+
+    @property
+    def is_changing(self) -> bool:
+        """A change of the log is under way: this node must not lead before it is done."""
+        return isinstance(self._under_way, LogChange)
+
+    def _let_go(self) -> None:
+        self._change = None
+        if self.is_changing:
+            self._outlived = True
+        else:
+            self._under_way = None
+
+    def _begin(self) -> None:
+        log = self._log
+        has_epochs = log.epochs.latest is not None
+        self.state = State.TRUNCATING if has_epochs and not self._compares else State.FETCHING
+        if not has_epochs and log.end_offset > log.high_watermark:
+            self._truncate(log.high_watermark)
+
+    # What it wants
+
+    def wants(self, now_ms: int) -> Want | None:
+        """What is to be asked or done now; None: nothing, or it is under way, or delayed.
+
+        Whoever is told it sees to it: it is under way from now on, until what came of it is told.
+        """
+        if self._under_way is not None or now_ms < self.due_ms:
+            return None
+        self._under_way = self._change or self._question()
+        return self._under_way
+
+    def _question(self) -> Question | None:
+        if self.state is State.STOPPED:
+            return None
+        latest = self._log.epochs.latest
+        epoch = NO_EPOCH if latest is None else latest
+        if self.state is State.FETCHING:
+            end, start = self._log.end_offset, self._log.start_offset
+            return Fetch(self.leader_epoch, end, epoch if self._compares else NO_EPOCH, start)
+        if self.state is State.TRUNCATING:
+            return AskEpochEnd(self.leader_epoch, epoch)
+        return AskOffset(self.leader_epoch, _ASKED_BY[self.state])
+
+    # What it is told by its leader
+
+    def fetched(self, question: Fetch, answer: Fetched) -> Take | None:
+        """None if there is nothing to take: see what is wanted now."""
+        if not self._is_answered(question):
+            return None
+        if answer.diverging is not None:
+            self._part(answer.diverging)
+            return None
+        self._under_way = question  # until the records are taken
+        return Take(
+            question.leader_epoch, question.offset, answer.high_watermark, answer.start_offset
+        )
+
+    def limits(self, take: Take) -> tuple[int, int]:
+        """The high watermark and the log start that `take` allows, once its records are appended."""
+        high_watermark = min(take.high_watermark, self._log.end_offset)
+        return high_watermark, min(take.start_offset, max(high_watermark, self._log.high_watermark))
+
+    def taken(self, take: Take) -> None:
+        """It is in the log: the next records are wanted."""
+        if self._is_under_way_for(take):
+            self._under_way = None
+            self._lost_place = False
+
+    def epoch_ended(self, question: AskEpochEnd, answer: EpochEnd) -> None:
+        """OffsetForLeaderEpoch's answer; (-1, -1) if the leader knows no such epoch."""
+        if self._is_answered(question):
+            self._part(answer)
+
+    def located(self, question: AskOffset, answer: Located, now_ms: int) -> None:
+        """ListOffsets' answer."""
+        if self._is_answered(question):
+            _LOCATED[self.state](self, answer, now_ms)
+
+    def failed(self, question: Want | Take, error: ErrorCode, now_ms: int) -> None:
+        """The leader answered with an error, or not at all; or what was wanted could not be done.
+
+        CORRUPT_MESSAGE and what a connection says back off, KAFKA_STORAGE_ERROR (of the own log)
+        stops.
+        """
+        if isinstance(question, Take):
+            if not self._is_under_way_for(question):
+                return
+            self._under_way = None
+        elif not self._is_answered(question):
+            return
+        outlived, self._outlived = self._outlived, False
+        if error in _STOPS:
+            self.state = State.STOPPED
+        elif outlived:
+            self._begin_anew()
+        elif isinstance(question, Fetch) and error is ErrorCode.offset_out_of_range:
+            self._lose_place(now_ms)
+        elif isinstance(question, Fetch) and error is ErrorCode.offset_moved_to_tiered_storage:
+            self.state = State.LOCATING_TIER
+        else:
+            self._back_off(now_ms)
+
+    def _is_answered(self, question: Want) -> bool:
+        if question is not self._under_way:
+            return False
+        self._under_way = None
+        return True
+
+    def _is_under_way_for(self, take: Take) -> bool:
+        asked = self._under_way
+        return (
+            isinstance(asked, Fetch)
+            and asked.leader_epoch == take.leader_epoch
+            and asked.offset == take.offset
+        )
+
+    def _back_off(self, now_ms: int) -> None:
+        self.due_ms = now_ms + self._back_off_ms
+        if self.state in _ASKED_BY or self.state is State.BUILDING_REMOTE_AUX:
+            self.state = State.FETCHING
+            self._change = None
+
+    # Where the logs part
+
+    def _part(self, leader: EpochEnd) -> None:
+        log = self._log
+        decided = decide_truncation(
+            log.epochs,
+            end_offset=log.end_offset,
+            high_watermark=log.high_watermark,
+            leader=leader,
+        )
+        self.state = State.FETCHING if self._compares or decided.done else State.TRUNCATING
+        self._truncate(decided.offset)
+
+    def _truncate(self, offset: int) -> None:
+        """Even if that is the end: an epoch that began there and wrote nothing is to be forgotten."""
+        self._change = TruncateTo(offset)
+
+    # The leader's log is elsewhere
+
+    def _lose_place(self, now_ms: int) -> None:
+        """Twice in a row, with nothing fetched between, the answers do not help: not at once again."""
+        if self._lost_place:
+            self.due_ms = now_ms + self._back_off_ms
+        self._lost_place = True
+        self.state = State.LOCATING_END
+
+    def _end_located(self, answer: Located, now_ms: int) -> None:
+        if answer.offset < self._log.end_offset:
+            self.state = State.FETCHING
+            self._truncate(answer.offset)
+        else:
+            self.state = State.LOCATING_START
+
+    def _start_located(self, answer: Located, now_ms: int) -> None:
+        self.state = State.FETCHING
+        if answer.offset > self._log.end_offset:
+            self._change = StartAnewAt(answer.offset)
+
+    def _tier_located(self, answer: Located, now_ms: int) -> None:
+        self._tier_start = answer.offset
+        self.state = State.LOCATING_LOCAL
+
+    def _local_located(self, answer: Located, now_ms: int) -> None:
+        self.state = State.BUILDING_REMOTE_AUX
+        self._change = BuildRemoteAux(
+            self.leader_epoch, answer.offset, answer.epoch, self._tier_start
+        )
+
+    # What it did to its log
+
+    def changed(self, change: LogChange) -> None:
+        """It is done: the log is as it says."""
+        if not self._is_answered(change):
+            return
+        self._change = None
+        outlived, self._outlived = self._outlived, False
+        if outlived:
+            self._begin_anew()
+        elif self.state is State.BUILDING_REMOTE_AUX:
+            self.state = State.FETCHING
+
+    def _begin_anew(self) -> None:
+        if self.state is not State.STOPPED:
+            self._begin()
+
+
+_Located = Callable[[Follower, Located, int], None]
+_LOCATED: dict[State, _Located] = {
+    State.LOCATING_END: Follower._end_located,
+    State.LOCATING_START: Follower._start_located,
+    State.LOCATING_TIER: Follower._tier_located,
+    State.LOCATING_LOCAL: Follower._local_located,
+}

@@ -1,0 +1,131 @@
+"""The in-sync set as its leader knows it: what the controller has said, and what it was asked for.
+
+A leader changes nothing itself: it proposes, with the partition epoch it knows, and the controller
+answers or lets it know by a new image (KIP-497). What became of a proposal is unknown until then, so
+one is under way at most, and until it is resolved the leader reckons with both outcomes: `maximal` is
+every replica that may be in sync as the controller sees it.
+
+| under way | maximal | |
+|---|---|---|
+| nothing | what is committed | |
+| an expansion | the committed ones and the new one | it may have come to pass |
+| a shrink | what is committed | it may not have come to pass |
+
+| what is heard of a proposal | what becomes of it |
+|---|---|
+| an answer of this leader epoch, its partition epoch not behind | committed as answered |
+| an answer of another leader epoch, or one that is behind | unknown: it waits for an image |
+| OPERATION_NOT_ATTEMPTED, INELIGIBLE_REPLICA: not done, and never will be | dropped |
+| an error that tells that either of the two knows less than the other (`_UNKNOWN`) | as before |
+| any other error | sent again |
+| an image of a later partition epoch | dropped: it is in there, or is refused |
+"""
+
+from __future__ import annotations
+
+import enum
+
+from odradek.protocol.errors import ErrorCode
+from odradek.seams.values import value_class
+
+Replicas = frozenset[int]
+
+_REFUSED = frozenset({ErrorCode.operation_not_attempted, ErrorCode.ineligible_replica})
+_UNKNOWN = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.invalid_update_version,
+        ErrorCode.invalid_request,
+        ErrorCode.new_leader_elected,
+    }
+)
+
+
+class Outcome(enum.Enum):
+    """What an answer has made of a proposal."""
+
+    COMMITTED = "committed"
+    DROPPED = "dropped"
+    WAITS = "waits for an image"
+    AGAIN = "to be sent again"
+    STALE = "of another proposal"
+
+
+@value_class
+class Proposal:
+    """An in-sync set that the controller is asked for, in place of the one of `partition_epoch`."""
+
+    in_sync: Replicas
+    leader_epoch: int
+    partition_epoch: int
+
+
+@value_class
+class Altered:
+    """AlterPartition's answer: what is committed now."""
+
+    in_sync: Replicas
+    leader_epoch: int
+    partition_epoch: int
+
+
+class InSyncSet:
+    """See the module. Of one leader in all its epochs, as `adopt` tells them."""
+
+    def __init__(self, committed: Replicas, leader_epoch: int, partition_epoch: int) -> None:
+        self.committed = committed
+        self.leader_epoch = leader_epoch
+        self.partition_epoch = partition_epoch
+        self.proposal: Proposal | None = None
+        """Under way, or waiting for the image that tells what became of it."""
+
+    @property
+    def maximal(self) -> Replicas:
+        if self.proposal is None:
+            return self.committed
+        return self.committed | self.proposal.in_sync
+
+    def propose(self, in_sync: Replicas) -> Proposal:
+        """ValueError while another proposal is under way."""
+        if self.proposal is not None:
+            raise ValueError(f"{self.proposal} is under way")
+        self.proposal = Proposal(in_sync, self.leader_epoch, self.partition_epoch)
+        return self.proposal
+
+    def adopt(self, committed: Replicas, leader_epoch: int, partition_epoch: int) -> bool:
+        """An image says so. False if it is behind what is known, and nothing changed.
+
+        An image of the same epochs leaves a proposal alone: it was made when the image was already
+        known, and may yet come to pass.
+        """
+        if partition_epoch < self.partition_epoch or leader_epoch < self.leader_epoch:
+            return False
+        if (leader_epoch, partition_epoch) != (self.leader_epoch, self.partition_epoch):
+            self.proposal = None
+        self.committed = committed
+        self.leader_epoch = leader_epoch
+        self.partition_epoch = partition_epoch
+        return True
+
+    def answered(self, proposal: Proposal, answer: Altered | ErrorCode) -> Outcome:
+        """See the table. STALE: `proposal` is not the one under way any more."""
+        if proposal is not self.proposal:
+            return Outcome.STALE
+        if isinstance(answer, Altered):
+            return self._altered(answer)
+        if answer in _REFUSED:
+            self.proposal = None
+            return Outcome.DROPPED
+        return Outcome.WAITS if answer in _UNKNOWN else Outcome.AGAIN
+
+    def _altered(self, answer: Altered) -> Outcome:
+        if answer.leader_epoch != self.leader_epoch:
+            return Outcome.WAITS
+        if answer.partition_epoch < self.partition_epoch:
+            return Outcome.WAITS
+        self.proposal = None
+        self.committed = answer.in_sync
+        self.partition_epoch = answer.partition_epoch
+        return Outcome.COMMITTED

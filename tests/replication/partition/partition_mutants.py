@@ -1,0 +1,54 @@
+"""Bugs put in on purpose, to see that the simulation finds them."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.replication.partition.follower import Follower
+from odradek.replication.partition.in_sync import InSyncSet, Replicas
+from odradek.replication.partition.leader import UNTOLD, Leader
+
+
+def shrink_without_the_controller(patch: pytest.MonkeyPatch) -> None:
+    """Who was asked to be taken out is not waited for any more."""
+
+    def maximal(self: InSyncSet) -> Replicas:
+        return self.committed if self.proposal is None else self.proposal.in_sync
+
+    patch.setattr(InSyncSet, "maximal", property(maximal))
+
+
+def forget_the_pending(patch: pytest.MonkeyPatch) -> None:
+    """Who was asked to be let in is not waited for yet."""
+    patch.setattr(Leader, "_counted", lambda self, end, now_ms: self.in_sync.committed)
+
+
+def truncate_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """As before KIP-101: a new leader's follower cuts what it does not know to be committed."""
+    honest = Follower._begin
+
+    def begin(self: Follower) -> None:
+        honest(self)
+        self._truncate(self._log.high_watermark)
+
+    patch.setattr(Follower, "_begin", begin)
+
+
+def expand_with_a_stale_epoch(patch: pytest.MonkeyPatch) -> None:
+    """What a broker fetched in an earlier life counts, as before KIP-903."""
+
+    def eligible(self: Leader, follower: int) -> bool:
+        broker = self._brokers(follower)
+        return broker is not None and broker.active
+
+    patch.setattr(Leader, "_is_eligible", eligible)
+    patch.setattr(Leader, "_is_current", lambda self, follower, broker_epoch: True)
+    patch.setattr(Leader, "_claimed", lambda self, member: UNTOLD)
+
+
+MUTANTS = [
+    shrink_without_the_controller,
+    forget_the_pending,
+    truncate_to_the_high_watermark,
+    expand_with_a_stale_epoch,
+]

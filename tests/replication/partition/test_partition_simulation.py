@@ -1,0 +1,47 @@
+"""A partition under faults, seed by seed; and bugs put in, which that must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.replication.partition.partition_mutants import MUTANTS
+from tests.replication.partition.partition_simulation import simulate
+from tests.replication.partition.world import Violation
+
+
+def test_a_partition_keeps_its_word_and_heals() -> None:
+    worlds = [simulate(seed) for seed in range(200)]
+    assert sum(len(world.committed) for world in worlds) > 3000
+    assert sum(world.elections for world in worlds) > 500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("thousand", range(1, 10))
+def test_thousands_of_partitions_keep_their_word(thousand: int) -> None:
+    for seed in range(1000 * thousand, 1000 * thousand + 1000):
+        simulate(seed)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.__name__)
+def test_the_simulation_finds(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    assert _found_at(range(600)) is not None
+
+
+def _found_at(seeds: range) -> int | None:
+    for seed in seeds:
+        try:
+            simulate(seed)
+        except Violation:
+            return seed
+    return None
+
+
+def test_a_seed_is_a_run() -> None:
+    first, second = simulate(7), simulate(7)
+    assert first.story == second.story
+    assert first.where_it_stands() == second.where_it_stands()

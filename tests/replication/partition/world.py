@@ -1,0 +1,376 @@
+"""Three replicas of a partition and their controller, with every message between them in hand.
+
+Nothing happens but what is called: messages lie in `sent` until they are delivered or lost, and the
+clock stands still. What must never be is checked as it happens (`Violation`); `story` says what did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.image import BrokerImage
+from odradek.replication.partition.follower import (
+    LATEST,
+    AskEpochEnd,
+    AskOffset,
+    Fetch,
+    Fetched,
+    Follower,
+    Located,
+    Question,
+    StartAnewAt,
+    Take,
+    TruncateTo,
+)
+from odradek.replication.partition.in_sync import Altered
+from odradek.replication.partition.leader import (
+    Action,
+    AdvanceHighWatermark,
+    AlterPartition,
+    BeginEpoch,
+    Leader,
+)
+from odradek.replication.partition.truncation import find_divergence
+from odradek.seams.values import value_class
+from odradek.storage.errors import OffsetOutOfRange
+from odradek.storage.log.epochs import EpochEnd
+from tests.replication.partition.controller_stub import NODES, Controller, Image
+from tests.replication.partition.memory_log import MemoryLog, Record
+
+LAG_MAX_MS = 50
+BACK_OFF_MS = 5
+CONTROLLER = 0
+RECORDS_MAX = 1
+
+
+class Violation(AssertionError):
+    """Something that must never be."""
+
+
+@value_class
+class Answer:
+    question: Question
+    content: Fetched | EpochEnd | Located | ErrorCode
+    records: Sequence[Record] = ()
+
+
+@value_class
+class AlterAnswer:
+    asked: AlterPartition
+    content: Altered | ErrorCode
+
+
+@value_class
+class Message:
+    sender: int
+    sender_epoch: int
+    to: int
+    life: int
+    """The one that is to get it: an answer to a broker that restarted since reaches nobody."""
+    content: Question | Answer | AlterPartition | AlterAnswer | Image
+
+
+class Node:
+    def __init__(self, node_id: int, world: World) -> None:
+        self.id = node_id
+        self.world = world
+        self.log = MemoryLog(world.min_isr)
+        self.epoch = 1
+        self.up = True
+        self.boot()
+
+    def boot(self) -> None:
+        self.image: Image | None = None
+        self.leader: Leader | None = None
+        self.follower = Follower(self.log, back_off_ms=BACK_OFF_MS)
+        self.asked: Question | None = None
+        self.asked_ms = 0
+
+    def broker(self, node: int) -> BrokerImage | None:
+        return self.image.brokers[node] if self.image else None
+
+    def see(self, image: Image) -> None:
+        if self.image is not None and image.version <= self.image.version:
+            return
+        self.image = image
+        partition, now_ms = image.partition, self.world.now_ms
+        if partition.leader == self.id:
+            if self.leader is None:
+                self.follower.stop()
+                self.leader = Leader(self.id, self.log, self.broker, lag_max_ms=LAG_MAX_MS)
+            self.do(self.leader.adopt(partition, now_ms))
+            self.do(self.leader.brokers_changed(now_ms))
+            return
+        self.leader = None
+        if partition.leader < 0:
+            self.follower.stop()
+        else:
+            self.follower.follow(partition.leader_epoch, compares=self.world.compares)
+
+    def do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, BeginEpoch):
+                self.log.epochs.assign(action.leader_epoch, action.start_offset)
+                self.world.check_elected(self)
+            elif isinstance(action, AdvanceHighWatermark):
+                self.world.commit(self, action.offset)
+            else:
+                isr = " ".join(str(each) for each, _ in action.in_sync)
+                self.world.tell(f"{self.id} -> controller ISR {isr}, please")
+                self.world.send(self, CONTROLLER, action)
+
+    # Following
+
+    def go_on(self) -> None:
+        """Change the log if that is wanted; ask what is wanted."""
+        world, follower = self.world, self.follower
+        while self.leader is None and self.image is not None:
+            want = follower.wants(world.now_ms)
+            if want is None:
+                return
+            if isinstance(want, TruncateTo):
+                if want.offset < self.log.end_offset:
+                    world.tell(f"{self.id} truncates to {want.offset}")
+                self.log.truncate_to(want.offset)
+                follower.changed(want)
+            elif isinstance(want, StartAnewAt):
+                world.tell(f"{self.id} starts anew at {want.offset}")
+                self.log.start_anew(want.offset)
+                follower.changed(want)
+            elif isinstance(want, Fetch | AskEpochEnd | AskOffset):
+                self.asked, self.asked_ms = want, world.now_ms
+                world.tell(f"{self.id} -> {self.image.partition.leader} {_asks(want)}")
+                world.send(self, self.image.partition.leader, want)
+                return
+            else:
+                raise AssertionError(f"there is no tier: {want}")
+
+    def hear(self, answer: Answer) -> None:
+        question, content, now_ms = answer.question, answer.content, self.world.now_ms
+        follower = self.follower
+        if isinstance(content, ErrorCode):
+            follower.failed(question, content, now_ms)
+        elif isinstance(question, Fetch) and isinstance(content, Fetched):
+            take = follower.fetched(question, content)
+            if take is not None:
+                self.take(take, answer.records)
+        elif isinstance(question, AskEpochEnd) and isinstance(content, EpochEnd):
+            follower.epoch_ended(question, content)
+        elif isinstance(question, AskOffset) and isinstance(content, Located):
+            follower.located(question, content, now_ms)
+
+    def take(self, take: Take, records: Sequence[Record]) -> None:
+        if take.offset != self.log.end_offset:
+            raise Violation(f"{self.id} takes {take.offset} at its end {self.log.end_offset}")
+        kept = [record for record in records if record[0] <= take.leader_epoch]
+        self.log.append(*kept)
+        high_watermark, start = self.follower.limits(take)
+        self.log.high_watermark = max(self.log.high_watermark, high_watermark)
+        self.log.start_offset = max(self.log.start_offset, start)
+        if kept:
+            self.world.tell(f"{self.id} takes {' '.join(f'{said}{epoch}' for epoch, said in kept)}")
+        self.follower.taken(take)
+        self.world.check_committed(self)
+
+    def give_up(self) -> None:
+        """Nobody answered in time."""
+        if self.asked is not None:
+            self.follower.failed(self.asked, ErrorCode.request_timed_out, self.world.now_ms)
+
+    # Leading
+
+    def answer(self, question: Question, follower: int, broker_epoch: int) -> Answer:
+        leader = self.leader
+        if leader is None:
+            return Answer(question, ErrorCode.not_leader_or_follower)
+        if question.leader_epoch < leader.leader_epoch:
+            return Answer(question, ErrorCode.fenced_leader_epoch)
+        if question.leader_epoch > leader.leader_epoch:
+            return Answer(question, ErrorCode.unknown_leader_epoch)
+        if isinstance(question, AskEpochEnd):
+            return Answer(question, self.log.epochs.end_offset_for(question.epoch))
+        if isinstance(question, AskOffset):
+            of_end = question.timestamp == LATEST
+            return Answer(
+                question, Located(self.log.end_offset if of_end else self.log.start_offset)
+            )
+        try:
+            return self.answer_fetch(leader, question, follower, broker_epoch)
+        except KafkaError as error:
+            return Answer(question, error.code)
+
+    def answer_fetch(
+        self, leader: Leader, question: Fetch, follower: int, broker_epoch: int
+    ) -> Answer:
+        leader.check_fetch(follower, broker_epoch)
+        log = self.log
+        diverging = find_divergence(
+            log.epochs,
+            start_offset=log.start_offset,
+            fetch_offset=question.offset,
+            last_fetched_epoch=question.last_fetched_epoch,
+        )
+        told = Fetched(log.high_watermark, log.start_offset, diverging)
+        if diverging is not None:
+            return Answer(question, told)
+        if not log.start_offset <= question.offset <= log.end_offset:
+            raise OffsetOutOfRange(f"{question.offset}")
+        records = log.read(question.offset, RECORDS_MAX)
+        self.do(
+            leader.fetched(
+                follower,
+                offset=question.offset,
+                start_offset=question.start_offset,
+                broker_epoch=broker_epoch,
+                now_ms=self.world.now_ms,
+            )
+        )
+        return Answer(question, told, records)
+
+
+class World:
+    def __init__(self, *, min_isr: int = 2, compares: bool = True) -> None:
+        self.min_isr = min_isr
+        self.compares = compares
+        self.now_ms = 1000
+        self.controller = Controller()
+        self.sent: list[Message] = []
+        self.story: list[str] = []
+        self.committed: list[Record] = []
+        self.elections = 0
+        self.nodes = {each: Node(each, self) for each in NODES}
+        self.spread()
+
+    def tell(self, line: str) -> None:
+        self.story.append(line)
+
+    # Messages
+
+    def send(self, sender: Node, to: int, content: Question | AlterPartition) -> None:
+        life = self.nodes[to].epoch if to else 0
+        self.sent.append(Message(sender.id, sender.epoch, to, life, content))
+
+    def spread(self) -> None:
+        """The newest image goes to everybody."""
+        image = self.controller.image
+        for node in self.nodes.values():
+            self.sent.append(Message(CONTROLLER, 0, node.id, node.epoch, image))
+
+    def deliver(self, message: Message) -> None:
+        self.sent.remove(message)
+        content = message.content
+        if message.to == CONTROLLER:
+            assert isinstance(content, AlterPartition)
+            self._alter(message, content)
+            return
+        node = self.nodes[message.to]
+        if not node.up or (node.epoch != message.life and not isinstance(content, Fetch)):
+            return
+        if isinstance(content, Image):
+            node.see(content)
+        elif isinstance(content, Answer):
+            self._hear(node, content)
+        elif isinstance(content, AlterAnswer):
+            if node.leader is not None:
+                node.do(node.leader.altered(content.asked.proposal, content.content, self.now_ms))
+        elif not isinstance(content, AlterPartition):
+            answer = node.answer(content, message.sender, message.sender_epoch)
+            reply = Message(node.id, node.epoch, message.sender, message.sender_epoch, answer)
+            self.sent.append(reply)
+
+    def _hear(self, node: Node, answer: Answer) -> None:
+        content = answer.content
+        if isinstance(content, ErrorCode):
+            self.tell(f"{node.id} is told {content.name}")
+        elif isinstance(content, EpochEnd):
+            self.tell(f"{node.id} is told that epoch {content.epoch} ends at {content.end_offset}")
+        elif isinstance(content, Located):
+            self.tell(f"{node.id} is told {content.offset}")
+        elif content.diverging is not None:
+            end = content.diverging
+            self.tell(f"{node.id} is told that epoch {end.epoch} ends at {end.end_offset}")
+        node.hear(answer)
+
+    def _alter(self, message: Message, asked: AlterPartition) -> None:
+        content = self.controller.alter(message.sender, asked)
+        told = content.name if isinstance(content, ErrorCode) else self.controller.told()
+        self.tell(f"controller -> {message.sender} {told}")
+        self.sent.append(
+            Message(
+                CONTROLLER, 1, message.sender, message.sender_epoch, AlterAnswer(asked, content)
+            )
+        )
+        self.spread()
+
+    def time_out(self, node: int, life: int, asked: object) -> None:
+        """An AlterPartition or its answer was lost: its sender knows as much."""
+        assert isinstance(asked, AlterPartition)
+        answer = AlterAnswer(asked, ErrorCode.request_timed_out)
+        self.sent.append(Message(CONTROLLER, 1, node, life, answer))
+
+    # What happens to nodes
+
+    def write(self, node: Node, said: str) -> None:
+        leader = node.leader
+        if leader is None:
+            return
+        node.log.write(leader.leader_epoch, said)
+        node.do(leader.appended(self.now_ms))
+
+    def crash(self, node: Node, *, end_offset: int | None = None, high_watermark: int = 0) -> None:
+        """`end_offset`: what was not flushed past that is lost."""
+        node.up = False
+        if end_offset is not None:
+            node.log.truncate_to(end_offset)
+        node.log.high_watermark = min(high_watermark, node.log.high_watermark)
+        node.boot()
+        self.controller.fence(node.id)
+        self.spread()
+
+    def start(self, node: Node) -> None:
+        node.up = True
+        node.epoch = self.controller.register(node.id)
+        self.controller.unfence(node.id)
+        self.spread()
+
+    # What must never be
+
+    def commit(self, node: Node, offset: int) -> None:
+        log = node.log
+        if offset <= log.high_watermark:
+            raise Violation(f"the high watermark of {node.id} goes back to {offset}")
+        log.high_watermark = offset
+        self.tell(f"{node.id} commits {offset}")
+        self.check_committed(node)
+        self.committed += log.records[len(self.committed) : offset]
+
+    def check_committed(self, node: Node) -> None:
+        """Up to the high watermark there is what was committed."""
+        known = min(node.log.high_watermark, len(self.committed))
+        if node.log.records[:known] != self.committed[:known]:
+            raise Violation(f"{node.id} has other records than were committed, below {known}")
+
+    def check_elected(self, node: Node) -> None:
+        self.elections += 1
+        if self.min_isr > 1 and node.log.records[: len(self.committed)] != self.committed:
+            raise Violation(f"{node.id} leads without all that was committed")
+
+    def where_it_stands(self) -> str:
+        return "[" + "; ".join(self._stand(node) for node in self.nodes.values()) + "]"
+
+    def _stand(self, node: Node) -> str:
+        log = node.log
+        role = (
+            "is down" if not node.up else f"leads {node.leader.leader_epoch}" if node.leader else ""
+        )
+        parts = [str(node.id), role or node.follower.state.value, log.told() or "-"]
+        return " ".join(parts) + f" up to {log.high_watermark}"
+
+
+def _asks(question: Question) -> str:
+    if isinstance(question, Fetch):
+        return f"fetches {question.offset} after epoch {question.last_fetched_epoch}"
+    if isinstance(question, AskEpochEnd):
+        return f"where does epoch {question.epoch} end?"
+    return "where does your log end?" if question.timestamp == LATEST else "where does it start?"
