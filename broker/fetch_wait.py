@@ -68,12 +68,13 @@ class _Wait:
         self._enough.set()
 
     def _wake(self) -> None:
-        self._enough.set()
-        if self._answer_at_once is not None:
+        if self._answer_at_once is not None and not self._enough.is_set():
             self._due.add(self)
+        self._enough.set()
 
     def answer(self) -> None:
-        """Answer, if that can be done at once; for `DueFetches`."""
+        """Answer, if that can be done at once; for `DueFetches`, and once in its life: until its task
+        runs it still hears of appends."""
         assert self._answer_at_once is not None
         try:
             self.is_answered = self._answer_at_once()

@@ -101,6 +101,22 @@ async def test_answered_before_any_task_has_run(isolation_level: int) -> None:
         assert fetches.by_tasks == [None], "answered twice"
 
 
+async def test_two_appends_in_one_pass_of_the_loop_bring_one_answer() -> None:
+    """Of two producers: the fetch still watches when the second one appends."""
+    async with Broker(topics={"t": 1}) as broker, trio.open_nursery() as nursery:
+        fetches = Fetches(broker)
+        partition = await fetches.partition()
+        nursery.start_soon(fetches.fetch)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(2):
+            append(partition, batch())
+            fetches.node.due_fetches.answer()
+        with trio.fail_after(PATIENCE_SECONDS):
+            while not fetches.by_tasks:
+                await trio.lowlevel.checkpoint()
+        assert (len(fetches.at_once), fetches.by_tasks) == (1, [None])
+
+
 async def test_those_too_many_for_one_step_are_answered_by_their_tasks() -> None:
     count = ANSWERED_AT_ONCE + 3
     async with Broker(topics={"t": 1}) as broker:

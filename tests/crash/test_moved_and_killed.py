@@ -98,6 +98,6 @@ def test_nothing_is_lost_or_doubled(tmp_path: Path, seed: int) -> None:
     with start(tmp_path, port):
         pass  # opened once more after the last kill, and closed cleanly: its indexes are trimmed
     for log_dir in broker.log_dirs:
-        for moved_away in log_dir.glob("*.delete"):
+        for moved_away in log_dir.glob("*[-.]delete"):
             shutil.rmtree(moved_away)
         assert index_differences(log_dir) == []
