@@ -305,6 +305,7 @@ class Follower:
         outlived, self._outlived = self._outlived, False
         if error in _STOPS:
             self.state = State.STOPPED
+            self._change = None
         elif outlived:
             self._begin_anew()
         elif isinstance(question, Fetch) and error is ErrorCode.offset_out_of_range:

@@ -1,0 +1,296 @@
+"""A follower, state by state: what it wants, and what it makes of what it is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.partition.follower import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    AskEpochEnd,
+    AskOffset,
+    BuildRemoteAux,
+    Fetch,
+    Fetched,
+    Follower,
+    Located,
+    StartAnewAt,
+    State,
+    Take,
+    TruncateTo,
+    Want,
+)
+from odradek.storage.log.epochs import EpochEnd
+from tests.replication.partition.memory_log import MemoryLog
+
+BACK_OFF_MS = 10
+EPOCH = 5
+
+
+class Stand:
+    """A log of six records by three leaders: `a0 b0 c1 d1 e3 f3`, replicated up to 2."""
+
+    def __init__(self, *, compares: bool = True, empty: bool = False) -> None:
+        self.log = MemoryLog()
+        if not empty:
+            for epoch, said in zip((0, 0, 1, 1, 3, 3), "abcdef", strict=True):
+                self.log.write(epoch, said)
+            self.log.high_watermark = 2
+        self.follower = Follower(self.log, back_off_ms=BACK_OFF_MS)
+        self.follower.follow(EPOCH, compares=compares)
+
+    def wants(self, now_ms: int = 0) -> Want:
+        want = self.follower.wants(now_ms)
+        assert want is not None
+        return want
+
+    def fetch(self, now_ms: int = 0) -> Fetch:
+        want = self.wants(now_ms)
+        assert isinstance(want, Fetch)
+        return want
+
+    def ask_offset(self, timestamp: int, now_ms: int = 0) -> AskOffset:
+        want = self.wants(now_ms)
+        assert isinstance(want, AskOffset)
+        assert want == AskOffset(EPOCH, timestamp)
+        return want
+
+    def fail_fetch(self, error: ErrorCode, now_ms: int = 0) -> None:
+        self.follower.failed(self.fetch(now_ms), error, now_ms)
+
+    def truncate(self, offset: int) -> None:
+        want = self.wants()
+        assert isinstance(want, TruncateTo)
+        assert want.offset == offset
+        self.log.truncate_to(offset)
+        self.follower.changed(want)
+
+
+def test_it_fetches_from_its_end() -> None:
+    stand = Stand()
+    assert stand.wants() == Fetch(EPOCH, 6, 3, 0)
+    assert stand.follower.wants(0) is None  # that is under way
+    assert Stand(empty=True).wants() == Fetch(EPOCH, 0, -1, 0)
+
+
+def test_it_takes_what_it_fetched() -> None:
+    stand = Stand()
+    question = stand.fetch()
+    take = stand.follower.fetched(question, Fetched(high_watermark=9, start_offset=1))
+    assert take == Take(EPOCH, 6, 9, 1)
+    assert stand.follower.wants(0) is None
+    stand.log.write(EPOCH, "g", "h")
+    assert stand.follower.limits(take) == (8, 1)
+    stand.follower.taken(take)
+    assert stand.wants() == Fetch(EPOCH, 8, EPOCH, 0)
+
+
+def test_the_start_is_not_taken_past_what_is_replicated() -> None:
+    stand = Stand()
+    take = stand.follower.fetched(stand.fetch(), Fetched(high_watermark=4, start_offset=5))
+    assert take is not None
+    assert stand.follower.limits(take) == (4, 4)
+
+
+def test_it_cuts_where_the_logs_part_and_takes_nothing_of_that_answer() -> None:
+    stand = Stand()
+    parts = Fetched(high_watermark=5, start_offset=1, diverging=EpochEnd(1, 3))
+    assert stand.follower.fetched(stand.fetch(), parts) is None
+    stand.truncate(3)
+    assert stand.wants() == Fetch(EPOCH, 3, 1, 0)
+
+
+def test_it_asks_for_epochs_where_fetch_does_not_tell_them() -> None:
+    stand = Stand(compares=False)
+    question = stand.wants()
+    assert question == AskEpochEnd(EPOCH, 3)
+    assert isinstance(question, AskEpochEnd)
+    stand.follower.epoch_ended(question, EpochEnd(2, 5))
+    stand.truncate(4)
+    again = stand.wants()
+    assert again == AskEpochEnd(EPOCH, 1)
+    assert isinstance(again, AskEpochEnd)
+    stand.follower.epoch_ended(again, EpochEnd(1, 3))
+    stand.truncate(3)
+    assert stand.wants() == Fetch(EPOCH, 3, -1, 0)
+
+
+def test_a_log_without_epochs_is_cut_at_its_high_watermark() -> None:
+    stand = Stand(empty=True)
+    stand.log.records = [(0, "a"), (0, "b")]
+    stand.log.high_watermark = 1
+    stand.follower.follow(EPOCH + 1)
+    stand.truncate(1)
+    assert stand.wants() == Fetch(EPOCH + 1, 1, -1, 0)
+
+
+def test_past_the_leader_s_end_it_is_cut_there() -> None:
+    stand = Stand()
+    stand.fail_fetch(ErrorCode.offset_out_of_range)
+    stand.follower.located(stand.ask_offset(LATEST), Located(4), 0)
+    stand.truncate(4)
+    assert stand.wants() == Fetch(EPOCH, 4, 1, 0)
+
+
+def test_below_the_leader_s_start_it_starts_anew_there() -> None:
+    stand = Stand()
+    stand.fail_fetch(ErrorCode.offset_out_of_range)
+    stand.follower.located(stand.ask_offset(LATEST), Located(40), 0)
+    stand.follower.located(stand.ask_offset(EARLIEST), Located(20), 0)
+    change = stand.wants()
+    assert change == StartAnewAt(20)
+    assert isinstance(change, StartAnewAt)
+    stand.log.start_anew(20)
+    stand.follower.changed(change)
+    assert stand.wants() == Fetch(EPOCH, 20, -1, 20)
+
+
+def test_within_the_leader_s_log_it_goes_on_but_not_for_ever_at_once() -> None:
+    stand = Stand()
+    for round_ms in (0, 0):
+        stand.fail_fetch(ErrorCode.offset_out_of_range)
+        if not stand.follower.due_ms:
+            stand.follower.located(stand.ask_offset(LATEST), Located(40), round_ms)
+            stand.follower.located(stand.ask_offset(EARLIEST), Located(2), round_ms)
+    assert stand.follower.wants(BACK_OFF_MS - 1) is None
+    stand.ask_offset(LATEST, BACK_OFF_MS)
+
+
+def test_what_moved_to_the_tier_is_built_from_there() -> None:
+    stand = Stand()
+    stand.fail_fetch(ErrorCode.offset_moved_to_tiered_storage)
+    assert stand.follower.state is State.LOCATING_TIER
+    stand.follower.located(stand.ask_offset(EARLIEST), Located(2, 0), 0)
+    stand.follower.located(stand.ask_offset(EARLIEST_LOCAL), Located(30, 4), 0)
+    assert stand.follower.state is State.BUILDING_REMOTE_AUX
+    change = stand.wants()
+    assert change == BuildRemoteAux(EPOCH, 30, 4, 2)
+    assert isinstance(change, BuildRemoteAux)
+    stand.log.start_anew(30)
+    stand.log.epochs.assign(4, 28)
+    stand.follower.changed(change)
+    assert stand.wants() == Fetch(EPOCH, 30, 4, 30)
+
+
+def test_a_tier_that_could_not_be_read_is_tried_again_from_the_start() -> None:
+    stand = Stand()
+    stand.fail_fetch(ErrorCode.offset_moved_to_tiered_storage)
+    stand.follower.located(stand.ask_offset(EARLIEST), Located(2, 0), 0)
+    stand.follower.located(stand.ask_offset(EARLIEST_LOCAL), Located(30, 4), 0)
+    stand.follower.failed(stand.wants(), ErrorCode.unknown_server_error, 0)
+    assert stand.follower.wants(BACK_OFF_MS - 1) is None
+    stand.fetch(BACK_OFF_MS)
+
+
+DELAYS = [
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.unknown_leader_epoch,
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.inconsistent_topic_id,
+    ErrorCode.corrupt_message,
+    ErrorCode.request_timed_out,
+    ErrorCode.unknown_server_error,
+]
+STOPS = [ErrorCode.fenced_leader_epoch, ErrorCode.kafka_storage_error]
+
+
+@pytest.mark.parametrize("error", DELAYS)
+def test_an_error_delays(error: ErrorCode) -> None:
+    stand = Stand()
+    stand.fail_fetch(error, now_ms=100)
+    assert stand.follower.wants(109) is None
+    assert stand.fetch(110) == Fetch(EPOCH, 6, 3, 0)
+
+
+@pytest.mark.parametrize("error", DELAYS)
+def test_an_error_delays_what_is_asked_before_it_fetches(error: ErrorCode) -> None:
+    stand = Stand(compares=False)
+    stand.follower.failed(stand.wants(), error, 100)
+    assert stand.follower.wants(109) is None
+    assert stand.wants(110) == AskEpochEnd(EPOCH, 3)
+
+
+@pytest.mark.parametrize("error", DELAYS)
+def test_an_error_while_locating_leads_back_to_fetching(error: ErrorCode) -> None:
+    stand = Stand()
+    stand.fail_fetch(ErrorCode.offset_out_of_range)
+    stand.follower.failed(stand.ask_offset(LATEST), error, 100)
+    assert stand.follower.wants(109) is None
+    assert stand.fetch(110) == Fetch(EPOCH, 6, 3, 0)
+
+
+@pytest.mark.parametrize("error", STOPS)
+def test_an_error_stops_until_there_is_a_newer_epoch(error: ErrorCode) -> None:
+    stand = Stand()
+    stand.fail_fetch(error)
+    stand.follower.follow(EPOCH)
+    assert stand.follower.wants(10_000) is None
+    stand.follower.follow(EPOCH + 1)
+    assert stand.wants() == Fetch(EPOCH + 1, 6, 3, 0)
+
+
+def test_records_that_could_not_be_appended_are_fetched_again() -> None:
+    stand = Stand()
+    take = stand.follower.fetched(stand.fetch(), Fetched(6, 0))
+    assert take is not None
+    stand.follower.failed(take, ErrorCode.corrupt_message, 0)
+    assert stand.follower.wants(BACK_OFF_MS - 1) is None
+    assert stand.fetch(BACK_OFF_MS) == Fetch(EPOCH, 6, 3, 0)
+
+
+def test_an_answer_of_an_earlier_epoch_is_ignored() -> None:
+    stand = Stand()
+    question = stand.fetch()
+    stand.follower.follow(EPOCH + 1)
+    assert stand.follower.fetched(question, Fetched(6, 0)) is None
+    stand.follower.failed(question, ErrorCode.fenced_leader_epoch, 0)
+    assert stand.wants() == Fetch(EPOCH + 1, 6, 3, 0)
+
+
+def test_a_change_of_the_log_is_waited_for_whoever_leads() -> None:
+    stand = Stand()
+    stand.follower.fetched(stand.fetch(), Fetched(6, 0, EpochEnd(1, 3)))
+    change = stand.wants()
+    assert isinstance(change, TruncateTo)
+    stand.follower.follow(EPOCH + 1)
+    assert stand.follower.is_changing
+    assert stand.follower.wants(0) is None
+    stand.log.truncate_to(3)
+    stand.follower.changed(change)
+    assert not stand.follower.is_changing
+    assert stand.wants() == Fetch(EPOCH + 1, 3, 1, 0)
+
+
+def test_a_change_that_fails_is_not_tried_again_for_a_leader_that_is_gone() -> None:
+    stand = Stand()
+    stand.follower.fetched(stand.fetch(), Fetched(6, 0, EpochEnd(1, 3)))
+    change = stand.wants()
+    stand.follower.follow(EPOCH + 1)
+    stand.follower.failed(change, ErrorCode.unknown_server_error, 0)
+    assert stand.wants() == Fetch(EPOCH + 1, 6, 3, 0)
+
+
+def test_a_change_that_fails_is_tried_again() -> None:
+    stand = Stand()
+    stand.follower.fetched(stand.fetch(), Fetched(6, 0, EpochEnd(1, 3)))
+    change = stand.wants()
+    stand.follower.failed(change, ErrorCode.unknown_server_error, 0)
+    assert stand.wants(BACK_OFF_MS) is change
+
+
+def test_a_log_that_failed_is_let_be() -> None:
+    stand = Stand()
+    stand.follower.fetched(stand.fetch(), Fetched(6, 0, EpochEnd(1, 3)))
+    stand.follower.failed(stand.wants(), ErrorCode.kafka_storage_error, 0)
+    assert stand.follower.wants(BACK_OFF_MS) is None
+
+
+def test_stopped_it_wants_nothing() -> None:
+    stand = Stand()
+    question = stand.fetch()
+    stand.follower.stop()
+    assert stand.follower.fetched(question, Fetched(6, 0)) is None
+    assert stand.follower.wants(0) is None

@@ -1,0 +1,292 @@
+"""A leader: who joins the in-sync set and who leaves, the high watermark, what acks=all is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.image import BrokerImage, PartitionImage
+from odradek.replication.errors import (
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    UnknownLeaderEpoch,
+)
+from odradek.replication.partition.in_sync import Altered, Proposal
+from odradek.replication.partition.leader import (
+    Action,
+    AdvanceHighWatermark,
+    AlterPartition,
+    BeginEpoch,
+    Leader,
+)
+from tests.replication.partition.controller_stub import Controller
+from tests.replication.partition.memory_log import MemoryLog
+
+LAG_MAX_MS = 100
+
+
+class Stand:
+    """Node 1 leads epoch 5 of replicas 1, 2, 3; the log has four records before that."""
+
+    def __init__(self, isr: tuple[int, ...] = (1, 2, 3), *, min_isr: int = 1) -> None:
+        self.log = MemoryLog(min_isr)
+        self.log.write(0, "a", "b", "c", "d")
+        controller = Controller()
+        self.brokers: dict[int, BrokerImage | None] = dict(controller.brokers)
+        self.image: PartitionImage = replace(
+            controller.partition, isr=isr, leader_epoch=5, partition_epoch=10
+        )
+        self.leader = Leader(1, self.log, self.brokers.get, lag_max_ms=LAG_MAX_MS)
+        self.first = self.do(self.leader.adopt(self.image, 0))
+
+    def do(self, actions: object) -> list[Action]:
+        done: list[Action] = list(actions)  # type: ignore[call-overload]
+        for action in done:
+            if isinstance(action, AdvanceHighWatermark):
+                assert action.offset > self.log.high_watermark
+                self.log.high_watermark = action.offset
+        return done
+
+    def write(self, count: int = 1, now_ms: int = 0) -> list[Action]:
+        self.log.write(5, *("x" * count))
+        return self.do(self.leader.appended(now_ms))
+
+    def fetch(self, node: int, offset: int, now_ms: int = 0, epoch: int = 1) -> list[Action]:
+        fetched = self.leader.fetched(
+            node, offset=offset, start_offset=0, broker_epoch=epoch, now_ms=now_ms
+        )
+        return self.do(fetched)
+
+
+def _asked(actions: list[Action]) -> AlterPartition | None:
+    return next((each for each in actions if isinstance(each, AlterPartition)), None)
+
+
+def test_an_epoch_begins_at_the_log_s_end() -> None:
+    assert Stand().first == [BeginEpoch(5, 4)]
+
+
+def test_alone_in_sync_everything_is_replicated_at_once() -> None:
+    stand = Stand((1,))
+    assert stand.first == [BeginEpoch(5, 4), AdvanceHighWatermark(4)]
+    assert stand.write(now_ms=LAG_MAX_MS + 1) == [AdvanceHighWatermark(5)]
+
+
+def test_the_high_watermark_is_what_all_in_sync_have() -> None:
+    stand = Stand()
+    assert stand.fetch(2, 4) == []
+    assert stand.fetch(3, 3) == [AdvanceHighWatermark(3)]
+    assert stand.fetch(3, 4) == [AdvanceHighWatermark(4)]
+    assert stand.fetch(3, 2) == []  # it restarted with less; nothing goes back
+
+
+def test_under_min_isr_the_high_watermark_stands_still() -> None:
+    stand = Stand((1,), min_isr=2)
+    assert stand.first == [BeginEpoch(5, 4)]
+    assert stand.write() == []
+    with pytest.raises(NotEnoughReplicas):
+        stand.leader.check_append()
+    asked = _asked(stand.fetch(2, 5))
+    assert asked is not None
+    with pytest.raises(NotEnoughReplicas):
+        stand.leader.check_append()  # it may be let in, and is not yet
+    answer = Altered(frozenset({1, 2}), 5, 11)
+    assert stand.do(stand.leader.altered(asked.proposal, answer, 0)) == [AdvanceHighWatermark(5)]
+    stand.leader.check_append()
+
+
+def test_no_more_are_required_than_there_are_replicas() -> None:
+    stand = Stand(min_isr=5)
+    stand.leader.check_append()
+    assert not stand.leader.is_under_min_isr
+
+
+def test_what_waits_for_an_offset_is_told() -> None:
+    stand = Stand((1, 2), min_isr=2)
+    assert not stand.leader.is_replicated(4)
+    stand.fetch(2, 4)
+    assert stand.leader.is_replicated(4)
+    shrunk = replace(stand.image, isr=(1,), partition_epoch=11)
+    stand.do(stand.leader.adopt(shrunk, 0))
+    with pytest.raises(NotEnoughReplicasAfterAppend):
+        stand.leader.is_replicated(4)
+    assert not stand.leader.is_replicated(5)
+
+
+@pytest.mark.parametrize(
+    ("offset", "joins"), [(4, True), (3, False)], ids=["has all", "lacks what was before the epoch"]
+)
+def test_who_joins_has_all_that_was_before_the_epoch(offset: int, joins: bool) -> None:
+    asked = _asked(Stand((1, 2)).fetch(3, offset))
+    assert (asked is not None) == joins
+
+
+def test_who_joins_has_all_that_is_replicated() -> None:
+    stand = Stand((1, 2))
+    stand.write(3)
+    stand.fetch(2, 6)
+    assert stand.log.high_watermark == 6
+    assert _asked(stand.fetch(3, 5)) is None
+    asked = _asked(stand.fetch(3, 6))
+    assert asked is not None
+    assert asked.in_sync == ((1, 1), (2, 1), (3, 1))
+    assert asked.proposal == Proposal(frozenset({1, 2, 3}), 5, 10)
+
+
+def test_a_member_that_has_not_fetched_is_asked_for_without_an_epoch() -> None:
+    asked = _asked(Stand((1, 2)).fetch(3, 4))
+    assert asked is not None
+    assert asked.in_sync == ((1, 1), (2, -1), (3, 1))
+
+
+@pytest.mark.parametrize("state", ["fenced", "in_controlled_shutdown", "gone", "restarted"])
+def test_who_may_not_join(state: str) -> None:
+    stand = Stand((1, 2))
+    broker = stand.brokers[3]
+    assert broker is not None
+    if state == "gone":
+        stand.brokers[3] = None
+    elif state == "restarted":
+        stand.brokers[3] = replace(broker, epoch=2, fenced=True)
+    else:
+        stand.brokers[3] = replace(broker, **{state: True})
+    assert _asked(stand.fetch(3, 4)) is None
+
+
+def test_a_fetch_of_an_earlier_life_is_refused() -> None:
+    stand = Stand((1, 2))
+    broker = stand.brokers[3]
+    assert broker is not None
+    stand.brokers[3] = replace(broker, epoch=2)
+    with pytest.raises(NotLeader):
+        stand.fetch(3, 4)
+    assert stand.leader.followers[3].end_offset == -1
+    assert _asked(stand.fetch(3, 4, epoch=2)) is not None
+    assert _asked(Stand((1, 2)).fetch(3, 4, epoch=-1)) is not None  # it does not tell (KIP-903)
+
+
+def test_a_fetch_of_a_later_life_waits_for_the_image() -> None:
+    stand = Stand((1, 2))
+    assert _asked(stand.fetch(3, 4, epoch=2)) is None
+
+
+def test_who_is_no_replica_is_refused() -> None:
+    with pytest.raises(UnknownLeaderEpoch):
+        Stand().fetch(9, 4)
+
+
+def test_who_lags_leaves() -> None:
+    stand = Stand()
+    stand.write(2, 10)
+    stand.fetch(2, 6, 50)
+    assert stand.do(stand.leader.tick(100)) == []
+    asked = _asked(stand.do(stand.leader.tick(101)))
+    assert asked is not None
+    assert asked.proposal.in_sync == {1, 2}
+    assert stand.log.high_watermark == 0  # it is in sync until the controller has taken it out
+    answer = Altered(frozenset({1, 2}), 5, 11)
+    assert stand.do(stand.leader.altered(asked.proposal, answer, 101)) == [AdvanceHighWatermark(6)]
+
+
+def test_who_has_everything_does_not_lag() -> None:
+    stand = Stand()
+    stand.fetch(2, 4, 1)
+    stand.fetch(3, 4, 1)
+    assert stand.do(stand.leader.tick(10_000)) == []
+
+
+def test_who_is_always_one_fetch_behind_does_not_lag() -> None:
+    stand = Stand((1, 2))
+    for now_ms in range(0, 1000, 50):
+        stand.write(1, now_ms)
+        stand.fetch(2, stand.log.end_offset - 1, now_ms)
+    assert stand.leader.out_of_sync(1000) == frozenset()
+
+
+def test_one_alteration_at_a_time() -> None:
+    stand = Stand((1, 2))
+    asked = _asked(stand.fetch(3, 4))
+    assert asked is not None
+    assert _asked(stand.do(stand.leader.tick(1000))) is None
+    again = stand.do(stand.leader.altered(asked.proposal, ErrorCode.request_timed_out, 1000))
+    assert again == [asked]
+    refused = stand.leader.altered(asked.proposal, ErrorCode.ineligible_replica, 1000)
+    assert _asked(stand.do(refused)) is None
+    shrunk = _asked(stand.do(stand.leader.tick(1001)))
+    assert shrunk is not None
+    assert shrunk.proposal.in_sync == {1}
+
+
+def test_who_is_about_to_join_is_waited_for() -> None:
+    """Else the high watermark would run ahead of it for ever."""
+    stand = Stand((1,))
+    stand.fetch(2, 4, 0)
+    stand.write(1, 10)
+    assert stand.log.high_watermark == 4
+    assert stand.do(stand.leader.tick(LAG_MAX_MS + 1)) == []  # it is asked for, and so may be in
+    other = Stand((1,))
+    broker = other.brokers[2]
+    assert broker is not None
+    other.fetch(2, 3, 0)
+    other.brokers[2] = replace(broker, fenced=True)
+    assert other.write(1, 10) == [AdvanceHighWatermark(5)]
+
+
+def test_who_is_waited_for_no_more_holds_nothing() -> None:
+    stand = Stand((1,))
+    stand.log.high_watermark = 0
+    asked = _asked(stand.fetch(2, 4, 0))
+    assert asked is not None
+    stand.leader.altered(asked.proposal, ErrorCode.ineligible_replica, 0)
+    assert stand.write(2, 10) == []
+    assert stand.do(stand.leader.tick(LAG_MAX_MS)) == []
+    assert stand.do(stand.leader.tick(LAG_MAX_MS + 1)) == [AdvanceHighWatermark(6)]
+
+
+def test_elected_again_what_the_followers_have_is_known() -> None:
+    stand = Stand()
+    stand.fetch(2, 4)
+    stand.fetch(3, 4)
+    stand.write(2)
+    again = replace(stand.image, leader_epoch=6, partition_epoch=11)
+    assert stand.do(stand.leader.adopt(again, 500)) == [BeginEpoch(6, 6)]
+    assert stand.leader.followers[2].end_offset == 4
+    assert stand.leader.out_of_sync(600) == frozenset()
+    assert stand.leader.out_of_sync(601) == {2, 3}
+
+
+def test_an_image_that_is_behind_changes_nothing() -> None:
+    stand = Stand()
+    behind = replace(stand.image, isr=(1,), partition_epoch=9)
+    assert stand.do(stand.leader.adopt(behind, 0)) == []
+    assert stand.leader.in_sync.committed == {1, 2, 3}
+
+
+def test_a_replica_that_was_taken_off_is_forgotten() -> None:
+    stand = Stand((1, 2))
+    fewer = replace(
+        stand.image, replicas=(1, 2), directories=(UUID(int=500),) * 2, partition_epoch=11
+    )
+    stand.leader.adopt(fewer, 0)
+    assert set(stand.leader.followers) == {2}
+    with pytest.raises(UnknownLeaderEpoch):
+        stand.leader.check_fetch(3, 1)
+
+
+def test_the_low_watermark_is_that_of_the_replicas_that_are_up() -> None:
+    stand = Stand()
+    stand.log.start_offset = 3
+    assert stand.leader.low_watermark() == -1
+    leader = stand.leader
+    leader.fetched(2, offset=4, start_offset=2, broker_epoch=1, now_ms=0)
+    assert leader.low_watermark() == -1
+    broker = stand.brokers[3]
+    assert broker is not None
+    stand.brokers[3] = replace(broker, fenced=True)
+    assert leader.low_watermark() == 2
+    leader.fetched(2, offset=4, start_offset=3, broker_epoch=1, now_ms=0)
+    assert leader.low_watermark() == 3
