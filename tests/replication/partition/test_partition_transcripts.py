@@ -1,0 +1,149 @@
+"""Stories of a partition, told line by line: what happens ("> …") and all that comes of it.
+
+The files under `tests/transcripts/partition` are meant to be read beside KIP-101, KIP-279, KIP-497 and
+KIP-903. A log is told as its records with their epochs, `a0 b0 c1`, "up to" its high watermark. Whoever
+changes the rules writes them anew with ODRADEK_REWRITE=1 and reads the difference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.replication.partition.controller_stub import Image
+from tests.replication.partition.world import CONTROLLER, Message, World
+from tests.transcripts.retelling import check, transcripts
+
+FILES = transcripts("partition")
+TICK_MS = 60
+"""More than a follower may lag."""
+
+
+class Teller:
+    """Follows a transcript's commands. Everything is delivered but what is held back."""
+
+    def __init__(self) -> None:
+        self._begin(World())
+
+    def _begin(self, world: World) -> None:
+        self.world = world
+        self._settle(_is_image)
+
+    def follow(self, command: str) -> list[str]:
+        world = self.world
+        world.story.clear()
+        for pattern, act in _COMMANDS:
+            if match := re.fullmatch(pattern, command):
+                act(self, *match.groups())
+                break
+        else:
+            raise ValueError(f"nobody knows how to {command!r}")
+        return [*world.story, world.where_it_stands(), f"[{world.controller.told()}]"]
+
+    def _settle(self, wanted: Callable[[Message], bool]) -> None:
+        while found := next(filter(wanted, self.world.sent), None):
+            self.world.deliver(found)
+
+    def world_of(self, min_isr: str, older: str | None) -> None:
+        self._begin(World(min_isr=int(min_isr), compares=older is None))
+
+    def write(self, node: str, said: str) -> None:
+        for each in said.split():
+            self.world.write(self.world.nodes[int(node)], each)
+
+    def fetch(self, nodes: str) -> None:
+        """Round by round, as often as is needed to change the log first."""
+        for each in nodes.split():
+            node = self.world.nodes[int(each)]
+            self.world.now_ms += 10
+            node.go_on()
+            self._settle(partial(_is_fetch_of, node.id))
+
+    def ask(self, node: str) -> None:
+        self.world.nodes[int(node)].go_on()
+
+    def settle_fetches(self) -> None:
+        self._settle(lambda message: CONTROLLER not in (message.sender, message.to))
+
+    def crash(self, node: str, end: str | None) -> None:
+        end_offset = None if end is None else int(end)
+        crashed = self.world.nodes[int(node)]
+        self.world.crash(crashed, end_offset=end_offset, high_watermark=crashed.log.high_watermark)
+
+    def start(self, node: str) -> None:
+        self.world.start(self.world.nodes[int(node)])
+
+    def fence(self, node: str) -> None:
+        self.world.controller.fence(int(node))
+        self.world.spread()
+
+    def unfence(self, node: str) -> None:
+        self.world.controller.unfence(int(node))
+        self.world.spread()
+
+    def prefer(self, node: str) -> None:
+        self.world.controller.prefer(int(node))
+        self.world.spread()
+
+    def elect_uncleanly(self, node: str) -> None:
+        self.world.was_unclean = True
+        self.world.controller.elect_uncleanly(int(node))
+        self.world.spread()
+
+    def images(self, nodes: str) -> None:
+        """The newest alone: what was before it is in it."""
+        wanted = {int(each) for each in nodes.split()}
+        self._settle(lambda message: _is_image(message) and message.to in wanted)
+
+    def alter(self) -> None:
+        self._settle(lambda message: message.to == CONTROLLER)
+
+    def altered(self) -> None:
+        self._settle(lambda message: message.sender == CONTROLLER and not _is_image(message))
+
+    def pass_time(self) -> None:
+        self.world.now_ms += TICK_MS
+        for node in self.world.nodes.values():
+            if node.up and node.leader is not None:
+                node.do(node.leader.tick(self.world.now_ms))
+
+
+def _is_image(message: Message) -> bool:
+    return isinstance(message.content, Image)
+
+
+def _is_fetch_of(follower: int, message: Message) -> bool:
+    ends = (message.sender, message.to)
+    return follower in ends and CONTROLLER not in ends
+
+
+_COMMANDS: list[tuple[str, Callable[..., None]]] = [
+    (r"min.insync.replicas is (\d)(, and Fetch tells no epochs)?", Teller.world_of),
+    (r"(\d) writes (.+)", Teller.write),
+    (r"([\d ]+) fetch(?:es)?", Teller.fetch),
+    (r"(\d) asks, and that is late", Teller.ask),
+    (r"what was late arrives", Teller.settle_fetches),
+    (r"(\d) crashes(?:, and all past (\d) is lost)?", Teller.crash),
+    (r"(\d) starts", Teller.start),
+    (r"(\d) is fenced", Teller.fence),
+    (r"(\d) is unfenced", Teller.unfence),
+    (r"(\d) is preferred", Teller.prefer),
+    (r"(\d) is elected uncleanly", Teller.elect_uncleanly),
+    (r"([\d ]+) (?:is|are) told", Teller.images),
+    (r"the controller is asked", Teller.alter),
+    (r"the controller's answer arrives", Teller.altered),
+    (r"time passes", Teller.pass_time),
+]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_transcript(path: Path) -> None:
+    check(path, Teller().follow)
+
+
+def test_there_are_transcripts() -> None:
+    assert len(FILES) >= 6
