@@ -97,7 +97,8 @@ class Send:
     """Ask a node; then `answered` or `failed` with this number, in any order, at any time or never.
 
     `to` is the node's id, or ANYONE: one of the bootstrap servers, not the same as the last time.
-    `endpoints` are where it listens, if it is a node.
+    `endpoints` are where it listens, if it is a node. Numbers begin anew with each `Quorum`: an answer
+    to what a former one asked, before a restart, must not be told to this one.
     """
 
     number: int

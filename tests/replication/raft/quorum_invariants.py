@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from odradek.replication.raft.elections import Election
 from odradek.replication.raft.messages import FetchRequest
@@ -13,6 +14,14 @@ from tests.replication.raft.quorum_log import Entry, MemoryLog
 
 class Violation(AssertionError):
     """Something that must never be."""
+
+
+class Caller(NamedTuple):
+    """Who waits for an answer: a node in this life, by this number. Its connection dies with it."""
+
+    id: int
+    life: int
+    number: int
 
 
 @dataclass(slots=True)
@@ -27,8 +36,8 @@ class Node:
     clock_ahead_ms: int = 0
     flushing: bool = False
     tick_at: int | None = None
-    held: list[tuple[FetchRequest, int, int, int]] = field(default_factory=list)
-    pending: dict[int, tuple[int, int]] = field(default_factory=dict)
+    held: list[tuple[FetchRequest, Caller, int]] = field(default_factory=list)
+    pending: dict[int, Caller] = field(default_factory=dict)
     high_watermark: int = -1
     led: tuple[int, int] = (-1, -1)  # epoch, and the high watermark in it
 

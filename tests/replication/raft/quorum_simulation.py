@@ -48,7 +48,7 @@ from odradek.replication.raft.state import Quorum
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import Voter
 from tests.replication.raft.machines import voter
-from tests.replication.raft.quorum_invariants import Ledger, Node, Violation
+from tests.replication.raft.quorum_invariants import Caller, Ledger, Node, Violation
 from tests.replication.raft.quorum_log import Entry, MemoryLog
 
 SETTINGS = QuorumSettings(
@@ -60,7 +60,6 @@ SETTINGS = QuorumSettings(
     fetch_max_wait_ms=60,
     fetch_snapshot_max_bytes=7,
 )
-CLIENT = -3
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,38 +312,39 @@ class Simulation:
             self.ledger.vote(node.id, request.epoch, request.candidate)
         others = [each for each in self.nodes if each != node.id]
         to = self.nodes[self.random.choice(others) if send.to == ANYONE else send.to]
-        self._travels(lambda: self._deliver(to, request, node.id, send.number))
+        caller = Caller(node.id, node.life, send.number)
+        self._travels(lambda: self._deliver(to, request, caller))
 
-    def _deliver(self, to: Node, request: Request, sender: int, number: int) -> None:
+    def _deliver(self, to: Node, request: Request, caller: Caller) -> None:
         if to.quorum is None:
             return
         if isinstance(request, ApiVersionsRequest):
             told = ApiVersionsAnswer(kraft_versions=(0, 1))
-            self._travels(lambda: self._deliver_answer(sender, number, told))
+            self._travels(lambda: self._deliver_answer(caller, told))
             return
-        to.pending[id(request)] = (sender, number)
+        to.pending[id(request)] = caller
         self._act(to, to.quorum.receive(request, self._clock(to)))
 
     def _reply(self, node: Node, request: Request, answer: Answer) -> None:
-        sender, number = node.pending.pop(id(request), (CLIENT, 0))
+        caller = node.pending.pop(id(request), None)
         granted = isinstance(answer, VoteAnswer) and answer.granted
         if granted and isinstance(request, VoteRequest) and not request.pre_vote:
             self.ledger.vote(node.id, request.epoch, request.candidate)
-        if sender == CLIENT:
+        if caller is None:  # a client
             self.acknowledged += answer.error == 0
             return
         if isinstance(answer, FetchAnswer) and isinstance(request, FetchRequest):
             found = self._read(node, request, answer)
             if found is None and request.max_wait_ms > 0:
                 until = self.now + request.max_wait_ms
-                node.held.append((request, sender, number, until))
+                node.held.append((request, caller, until))
                 life = node.life
                 self.at(request.max_wait_ms, lambda: node.life == life and self._after(node))
                 return
             answer = found or answer
         if isinstance(answer, FetchSnapshotAnswer) and answer.error == 0:
             answer = self._piece(answer)
-        self._travels(lambda: self._deliver_answer(sender, number, answer))
+        self._travels(lambda: self._deliver_answer(caller, answer))
 
     def _read(self, node: Node, request: FetchRequest, answer: FetchAnswer) -> FetchAnswer | None:
         """The answer with its records; None if there is nothing to tell yet."""
@@ -381,26 +381,26 @@ class Simulation:
         assert node.quorum is not None
         leads = node.quorum.leadership
         for held in list(node.held):
-            request, sender, number, until = held
+            request, caller, until = held
             news = leads is None or leads.high_watermark > request.high_watermark
             if news or node.log.end_offset > request.fetch_offset or self.now >= until:
                 node.held.remove(held)
-                node.pending[id(request)] = (sender, number)
                 for action in node.quorum.receive(request, self._clock(node), again=True):
                     if isinstance(action, Reply) and isinstance(action.answer, FetchAnswer):
                         answer = self._read(node, request, action.answer) or action.answer
                         self._travels(
-                            lambda sender=sender, number=number, answer=answer: (
-                                self._deliver_answer(sender, number, answer)
+                            lambda caller=caller, answer=answer: self._deliver_answer(
+                                caller, answer
                             )
                         )
                     else:
                         self._do(node, action)
 
-    def _deliver_answer(self, to: int, number: int, answer: Answer) -> None:
-        node = self.nodes[to]
-        if node.quorum is not None:
-            self._act(node, node.quorum.answered(number, answer, self._clock(node)))
+    def _deliver_answer(self, caller: Caller, answer: Answer) -> None:
+        """Numbers begin anew with each life: what a former one asked, the node does not hear of."""
+        node = self.nodes[caller.id]
+        if node.quorum is not None and node.life == caller.life:
+            self._act(node, node.quorum.answered(caller.number, answer, self._clock(node)))
 
     # What befalls them
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.replication.raft.quorum_invariants import Violation
+from odradek.replication.raft.messages import FetchAnswer
+from tests.replication.raft.quorum_invariants import Caller, Violation
 from tests.replication.raft.quorum_mutants import FOUND_OFTEN, FOUND_SELDOM
-from tests.replication.raft.quorum_simulation import Weather, simulate
+from tests.replication.raft.quorum_simulation import Simulation, Weather, simulate
 
 STORM = Weather(loss=0.1, crash_at_disk=0.2, slow_flush=0.1, batch=1, pause_ms=30)
 
@@ -58,3 +59,18 @@ def test_a_seed_is_a_run() -> None:
     assert first.now == second.now
     for told in ("leaders", "votes", "committed"):
         assert getattr(first.ledger, told) == getattr(second.ledger, told)
+
+
+def test_an_answer_is_lost_on_who_has_restarted_since_it_asked() -> None:
+    run = Simulation(0)
+    run.reliable = True
+    node = run.nodes[1]
+    asked_before = Caller(node.id, node.life, number=1)
+    run._crash(node)
+    run._restart(node)
+    assert node.quorum is not None
+    news = FetchAnswer(epoch=9)
+    run._deliver_answer(asked_before, news)
+    assert node.quorum.epoch == 0
+    run._deliver_answer(asked_before._replace(life=node.life), news)
+    assert node.quorum.epoch == 9
