@@ -142,9 +142,11 @@ class _Target:
         if len(self.isr) >= min_isr:
             self.elr = ()
             return
-        candidates = dict.fromkeys((*self.elr, *self.now.isr))
         lost = {*self.isr, *self.wanted.unclean_shutdown}
-        self.elr = tuple(sorted(each for each in candidates if each not in lost))
+        eligible = {*self.elr, *self.now.isr} & set(
+            self.replicas
+        )  # one that is moved away cannot lead
+        self.elr = tuple(sorted(eligible - lost))
 
     def elect(self, around: Surroundings) -> tuple[int, bool]:
         """The new leader, -1 for none or -2 for no change; and whether the election is unclean."""

@@ -52,6 +52,15 @@ def test_fewer_replicas_are_there_at_once(image: MetadataImage) -> None:
     assert (done.replicas, done.isr, done.is_reassigning) == ((1,), (1,), False)
 
 
+def test_who_is_moved_away_is_not_eligible_any_more() -> None:
+    """Else it stood in the way of the last known leader, should nobody else be left (KIP-966)."""
+    configs = {"min.insync.replicas": "2"}
+    image, _ = create(cluster(), NewTopic("t", assignments={0: [1, 2, 3]}, configs=configs))
+    image = reassigned(image, 1)
+    done = partition(image, "t")
+    assert (done.replicas, done.isr, done.elr) == ((1,), (1,), ())
+
+
 def test_another_order_is_no_move_but_a_new_preferred_leader(image: MetadataImage) -> None:
     image = reassigned(image, 2, 1)
     turned = partition(image, "t")
