@@ -94,8 +94,10 @@ class Controller:
 
     def _leave(self, node: int) -> None:
         now = self.partition
+        self.version += 1
         left = tuple(each for each in now.isr if each != node)
-        self._set(isr=left or now.isr)
+        if left and left != now.isr:
+            self._set(isr=left)
         if now.leader == node:
             self.elect()
 

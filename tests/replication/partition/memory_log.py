@@ -45,6 +45,13 @@ class MemoryLog:
         del self.records[offset:]
         self.epochs.truncate_from_end(offset)
         self.high_watermark = min(self.high_watermark, offset)
+        self.start_offset = min(self.start_offset, offset)
+
+    def trim(self, offset: int) -> None:
+        """What is below goes, as DeleteRecords and retention have it."""
+        if offset > self.start_offset:
+            self.start_offset = offset
+            self.epochs.truncate_from_start(offset)
 
     def start_anew(self, offset: int) -> None:
         self.records = [(-1, "")] * offset

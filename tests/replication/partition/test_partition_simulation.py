@@ -15,6 +15,11 @@ def test_a_partition_keeps_its_word_and_heals() -> None:
     worlds = [simulate(seed) for seed in range(200)]
     assert sum(len(world.committed) for world in worlds) > 3000
     assert sum(world.elections for world in worlds) > 500
+    told = "\n".join(line for world in worlds for line in world.story)
+    for way in ("truncates to", "starts anew at", "where does epoch", "FENCED_LEADER_EPOCH"):
+        assert told.count(way) > 10, way
+    for refused in ("ineligible_replica", "invalid_update_version", "fenced_leader_epoch"):
+        assert told.count(refused) > 0, refused
 
 
 @pytest.mark.slow
@@ -29,7 +34,7 @@ def test_the_simulation_finds(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant(monkeypatch)
-    assert _found_at(range(600)) is not None
+    assert _found_at(range(1000)) is not None
 
 
 def _found_at(seeds: range) -> int | None:

@@ -112,11 +112,14 @@ class Node:
         for action in actions:
             if isinstance(action, BeginEpoch):
                 self.log.epochs.assign(action.leader_epoch, action.start_offset)
-                self.world.check_elected(self)
+                self.world.check_elected(self, action.leader_epoch)
             elif isinstance(action, AdvanceHighWatermark):
                 self.world.commit(self, action.offset)
             else:
-                isr = " ".join(str(each) for each, _ in action.in_sync)
+                isr = " ".join(
+                    f"{each}" if epoch in (-1, 1) else f"{each} (epoch {epoch})"
+                    for each, epoch in action.in_sync
+                )
                 self.world.tell(f"{self.id} -> controller ISR {isr}, please")
                 self.world.send(self, CONTROLLER, action)
 
@@ -167,7 +170,7 @@ class Node:
         self.log.append(*kept)
         high_watermark, start = self.follower.limits(take)
         self.log.high_watermark = max(self.log.high_watermark, high_watermark)
-        self.log.start_offset = max(self.log.start_offset, start)
+        self.log.trim(start)
         if kept:
             self.world.tell(f"{self.id} takes {' '.join(f'{said}{epoch}' for epoch, said in kept)}")
         self.follower.taken(take)
@@ -347,16 +350,22 @@ class World:
         self.check_committed(node)
         self.committed += log.records[len(self.committed) : offset]
 
-    def check_committed(self, node: Node) -> None:
-        """Up to the high watermark there is what was committed."""
-        known = min(node.log.high_watermark, len(self.committed))
-        if not self.was_unclean and node.log.records[:known] != self.committed[:known]:
+    def check_committed(self, node: Node, end_offset: int | None = None) -> None:
+        """Up to `end_offset`, or the high watermark, there is what was committed."""
+        end_offset = node.log.high_watermark if end_offset is None else end_offset
+        known = min(end_offset, len(self.committed))
+        start = node.log.start_offset
+        if not self.was_unclean and node.log.records[start:known] != self.committed[start:known]:
             raise Violation(f"{node.id} has other records than were committed, below {known}")
 
-    def check_elected(self, node: Node) -> None:
+    def check_elected(self, node: Node, leader_epoch: int) -> None:
+        """A leader has all that was committed; one that hears of its election too late need not."""
         self.elections += 1
-        if not self.was_unclean and node.log.records[: len(self.committed)] != self.committed:
+        if leader_epoch < self.controller.partition.leader_epoch:
+            return
+        if not self.was_unclean and node.log.end_offset < len(self.committed):
             raise Violation(f"{node.id} leads without all that was committed")
+        self.check_committed(node, len(self.committed))
 
     def where_it_stands(self) -> str:
         return "[" + "; ".join(self._stand(node) for node in self.nodes.values()) + "]"
