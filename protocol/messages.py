@@ -106,7 +106,7 @@ def _unknown_names(entity_type: type[Any], names: set[str]) -> set[str]:
     Reads the other versions' modules, newest first, until none is left: a handler's names are the
     newest version's, so that one is nearly always enough.
     """
-    package, _, rest = entity_type.__module__.partition(".v")
+    package, _, rest = entity_type.__module__.rpartition(".v")
     direction = rest.partition(".")[2]
     api = next(api for api in APIS.values() if api.name == package.rpartition(".")[2])
     for version in reversed(api.versions):

@@ -1,0 +1,20 @@
+"""How the driver reaches the other nodes of the quorum: the interface. `wire_transport.py` has Kafka's."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from odradek.replication.raft.messages import Answer, Endpoints, Request
+
+
+class Unanswered(Exception):
+    """No answer came, or none that means anything; the text says why."""
+
+
+class Transport(Protocol):
+    async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Answer:
+        """Ask a node that listens there; `to` is its id, or ANYONE: a bootstrap server in turn.
+
+        Raises Unanswered. May be cancelled: who asks the same node next is not held up by that.
+        """
+        ...

@@ -1,0 +1,75 @@
+"""What voters and observers say to each other, as Kafka's requests and responses.
+
+`FORMS` is the table: for each message of `messages.py` its API, and how it and its answer are written
+and read. Who asks uses it in `wire_transport.py`, who answers in the broker's handlers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.raft import wire_elections, wire_log, wire_voters
+from odradek.replication.raft.messages import (
+    AddVoterAnswer,
+    AddVoterRequest,
+    Answer,
+    ApiVersionsAnswer,
+    ApiVersionsRequest,
+    BeginEpochAnswer,
+    BeginEpochRequest,
+    EndEpochAnswer,
+    EndEpochRequest,
+    FetchAnswer,
+    FetchRequest,
+    FetchSnapshotAnswer,
+    FetchSnapshotRequest,
+    RemoveVoterAnswer,
+    RemoveVoterRequest,
+    Request,
+    UpdateVoterAnswer,
+    UpdateVoterRequest,
+    VoteAnswer,
+    VoteRequest,
+)
+from odradek.replication.raft.wire_form import Form
+
+FORMS: Final[Mapping[type[Request], Form]] = {
+    VoteRequest: wire_elections.VOTE,
+    BeginEpochRequest: wire_elections.BEGIN_EPOCH,
+    EndEpochRequest: wire_elections.END_EPOCH,
+    FetchRequest: wire_log.FETCH,
+    FetchSnapshotRequest: wire_log.FETCH_SNAPSHOT,
+    AddVoterRequest: wire_voters.ADD_VOTER,
+    RemoveVoterRequest: wire_voters.REMOVE_VOTER,
+    UpdateVoterRequest: wire_voters.UPDATE_VOTER,
+    ApiVersionsRequest: wire_voters.API_VERSIONS,
+}
+
+_ANSWERS: Final[Mapping[type[Request], type[Answer]]] = {
+    VoteRequest: VoteAnswer,
+    BeginEpochRequest: BeginEpochAnswer,
+    EndEpochRequest: EndEpochAnswer,
+    FetchRequest: FetchAnswer,
+    FetchSnapshotRequest: FetchSnapshotAnswer,
+    AddVoterRequest: AddVoterAnswer,
+    RemoveVoterRequest: RemoveVoterAnswer,
+    UpdateVoterRequest: UpdateVoterAnswer,
+    ApiVersionsRequest: ApiVersionsAnswer,
+}
+
+
+def form_of(request: Request) -> Form:
+    return FORMS[type(request)]
+
+
+def not_spoken(request: Request) -> Answer:
+    """The answer of a node that does not have the API, or not in a version that can say this.
+
+    A leader that knows nothing of voters' endpoints is not told of them again in its epoch.
+    """
+    told: dict[str, Any] = {"error": ErrorCode.unsupported_version}
+    if isinstance(request, UpdateVoterRequest):
+        told["epoch"] = request.epoch
+    return _ANSWERS[type(request)](**told)

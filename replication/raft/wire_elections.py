@@ -1,0 +1,235 @@
+"""Vote, BeginQuorumEpoch and EndQuorumEpoch on the wire (KIP-595, 853, 996).
+
+All three answer alike: an error of the whole request, or one of the log's with epoch and leader.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, error_code
+from odradek.protocol.messages import field
+from odradek.replication.raft.messages import (
+    Answer,
+    BeginEpochAnswer,
+    BeginEpochRequest,
+    EndEpochAnswer,
+    EndEpochRequest,
+    Request,
+    VoteAnswer,
+    VoteRequest,
+)
+from odradek.replication.raft.voters import ReplicaKey
+from odradek.replication.raft.wire_form import (
+    Form,
+    Values,
+    answered_about,
+    any_version,
+    asked_about,
+    directory,
+    endpoints_of,
+    key_of,
+    leader_at,
+    one_topic,
+    refuse_all,
+    write_endpoints,
+    write_leader,
+)
+
+PRE_VOTE_VERSION = 2
+
+# Vote
+
+
+def _oldest_vote(request: VoteRequest) -> int:
+    return PRE_VOTE_VERSION if request.pre_vote else 0
+
+
+def _write_vote(request: VoteRequest) -> Values:
+    voter = request.voter
+    return {
+        "cluster_id": request.cluster_id,
+        "voter_id": -1 if voter is None else voter.id,
+        "topics": one_topic(
+            {
+                "replica_epoch": request.epoch,
+                "replica_id": request.candidate.id,
+                "replica_directory_id": request.candidate.directory_id,
+                "voter_directory_id": None if voter is None else voter.directory_id,
+                "last_offset_epoch": request.last_epoch,
+                "last_offset": request.end_offset,
+                "pre_vote": request.pre_vote,
+            }
+        ),
+    }
+
+
+def _read_vote(entity: Any) -> VoteRequest:
+    asked = asked_about(entity.topics)
+    return VoteRequest(
+        cluster_id=entity.cluster_id,
+        voter=key_of(field(entity, "voter_id", -1), field(asked, "voter_directory_id")),
+        epoch=asked.replica_epoch,
+        candidate=ReplicaKey(asked.replica_id, directory(field(asked, "replica_directory_id"))),
+        last_epoch=asked.last_offset_epoch,
+        end_offset=asked.last_offset,
+        pre_vote=field(asked, "pre_vote", False),
+    )
+
+
+def _write_vote_answer(answer: VoteAnswer, request: Request, listener: str) -> Values:
+    return _write_answer(answer, request, listener, {"vote_granted": answer.granted})
+
+
+def _read_vote_answer(entity: Any, request: VoteRequest, listener: str) -> VoteAnswer:
+    if entity.error_code != ErrorCode.none:
+        return VoteAnswer(error=entity.error_code)
+    told = answered_about(entity.topics)
+    return VoteAnswer(granted=told.vote_granted, **_known(entity, told, listener))
+
+
+# BeginQuorumEpoch
+
+
+def _write_begin(request: BeginEpochRequest) -> Values:
+    voter = request.voter
+    return {
+        "cluster_id": request.cluster_id,
+        "voter_id": -1 if voter is None else voter.id,
+        "topics": one_topic(
+            {
+                "voter_directory_id": None if voter is None else voter.directory_id,
+                "leader_id": request.leader_id,
+                "leader_epoch": request.epoch,
+            }
+        ),
+        "leader_endpoints": write_endpoints(request.leader_endpoints),
+    }
+
+
+def _read_begin(entity: Any) -> BeginEpochRequest:
+    asked = asked_about(entity.topics)
+    return BeginEpochRequest(
+        cluster_id=entity.cluster_id,
+        voter=key_of(field(entity, "voter_id", -1), field(asked, "voter_directory_id")),
+        leader_id=asked.leader_id,
+        epoch=asked.leader_epoch,
+        leader_endpoints=endpoints_of(field(entity, "leader_endpoints", ())),
+    )
+
+
+def _read_begin_answer(entity: Any, request: Request, listener: str) -> BeginEpochAnswer:
+    if entity.error_code != ErrorCode.none:
+        return BeginEpochAnswer(error=entity.error_code)
+    return BeginEpochAnswer(**_known(entity, answered_about(entity.topics), listener))
+
+
+# EndQuorumEpoch
+
+
+def _write_end(request: EndEpochRequest) -> Values:
+    candidates = [
+        {"candidate_id": each.id, "candidate_directory_id": each.directory_id}
+        for each in request.successors
+    ]
+    return {
+        "cluster_id": request.cluster_id,
+        "topics": one_topic(
+            {
+                "leader_id": request.leader_id,
+                "leader_epoch": request.epoch,
+                "preferred_successors": [each.id for each in request.successors],
+                "preferred_candidates": candidates,
+            }
+        ),
+        "leader_endpoints": write_endpoints(request.leader_endpoints),
+    }
+
+
+def _read_end(entity: Any) -> EndEpochRequest:
+    asked = asked_about(entity.topics)
+    successors = tuple(
+        ReplicaKey(each.candidate_id, directory(each.candidate_directory_id))
+        for each in field(asked, "preferred_candidates", ())
+    )
+    old = tuple(ReplicaKey(each) for each in field(asked, "preferred_successors", ()))
+    return EndEpochRequest(
+        cluster_id=entity.cluster_id,
+        leader_id=asked.leader_id,
+        epoch=asked.leader_epoch,
+        successors=successors or old,
+        leader_endpoints=endpoints_of(field(entity, "leader_endpoints", ())),
+    )
+
+
+def _read_end_answer(entity: Any, request: Request, listener: str) -> EndEpochAnswer:
+    if entity.error_code != ErrorCode.none:
+        return EndEpochAnswer(error=entity.error_code)
+    return EndEpochAnswer(**_known(entity, answered_about(entity.topics), listener))
+
+
+# What the answers have in common
+
+_WHOLE_REQUEST = frozenset(
+    {ErrorCode.inconsistent_cluster_id, ErrorCode.cluster_authorization_failed}
+)
+
+
+def _write_answer(
+    answer: Answer, request: Request, listener: str, more: Values | None = None
+) -> Values:
+    if answer.error in _WHOLE_REQUEST:
+        return {"error_code": answer.error, "topics": []}
+    return {
+        "error_code": ErrorCode.none,
+        "topics": one_topic(
+            {
+                "error_code": answer.error,
+                "leader_id": answer.leader_id,
+                "leader_epoch": answer.epoch,
+                **(more or {}),
+            }
+        ),
+        "node_endpoints": write_leader(answer, listener),
+    }
+
+
+def _known(entity: Any, told: Any, listener: str) -> Values:
+    return {
+        "error": error_code(told.error_code),
+        "epoch": told.leader_epoch,
+        "leader_id": told.leader_id,
+        "leader_endpoints": leader_at(
+            told.leader_id, field(entity, "node_endpoints", ()), listener
+        ),
+    }
+
+
+VOTE = Form(
+    api=apis.VOTE,
+    oldest=_oldest_vote,
+    write_request=_write_vote,
+    read_answer=_read_vote_answer,
+    read_request=_read_vote,
+    write_answer=_write_vote_answer,
+    refuse=refuse_all,
+)
+BEGIN_EPOCH = Form(
+    api=apis.BEGIN_QUORUM_EPOCH,
+    oldest=any_version,
+    write_request=_write_begin,
+    read_answer=_read_begin_answer,
+    read_request=_read_begin,
+    write_answer=_write_answer,
+    refuse=refuse_all,
+)
+END_EPOCH = Form(
+    api=apis.END_QUORUM_EPOCH,
+    oldest=any_version,
+    write_request=_write_end,
+    read_answer=_read_end_answer,
+    read_request=_read_end,
+    write_answer=_write_answer,
+    refuse=refuse_all,
+)

@@ -1,0 +1,338 @@
+"""What is said in a quorum, through the bytes of every version that can say it, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from odradek.protocol import messages
+from odradek.protocol.apis import FETCH
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.fetch import write_fetch_response
+from odradek.replication.raft.messages import (
+    AddVoterAnswer,
+    AddVoterRequest,
+    Answer,
+    ApiVersionsAnswer,
+    ApiVersionsRequest,
+    BeginEpochAnswer,
+    BeginEpochRequest,
+    EndEpochAnswer,
+    EndEpochRequest,
+    EpochEnd,
+    FetchAnswer,
+    FetchRequest,
+    FetchSnapshotAnswer,
+    FetchSnapshotRequest,
+    RemoveVoterAnswer,
+    RemoveVoterRequest,
+    Request,
+    UpdateVoterAnswer,
+    UpdateVoterRequest,
+    VoteAnswer,
+    VoteRequest,
+)
+from odradek.replication.raft.snapshots import SnapshotId
+from odradek.replication.raft.transport import Unanswered
+from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterEndpoint
+from odradek.replication.raft.wire import FORMS, form_of, not_spoken
+from odradek.replication.raft.wire_log import UNKNOWN_HIGH_WATERMARK
+
+CLUSTER = "q1Sh-9_ISia_zwGINzRvyQ"
+LISTENER = "CONTROLLER"
+HERE = VoterEndpoint(LISTENER, "one.example", 9093)
+OTHER = VoterEndpoint("SECURE", "one.example", 9094)
+ONE, TWO = ReplicaKey(1, UUID(int=101)), ReplicaKey(2, UUID(int=102))
+SNAPSHOT = SnapshotId(500, 3)
+
+REQUESTS: list[Request] = [
+    VoteRequest(cluster_id=CLUSTER, voter=TWO, epoch=7, candidate=ONE, last_epoch=6, end_offset=90),
+    VoteRequest(voter=TWO, epoch=7, candidate=ONE, last_epoch=7, end_offset=90, pre_vote=True),
+    BeginEpochRequest(
+        cluster_id=CLUSTER, voter=TWO, leader_id=1, epoch=7, leader_endpoints=(HERE, OTHER)
+    ),
+    EndEpochRequest(
+        cluster_id=CLUSTER, leader_id=1, epoch=7, successors=(TWO, ONE), leader_endpoints=(HERE,)
+    ),
+    EndEpochRequest(leader_id=1, epoch=7),
+    FetchRequest(
+        cluster_id=CLUSTER,
+        replica=TWO,
+        epoch=7,
+        fetch_offset=90,
+        last_fetched_epoch=6,
+        high_watermark=88,
+        max_wait_ms=500,
+        max_bytes=1 << 20,
+    ),
+    FetchRequest(replica=TWO, epoch=0, fetch_offset=0, last_fetched_epoch=0),
+    FetchSnapshotRequest(
+        cluster_id=CLUSTER,
+        replica=TWO,
+        epoch=7,
+        snapshot_id=SNAPSHOT,
+        position=4096,
+        max_bytes=1 << 20,
+    ),
+    AddVoterRequest(
+        cluster_id=CLUSTER,
+        voter=Voter(1, ONE.directory_id, (HERE, OTHER)),
+        ack_when_committed=False,
+        timeout_ms=30_000,
+    ),
+    AddVoterRequest(voter=Voter(1, ONE.directory_id, (HERE,))),
+    RemoveVoterRequest(cluster_id=CLUSTER, voter=ONE),
+    UpdateVoterRequest(
+        cluster_id=CLUSTER, voter=Voter(1, ONE.directory_id, (HERE,), (0, 1)), epoch=7
+    ),
+]
+
+KNOWN: dict[str, Any] = {"epoch": 7, "leader_id": 1, "leader_endpoints": (HERE,)}
+
+ANSWERS: list[tuple[type[Request], Answer]] = [
+    (VoteRequest, VoteAnswer(granted=True, epoch=7)),
+    (VoteRequest, VoteAnswer(error=ErrorCode.fenced_leader_epoch, **KNOWN)),
+    (VoteRequest, VoteAnswer(error=ErrorCode.inconsistent_cluster_id)),
+    (BeginEpochRequest, BeginEpochAnswer(**KNOWN)),
+    (BeginEpochRequest, BeginEpochAnswer(error=ErrorCode.invalid_voter_key, **KNOWN)),
+    (BeginEpochRequest, BeginEpochAnswer(error=ErrorCode.inconsistent_cluster_id)),
+    (EndEpochRequest, EndEpochAnswer(**KNOWN)),
+    (EndEpochRequest, EndEpochAnswer(error=ErrorCode.inconsistent_cluster_id)),
+    (FetchRequest, FetchAnswer(high_watermark=80, log_start_offset=3, records=b"batch", **KNOWN)),
+    (FetchRequest, FetchAnswer(log_start_offset=0, **KNOWN)),
+    (FetchRequest, FetchAnswer(diverging=EpochEnd(5, 70), log_start_offset=3, **KNOWN)),
+    (FetchRequest, FetchAnswer(snapshot_id=SNAPSHOT, log_start_offset=500, **KNOWN)),
+    (FetchRequest, FetchAnswer(error=ErrorCode.not_leader_or_follower, **KNOWN)),
+    (FetchRequest, FetchAnswer(error=ErrorCode.inconsistent_cluster_id)),
+    (
+        FetchSnapshotRequest,
+        FetchSnapshotAnswer(snapshot_id=SNAPSHOT, size=8192, position=4096, data=b"piece", **KNOWN),
+    ),
+    (FetchSnapshotRequest, FetchSnapshotAnswer(error=ErrorCode.snapshot_not_found, **KNOWN)),
+    (FetchSnapshotRequest, FetchSnapshotAnswer(error=ErrorCode.inconsistent_cluster_id)),
+    (AddVoterRequest, AddVoterAnswer()),
+    (AddVoterRequest, AddVoterAnswer(error=ErrorCode.duplicate_voter, message="1 is one")),
+    (RemoveVoterRequest, RemoveVoterAnswer(error=ErrorCode.voter_not_found, message="3")),
+    (UpdateVoterRequest, UpdateVoterAnswer(**KNOWN)),
+    (UpdateVoterRequest, UpdateVoterAnswer(error=ErrorCode.request_timed_out, epoch=7)),
+]
+
+
+def through_request(request: Request, version: int) -> Any:
+    """The entity that who is asked in this version reads."""
+    form = form_of(request)
+    sent = messages.write_request(form.api.key, version, form.write_request(request))
+    return messages.read_request(form.api.key, version, memoryview(sent))
+
+
+def through_answer(asked: type[Request], answer: Answer, version: int) -> Answer:
+    form = FORMS[asked]
+    assert form.write_answer is not None
+    values = form.write_answer(answer, None, LISTENER)
+    if form.api is FETCH:
+        sent = b"".join(bytes(part) for part in write_fetch_response(version, **values))  # type: ignore[arg-type]
+    else:
+        sent = messages.write_response(form.api.key, version, values)
+    entity = messages.read_response(form.api.key, version, memoryview(sent))
+    return form.read_answer(entity, None, LISTENER)
+
+
+def lost_in(request: Request, version: int) -> Request:
+    """The request as it is where a version cannot say all of it."""
+    match request:
+        case VoteRequest() if version < 1:
+            return replace(request, voter=None, candidate=ReplicaKey(request.candidate.id))
+        case BeginEpochRequest() if version < 1:
+            return replace(request, voter=None, leader_endpoints=())
+        case EndEpochRequest() if version < 1:
+            ids = tuple(ReplicaKey(each.id) for each in request.successors)
+            return replace(request, successors=ids, leader_endpoints=())
+        case FetchRequest():
+            if version < 17:
+                request = replace(request, replica=ReplicaKey(request.replica.id))
+            if version < 18:
+                request = replace(request, high_watermark=UNKNOWN_HIGH_WATERMARK)
+            return request
+        case FetchSnapshotRequest() if version < 1:
+            return replace(request, replica=ReplicaKey(request.replica.id))
+    return request
+
+
+def versions_of(request: Request) -> range:
+    form = form_of(request)
+    return range(max(form.oldest(request), form.api.min_version), form.api.max_version + 1)
+
+
+def each_version() -> Iterator[Any]:
+    for number, request in enumerate(REQUESTS):
+        for version in versions_of(request):
+            name = f"{type(request).__name__}-{number}-v{version}"
+            yield pytest.param(request, version, id=name)
+
+
+@pytest.mark.parametrize(("request_", "version"), list(each_version()))
+def test_a_request_arrives_as_it_was_sent(request_: Request, version: int) -> None:
+    read = form_of(request_).read_request
+    assert read is not None
+    assert read(through_request(request_, version)) == lost_in(request_, version)
+
+
+@pytest.mark.parametrize(("asked", "answer"), ANSWERS)
+def test_an_answer_arrives_as_it_was_sent(asked: type[Request], answer: Answer) -> None:
+    got = through_answer(asked, answer, FORMS[asked].api.max_version)
+    assert got == answer
+
+
+@pytest.mark.parametrize(("asked", "answer"), ANSWERS)
+def test_old_versions_tell_all_but_where_the_leader_is(
+    asked: type[Request], answer: Answer
+) -> None:
+    api = FORMS[asked].api
+    oldest = 13 if api is FETCH else api.min_version
+    told_where = asked is UpdateVoterRequest or oldest == api.max_version
+    expected = answer if told_where else replace(answer, leader_endpoints=())
+    assert through_answer(asked, answer, oldest) == expected
+
+
+def test_only_new_versions_can_say_some_things() -> None:
+    vote = REQUESTS[1]
+    assert versions_of(vote) == range(2, 3), "there are no pre-votes before KIP-996"
+    assert versions_of(REQUESTS[5]) == range(13, 19), "the log is named by its id"
+    assert versions_of(REQUESTS[8]) == range(1, 2), "AckWhenCommitted"
+    assert versions_of(ApiVersionsRequest()) == range(4, 5), "features with a lowest level of 0"
+
+
+def test_a_leader_is_told_on_the_listener_that_was_asked() -> None:
+    answer = VoteAnswer(epoch=7, leader_id=1, leader_endpoints=(OTHER, HERE))
+    assert through_answer(VoteRequest, answer, 2) == replace(answer, leader_endpoints=(HERE,))
+    elsewhere = replace(answer, leader_endpoints=(OTHER,))
+    assert through_answer(VoteRequest, elsewhere, 2) == replace(answer, leader_endpoints=())
+
+
+def test_records_may_come_in_parts() -> None:
+    answer = FetchAnswer(records=[b"one", bytearray(b"two")], **KNOWN)
+    assert through_answer(FetchRequest, answer, 18) == replace(answer, records=b"onetwo")
+
+
+def test_which_levels_of_kraft_version_a_new_voter_supports() -> None:
+    form = FORMS[ApiVersionsRequest]
+    values = {
+        "supported_features": [
+            {"name": "metadata.version", "min_version": 7, "max_version": 30},
+            {"name": "kraft.version", "min_version": 0, "max_version": 1},
+        ]
+    }
+    for told, levels in ((values, (0, 1)), ({}, None)):
+        sent = messages.write_response(form.api.key, 4, told)
+        entity = messages.read_response(form.api.key, 4, memoryview(sent))
+        assert form.read_answer(entity, ApiVersionsRequest(), LISTENER) == ApiVersionsAnswer(
+            kraft_versions=levels
+        )
+
+
+@pytest.mark.parametrize("asked", [VoteRequest, BeginEpochRequest, EndEpochRequest])
+def test_another_log_is_not_this_ones_affair(asked: type[Request]) -> None:
+    request = next(each for each in REQUESTS if type(each) is asked)
+    form = FORMS[asked]
+    key, version = form.api.key, form.api.max_version
+    assert form.read_request is not None
+    assert form.refuse is not None
+    values = form.write_request(request)
+    topic = values["topics"][0]
+    for topics in ([{**topic, "topic_name": "other"}], [topic, topic], []):
+        sent = messages.write_request(key, version, {**values, "topics": topics})
+        entity = messages.read_request(key, version, memoryview(sent))
+        with pytest.raises(KafkaError) as refused:
+            form.read_request(entity)
+        assert refused.value.code is ErrorCode.invalid_request
+        refusal = form.refuse(entity, refused.value)
+        assert refusal == {"error_code": ErrorCode.invalid_request, "topics": []}
+        told = [{"topic_name": each["topic_name"], "partitions": [{}]} for each in topics]
+        answer = messages.write_response(key, version, {"topics": told})
+        with pytest.raises(Unanswered):
+            form.read_answer(
+                messages.read_response(key, version, memoryview(answer)), request, LISTENER
+            )
+
+
+def test_a_fetch_of_another_log_is_refused() -> None:
+    form = FORMS[FetchRequest]
+    assert form.read_request is not None
+    assert form.refuse is not None
+    values = form.write_request(REQUESTS[5])
+    topic = values["topics"][0]
+    second = {**topic["partitions"][0], "partition": 1}
+    for topics in (
+        [{**topic, "topic_id": UUID(int=2)}],
+        [{**topic, "partitions": [second]}],
+        [{**topic, "partitions": []}],
+        [],
+    ):
+        sent = messages.write_request(FETCH.key, 18, {**values, "topics": topics})
+        entity = messages.read_request(FETCH.key, 18, memoryview(sent))
+        with pytest.raises(KafkaError) as refused:
+            form.read_request(entity)
+        assert form.refuse(entity, refused.value) == {"error_code": ErrorCode.invalid_request}
+    sent = messages.write_request(FETCH.key, 12, {"topics": [{"topic": "__cluster_metadata"}]})
+    with pytest.raises(KafkaError):
+        form.read_request(messages.read_request(FETCH.key, 12, memoryview(sent)))
+
+
+def test_a_snapshot_of_another_log_is_one_that_nobody_knows() -> None:
+    form = FORMS[FetchSnapshotRequest]
+    assert form.read_request is not None
+    assert form.refuse is not None
+    request = next(each for each in REQUESTS if isinstance(each, FetchSnapshotRequest))
+    values = form.write_request(request)
+    values["topics"][0]["name"] = "other"
+    sent = messages.write_request(form.api.key, 1, values)
+    entity = messages.read_request(form.api.key, 1, memoryview(sent))
+    with pytest.raises(KafkaError) as refused:
+        form.read_request(entity)
+    answer = messages.write_response(form.api.key, 1, form.refuse(entity, refused.value))
+    told = messages.read_response(form.api.key, 1, memoryview(answer))
+    assert told.error_code == ErrorCode.none
+    assert told.topics[0].name == "other"
+    assert told.topics[0].partitions[0].error_code == ErrorCode.unknown_topic_or_partition
+
+
+def test_a_leader_that_has_dropped_the_snapshot_says_so_without_an_error() -> None:
+    form = FORMS[FetchSnapshotRequest]
+    partition = {
+        "snapshot_id": {"end_offset": -1, "epoch": -1},
+        "current_leader": {"leader_id": 1, "leader_epoch": 7},
+        "unaligned_records": b"",
+    }
+    topics = [{"name": "__cluster_metadata", "partitions": [partition]}]
+    sent = messages.write_response(form.api.key, 1, {"topics": topics})
+    entity = messages.read_response(form.api.key, 1, memoryview(sent))
+    answer = form.read_answer(entity, None, LISTENER)
+    assert answer.error is ErrorCode.snapshot_not_found
+    assert (answer.epoch, answer.leader_id) == (7, 1)
+
+
+def test_what_a_node_does_not_speak() -> None:
+    for kind, form in FORMS.items():
+        example = next((each for each in REQUESTS if type(each) is kind), ApiVersionsRequest())
+        answer = not_spoken(example)
+        assert answer.error is ErrorCode.unsupported_version
+        assert kind is ApiVersionsRequest or type(answer) in {
+            type(each) for asked, each in ANSWERS if asked is kind
+        }, form.api.title
+    update = next(each for each in REQUESTS if isinstance(each, UpdateVoterRequest))
+    assert not_spoken(update).epoch == update.epoch, "so that it is taken for its leader's word"
+
+
+def test_every_field_is_said_somewhere() -> None:
+    """Each field of each request has an example that differs from its default."""
+    for kind in FORMS:
+        examples = [each for each in REQUESTS if type(each) is kind]
+        for field in fields(kind):
+            values = [getattr(each, field.name) for each in examples]
+            assert kind is ApiVersionsRequest or any(
+                value not in (field.default, NO_DIRECTORY) for value in values
+            ), f"{kind.__name__}.{field.name}"

@@ -1,0 +1,211 @@
+"""How a node asks the others: which connection, which address, and what is no answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from odradek.protocol.apis import API_VERSIONS, BEGIN_QUORUM_EPOCH, FETCH, VOTE
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.raft.messages import (
+    BeginEpochAnswer,
+    BeginEpochRequest,
+    FetchAnswer,
+    FetchRequest,
+    VoteAnswer,
+    VoteRequest,
+)
+from odradek.replication.raft.requests import ANYONE
+from odradek.replication.raft.transport import Unanswered
+from odradek.replication.raft.voters import ReplicaKey, VoterEndpoint
+from odradek.replication.raft.wire_log import FETCH as FETCH_FORM
+from odradek.replication.raft.wire_transport import WireTransport
+from odradek.seams.network import Address
+from odradek.seams.tcp import TcpNetwork
+from tests.client.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
+
+LISTENER = "CONTROLLER"
+CONTROLLERS = {VOTE: (0, 2), BEGIN_QUORUM_EPOCH: (0, 1)}
+VOTE_REQUEST = VoteRequest(epoch=7, candidate=ReplicaKey(1), last_epoch=6, end_offset=90)
+PRE_VOTE = VoteRequest(epoch=7, candidate=ReplicaKey(1), last_epoch=6, end_offset=90, pre_vote=True)
+BEGIN = BeginEpochRequest(leader_id=1, epoch=7)
+FETCH_REQUEST = FetchRequest(
+    replica=ReplicaKey(2), epoch=7, fetch_offset=90, last_fetched_epoch=6, max_wait_ms=500
+)
+TOPIC = {"topic_name": "__cluster_metadata"}
+GRANTED = {
+    "topics": [
+        {**TOPIC, "partitions": [{"leader_id": -1, "leader_epoch": 7, "vote_granted": True}]}
+    ]
+}
+BEGUN = {"topics": [{**TOPIC, "partitions": [{"leader_id": 1, "leader_epoch": 7}]}]}
+
+
+def votes(asked: Asked) -> Any:
+    return dict(GRANTED) if asked.api is VOTE else None
+
+
+def endpoints_of(broker: ScriptedBroker) -> tuple[VoterEndpoint, ...]:
+    elsewhere = VoterEndpoint("OTHER", "nowhere.invalid", 1)
+    return elsewhere, VoterEndpoint(LISTENER, broker.address.host, broker.address.port)
+
+
+@asynccontextmanager
+async def transport(**more: Any) -> AsyncIterator[WireTransport]:
+    made = WireTransport(TcpNetwork(), listener=LISTENER, **{"timeout_s": 5.0, **more})
+    async with trio.open_nursery() as nursery:
+        await nursery.start(made.run)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_connection_is_kept_for_the_next_question() -> None:
+    async with (
+        scripted_broker(votes, versions=CONTROLLERS) as node,
+        transport(client_id="raft-client-1") as way,
+    ):
+        for _ in range(3):
+            answer = await way.ask(2, endpoints_of(node), VOTE_REQUEST)
+            assert answer == VoteAnswer(granted=True, epoch=7)
+        assert node.connections == 1
+        assert {asked.client_id for asked in node.requests} == {"raft-client-1"}
+        assert [asked.version for asked in node.asked(VOTE)] == [2, 2, 2]
+
+
+async def test_a_question_that_is_given_up_holds_up_nobody() -> None:
+    """The connection it was asked on is not used again: its node may answer it late."""
+
+    def script(asked: Asked) -> Any:
+        return SILENCE if asked.api is FETCH else votes(asked)
+
+    async with scripted_broker(script, versions=CONTROLLERS) as node, transport() as way:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(way.ask, 2, endpoints_of(node), FETCH_REQUEST)
+            while not node.asked(FETCH):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        assert await way.ask(2, endpoints_of(node), VOTE_REQUEST) == VoteAnswer(
+            granted=True, epoch=7
+        )
+        assert node.connections == 2
+
+
+async def test_two_questions_at_once_have_a_connection_each() -> None:
+    def script(asked: Asked) -> Any:
+        return SILENCE if asked.api is FETCH else votes(asked)
+
+    async with scripted_broker(script, versions=CONTROLLERS) as node, transport() as way:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(way.ask, 2, endpoints_of(node), FETCH_REQUEST)
+            while not node.asked(FETCH):
+                await trio.lowlevel.checkpoint()
+            await way.ask(2, endpoints_of(node), VOTE_REQUEST)
+            nursery.cancel_scope.cancel()
+
+
+async def test_anyone_is_the_next_of_the_bootstrap_servers() -> None:
+    async with (
+        scripted_broker(votes, versions=CONTROLLERS) as one,
+        scripted_broker(votes, versions=CONTROLLERS) as two,
+        transport(bootstrap=[one.address, two.address]) as way,
+    ):
+        for _ in range(4):
+            await way.ask(ANYONE, (), VOTE_REQUEST)
+        assert (len(one.asked(VOTE)), len(two.asked(VOTE))) == (2, 2)
+
+
+async def test_who_cannot_be_asked() -> None:
+    async with transport() as way:
+        with pytest.raises(Unanswered, match="no bootstrap servers"):
+            await way.ask(ANYONE, (), VOTE_REQUEST)
+        with pytest.raises(Unanswered, match="where node 2 listens for CONTROLLER"):
+            await way.ask(2, (VoterEndpoint("OTHER", "localhost", 1),), VOTE_REQUEST)
+    with pytest.raises(Unanswered, match="no connections"):
+        await way.ask(2, (VoterEndpoint(LISTENER, "localhost", 1),), VOTE_REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (lambda asked: HANG_UP if asked.api is VOTE else None, "lost the connection"),
+        (lambda asked: SILENCE if asked.api is VOTE else None, r"did not answer Vote in 0\.2 s"),
+        (lambda asked: SILENCE, r"in 0\.2 s"),
+        (lambda asked: {"error_code": 42, "api_keys": []}, "refuses ApiVersions"),
+        (lambda asked: {"topics": []} if asked.api is VOTE else None, "not about"),
+    ],
+)
+async def test_what_is_no_answer(script: Any, why: str) -> None:
+    async with scripted_broker(script, versions=CONTROLLERS) as node:
+        async with transport(timeout_s=0.2) as way:
+            with pytest.raises(Unanswered, match=why):
+                await way.ask(2, endpoints_of(node), VOTE_REQUEST)
+
+
+async def test_a_node_that_is_gone_and_comes_back() -> None:
+    async with transport() as way:
+        async with scripted_broker(votes, versions=CONTROLLERS) as node:
+            there = endpoints_of(node)
+            await way.ask(2, there, VOTE_REQUEST)
+        with pytest.raises(Unanswered):
+            await way.ask(2, there, VOTE_REQUEST)
+        async with scripted_broker(votes, versions=CONTROLLERS) as again:
+            await way.ask(2, endpoints_of(again), VOTE_REQUEST)
+
+
+async def test_what_a_node_does_not_speak() -> None:
+    """Of an old node it is an answer: there are no pre-votes, say. The connection stays."""
+    begins = {BEGIN_QUORUM_EPOCH: dict(BEGUN), VOTE: dict(GRANTED)}
+    old = {VOTE: (0, 1), BEGIN_QUORUM_EPOCH: (0, 0)}
+    async with (
+        scripted_broker(lambda asked: begins.get(asked.api), versions=old) as node,
+        transport() as way,
+    ):
+        there = endpoints_of(node)
+        assert await way.ask(2, there, PRE_VOTE) == VoteAnswer(error=ErrorCode.unsupported_version)
+        assert await way.ask(2, there, VOTE_REQUEST) == VoteAnswer(granted=True, epoch=7)
+        assert await way.ask(2, there, BEGIN) == BeginEpochAnswer(epoch=7, leader_id=1)
+        assert node.connections == 1
+    async with scripted_broker(votes, versions={BEGIN_QUORUM_EPOCH: (0, -1)}) as node:
+        async with transport() as way:
+            assert await way.ask(2, endpoints_of(node), BEGIN) == BeginEpochAnswer(
+                error=ErrorCode.unsupported_version
+            )
+
+
+async def test_records_arrive_as_they_are() -> None:
+    fetched = FetchAnswer(
+        epoch=7,
+        leader_id=2,
+        leader_endpoints=(VoterEndpoint(LISTENER, "two.example", 9093),),
+        high_watermark=80,
+        records=b"batches",
+    )
+    assert FETCH_FORM.write_answer is not None
+    written = FETCH_FORM.write_answer(fetched, FETCH_REQUEST, LISTENER)
+    partition = written["topics"][0].partitions[0]
+
+    def script(asked: Asked) -> Any:
+        if asked.api is not FETCH:
+            return None
+        told = {
+            "partition_index": 0,
+            "high_watermark": partition.high_watermark,
+            "current_leader": {"leader_id": 2, "leader_epoch": 7},
+            "records": b"batches",
+        }
+        return {
+            "responses": [{"topic_id": asked.body.topics[0].topic_id, "partitions": [told]}],
+            "node_endpoints": [{"node_id": 2, "host": "two.example", "port": 9093}],
+        }
+
+    async with scripted_broker(script) as node, transport() as way:
+        assert await way.ask(2, endpoints_of(node), FETCH_REQUEST) == fetched
+        (asked,) = node.asked(FETCH)
+        assert FETCH_FORM.read_request is not None
+        assert FETCH_FORM.read_request(asked.body) == FETCH_REQUEST
+        assert node.asked(API_VERSIONS)
+        assert node.address == Address("127.0.0.1", node.address.port)
