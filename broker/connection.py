@@ -21,7 +21,7 @@ import trio
 
 from odradek.broker.apis.api_versions import unsupported_version_answer
 from odradek.broker.context import RequestContext
-from odradek.broker.dispatch import find_route
+from odradek.broker.dispatch import find_controller_route, find_route
 from odradek.broker.receive_buffer import ReceiveBuffer
 from odradek.broker.turnstile import LARGE_BYTES
 from odradek.protocol import apis
@@ -52,6 +52,7 @@ class ClientConnection:
         self._connection = connection
         self._endpoint = endpoint
         self._broker = broker
+        self._find_route = find_controller_route if endpoint.of_controller else find_route
         self._buffer = ReceiveBuffer(broker.config.get_int("socket.request.max.bytes"))
         self._unsent: list[Buffer | FileSlice] = []
         self._unsent_bytes = 0
@@ -128,7 +129,7 @@ class ClientConnection:
     async def _answer(self, frame_view: memoryview) -> None:
         header = read_request_header(frame_view)
         api, version = header.api, header.api_version
-        route = find_route(api.key)
+        route = self._find_route(api.key)
         if route is None:
             raise InvalidFrame(f"{api.title} is not served here")
         if not api.min_version <= version <= api.max_version:
@@ -159,7 +160,7 @@ class ClientConnection:
 
     def _answer_at_once(self, ctx: RequestContext, values: Any) -> None:
         """See `RequestContext`. What the socket does not take at once, the next flush sends."""
-        route = find_route(ctx.api.key)
+        route = self._find_route(ctx.api.key)
         assert route is not None
         assert not self._unsent, "a handler flushes before it waits"
         version = ctx.api_version

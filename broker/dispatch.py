@@ -3,7 +3,11 @@
 Each module of `broker/apis` ends in its `HANDLERS`, and is loaded for the first request of one of
 the APIs that `MODULES` says it has. A row is a handler, `async (request, ctx) -> values`, or a `Route`
 where the API reads or writes its messages by other means than kio's schemas (Produce and Fetch, whose
-records must not be copied). ApiVersions shows the APIs that `MODULES` names.
+records must not be copied). Which listeners an API is spoken on is in the table of APIs: those of
+brokers, those of controllers, or both; ApiVersions shows what is served where it is asked.
+
+What only the active controller can do (`FORWARDED`) is sent on to it by a broker that is not (KIP-590);
+no handler knows of that. On a controller's own listener nothing is sent on: NOT_CONTROLLER says it.
 """
 
 from __future__ import annotations
@@ -15,13 +19,14 @@ from typing import Any
 
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis, messages
-from odradek.protocol.apis import Api
+from odradek.protocol.apis import Api, Listeners
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.values import value_class
 
 Handler = Callable[[Any, RequestContext], Awaitable[Any]]
 Reader = Callable[[int, int, memoryview, int], Any]
-Writer = Callable[[int, int, Any], "Buffer | Sequence[Buffer | FileSlice]"]
+Parts = Sequence[Buffer | FileSlice]
+Writer = Callable[[int, int, Any], Buffer | Parts]
 
 
 @value_class
@@ -97,23 +102,80 @@ MODULES: Mapping[str, Sequence[Api]] = {
     "txn_offsets": (apis.TXN_OFFSET_COMMIT,),
 }
 """Which module of `broker/apis` has the handlers of which APIs: what is served, without loading it."""
-SERVED: Mapping[int, str] = {
-    api.key: module for module, served in MODULES.items() for api in served
+CONTROLLER_MODULES: Mapping[str, Sequence[Api]] = {
+    "envelope": (apis.ENVELOPE,),
 }
-"""API key to module, of every API that this broker serves."""
+"""Modules whose APIs are served on the listeners of controllers alone; there they win over the others."""
+FORWARDED: frozenset[Api] = frozenset(
+    (
+        apis.CREATE_TOPICS,
+        apis.DELETE_TOPICS,
+        apis.CREATE_PARTITIONS,
+        apis.CREATE_ACLS,
+        apis.DELETE_ACLS,
+        apis.ELECT_LEADERS,
+        apis.ALTER_PARTITION_REASSIGNMENTS,
+        apis.LIST_PARTITION_REASSIGNMENTS,
+        apis.ALTER_CLIENT_QUOTAS,
+        apis.ALTER_USER_SCRAM_CREDENTIALS,
+        apis.UPDATE_FEATURES,
+        apis.DESCRIBE_QUORUM,
+        apis.UNREGISTER_BROKER,
+        apis.ADD_RAFT_VOTER,
+        apis.REMOVE_RAFT_VOTER,
+    )
+)
+"""What a broker has the active controller do for its clients."""
+FORWARDABLE: frozenset[Api] = FORWARDED | {apis.ALTER_CONFIGS, apis.INCREMENTAL_ALTER_CONFIGS}
+"""What comes in envelopes. Of alterations of configs, brokers do a part by themselves."""
+
+
+def _served_on(listener: Listeners) -> dict[int, str]:
+    return {
+        api.key: module
+        for module, served in MODULES.items()
+        for api in served
+        if listener in api.listeners
+    }
+
+
+SERVED: Mapping[int, str] = _served_on(apis.BROKER)
+"""API key to module, of every API that brokers serve."""
+SERVED_BY_CONTROLLERS: Mapping[int, str] = {
+    **_served_on(apis.CONTROLLER),
+    **{api.key: module for module, served in CONTROLLER_MODULES.items() for api in served},
+}
+"""API key to module, of every API that controllers serve."""
 
 
 @cache
 def find_route(api_key: int) -> Route | None:
-    """How an API is served, None if it is not; loads its module."""
+    """How an API is served on a broker's listeners, None if it is not; loads its module."""
     module = SERVED.get(api_key)
     if module is None:
         return None
+    route = _load(module, MODULES[module], api_key)
+    if apis.APIS[api_key] not in FORWARDED:
+        return route
+    from odradek.broker.forwarding import forwarded
+
+    return forwarded(route)
+
+
+@cache
+def find_controller_route(api_key: int) -> Route | None:
+    """As `find_route`, on the listeners of controllers."""
+    module = SERVED_BY_CONTROLLERS.get(api_key)
+    if module is None:
+        return None
+    rows = CONTROLLER_MODULES.get(module) or MODULES[module]
+    return _load(module, rows, api_key)
+
+
+def _load(module: str, rows: Sequence[Api], api_key: int) -> Route:
     handlers: Mapping[Api, Handler | Route] = import_module(
         f"odradek.broker.apis.{module}"
     ).HANDLERS
-    assert handlers.keys() == set(MODULES[module]), (
-        f"{module} serves other APIs than the table says"
-    )
+    assert handlers.keys() == set(rows), f"{module} serves other APIs than the table says"
     row = handlers[apis.APIS[api_key]]
     return row if isinstance(row, Route) else Route(row)

@@ -30,6 +30,8 @@ class Endpoint:
     security_protocol: str
     bound: Address
     advertised: Address | None
+    of_controller: bool = False
+    """Other nodes come here for the controller, and no client for a broker."""
 
     @property
     def address(self) -> Address:

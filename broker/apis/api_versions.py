@@ -30,7 +30,7 @@ async def api_versions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     metadata = ctx.broker.metadata
     return {
         "error_code": ErrorCode.none,
-        "api_keys": [_row(api) for api in _served()],
+        "api_keys": [_row(api) for api in _served(ctx)],
         "supported_features": [
             {"name": name, "min_version": low, "max_version": high}
             for name, (low, high) in images.SUPPORTED_FEATURES.items()
@@ -46,10 +46,11 @@ async def api_versions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     }
 
 
-def _served() -> list[apis.Api]:
-    from odradek.broker.dispatch import SERVED
+def _served(ctx: RequestContext) -> list[apis.Api]:
+    from odradek.broker.dispatch import SERVED, SERVED_BY_CONTROLLERS
 
-    return [apis.APIS[key] for key in sorted(SERVED)]
+    served = SERVED_BY_CONTROLLERS if ctx.endpoint.of_controller else SERVED
+    return [apis.APIS[key] for key in sorted(served)]
 
 
 def _row(api: apis.Api) -> dict[str, int]:

@@ -2,7 +2,8 @@
 
 What a resource's configs are and what they may be is `broker.config`'s business; what is changed
 goes through the controller's operations into the metadata log, and comes back from there. A broker's
-own configs and log levels are looked at by the broker itself first, as Kafka does (KIP-226, KIP-412).
+own configs and log levels are looked at by the broker itself first, as Kafka does (KIP-226, KIP-412);
+what is left goes to the active controller (KIP-590).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from odradek.broker.config.tables import BROKER
 from odradek.broker.config.types import ConfigSource, ConfigType, ResourceType
 from odradek.broker.config.validation import broker_id, list_configs, validate_broker
 from odradek.broker.context import RequestContext
+from odradek.broker.forwarding import forward_values
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
@@ -195,7 +197,7 @@ async def alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             validate_only=request.validate_only,
         )
 
-    return _responses(request, answers, await _perform(operation, wanted, ctx))
+    return _responses(request, answers, await _perform(operation, request, wanted, ctx))
 
 
 async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
@@ -214,16 +216,25 @@ async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mappin
             validate_only=validate_only,
         )
 
-    return _responses(request, answers, await _perform(operation, wanted, ctx))
+    return _responses(request, answers, await _perform(operation, request, wanted, ctx))
 
 
 async def _perform(
     operation: Callable[[MetadataImage], Plan[list[AlteredResource]]],
+    request: Any,
     wanted: Sequence[Any],
     ctx: RequestContext,
 ) -> list[AlteredResource]:
     if not wanted:
         return []
+    if not (ctx.broker.metadata.is_active or ctx.endpoint.of_controller):
+        values = {"resources": wanted, "validate_only": request.validate_only}
+        answer = await forward_values(values, ctx)
+        if answer is not None:
+            return [
+                AlteredResource(*_key(each), each.error_code, each.error_message)
+                for each in answer.responses
+            ]
     try:
         return await ctx.broker.metadata.perform(operation)
     except KafkaError as error:
@@ -284,7 +295,7 @@ def _check_names(resource: Any) -> None:
 
 def _check_replacement(resource: Any, ctx: RequestContext) -> bool:
     match resource.resource_type:
-        case ResourceType.BROKER:
+        case ResourceType.BROKER if not ctx.endpoint.of_controller:
             name = resource.resource_name
             if name:
                 _check_this_broker(name, ctx)
@@ -292,8 +303,8 @@ def _check_replacement(resource: Any, ctx: RequestContext) -> bool:
             validate_broker(ctx.broker.config, configs, of_broker=bool(name))
         case ResourceType.TOPIC:
             _check_topic(resource.resource_name)
-        case ResourceType.GROUP | ResourceType.CLIENT_METRICS:
-            pass
+        case ResourceType.BROKER | ResourceType.GROUP | ResourceType.CLIENT_METRICS:
+            pass  # a broker's were looked at by the broker
         case _:
             raise _not_alterable(resource)
     return False
@@ -306,7 +317,7 @@ def _check_alteration(resource: Any, ctx: RequestContext, validate_only: bool) -
                 raise KafkaError(ClusterDenied.code)
             _alter_loggers(resource, ctx, validate_only)
             return True
-        case ResourceType.BROKER:
+        case ResourceType.BROKER if not ctx.endpoint.of_controller:
             name = resource.resource_name
             if name:
                 _check_this_broker(name, ctx)
@@ -315,8 +326,8 @@ def _check_alteration(resource: Any, ctx: RequestContext, validate_only: bool) -
             validate_broker(ctx.broker.config, configs, of_broker=bool(name))
         case ResourceType.TOPIC:
             _check_topic(resource.resource_name)
-        case ResourceType.GROUP | ResourceType.CLIENT_METRICS:
-            pass
+        case ResourceType.BROKER | ResourceType.GROUP | ResourceType.CLIENT_METRICS:
+            pass  # a broker's were looked at by the broker
         case _:
             raise _not_alterable(resource)
     return False

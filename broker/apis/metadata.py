@@ -235,7 +235,7 @@ async def _create(names: Iterable[str], ctx: RequestContext) -> None:
     if not wanted:
         return
     try:
-        created = await ctx.broker.create_topics(wanted)
+        created = await ctx.broker.request_topics(wanted)
     except KafkaError as error:
         log.warning("auto-creation of %d topics failed: %s", len(wanted), error)
         return

@@ -92,6 +92,8 @@ RULES: Final[Mapping[Api, Rule]] = {
     apis.DESCRIBE_QUORUM: Rule(cluster=Op.DESCRIBE),
     apis.UNREGISTER_BROKER: Rule(cluster=Op.ALTER),
     apis.WRITE_TXN_MARKERS: Rule(cluster=Op.ALTER),
+    # Nodes of the cluster
+    apis.ENVELOPE: Rule(cluster=Op.CLUSTER_ACTION),
     # Anybody's
     apis.API_VERSIONS: Rule(),
     apis.DESCRIBE_CLUSTER: Rule(),

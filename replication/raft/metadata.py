@@ -141,6 +141,16 @@ class Metadata:
         return 0 if self._quorum is None else self._quorum.epoch
 
     @property
+    def is_active(self) -> bool:
+        """Whether this node is the active controller."""
+        return self._quorum is not None and self._quorum.role is Role.LEADER
+
+    @property
+    def leader_address(self) -> tuple[str, int] | None:
+        """Where the controller listens that leads; None if that is not known, or this node."""
+        return None
+
+    @property
     def kraft_version(self) -> int:
         return self._history.kraft_version
 

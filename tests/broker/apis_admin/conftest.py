@@ -45,6 +45,8 @@ class FakeMetadata:
         self._broker = broker
         self.performed = 0
 
+    is_active = True
+
     @property
     def finalized_features(self) -> Mapping[str, int]:
         return self.image.features
@@ -97,6 +99,9 @@ class FakeBroker:
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[CreatedTopic]:
         return await Broker.create_topics(self, topics, validate_only=validate_only)  # type: ignore[arg-type]
+
+    async def request_topics(self, topics: Sequence[NewTopic]) -> list[CreatedTopic]:
+        return await self.create_topics(topics)
 
     def validate_config(self, *args: Any) -> None:
         Broker.validate_config(self, *args)  # type: ignore[arg-type]

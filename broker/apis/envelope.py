@@ -1,0 +1,106 @@
+"""Envelope: what a broker was asked by a client, and only the active controller can do (KIP-590).
+
+Errors of the envelope are the broker's to read; the request inside is answered as if the client had
+come here by itself, under its own name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Any, cast
+
+from odradek.broker.apis.authorized import check_cluster
+from odradek.broker.context import RequestContext
+from odradek.broker.dispatch import FORWARDABLE, find_controller_route
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
+from odradek.protocol.framing import RequestHeader, read_request_header, response_header
+from odradek.protocol.principals import decode_principal
+from odradek.replication.raft.errors import NotController
+from odradek.seams.files import Buffer
+from odradek.seams.network import Address
+
+Values = dict[str, Any]
+
+
+async def envelope(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    try:
+        check_cluster(ctx)
+        if not ctx.broker.metadata.is_active:
+            raise NotController("another node is the active controller")
+        return {
+            "error_code": ErrorCode.none,
+            "response_data": await _answer(memoryview(request.request_data), request, ctx),
+        }
+    except KafkaError as error:
+        return {"error_code": error.code, "response_data": None}
+
+
+async def _answer(frame: memoryview, request: Any, ctx: RequestContext) -> bytes:
+    """The client's answer with its header. Raises KafkaError for what is wrong with the envelope."""
+    principal = _principal(request)
+    client = _client(request)
+    header = _header(frame)
+    api, version = header.api, header.api_version
+    route = find_controller_route(api.key)
+    if api not in FORWARDABLE or route is None:
+        raise KafkaError(ErrorCode.invalid_request, f"{api.title} is not forwarded")
+    if not api.serves(version):
+        raise KafkaError(ErrorCode.unsupported_version, f"{api.title} {version}")
+    inner = RequestContext(
+        ctx.broker,
+        api,
+        version,
+        header.correlation_id,
+        header.client_id,
+        ctx.endpoint,
+        client,
+        ctx.flush,
+        ctx.authorizer,
+        principal,
+    )
+    try:
+        message = route.read(api.key, version, frame, header.body)
+    except InvalidFrame as garbage:
+        raise KafkaError(ErrorCode.unsupported_version, str(garbage)) from garbage
+    values = await route.handler(message, inner)
+    if not ctx.broker.metadata.is_active and _says_not_controller(values):
+        raise NotController("another node became the active controller")
+    body = cast(Buffer, route.write(api.key, version, values))
+    return response_header(api, version, header.correlation_id) + bytes(body)
+
+
+def _principal(request: Any) -> str:
+    try:
+        return decode_principal(request.request_principal or b"")
+    except InvalidFrame as garbage:
+        raise KafkaError(
+            ErrorCode.principal_deserialization_failure, f"no principal: {garbage}"
+        ) from garbage
+
+
+def _client(request: Any) -> Address:
+    try:
+        return Address(str(ipaddress.ip_address(bytes(request.client_host_address))), 0)
+    except ValueError as garbage:
+        raise KafkaError(ErrorCode.invalid_request, f"no address: {garbage}") from garbage
+
+
+def _header(frame: memoryview) -> RequestHeader:
+    try:
+        return read_request_header(frame)
+    except InvalidFrame as garbage:
+        raise KafkaError(ErrorCode.unsupported_version, str(garbage)) from garbage
+
+
+def _says_not_controller(values: Any) -> bool:
+    """Whether any part of an answer failed because another node is the active controller."""
+    if isinstance(values, Mapping):
+        return values.get("error_code") == ErrorCode.not_controller or any(
+            _says_not_controller(each) for each in values.values()
+        )
+    return isinstance(values, list) and any(_says_not_controller(each) for each in values)
+
+
+HANDLERS = {apis.ENVELOPE: envelope}

@@ -1,0 +1,172 @@
+"""A node's way to the active controller, wherever in the quorum that is.
+
+Where this node is the active controller, a request is carried out here, by the handler that serves
+the others. Else it goes to the node that leads the quorum as far as this one knows, over a connection
+that it has to itself while it is under way: a change of topics that takes long does not hold up a
+heartbeat. A request that meets no controller, loses its connection or is told NOT_CONTROLLER is made
+again until its time is up; whoever asks must be able to bear that it was carried out and not answered.
+A controller that does not answer is left as soon as another one is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import trio
+
+from odradek.protocol.apis import Api
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import field
+from odradek.replication.raft.errors import NotController
+from odradek.seams.network import Address, Network
+
+if TYPE_CHECKING:
+    from odradek.client.connection import BrokerConnection
+
+BACKOFF_SECONDS: Final = 0.05
+BACKOFF_SECONDS_MAX: Final = 0.5
+LOOK_SECONDS: Final = 0.02
+"""How often whoever waits looks whether another node leads."""
+GRACE_SECONDS: Final = 0.2
+"""For the answer of a controller that was followed by another one: it may be on its way."""
+CONNECT_SECONDS: Final = 5.0
+IDLE_MAX: Final = 4
+"""Connections that are kept though nobody uses them."""
+
+
+class ControllerQuorum(Protocol):
+    """What has to be known of the quorum."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is the active controller."""
+        ...
+
+    @property
+    def leader_address(self) -> tuple[str, int] | None:
+        """Where the controller listens that leads; None if that is not known, or this node."""
+        ...
+
+
+class ControllerChannel:
+    """See the module. `start` comes before the first request."""
+
+    def __init__(
+        self,
+        network: Network,
+        quorum: Callable[[], ControllerQuorum],
+        here: Callable[[Api, Mapping[str, Any]], Awaitable[Any]],
+    ) -> None:
+        """`here` carries a request out in this node, as its active controller."""
+        self._network = network
+        self._quorum = quorum
+        self._here = here
+        self._nursery: trio.Nursery | None = None
+        self._idle: list[BrokerConnection] = []
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Have `nursery` own the connections."""
+        self._nursery = nursery
+
+    async def request(self, api: Api, values: Mapping[str, Any], *, timeout_s: float) -> Any:
+        """The active controller's answer, a kio entity; its error codes are the caller's to read.
+
+        Raises KafkaError: REQUEST_TIMED_OUT where no active controller has answered in time,
+        UNSUPPORTED_VERSION where it does not have that API.
+        """
+        pause_seconds = BACKOFF_SECONDS
+        with trio.move_on_after(timeout_s):
+            while True:
+                answer = await self._try(api, values)
+                if answer is not None:
+                    return answer
+                await self._while_led_by(self._leader(), pause_seconds)
+                pause_seconds = min(pause_seconds * 2, BACKOFF_SECONDS_MAX)
+        raise KafkaError(
+            ErrorCode.request_timed_out,
+            f"no active controller has answered {api.title} in {timeout_s:g} s",
+        )
+
+    async def _try(self, api: Api, values: Mapping[str, Any]) -> Any:
+        """The answer; None where there is none, or not from the active controller."""
+        quorum = self._quorum()
+        if quorum.is_active:
+            try:
+                answer = await self._here(api, values)
+            except NotController:
+                return None
+        elif (address := quorum.leader_address) is not None:
+            answer = await self._ask(Address(*address), api, values)
+        else:
+            return None
+        if field(answer, "error_code") == ErrorCode.not_controller:
+            return None
+        return answer
+
+    # Who leads
+
+    def _leader(self) -> tuple[str, int] | None:
+        return self._quorum().leader_address
+
+    async def _while_led_by(self, leader: tuple[str, int] | None, at_most_seconds: float) -> None:
+        """Until another node is known to lead, or this one does."""
+        with trio.move_on_after(at_most_seconds):
+            while self._leader() == leader and not self._quorum().is_active:  # noqa: ASYNC110
+                await trio.sleep(LOOK_SECONDS)
+
+    async def _leave(self, leader: tuple[str, int], asking: trio.CancelScope) -> None:
+        """Give up on a controller that another one has followed."""
+        while self._leader() in (leader, None) and not self._quorum().is_active:  # noqa: ASYNC110
+            await trio.sleep(LOOK_SECONDS)
+        await trio.sleep(GRACE_SECONDS)
+        asking.cancel()
+
+    # Asking another node
+
+    async def _ask(self, address: Address, api: Api, values: Mapping[str, Any]) -> Any:
+        from odradek.client.errors import TimedOut, Unreachable, Unsupported
+
+        answer = None
+        unsupported: Unsupported | None = None
+        async with trio.open_nursery() as both:
+            both.start_soon(self._leave, (address.host, address.port), both.cancel_scope)
+            try:
+                answer = await self._exchange(address, api, values)
+            except (Unreachable, TimedOut):
+                pass  # the next try may find another controller
+            except Unsupported as error:
+                unsupported = error
+            both.cancel_scope.cancel()
+        if unsupported is not None:
+            raise KafkaError(ErrorCode.unsupported_version, str(unsupported))
+        return answer
+
+    async def _exchange(self, address: Address, api: Api, values: Mapping[str, Any]) -> Any:
+        connection = await self._connection(address)
+        try:
+            answer = await connection.request(api, values, timeout_s=float("inf"))
+        except BaseException:
+            connection.abort()
+            raise
+        self._keep(connection)
+        return answer
+
+    async def _connection(self, address: Address) -> BrokerConnection:
+        from odradek.client.connection import open_connection
+
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.address == address and not connection.broken:
+                return connection
+            connection.abort()
+        assert self._nursery is not None, "the node is not that far yet"
+        return await open_connection(
+            self._network, address, self._nursery, timeout_s=CONNECT_SECONDS
+        )
+
+    def _keep(self, connection: BrokerConnection) -> None:
+        if len(self._idle) < IDLE_MAX:
+            self._idle.append(connection)
+        else:
+            connection.abort()

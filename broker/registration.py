@@ -1,0 +1,35 @@
+"""What a broker says of itself when it registers (KIP-500, KIP-858)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from odradek.replication.controller import image as images
+from odradek.replication.controller.brokers import BrokerRegistration
+
+if TYPE_CHECKING:
+    from odradek.broker.node import Broker
+
+SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+
+def registration_of(broker: Broker) -> BrokerRegistration:
+    """Of this run of the broker: every call is another incarnation."""
+    return BrokerRegistration(
+        id=broker.node_id,
+        incarnation_id=broker.seams.entropy.uuid(),
+        endpoints=[
+            images.Endpoint(
+                each.name,
+                each.advertised.host,
+                each.advertised.port,
+                SECURITY_PROTOCOLS[each.security_protocol],
+            )
+            for each in broker.endpoints
+            if each.advertised is not None
+        ],
+        directories=[each.id for each in broker.directories.live if each.id is not None],
+        features=images.SUPPORTED_FEATURES,
+        rack=broker.config.optional_str("broker.rack"),
+        previous_epoch=broker.logs.previous_broker_epoch,
+    )

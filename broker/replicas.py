@@ -1,0 +1,187 @@
+"""The replicas of a node with the role of a broker: their logs, what each is, whom that concerns.
+
+    logs recovered → partitions opened → strays set aside → what becomes of them, until the end
+
+What the metadata log says of topics, configs and replicas goes down from here to the logs; what
+happens to the logs (a directory fails, a log has moved) goes up to whoever has to know: coordinators,
+and the controller.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import trio
+
+from odradek.broker import storage_settings
+from odradek.broker.directory_reports import DirectoryReports
+from odradek.broker.partitions import PartitionTable
+from odradek.replication.controller import image as images
+from odradek.replication.controller.image import MetadataDelta, TopicImage
+from odradek.replication.partition.partition import Partition
+from odradek.storage.directories.directory import LogDirectory
+from odradek.storage.directories.names import TopicPartition
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from odradek.broker.node import Broker
+
+log = logging.getLogger("odradek.node")
+
+
+class Replicas:
+    """See the module. `load` comes first, `start` once the broker is registered."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.logs = self._new_log_manager()
+        self.partitions: PartitionTable | None = None
+        self.directory_reports = DirectoryReports(
+            broker.metadata,
+            broker.node_id,
+            lambda: broker.broker_epoch,
+            timeout_ms=broker.config.get_int("log.dir.failure.timeout.ms"),
+            unclean_election=broker.config.get_bool("unclean.leader.election.enable"),
+        )
+
+    def _new_log_manager(self) -> LogManager:
+        seams, config = self._broker.seams, self._broker.config
+        return LogManager(
+            seams.files,
+            seams.clock,
+            seams.entropy,
+            seams.offload,
+            self._broker.directories,
+            config_for=self.log_config,
+            intervals=storage_settings.intervals(config),
+            on_failure=self._directory_failed,
+            workers=seams.workers,
+            cleaner_settings=lambda: storage_settings.cleaner(config),
+            mover_settings=lambda: storage_settings.mover(config),
+        )
+
+    def log_config(self, topic: str) -> LogConfig:
+        """A topic's effective config; the broker's defaults for one that is not known."""
+        broker = self._broker
+        return broker.config.log_config(broker.metadata.image.topic_configs(topic))
+
+    # Starting
+
+    async def load(self) -> PartitionTable:
+        """Recover the logs, by the configs that the metadata image has: compacted logs are recovered
+        otherwise."""
+        broker = self._broker
+        self.cordon()
+        await self.logs.load()
+        self.partitions = PartitionTable(
+            self.logs,
+            lambda: broker.metadata.image,
+            broker.node_id,
+            on_role=self._role_changed,
+            on_gone=broker.coordinators.partition_gone,
+            on_lost=self._replica_lost,
+        )
+        self.logs.mover.on_moved = self._replica_moved
+        return self.partitions
+
+    async def start(self, house: trio.Nursery) -> None:
+        """Open the partitions, and look after them in `house` from now on."""
+        assert self.partitions is not None
+        await house.start(self.directory_reports.run)
+        await self.logs.promote_moved(self._is_elsewhere)
+        await self._set_aside_strays()
+        await self.partitions.open_all()
+
+    async def _set_aside_strays(self) -> None:
+        """Logs of topics that the cluster does not know, or knows elsewhere, are renamed."""
+        image, node_id = self._broker.metadata.image, self._broker.node_id
+
+        def is_stray(found: PartitionLog) -> bool:
+            topic = image.topics_by_name.get(found.topic)
+            if topic is None or (found.topic_id is not None and topic.id != found.topic_id):
+                return True
+            partition = topic.partitions.get(found.partition)
+            return partition is None or node_id not in partition.replicas
+
+        for stray in await self.logs.set_aside_strays(is_stray):
+            log.warning("%s belongs to no topic of this cluster: set aside as -stray", stray)
+
+    # What the metadata log says
+
+    def metadata_changed(self, delta: MetadataDelta) -> None:
+        """Take over what a commit changed, configs of brokers included."""
+        assert self.partitions is not None
+        broker_configs = any(kind == images.BROKER for kind, _ in delta.changed_configs)
+        if broker_configs:
+            self.cordon()
+            self.logs.update_configs()
+        if delta.changed_features or broker_configs:
+            self.directory_reports.cordoned(self.cordoned_ids())
+        topics = [name for kind, name in delta.changed_configs if kind == images.TOPIC]
+        if topics:
+            self.logs.update_configs(topics)
+        self.partitions.metadata_changed(delta)
+
+    def cordon(self) -> None:
+        self.logs.cordon(self._broker.config.cordoned_log_dirs)
+
+    def cordoned_ids(self) -> list[UUID]:
+        """Directories that get no new replicas (KIP-1066)."""
+        cordoned = self.logs.registry.cordoned
+        every = self._broker.directories.all
+        return [each.id for each in every if each.path in cordoned and each.id is not None]
+
+    # What happens to the logs
+
+    def _directory_failed(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
+        log.error(
+            "log directory %s took %d partitions offline; OfflineLogDirectoryCount is %d of %d",
+            directory.path,
+            len(logs),
+            self.logs.gauges()["OfflineLogDirectoryCount"],
+            len(self._broker.directories.all),
+        )
+        if self.partitions is None:
+            return  # found while logs are loaded: nobody waits for any yet
+        lost = self.partitions.directory_failed(logs)
+        for failed in logs:
+            self._broker.coordinators.partition_gone(failed.topic, failed.partition)
+        self.directory_reports.directory_failed(directory.id, lost)
+
+    def _role_changed(self, partition: Partition) -> None:
+        if partition.log.failure is None:
+            self._broker.coordinators.role_changed(partition)
+            self.directory_reports.seen(partition, self.logs.directory_of(partition.log).id)
+
+    def _replica_lost(self, topic: TopicImage, index: int) -> None:
+        """A replica's log cannot be had. Where its directory failed, or is none of ours, the
+        controller knows it by that."""
+        assigned = topic.partitions[index].directory_of(self._broker.node_id)
+        live = (each.id for each in self._broker.directories.live)
+        if assigned in (images.UNASSIGNED, images.MIGRATING, *live):
+            self.directory_reports.lost(topic.id, index)
+
+    def _replica_moved(self, which: PartitionLog) -> None:
+        """It is in another of our log directories now."""
+        assert self.partitions is not None
+        partition = self.partitions.opened(which.topic, which.partition)
+        if partition is not None and partition.log is which:
+            self.directory_reports.seen(partition, self.logs.directory_of(which).id)
+
+    def _is_elsewhere(self, name: TopicPartition, topic_id: UUID | None) -> bool:
+        """Whether the cluster knows a replica of ours to be in a directory that is not here now."""
+        node_id = self._broker.node_id
+        topic = self._broker.metadata.image.topics_by_name.get(name.topic)
+        partition = None if topic is None else topic.partitions.get(name.partition)
+        if topic is None or partition is None or topic_id not in (None, topic.id):
+            return False  # a stray, wherever it is
+        if node_id not in partition.replicas:
+            return False
+        assigned = partition.directory_of(node_id)
+        live = {each.id for each in self._broker.directories.live}
+        return assigned.int >= images.RESERVED_DIRECTORIES and assigned not in live

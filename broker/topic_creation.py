@@ -1,0 +1,134 @@
+"""Topics that a node has made: by itself, where it is the active controller, or by whoever is.
+
+Whoever had them made elsewhere waits until this node knows them, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.operations import Plan
+
+if TYPE_CHECKING:
+    from odradek.broker.node import Broker
+    from odradek.replication.controller.topics import CreatedTopic, NewTopic
+    from odradek.replication.raft.metadata import Metadata
+
+CREATE_SECONDS: Final = 30.0
+KNOWN_SECONDS: Final = 5.0
+"""How long what another node created may take to be known here."""
+
+
+async def create_topics(
+    broker: Broker, topics: Sequence[NewTopic], *, validate_only: bool
+) -> list[CreatedTopic]:
+    """Create topics as the active controller; one answer each. Raises NotController if it is not."""
+    from odradek.replication.controller.topics import TopicDefaults, create_topics
+
+    defaults = TopicDefaults(
+        broker.config.get_int("num.partitions"),
+        broker.config.get_int("default.replication.factor"),
+    )
+
+    def operation(image: MetadataImage) -> Plan[list[CreatedTopic]]:
+        return create_topics(
+            image,
+            topics,
+            entropy=broker.seams.entropy,
+            defaults=defaults,
+            validate_config=broker.validate_config,
+            validate_only=validate_only,
+        )
+
+    return await broker.metadata.perform(operation)
+
+
+async def request_topics(broker: Broker, topics: Sequence[NewTopic]) -> list[CreatedTopic]:
+    """Have the active controller create topics; one answer each, which this node knows then.
+
+    Raises KafkaError if there is no active controller.
+    """
+    if broker.metadata.is_active:
+        return await create_topics(broker, topics, validate_only=False)
+    created = await _request(broker, topics)
+    await _known(broker.metadata, [each.name for each in created if not each.error_code])
+    return created
+
+
+async def _request(broker: Broker, topics: Sequence[NewTopic]) -> list[CreatedTopic]:
+    values = {
+        "topics": [_values(topic) for topic in topics],
+        "timeout": int(CREATE_SECONDS * 1000),
+        "validate_only": False,
+    }
+    answer = await broker.controller.request(apis.CREATE_TOPICS, values, timeout_s=CREATE_SECONDS)
+    return [_created(each) for each in answer.topics]
+
+
+def _values(topic: NewTopic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "num_partitions": topic.partitions,
+        "replication_factor": topic.replication_factor,
+        "assignments": [
+            {"partition_index": index, "broker_ids": list(replicas)}
+            for index, replicas in topic.assignment_pairs
+        ],
+        "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
+    }
+
+
+def _created(answer: Any) -> CreatedTopic:
+    from odradek.replication.controller.topics import CreatedTopic
+
+    return CreatedTopic(
+        answer.name,
+        answer.error_code,
+        answer.error_message,
+        answer.topic_id,
+        answer.num_partitions,
+        answer.replication_factor,
+    )
+
+
+async def _known(metadata: Metadata, names: Collection[str]) -> None:
+    """Until this node's image has all of them, or for as long as that may take."""
+    changed = trio.Event()
+
+    def set_changed(_: Any) -> None:
+        changed.set()
+
+    unsubscribe = metadata.subscribe(set_changed)
+    try:
+        with trio.move_on_after(KNOWN_SECONDS):
+            while any(name not in metadata.image.topics_by_name for name in names):
+                await changed.wait()
+                changed = trio.Event()
+    finally:
+        unsubscribe()
+
+
+async def ensure_topic(
+    broker: Broker,
+    name: str,
+    partitions: int = -1,
+    replication_factor: int = -1,
+    configs: Mapping[str, str] | None = None,
+) -> None:
+    """Create the topic unless it is there. Raises KafkaError with what the controller says."""
+    if name in broker.metadata.image.topics_by_name:
+        return
+    from odradek.replication.controller.topics import NewTopic
+
+    wanted = NewTopic(name, partitions, replication_factor, configs=dict(configs or {}))
+    (created,) = await request_topics(broker, [wanted])
+    if created.error_code == ErrorCode.topic_already_exists:
+        await _known(broker.metadata, [name])
+    elif created.error_code != ErrorCode.none:
+        raise KafkaError(created.error_code, created.error_message or "")

@@ -1,0 +1,275 @@
+"""What a broker has the active controller do: envelopes, from one handler to the other (KIP-590)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from odradek.broker.config import loggers
+from odradek.broker.config.types import ResourceType
+from odradek.broker.context import RequestContext
+from odradek.broker.dispatch import FORWARDABLE, find_controller_route, find_route
+from odradek.broker.local_requests import IN_PROCESS, answer_here
+from odradek.broker.security.authorizer import Authorizer
+from odradek.broker.server import Endpoint
+from odradek.protocol import apis, messages
+from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
+from odradek.protocol.framing import request_header
+from odradek.protocol.principals import decode_principal, encode_principal
+from odradek.replication.controller.acls import AclOperation, AclResource
+from odradek.seams.network import Address
+from tests.broker.apis_admin.conftest import FakeBroker
+
+ALICE = "User:alice"
+CLIENT = Address("10.0.0.7", 4711)
+TOPIC = {
+    "name": "t",
+    "num_partitions": 2,
+    "replication_factor": 1,
+    "assignments": [],
+    "configs": [],
+}
+
+
+class Channel:
+    """A channel that ends at another node, or nowhere."""
+
+    def __init__(self, controller: FakeBroker | None) -> None:
+        self.controller = controller
+        self.asked: list[apis.Api] = []
+        self.envelopes: list[Mapping[str, Any]] = []
+
+    async def request(self, api: apis.Api, values: Mapping[str, Any], *, timeout_s: float) -> Any:
+        assert api is apis.ENVELOPE
+        if self.controller is None:
+            raise KafkaError(ErrorCode.request_timed_out, "nobody")
+        self.envelopes.append(values)
+        return await answer_here(self.controller, api, values)  # type: ignore[arg-type]
+
+
+class Nodes:
+    """A broker, and the node that is the active controller."""
+
+    def __init__(self) -> None:
+        self.active = FakeBroker({})
+        self.broker: Any = FakeBroker({"node.id": "2"})
+        self.broker.metadata.is_active = False
+        self.broker.controller = Channel(self.active)
+
+    async def ask(self, api: apis.Api, values: Mapping[str, Any], version: int = -1) -> Any:
+        """Alice asks the broker."""
+        version = api.max_version if version < 0 else version
+        head = request_header(api, version, 77, "tests")
+        frame = memoryview(head + messages.write_request(api.key, version, values))
+        route = find_route(api.key)
+        assert route is not None
+        ctx = RequestContext(
+            self.broker,
+            api,
+            version,
+            77,
+            "tests",
+            Endpoint("PLAINTEXT", "PLAINTEXT", Address("127.0.0.1", 9092), None),
+            CLIENT,
+            flush,
+            principal=ALICE,
+        )
+        request = route.read(api.key, version, frame, len(head))
+        body = route.write(api.key, version, await route.handler(request, ctx))
+        assert isinstance(body, bytes)
+        return messages.read_response(api.key, version, memoryview(body))
+
+
+async def flush() -> None:
+    pass
+
+
+@pytest.fixture
+def nodes() -> Nodes:
+    return Nodes()
+
+
+async def create(nodes: Nodes) -> ErrorCode:
+    answer = await nodes.ask(
+        apis.CREATE_TOPICS, {"topics": [TOPIC], "timeout": 1000, "validate_only": False}
+    )
+    code: ErrorCode = answer.topics[0].error_code
+    return code
+
+
+async def test_the_active_controller_does_it(nodes: Nodes) -> None:
+    assert await create(nodes) is ErrorCode.none
+    assert "t" in nodes.active.metadata.image.topics_by_name
+    assert "t" not in nodes.broker.metadata.image.topics_by_name
+    (envelope,) = nodes.broker.controller.envelopes
+    assert decode_principal(envelope["request_principal"]) == ALICE
+    assert envelope["client_host_address"] == bytes((10, 0, 0, 7))
+
+
+async def test_who_is_active_does_it_alone(nodes: Nodes) -> None:
+    nodes.broker.metadata.is_active = True
+    assert await create(nodes) is ErrorCode.none
+    assert "t" in nodes.broker.metadata.image.topics_by_name
+    assert not nodes.broker.controller.envelopes
+
+
+async def test_no_controller_is_said_in_the_words_of_the_api(nodes: Nodes) -> None:
+    nodes.broker.controller = Channel(None)
+
+    async def refuse(operation: Any) -> Any:
+        raise KafkaError(ErrorCode.not_controller)
+
+    nodes.broker.metadata.perform = refuse
+    assert await create(nodes) is ErrorCode.not_controller
+
+
+async def test_configs_of_the_broker_itself_are_looked_at_here(nodes: Nodes) -> None:
+    """And what is left is forwarded."""
+    await create(nodes)
+    nodes.active.register(2)
+
+    def resource(kind: ResourceType, name: str, config: str, value: str) -> dict[str, Any]:
+        configs = [{"name": config, "config_operation": 0, "value": value}]
+        return {"resource_type": int(kind), "resource_name": name, "configs": configs}
+
+    answer = await nodes.ask(
+        apis.INCREMENTAL_ALTER_CONFIGS,
+        {
+            "resources": [
+                resource(ResourceType.TOPIC, "t", "retention.ms", "5"),
+                resource(ResourceType.BROKER, "2", "background.threads", "11"),
+                resource(ResourceType.BROKER, "1", "background.threads", "12"),
+                resource(ResourceType.BROKER_LOGGER, "2", "odradek.node", "INFO"),
+            ],
+            "validate_only": False,
+        },
+    )
+    assert [each.error_code.name for each in answer.responses] == [
+        "none",
+        "none",
+        "invalid_request",  # that is another broker's
+        "none",
+    ]
+    loggers.set_level("odradek.node", None)
+    image = nodes.active.metadata.image
+    assert image.topic_configs("t") == {"retention.ms": "5"}
+    assert image.config(ResourceType.BROKER, "2") == {"background.threads": "11"}
+    assert len(nodes.broker.controller.envelopes) == 2  # the topic, and these configs
+
+
+@pytest.mark.parametrize("api", sorted(FORWARDABLE, key=lambda api: api.key), ids=lambda a: a.name)
+def test_what_is_forwarded_is_served_by_controllers_too(api: apis.Api) -> None:
+    assert apis.CONTROLLER in api.listeners
+    if find_route(api.key) is not None:
+        assert find_controller_route(api.key) is not None
+
+
+# The controller's end
+
+
+async def envelope(broker: FakeBroker, **changes: Any) -> ErrorCode:
+    api = apis.CREATE_TOPICS
+    body = messages.write_request(
+        api.key, 7, {"topics": [TOPIC], "timeout": 1000, "validate_only": False}
+    )
+    values = {
+        "request_data": request_header(api, 7, 1, "tests") + body,
+        "request_principal": encode_principal(ALICE),
+        "client_host_address": bytes(4),
+        **changes,
+    }
+    answer = await answer_here(broker, apis.ENVELOPE, values)  # type: ignore[arg-type]
+    code: ErrorCode = answer.error_code
+    return code
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, "none"),
+        ({"client_host_address": bytes(5)}, "invalid_request"),
+        ({"request_principal": b"\0\1\0"}, "principal_deserialization_failure"),
+        ({"request_principal": None}, "principal_deserialization_failure"),
+        ({"request_data": b"\0"}, "unsupported_version"),
+        ({"request_data": request_header(apis.CREATE_TOPICS, 7, 1, "t")}, "unsupported_version"),
+        ({"request_data": request_header(apis.CREATE_TOPICS, 99, 1, "t")}, "unsupported_version"),
+        ({"request_data": request_header(apis.API_VERSIONS, 3, 1, "t")}, "invalid_request"),
+        ({"request_data": request_header(apis.METADATA, 9, 1, "t")}, "invalid_request"),
+    ],
+)
+async def test_what_is_wrong_with_an_envelope(changes: Mapping[str, Any], code: str) -> None:
+    assert (await envelope(FakeBroker({}), **changes)).name == code
+
+
+async def test_a_controller_that_is_not_active_takes_no_envelope() -> None:
+    broker = FakeBroker({})
+    broker.metadata.is_active = False
+    assert await envelope(broker) is ErrorCode.not_controller
+
+
+async def test_leadership_lost_on_the_way_is_the_envelopes_error() -> None:
+    broker: Any = FakeBroker({})
+
+    async def refuse(operation: Any) -> Any:
+        broker.metadata.is_active = False
+        raise KafkaError(ErrorCode.not_controller)
+
+    broker.metadata.perform = refuse
+    assert await envelope(broker) is ErrorCode.not_controller
+
+
+async def test_nodes_alone_send_envelopes_and_clients_need_their_own_rights() -> None:
+    """CLUSTER_ACTION is the sender's; whether the topic may be created is asked of Alice."""
+    broker = FakeBroker({})
+
+    class OfNodes(Authorizer):
+        def allows(
+            self, principal: str, host: str, operation: Any, resource: Any, name: str
+        ) -> bool:
+            asked.append((principal, operation, resource))
+            return principal == "User:ANONYMOUS" and operation is AclOperation.CLUSTER_ACTION
+
+    asked: list[Any] = []
+    api, version = apis.ENVELOPE, 0
+    body = messages.write_request(
+        19, 7, {"topics": [TOPIC], "timeout": 1000, "validate_only": False}
+    )
+    values = {
+        "request_data": request_header(apis.CREATE_TOPICS, 7, 1, "tests") + body,
+        "request_principal": encode_principal(ALICE),
+        "client_host_address": bytes((10, 0, 0, 7)),
+    }
+    route = find_controller_route(api.key)
+    assert route is not None
+    ctx = RequestContext(
+        broker,  # type: ignore[arg-type]
+        api,
+        version,
+        1,
+        "node-2",
+        IN_PROCESS,
+        CLIENT,
+        flush,
+        OfNodes(super_users=frozenset(), allow_if_no_acl=False),
+    )
+    frame = memoryview(messages.write_request(api.key, version, values))
+    answer = await route.handler(route.read(api.key, version, frame, 0), ctx)
+    assert answer["error_code"] is ErrorCode.none
+    created = messages.read_response(19, 7, memoryview(answer["response_data"])[5:])
+    assert created.topics[0].error_code is ErrorCode.topic_authorization_failed
+    assert (ALICE, AclOperation.CREATE, AclResource.TOPIC) in asked
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\0", b"\0\1" + bytes(4), b"\0\0\2U", b"\0\0" + b"\xff" * 9]
+)
+def test_what_is_no_principal(data: bytes) -> None:
+    with pytest.raises(InvalidFrame):
+        decode_principal(data)
+
+
+def test_a_principal_is_written_as_kafka_writes_it() -> None:
+    assert encode_principal(ALICE) == b"\0\0" + b"\5User" + b"\6alice" + b"\0" + b"\0"
+    assert decode_principal(encode_principal("User:a:b")) == "User:a:b"
