@@ -84,11 +84,11 @@ class PartitionCoordinatorLog:
         return appended.first_offset
 
     def is_committed(self, partition: int, offset: int) -> bool:
-        return self._partition(partition).is_replicated(offset)
+        return self._partition(partition).log.high_watermark > offset
 
     async def wait_committed(self, partition: int, offset: int) -> None:
         found = self._partition(partition)
-        while not found.is_replicated(offset):
+        while found.log.high_watermark <= offset:
             found.check_leader()
             await Changed.wait([found])
 

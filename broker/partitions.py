@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from math import inf
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import trio
@@ -31,6 +32,9 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from odradek.replication.partition.leading import Surroundings
 
 log = logging.getLogger("odradek.partitions")
 
@@ -51,15 +55,18 @@ class PartitionTable:
         image: Callable[[], MetadataImage],
         node_id: int,
         *,
+        surroundings: Callable[[], Surroundings] | None = None,
         on_role: Callable[[Partition], None] = lambda partition: None,
         on_gone: Callable[[str, int], None] = lambda topic, index: None,
         on_lost: Callable[[TopicImage, int], None] = lambda topic, index: None,
     ) -> None:
-        """`on_role` hears of every partition that was opened or changed hands, `on_gone` of those
-        that left this node, `on_lost` of those whose log cannot be had; called on the loop."""
+        """`surroundings` is asked for where this node leads other replicas. `on_role` hears of every
+        partition that was opened or changed hands, `on_gone` of those that left this node, `on_lost`
+        of those whose log cannot be had; called on the loop."""
         self._logs = logs
         self._image = image
         self._node_id = node_id
+        self._surroundings = surroundings
         self._on_role = on_role
         self._on_gone = on_gone
         self._on_lost = on_lost
@@ -74,7 +81,7 @@ class PartitionTable:
         """Replicas that existed before this run: their logs should be here."""
         self._busy: dict[Key, trio.Event] = {}
         self._to_open: dict[Key, None] = {}
-        self._to_delete: list[Key] = []
+        self._to_delete: list[Partition] = []
         self._wanted = trio.Event()
         self._created_at = -inf
         self._to_open_since = -inf
@@ -152,7 +159,7 @@ class PartitionTable:
         self._busy.setdefault(key, trio.Event())
         partition.retire(UnknownPartition(f"{partition.topic}-{partition.index} is not here now"))
         self._on_gone(*key)
-        self._to_delete.append(key)
+        self._to_delete.append(partition)
         self._wanted.set()
 
     def directory_failed(self, logs: Iterable[PartitionLog]) -> list[Partition]:
@@ -179,8 +186,8 @@ class PartitionTable:
             self._wanted = trio.Event()
             while self._to_delete or self._to_open:
                 if self._to_delete:
-                    keys, self._to_delete = self._to_delete, []
-                    await self._delete(keys)
+                    gone, self._to_delete = self._to_delete, []
+                    await self._delete(gone)
                 elif (pause := self._settled_at() - trio.current_time()) > 0:
                     with trio.move_on_after(pause):
                         await self._wanted.wait()
@@ -254,9 +261,13 @@ class PartitionTable:
             await self._logs.delete(TopicPartition(topic.name, index))
             raise UnknownPartition(f"{topic.name}-{index} was deleted")
         image = now.partitions[index]
-        if image.leader == self._node_id and opened.epochs.latest != image.leader_epoch:
-            opened.assign_epoch(image.leader_epoch, opened.end_offset)
-        partition = Partition(opened, topic_id=topic.id, node_id=self._node_id, image=image)
+        partition = Partition(
+            opened,
+            topic_id=topic.id,
+            node_id=self._node_id,
+            image=image,
+            surroundings=self._surroundings,
+        )
         self._by_name[topic.name, index] = partition
         self._by_id[topic.id, index] = partition
         return partition
@@ -279,8 +290,11 @@ class PartitionTable:
             topic.name, index, topic.id, is_new=is_new, directory_id=decided.directory
         )
 
-    async def _delete(self, keys: Sequence[Key]) -> None:
+    async def _delete(self, partitions: Sequence[Partition]) -> None:
+        keys = [(each.topic, each.index) for each in partitions]
         try:
+            for each in partitions:
+                await each.wait_unchanged()
             await self._logs.delete(*(TopicPartition(*key) for key in keys))
         except LogFailed as error:
             log.warning("deleted partitions stay on a directory that is offline: %s", error)

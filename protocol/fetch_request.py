@@ -30,6 +30,7 @@ REPLICA_STATE_TAG = 1
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
+_REPLICA_STATE = struct.Struct(">iq")
 _HEAD_V4 = struct.Struct(">iiiib")
 _HEAD_V7 = struct.Struct(">iiiibii")
 _HEAD_V15 = struct.Struct(">iiibii")
@@ -65,7 +66,8 @@ class ForgottenTopic(NamedTuple):
 
 
 class FetchRequest:
-    """`replica_id` is -1 for a consumer; the session fields of older versions ask for none."""
+    """`replica_id` is -1 for a consumer, `replica_epoch` that of its broker or -1 (KIP-903), `rack`
+    where a consumer is, or empty (KIP-392); the session fields of older versions ask for none."""
 
     __slots__ = (
         "forgotten",
@@ -73,6 +75,8 @@ class FetchRequest:
         "max_bytes",
         "max_wait_ms",
         "min_bytes",
+        "rack",
+        "replica_epoch",
         "replica_id",
         "session_epoch",
         "session_id",
@@ -81,6 +85,8 @@ class FetchRequest:
 
     def __init__(self) -> None:
         self.replica_id = -1
+        self.replica_epoch = -1
+        self.rack = ""
         self.max_wait_ms = 0
         self.min_bytes = 0
         self.max_bytes = 0
@@ -103,7 +109,7 @@ def read_fetch(body: memoryview, version: int, position: int = 0) -> FetchReques
         if version >= SESSION_VERSION:
             position = _read_forgotten(request, body, version, position)
         if version >= RACK_VERSION:
-            position = _skip_rack(body, version, position)
+            request.rack, position = _read_rack(body, version, position)
         if version >= FLEXIBLE_VERSION:
             _read_tags(request, body, version, position)
         return request
@@ -237,15 +243,17 @@ def _skip_tags(body: memoryview, position: int) -> int:
     return position + 1 if body[position] == 0 else skip_tagged_fields(body, position)
 
 
-def _skip_rack(body: memoryview, version: int, position: int) -> int:
+def _read_rack(body: memoryview, version: int, position: int) -> tuple[str, int]:
     if version >= FLEXIBLE_VERSION:
         length, position = read_uvarint(body, position)
         length -= 1
     else:
         (length,) = _INT16.unpack_from(body, position)
         position += 2
-    _, position = read_string(body, position, length)
-    return position
+    if length == 0:
+        return "", position
+    rack, position = read_string(body, position, length)
+    return rack or "", position
 
 
 def _read_tags(request: FetchRequest, body: memoryview, version: int, position: int) -> None:
@@ -257,5 +265,5 @@ def _read_tags(request: FetchRequest, body: memoryview, version: int, position: 
         if position + size > len(body):
             raise IndexError
         if tag == REPLICA_STATE_TAG and version >= REPLICA_STATE_VERSION:
-            (request.replica_id,) = _INT32.unpack_from(body, position)
+            request.replica_id, request.replica_epoch = _REPLICA_STATE.unpack_from(body, position)
         position += size

@@ -44,6 +44,8 @@ class Outcome(ProducedPartition):
     last_offset: int = -1
     partition: Partition | None = None
     """Where the batch went; None if it was refused."""
+    leader_epoch: int = -1
+    """In which it was appended."""
 
     def fail(self, error: KafkaError) -> Outcome:
         """The answer is `error`."""
@@ -187,6 +189,7 @@ def _append(
         None,
         appended.last_offset,
         partition,
+        partition.leader_epoch,
     )
 
 
@@ -254,14 +257,14 @@ def _pending(topics: Topics) -> list[Outcome]:
     for _, _, outcomes in topics:
         for outcome in outcomes:
             partition = outcome.partition
-            if partition is None or partition.is_replicated(outcome.last_offset):
+            if partition is None:
                 continue
             try:
-                partition.check_leader()
+                if not partition.is_replicated(outcome.last_offset, outcome.leader_epoch):
+                    partition.check_leader()
+                    pending.append(outcome)
             except KafkaError as error:
                 outcome.fail(error)
-            else:
-                pending.append(outcome)
     return pending
 
 

@@ -83,12 +83,13 @@ class PartitionMarkers:
             origin=Origin.COORDINATOR,
             transaction_version=marker.transaction_version,
         )
-        if not partition.is_replicated(appended.last_offset):
-            await self._replicated(partition, appended.last_offset)
+        epoch = partition.leader_epoch
+        if not partition.is_replicated(appended.last_offset, epoch):
+            await self._replicated(partition, appended.last_offset, epoch)
 
-    async def _replicated(self, partition: Partition, offset: int) -> None:
+    async def _replicated(self, partition: Partition, offset: int, epoch: int) -> None:
         with trio.move_on_after(self._timeout_ms / 1000):
-            while not partition.is_replicated(offset):
+            while not partition.is_replicated(offset, epoch):
                 partition.check_leader()
                 await Changed.wait([partition])
             return

@@ -198,7 +198,7 @@ class Leader:
             each
             for each in self.in_sync.committed
             if each != self._node_id
-            and not self._known(each).is_caught_up(end, now_ms, self._lag_max_ms)
+            and not self.progress_of(each).is_caught_up(end, now_ms, self._lag_max_ms)
         )
 
     def _shrink(self, now_ms: int) -> Sequence[Action]:
@@ -211,7 +211,7 @@ class Leader:
         known = self.in_sync
         if known.proposal is not None or follower in known.committed:
             return NOTHING
-        end = self._known(follower).end_offset
+        end = self.progress_of(follower).end_offset
         if end < max(self._log.high_watermark, self.start_offset) or not self._is_eligible(
             follower
         ):
@@ -234,11 +234,11 @@ class Leader:
         if member == self._node_id:
             broker = self._brokers(member)
             return UNTOLD if broker is None else broker.epoch
-        epoch = self._known(member).broker_epoch
+        epoch = self.progress_of(member).broker_epoch
         return UNTOLD if epoch is None else epoch
 
     def _is_eligible(self, follower: int) -> bool:
-        broker, epoch = self._brokers(follower), self._known(follower).broker_epoch
+        broker, epoch = self._brokers(follower), self.progress_of(follower).broker_epoch
         return broker is not None and broker.active and epoch in (UNTOLD, broker.epoch)
 
     def _is_current(self, follower: int, broker_epoch: int) -> bool:
@@ -247,7 +247,8 @@ class Leader:
             return True
         return broker_epoch >= broker.epoch
 
-    def _known(self, replica: int) -> Progress:
+    def progress_of(self, replica: int) -> Progress:
+        """Of one that has not fetched, or is no replica, nothing is known."""
         return self._followers.get(replica) or Progress()
 
     # What is replicated

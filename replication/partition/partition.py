@@ -1,15 +1,23 @@
 """A partition of which this node has a replica: who leads it, what is replicated, who waits for it.
 
-The log below knows offsets and bytes, nothing of leaders. This object adds the leader epoch, the
-in-sync set and the high watermark that follows from it, and tells its watchers (waiting fetches and
-produces) synchronously when something became visible, so that no wait is ended by a timer that an
-append could end.
+The log below knows offsets and bytes, nothing of leaders. This object adds the role, and tells its
+watchers (waiting fetches and produces) synchronously when something became visible, so that no wait
+is ended by a timer that an append could end. Where the high watermark comes from depends on the role:
+
+| this node | the high watermark | |
+|---|---|---|
+| has the only replica | is the log's end | |
+| leads others | follows from what these have fetched | `leading.py`, `leader.py` |
+| follows | is what the leader says | `replicated`, which whoever fetches calls |
+
+While a follower's change of its log runs in a thread (`begin_change`), this node does not become the
+leader: the image that says so waits for `end_change`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 import trio
@@ -18,13 +26,16 @@ from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.image import PartitionImage
 from odradek.replication.errors import (
     FencedLeaderEpoch,
-    NotEnoughReplicas,
     NotLeader,
     UnknownLeaderEpoch,
 )
-from odradek.replication.partition.high_watermark import decide_high_watermark
+from odradek.replication.partition.unseen import Unseen
+from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import Appended, Origin, PartitionLog
 from odradek.storage.log.verifications import Guard
+
+if TYPE_CHECKING:
+    from odradek.replication.partition.leading import Leading, Surroundings
 
 ACKS_ALL = -1
 
@@ -67,21 +78,41 @@ class Changed:
 
 
 class Partition:
-    """See the module. All methods are synchronous; errors are KafkaErrors with the code to answer."""
+    """See the module. All methods are synchronous, but for one; errors are KafkaErrors with the code
+    to answer."""
 
     def __init__(
-        self, log: PartitionLog, *, topic_id: UUID, node_id: int, image: PartitionImage
+        self,
+        log: PartitionLog,
+        *,
+        topic_id: UUID,
+        node_id: int,
+        image: PartitionImage,
+        surroundings: Callable[[], Surroundings] | None = None,
     ) -> None:
+        """`surroundings` is asked for when this node leads other replicas; without it none of these
+        is ever known to have anything."""
         self.log = log
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = topic_id
         self._node_id = node_id
+        self._surroundings = surroundings
         self._watchers: set[Watcher] = set()
+        self._end_watchers: set[Watcher] = set()
         self._unannounced_bytes = 0
+        self._unseen: Unseen | None = None
+        """Of a follower."""
         self._gone: KafkaError | None = None
+        self._unchanged: trio.Event | None = None
+        """Set when the change that is under way has ended."""
+        self._put_off: PartitionImage | None = None
+        self.leading: Leading | None = None
+        """None where this node does not lead, or has the only replica."""
+        self.leading_since = -1
+        """The leader epoch in which this node became the leader, and it has been since; -1: it is not."""
         self._adopt(image)
-        self._advance()
+        self._lead(image)
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic}-{self.index} epoch {self.leader_epoch}>"
@@ -90,21 +121,55 @@ class Partition:
 
     def update(self, image: PartitionImage) -> None:
         """Take over what the cluster decided; whoever waits on the old role is interrupted."""
+        self._put_off = None
+        if self.leading is not None and self.leading.is_ahead_of(image):
+            return
+        if self._unchanged is not None and image.leader == self._node_id != self.leader:
+            self._put_off = image
+            return
         role_before = (self.leader, self.leader_epoch)
         self._adopt(image)
         if (self.leader, self.leader_epoch) != role_before:
             self._interrupt()
-        self._advance()
+        self._lead(image)
 
     def _adopt(self, image: PartitionImage) -> None:
         self.leader = image.leader
         self.leader_epoch = image.leader_epoch
         self.replicas = tuple(image.replicas)
-        self.in_sync = frozenset(image.isr)
-        self._is_alone = self.in_sync == {self._node_id}
-        """The log's end is the high watermark, then."""
+        self._is_alone = self.replicas == (self._node_id,)
         self.assigned_directory = image.directory_of(self._node_id)
         """Where the cluster thinks that the log is (KIP-858)."""
+        leads = image.leader == self._node_id
+        if not leads:
+            self.leading_since = -1
+        elif self.leading_since < 0:
+            self.leading_since = image.leader_epoch
+        if self.leading is not None and (not leads or self._is_alone):
+            self.leading.end()
+            self.leading = None
+
+    def _lead(self, image: PartitionImage) -> None:
+        """Begin the epoch, if this node leads it, and see what is replicated by that."""
+        if image.leader != self._node_id or self._gone is not None:
+            return
+        self._unseen = None
+        try:
+            if not self._is_alone and self._surroundings is not None:
+                if self.leading is None:
+                    self.leading = self._begin_leading(self._surroundings())
+                self.leading.adopt(image)
+                return
+            if self.log.epochs.latest != image.leader_epoch:
+                self.log.assign_epoch(image.leader_epoch, self.log.end_offset)
+        except LogFailed:
+            return  # its directory is offline: `retire` is on its way, and then another leader
+        self._advance()
+
+    def _begin_leading(self, surroundings: Surroundings) -> Leading:
+        from odradek.replication.partition.leading import Leading
+
+        return Leading(self.log, self._node_id, self.topic_id, surroundings, self._announce)
 
     @property
     def is_leader(self) -> bool:
@@ -144,16 +209,14 @@ class Partition:
 
         `transaction_version` and `guard` are those of `PartitionLog.append_as_leader`.
 
-        Raises NotLeader, NotEnoughReplicas (acks=-1 with fewer than `min_in_sync` replicas in
-        sync), what `retire` was given, and whatever the log refuses.
+        Raises NotLeader, NotEnoughReplicas (acks=-1 with fewer than min.insync.replicas in sync, or
+        than there are replicas), what `retire` was given, and whatever the log refuses.
         """
         if self._gone is not None or self.leader != self._node_id:
             self.check_leader()
-        if acks == ACKS_ALL and len(self.in_sync) < self.log.config.min_insync_replicas:
-            raise NotEnoughReplicas(
-                f"{len(self.in_sync)} of {self.log.config.min_insync_replicas} required replicas "
-                "are in sync"
-            )
+        leading = self.leading
+        if leading is not None and acks == ACKS_ALL:
+            leading.leader.check_append()
         appended = self.log.append_as_leader(
             records,
             leader_epoch=self.leader_epoch,
@@ -162,9 +225,14 @@ class Partition:
             transaction_version=transaction_version,
             guard=guard,
         )
-        if not appended.duplicate:
-            self._unannounced_bytes += len(records)
-        self._advance()
+        if leading is None:
+            if not appended.duplicate:
+                self._unannounced_bytes += len(records)
+            self._advance()
+        elif not appended.duplicate:
+            for watcher in tuple(self._end_watchers):
+                watcher.visible(self, len(records))
+            leading.appended(len(records))
         return appended
 
     def begin_verification(
@@ -181,40 +249,82 @@ class Partition:
             now_ms=self.log.clock.wall_ms(),
         )
 
-    def is_replicated(self, offset: int) -> bool:
-        """Whether every in-sync replica has the record at `offset`."""
-        return self.log.high_watermark > offset
+    def is_replicated(self, offset: int, epoch: int) -> bool:
+        """Whether every in-sync replica has the record at `offset`, appended here in leader epoch
+        `epoch`.
+
+        Raises NotLeader if this node has not led ever since, for the record may be another one now,
+        and NotEnoughReplicasAfterAppend if it is replicated to fewer than min.insync.replicas.
+        """
+        if not 0 <= self.leading_since <= epoch:
+            raise NotLeader(f"{self.topic}-{self.index} was led by another since epoch {epoch}")
+        if self.leading is None:
+            return self.log.high_watermark > offset
+        return self.leading.leader.is_replicated(offset + 1)
 
     def _advance(self) -> None:
-        if self.leader != self._node_id:
-            return
-        log = self.log
-        if self._is_alone:
-            high_watermark = log.tip.end_offset
-        else:
-            end_offsets = {self._node_id: log.end_offset}
-            high_watermark = decide_high_watermark(
-                log.high_watermark, self._node_id, end_offsets, self.in_sync
-            )
-        if log.advance_high_watermark(high_watermark):
+        """All that is appended is visible, where there are no other replicas."""
+        if self._is_alone and self.log.advance_high_watermark(self.log.tip.end_offset):
             size_bytes, self._unannounced_bytes = self._unannounced_bytes, 0
             if self._watchers:
-                for watcher in tuple(self._watchers):
-                    watcher.visible(self, size_bytes)
+                self._announce(size_bytes)
+
+    def _announce(self, size_bytes: int) -> None:
+        for watcher in tuple(self._watchers):
+            watcher.visible(self, size_bytes)
+
+    # Following
+
+    def begin_change(self) -> None:
+        """A change of the log begins in a thread, during which this node must not become the leader."""
+        assert self._unchanged is None, f"{self!r} is being changed"
+        self._unchanged = trio.Event()
+
+    def end_change(self) -> bool:
+        """It is done, or failed. True if this node has the role now that had to wait for that."""
+        assert self._unchanged is not None, f"{self!r} is not being changed"
+        self._unchanged.set()
+        self._unchanged = None
+        image = self._put_off
+        if image is None:
+            return False
+        self.update(image)
+        return True
+
+    async def wait_unchanged(self) -> None:
+        """Return when no change of the log is under way."""
+        while self._unchanged is not None:
+            await self._unchanged.wait()
+
+    def replicated(self, high_watermark: int, size_bytes: int) -> None:
+        """As a follower: `size_bytes` were appended, and all below `high_watermark` is replicated."""
+        if self._unseen is None:
+            self._unseen = Unseen()
+        if size_bytes:
+            self._unseen.appended(self.log.end_offset, size_bytes)
+        if self.log.advance_high_watermark(high_watermark):
+            self._announce(self._unseen.seen_to(self.log.high_watermark))
 
     # Waiting
 
-    def watch(self, watcher: Watcher) -> None:
-        self._watchers.add(watcher)
+    def watch(self, watcher: Watcher, *, end: bool = False) -> None:
+        """Tell `watcher` of what becomes visible; with `end`, of what the leader appends."""
+        if end and self.leading is not None:
+            self._end_watchers.add(watcher)
+        else:
+            self._watchers.add(watcher)
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.discard(watcher)
+        self._end_watchers.discard(watcher)
 
     def retire(self, reason: KafkaError) -> None:
         """The replica is deleted or its directory failed: whoever waits, or asks later, is told."""
         self._gone = reason
+        if self.leading is not None:
+            self.leading.end()
         self._interrupt()
 
     def _interrupt(self) -> None:
-        for watcher in tuple(self._watchers):
+        for watcher in (*self._watchers, *self._end_watchers):
             watcher.interrupted(self)

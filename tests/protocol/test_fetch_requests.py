@@ -70,6 +70,8 @@ def same(request: FetchRequest, version: int, view: memoryview, start: int) -> N
     read = messages.read_request(FETCH.key, version, view, start)
     state = field(read, "replica_state", None)
     assert request.replica_id == (read.replica_id if state is None else state.replica_id)
+    assert request.replica_epoch == (-1 if state is None else state.replica_epoch)
+    assert request.rack == field(read, "rack_id", "")
     assert timedelta(milliseconds=request.max_wait_ms) == read.max_wait
     assert request.min_bytes == read.min_bytes
     assert request.max_bytes == read.max_bytes

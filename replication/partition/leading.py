@@ -1,0 +1,153 @@
+"""A partition that this node leads with other replicas: what its `Leader` decides is done here.
+
+Everything is synchronous, on the loop: an event goes in, the actions that come out are done before
+the next event. What the controller answers to a proposal comes when it comes, and is for nobody if
+this node has ceased to lead meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from uuid import UUID
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.image import BrokerImage, PartitionImage
+from odradek.replication.partition.in_sync import Altered, Proposal
+from odradek.replication.partition.leader import (
+    Action,
+    AdvanceHighWatermark,
+    AlterPartition,
+    BeginEpoch,
+    Leader,
+)
+from odradek.replication.partition.unseen import Unseen
+from odradek.seams.values import value_class
+from odradek.storage.log.partition_log import PartitionLog
+
+Answered = Callable[[Altered | ErrorCode], None]
+
+
+@value_class
+class Surroundings:
+    """What a leader knows of the rest of the cluster.
+
+    `lag_max_ms` is replica.lag.time.max.ms. `propose` asks the controller for an in-sync set of a
+    partition, by topic id and index, and has the answer told once, on the loop, never within the
+    call; one that is asked for again waits for its turn.
+    """
+
+    brokers: Callable[[int], BrokerImage | None]
+    lag_max_ms: int
+    propose: Callable[[UUID, int, AlterPartition, Answered], None]
+
+
+class LogView:
+    """A `PartitionLog` as a `Leader` sees it."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+
+    @property
+    def start_offset(self) -> int:
+        return self._log.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.tip.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._log.high_watermark
+
+    @property
+    def min_insync_replicas(self) -> int:
+        return self._log.config.min_insync_replicas
+
+
+class Leading:
+    """From one becoming leader to the next ceasing to be. `advanced` is told how many bytes became
+    visible whenever the high watermark, or the least log start of the replicas, has moved."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        node_id: int,
+        topic_id: UUID,
+        surroundings: Surroundings,
+        advanced: Callable[[int], None],
+    ) -> None:
+        self.leader = Leader(
+            node_id, LogView(log), surroundings.brokers, lag_max_ms=surroundings.lag_max_ms
+        )
+        self._log = log
+        self._topic_id = topic_id
+        self._propose = surroundings.propose
+        self._advanced = advanced
+        self._unseen = Unseen()
+        self._is_over = False
+
+    def adopt(self, image: PartitionImage) -> None:
+        """This node leads by `image`. Raises LogFailed where an epoch can't begin in the log."""
+        self._do(self.leader.adopt(image, self._now_ms()))
+
+    def is_ahead_of(self, image: PartitionImage) -> bool:
+        """Whether the controller has answered this leader what `image` does not tell yet."""
+        return image.partition_epoch < self.leader.in_sync.partition_epoch
+
+    def appended(self, size_bytes: int) -> None:
+        self._unseen.appended(self._log.tip.end_offset, size_bytes)
+        self._do(self.leader.appended(self._now_ms()))
+
+    def fetched(self, follower: int, *, offset: int, start_offset: int, broker_epoch: int) -> None:
+        """See `Leader.fetched`, which says what it raises."""
+        before = self.leader.progress_of(follower).start_offset
+        self._do(
+            self.leader.fetched(
+                follower,
+                offset=offset,
+                start_offset=start_offset,
+                broker_epoch=broker_epoch,
+                now_ms=self._now_ms(),
+            )
+        )
+        if start_offset != before:
+            self._advanced(0)
+
+    def tick(self) -> None:
+        """Due every half replica.lag.time.max.ms."""
+        self._do(self.leader.tick(self._now_ms()))
+
+    def brokers_changed(self) -> None:
+        self._do(self.leader.brokers_changed(self._now_ms()))
+        self._advanced(0)  # one that is gone holds the low watermark no more
+
+    def end(self) -> None:
+        """This node leads no more, or leads alone."""
+        self._is_over = True
+
+    def caught_up_ms_ago(self, follower: int) -> int:
+        """How long since it last had all there was."""
+        return self._now_ms() - self.leader.progress_of(follower).caught_up_ms
+
+    def _now_ms(self) -> int:
+        return int(self._log.clock.monotonic() * 1000)
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, AdvanceHighWatermark):
+                if self._log.advance_high_watermark(action.offset):
+                    self._advanced(self._unseen.seen_to(self._log.high_watermark))
+            elif isinstance(action, BeginEpoch):
+                self._log.assign_epoch(action.leader_epoch, action.start_offset)
+            else:
+                self._propose(
+                    self._topic_id,
+                    self._log.partition,
+                    action,
+                    partial(self._altered, action.proposal),
+                )
+
+    def _altered(self, proposal: Proposal, answer: Altered | ErrorCode) -> None:
+        if not self._is_over:
+            self._do(self.leader.altered(proposal, answer, self._now_ms()))

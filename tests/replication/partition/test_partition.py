@@ -1,0 +1,274 @@
+"""A partition over its log: what changes hands, who is told, and what waits for a follower's change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+import trio
+import trio.testing
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.image import PartitionImage
+from odradek.replication.errors import (
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    UnknownPartition,
+)
+from odradek.replication.partition.in_sync import Altered
+from odradek.replication.partition.leader import AlterPartition
+from odradek.replication.partition.leading import Answered, Surroundings
+from odradek.replication.partition.partition import ACKS_ALL, Partition
+from odradek.storage.log.epochs import EpochStart
+from tests.replication.partition.controller_stub import Controller
+from tests.storage.log.log_world import FOREVER, NOW_MS, TOPIC_ID, World, batch
+
+SIZE = len(batch())
+
+
+class Told:
+    """A watcher that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.bytes: list[int] = []
+        self.interruptions = 0
+
+    def visible(self, partition: Partition, size_bytes: int) -> None:
+        self.bytes.append(size_bytes)
+
+    def interrupted(self, partition: Partition) -> None:
+        self.interruptions += 1
+
+
+class Stand:
+    """Node 1 has a replica of three, and leads epoch 5 unless said otherwise."""
+
+    def __init__(self, *, leader: int = 1, isr: tuple[int, ...] = (1, 2), min_isr: int = 1) -> None:
+        controller = Controller()
+        self.image = replace(
+            controller.partition, leader=leader, isr=isr, leader_epoch=5, partition_epoch=10
+        )
+        self.world = World(config=replace(FOREVER, min_insync_replicas=min_isr))
+        self.proposed: list[tuple[UUID, int, AlterPartition, Answered]] = []
+        surroundings = Surroundings(
+            dict(controller.brokers).get,
+            lag_max_ms=100,
+            propose=lambda *proposal: self.proposed.append(proposal),
+        )
+        self.partition = Partition(
+            self.world.log,
+            topic_id=TOPIC_ID,
+            node_id=1,
+            image=self.image,
+            surroundings=lambda: surroundings,
+        )
+        self.told = Told()
+
+    def see(self, **changes: object) -> PartitionImage:
+        """The cluster decided something."""
+        epoch = self.image.partition_epoch + 1
+        self.image = replace(self.image, partition_epoch=epoch, **changes)  # type: ignore[arg-type]
+        self.partition.update(self.image)
+        return self.image
+
+    def append(self, acks: int = 1) -> int:
+        return self.partition.append(batch(), acks=acks, now_ms=NOW_MS).last_offset
+
+    def fetch(self, follower: int, offset: int, start_offset: int = 0) -> None:
+        assert self.partition.leading is not None
+        self.partition.leading.fetched(
+            follower, offset=offset, start_offset=start_offset, broker_epoch=1
+        )
+
+
+@pytest.fixture
+def stand() -> Stand:
+    return Stand()
+
+
+def alone(image: PartitionImage) -> dict[str, object]:
+    return {"replicas": (1,), "directories": image.directories[:1], "isr": (1,)}
+
+
+def test_an_epoch_begins_in_the_log(stand: Stand) -> None:
+    assert stand.world.log.epochs.entries == (EpochStart(5, 0),)
+    stand.append()
+    stand.see(leader_epoch=6)
+    assert stand.world.log.epochs.entries == (EpochStart(5, 0), EpochStart(6, 1))
+
+
+def test_the_only_replica_sees_what_it_appends(stand: Stand) -> None:
+    stand.see(**alone(stand.image), leader_epoch=7)
+    assert stand.partition.leading is None
+    assert stand.world.log.epochs.latest == 7
+    stand.partition.watch(stand.told)
+    stand.append(ACKS_ALL)
+    assert stand.told.bytes == [SIZE]
+    assert stand.partition.is_replicated(0, 7)
+
+
+def test_the_only_replica_is_enough_whatever_is_required() -> None:
+    stand = Stand(min_isr=2)
+    stand.see(**alone(stand.image))
+    stand.append(ACKS_ALL)
+
+
+def test_what_is_visible_is_told_as_followers_fetch_it(stand: Stand) -> None:
+    stand.fetch(2, 0)
+    stand.partition.watch(stand.told)
+    for _ in range(3):
+        stand.append()
+    assert stand.told.bytes == []
+    stand.fetch(2, 1)
+    assert stand.told.bytes == [SIZE]
+    stand.fetch(2, 3)
+    assert stand.told.bytes == [SIZE, 2 * SIZE]
+    assert stand.world.log.high_watermark == 3
+
+
+def test_followers_are_told_of_what_is_appended(stand: Stand) -> None:
+    stand.partition.watch(stand.told, end=True)
+    stand.append()
+    assert stand.told.bytes == [SIZE]
+    stand.see(leader=2, leader_epoch=6)
+    assert stand.told.interruptions == 1
+    stand.partition.unwatch(stand.told)
+    stand.see(leader=1, leader_epoch=7)
+    stand.append()
+    assert stand.told.bytes == [SIZE]
+
+
+def test_acks_all_is_answered_when_all_in_sync_have_it(stand: Stand) -> None:
+    offset = stand.append(ACKS_ALL)
+    assert not stand.partition.is_replicated(offset, 5)
+    stand.fetch(2, offset + 1)
+    assert stand.partition.is_replicated(offset, 5)
+
+
+def test_what_was_appended_before_another_led_is_never_acknowledged(stand: Stand) -> None:
+    """The offset may hold another record by now, and that one be replicated."""
+    offset = stand.append(ACKS_ALL)
+    stand.see(leader=2, leader_epoch=6)
+    with pytest.raises(NotLeader):
+        stand.partition.is_replicated(offset, 5)
+    stand.see(leader=1, leader_epoch=7, isr=(1,))
+    with pytest.raises(NotLeader):
+        stand.partition.is_replicated(offset, 5)
+
+
+def test_elected_again_it_goes_on_waiting(stand: Stand) -> None:
+    offset = stand.append(ACKS_ALL)
+    stand.see(leader_epoch=6)
+    assert not stand.partition.is_replicated(offset, 5)
+    stand.fetch(2, offset + 1)
+    assert stand.partition.is_replicated(offset, 5)
+
+
+def test_too_few_in_sync() -> None:
+    stand = Stand(min_isr=2)
+    offset = stand.append(ACKS_ALL)
+    stand.fetch(2, offset + 1)
+    stand.see(isr=(1,))
+    with pytest.raises(NotEnoughReplicas):
+        stand.append(ACKS_ALL)
+    with pytest.raises(NotEnoughReplicasAfterAppend):
+        stand.partition.is_replicated(offset, 5)
+    stand.append(1)
+
+
+def test_who_catches_up_is_proposed_and_counts_once_it_is_in(stand: Stand) -> None:
+    stand.append()
+    stand.fetch(3, 1)
+    ((topic_id, index, asked, answered),) = stand.proposed
+    assert (topic_id, index) == (TOPIC_ID, 0)
+    assert asked.in_sync == ((1, 1), (2, -1), (3, 1))
+    answered(Altered(frozenset({1, 2, 3}), 5, 11))
+    assert stand.partition.leading is not None
+    assert stand.partition.leading.leader.in_sync.committed == {1, 2, 3}
+    stand.partition.update(stand.image)  # an image of before
+    assert stand.partition.leading.leader.in_sync.committed == {1, 2, 3}
+
+
+def test_an_answer_to_who_leads_no_more_is_for_nobody(stand: Stand) -> None:
+    stand.fetch(3, 0)
+    ((_, _, _, answered),) = stand.proposed
+    stand.see(leader=2, leader_epoch=6)
+    answered(ErrorCode.request_timed_out)
+    stand.see(leader=1, leader_epoch=7)
+    answered(Altered(frozenset({1, 2, 3}), 7, 20))
+    assert len(stand.proposed) == 1
+    assert stand.partition.leading is not None
+    assert stand.partition.leading.leader.in_sync.committed == {1, 2}
+
+
+def test_a_log_start_that_moves_is_told(stand: Stand) -> None:
+    stand.append()
+    stand.fetch(2, 1)
+    stand.partition.watch(stand.told)
+    stand.fetch(2, 1, start_offset=1)
+    assert stand.told.bytes == [0]
+
+
+# Following
+
+
+def test_a_follower_sees_what_its_leader_says_is_replicated() -> None:
+    stand = Stand(leader=2)
+    log, partition = stand.world.log, stand.partition
+    partition.watch(stand.told)
+    sent = batch()
+    log.append_as_follower(sent)
+    partition.replicated(0, len(sent))
+    assert stand.told.bytes == []
+    partition.replicated(9, 0)
+    assert log.high_watermark == 1
+    assert stand.told.bytes == [len(sent)]
+
+
+def test_who_changes_its_log_does_not_lead_before_that_is_done() -> None:
+    stand = Stand(leader=2)
+    partition = stand.partition
+    partition.watch(stand.told)
+    partition.begin_change()
+    stand.see(leader=1, leader_epoch=6)
+    assert not partition.is_leader
+    with pytest.raises(NotLeader):
+        stand.append()
+    assert partition.end_change()
+    assert partition.is_leader
+    assert stand.told.interruptions == 1
+    assert stand.append() == 0
+
+
+def test_what_was_put_off_may_be_overtaken() -> None:
+    stand = Stand(leader=2)
+    stand.partition.begin_change()
+    stand.see(leader=1, leader_epoch=6)
+    stand.see(leader=3, leader_epoch=7)
+    assert stand.partition.leader == 3
+    assert not stand.partition.end_change()
+    assert stand.partition.leader == 3
+
+
+async def test_who_deletes_a_log_waits_for_its_change() -> None:
+    stand = Stand(leader=2)
+    stand.partition.begin_change()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stand.partition.wait_unchanged)
+        await trio.testing.wait_all_tasks_blocked()
+        assert nursery.child_tasks
+        stand.partition.end_change()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not nursery.child_tasks
+
+
+def test_who_is_gone_leads_nothing(stand: Stand) -> None:
+    stand.fetch(3, 0)
+    ((_, _, _, answered),) = stand.proposed
+    stand.partition.retire(UnknownPartition("deleted"))
+    answered(ErrorCode.request_timed_out)
+    assert len(stand.proposed) == 1
+    with pytest.raises(UnknownPartition):
+        stand.append()

@@ -1,0 +1,31 @@
+"""What nobody sees yet is told as the high watermark passes it."""
+
+from __future__ import annotations
+
+from odradek.replication.partition.unseen import PARTS_MAX, Unseen
+
+
+def test_what_is_passed_is_told_once() -> None:
+    unseen = Unseen()
+    unseen.appended(3, 100)
+    unseen.appended(5, 10)
+    assert unseen.seen_to(2) == 0
+    assert unseen.seen_to(4) == 100
+    assert unseen.seen_to(4) == 0
+    assert unseen.seen_to(9) == 10
+
+
+def test_a_high_watermark_that_stands_still_costs_no_more_than_its_parts() -> None:
+    unseen = Unseen()
+    for number in range(3 * PARTS_MAX):
+        unseen.appended(number + 1, 1)
+    assert unseen.seen_to(PARTS_MAX) == PARTS_MAX - 1
+    assert unseen.seen_to(3 * PARTS_MAX) == 2 * PARTS_MAX + 1
+
+
+def test_what_was_cut_off_is_never_told() -> None:
+    unseen = Unseen()
+    unseen.appended(3, 100)
+    unseen.appended(8, 10)
+    unseen.appended(5, 1)
+    assert unseen.seen_to(8) == 101
