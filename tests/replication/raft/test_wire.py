@@ -315,6 +315,18 @@ def test_a_leader_that_has_dropped_the_snapshot_says_so_without_an_error() -> No
     assert (answer.epoch, answer.leader_id) == (7, 1)
 
 
+def test_a_leader_that_fails_over_a_snapshot_is_asked_for_the_log_again() -> None:
+    """Kafka 4.3 cannot write an answer about a snapshot that it does not have."""
+    form = FORMS[FetchSnapshotRequest]
+    request = next(each for each in REQUESTS if isinstance(each, FetchSnapshotRequest))
+    failed = {"error_code": ErrorCode.unknown_server_error, "topics": []}
+    sent = messages.write_response(form.api.key, 1, failed)
+    entity = messages.read_response(form.api.key, 1, memoryview(sent))
+    assert form.read_answer(entity, request, LISTENER) == FetchSnapshotAnswer(
+        error=ErrorCode.snapshot_not_found, epoch=request.epoch
+    )
+
+
 def test_what_a_node_does_not_speak() -> None:
     for kind, form in FORMS.items():
         example = next((each for each in REQUESTS if type(each) is kind), ApiVersionsRequest())
