@@ -48,6 +48,7 @@ from odradek.storage.directories.opening import Directories, open_directories
 if TYPE_CHECKING:
     from typing import Any
 
+    from odradek.broker.controller_duties import ControllerDuties
     from odradek.broker.directory_reports import DirectoryReports
     from odradek.broker.fetch_sessions import FetchSessions
     from odradek.broker.groups.coordinator import GroupCoordinator
@@ -81,6 +82,7 @@ class Broker:
     replicas: Replicas
     logs: LogManager
     directory_reports: DirectoryReports
+    controller_duties: ControllerDuties
     endpoints: Sequence[Endpoint]
     broker_epoch: int
 

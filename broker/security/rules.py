@@ -92,8 +92,13 @@ RULES: Final[Mapping[Api, Rule]] = {
     apis.DESCRIBE_QUORUM: Rule(cluster=Op.DESCRIBE),
     apis.UNREGISTER_BROKER: Rule(cluster=Op.ALTER),
     apis.WRITE_TXN_MARKERS: Rule(cluster=Op.ALTER),
-    # Nodes of the cluster
-    apis.ENVELOPE: Rule(cluster=Op.CLUSTER_ACTION),
+    # What nodes ask the active controller
+    apis.BROKER_REGISTRATION: Rule(cluster=Op.CLUSTER_ACTION),
+    apis.BROKER_HEARTBEAT: Rule(cluster=Op.CLUSTER_ACTION),
+    apis.CONTROLLER_REGISTRATION: Rule(cluster=Op.CLUSTER_ACTION),
+    apis.ALLOCATE_PRODUCER_IDS: Rule(cluster=Op.CLUSTER_ACTION),
+    apis.ALTER_PARTITION: Rule(cluster=Op.CLUSTER_ACTION),
+    apis.ASSIGN_REPLICAS_TO_DIRS: Rule(cluster=Op.CLUSTER_ACTION),
     # Anybody's
     apis.API_VERSIONS: Rule(),
     apis.DESCRIBE_CLUSTER: Rule(),

@@ -1,4 +1,6 @@
-"""Leaders chosen on request: the preferred one again, or anyone at all (KIP-460)."""
+"""Leaders chosen on request: the preferred one again, or anyone at all (KIP-460); and what the active
+controller does of that by itself, some partitions at a time.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,21 @@ from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import NO_LEADER, MetadataImage, PartitionImage
-from odradek.replication.controller.leadership import surroundings
+from odradek.replication.controller.leadership import (
+    UNCLEAN_ELECTION,
+    effective_bool,
+    partitions_without_leader,
+    surroundings,
+)
 from odradek.replication.controller.operations import ItemRefused, Plan, check_size
 from odradek.replication.controller.partition_change import Election, Wanted, decide_change
 from odradek.seams.values import value_class
 
 ELECTIONS: Final = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 """ElectLeaders' election types."""
+
+AT_ONCE: Final = 20
+"""Elections that the controller decides in one go of its own: about a millisecond of them."""
 
 
 @value_class
@@ -81,3 +91,53 @@ def _is_content(partition: PartitionImage, election: Election) -> bool:
     if election is Election.PREFERRED:
         return partition.leader == partition.replicas[0]
     return partition.leader != NO_LEADER
+
+
+# By itself
+
+
+def balance_leaders(image: MetadataImage, *, at_once: int = AT_ONCE) -> Plan[bool]:
+    """Give leadership back to preferred leaders that can take it; the result is whether there may be
+    more. Those who cannot are passed over, so that what is elected makes it go on."""
+    records: list[Any] = []
+    for topic in image.topics_by_id.values():
+        for index, partition in topic.partitions.items():
+            if partition.leader == partition.replicas[0]:
+                continue
+            if partition.replicas[0] not in (partition.isr or partition.elr):
+                continue
+            record = decide_change(
+                topic.id,
+                index,
+                partition,
+                Wanted(election=Election.PREFERRED),
+                surroundings(image, topic, partition),
+            )
+            if record is not None:
+                records.append(record)
+                if len(records) == at_once:
+                    return Plan(records, True, atomic=False)
+    return Plan(records, False, atomic=False)
+
+
+def elect_uncleanly(
+    image: MetadataImage, *, unclean_election: bool, at_once: int = AT_ONCE
+) -> Plan[bool]:
+    """Give partitions without a leader one that may lack records, where topics allow it; the result
+    is whether there may be more. `unclean_election` is what holds for topics that set nothing."""
+    records: list[Any] = []
+    for topic, index, partition in partitions_without_leader(image):
+        if not effective_bool(image, topic.name, UNCLEAN_ELECTION, default=unclean_election):
+            continue
+        record = decide_change(
+            topic.id,
+            index,
+            partition,
+            Wanted(election=Election.UNCLEAN),
+            surroundings(image, topic, partition),
+        )
+        if record is not None:
+            records.append(record)
+            if len(records) == at_once:
+                return Plan(records, True, atomic=False)
+    return Plan(records, False, atomic=False)

@@ -1,0 +1,248 @@
+"""What the active controller does beside answering: it fences who is silent, and puts leaders back.
+
+Brokers live by heartbeats (KIP-631): whose session ends is fenced, one after the other, for what one
+leaves is what the next is decided on. Leaders return to the first of their replicas once it is in sync
+(`auto.leader.rebalance.enable`), and partitions without any get one that may lack records, where unclean
+elections are allowed. All of it begins when this node becomes the active controller and ends when it
+is that no more; what it knew of sessions is forgotten then.
+
+A node that is alone (`is_alone`) sends no heartbeats to itself, and is not missed for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import trio
+
+from odradek.protocol.errors import KafkaError
+from odradek.replication.controller.image import MetadataDelta, MetadataImage
+from odradek.replication.controller.operations import Plan
+from odradek.replication.raft.errors import NotController
+
+if TYPE_CHECKING:
+    from odradek.broker.config.server_config import ServerConfig
+    from odradek.replication.controller.brokers import BrokerRegistration
+    from odradek.replication.controller.heartbeats import Heartbeat, HeartbeatAnswer
+    from odradek.replication.controller.sessions import BrokerSessions
+    from odradek.replication.raft.voters import QuorumInfo
+    from odradek.seams.clock import Clock
+
+log = logging.getLogger("odradek.controller")
+
+T = TypeVar("T")
+
+PAUSE_SECONDS = 0.5
+"""After a change that could not be committed, before it is tried again."""
+
+
+class QuorumMetadata(Protocol):
+    """The cluster's state as a member of the quorum keeps it: `Metadata`."""
+
+    node_id: int
+    cluster_id: str
+    image: MetadataImage
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is the active controller."""
+        ...
+
+    @property
+    def quorum(self) -> QuorumInfo: ...
+
+    def on_active(self, callback: Callable[[bool], None]) -> object:
+        """Hear of becoming, and of being no more, the active controller."""
+        ...
+
+    def subscribe(self, listener: Callable[[MetadataDelta], None]) -> object: ...
+
+    async def perform(self, operation: Callable[[MetadataImage], Plan[T]]) -> T: ...
+
+
+def is_alone(image: MetadataImage, voters: Iterable[int], node_id: int) -> bool:
+    """Whether the node is all of its cluster: its one voter, and the only node it ever heard of."""
+    me = {node_id}
+    return set(voters) == me and image.brokers.keys() <= me and image.controllers.keys() <= me
+
+
+class ControllerDuties:
+    """See the module. What brokers ask comes in by `register` and `heartbeat`."""
+
+    def __init__(self, metadata: QuorumMetadata, clock: Clock, config: ServerConfig) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._config = config
+        self._sessions: BrokerSessions | None = None
+        self._turned = trio.Event()
+        """This node became active, or is it no more, or has or had company."""
+        self._heard = trio.Event()
+        self._alone = True
+        metadata.on_active(self._active)
+        metadata.subscribe(self._metadata_changed)
+        self._active(metadata.is_active)
+
+    @property
+    def is_alone(self) -> bool:
+        voters = (voter.id for voter in self._metadata.quorum.voters)
+        return is_alone(self._metadata.image, voters, self._metadata.node_id)
+
+    @property
+    def unclean_election(self) -> bool:
+        """What holds for topics that set nothing."""
+        return self._config.get_bool("unclean.leader.election.enable")
+
+    @property
+    def sessions(self) -> BrokerSessions:
+        """Of this term. Raises NotController."""
+        if not self._metadata.is_active:
+            raise NotController("this node is not the active controller")
+        if self._sessions is None:
+            from odradek.replication.controller.sessions import BrokerSessions
+
+            timeout_ms = self._config.get_int("broker.session.timeout.ms")
+            self._sessions = BrokerSessions(
+                self._metadata.image, self._now_ms(), timeout_ms=timeout_ms
+            )
+        return self._sessions
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    # What brokers ask
+
+    async def register(self, registration: BrokerRegistration) -> int:
+        """The broker's epoch. Raises what `register_for_session` does, and NotController."""
+        from odradek.replication.controller.heartbeats import register_for_session
+
+        return await self._metadata.perform(
+            lambda image: register_for_session(
+                image,
+                self.sessions,
+                registration,
+                now_ms=self._now_ms(),
+                unclean_election=self.unclean_election,
+            )
+        )
+
+    async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
+        """Raises what `broker_heartbeat` does, and NotController."""
+        from odradek.replication.controller.heartbeats import broker_heartbeat
+
+        answer = await self._metadata.perform(
+            lambda image: broker_heartbeat(
+                image,
+                self.sessions,
+                heartbeat,
+                now_ms=self._now_ms(),
+                unclean_election=self.unclean_election,
+            )
+        )
+        self._heard.set()
+        return answer
+
+    # A term
+
+    def _active(self, is_active: bool) -> None:
+        self._sessions = None
+        self._alone = not is_active or self.is_alone
+        self._turn()
+
+    def _metadata_changed(self, delta: MetadataDelta) -> None:
+        """Who was alone has heard no heartbeats: what is known of sessions begins anew."""
+        if not self._metadata.is_active:
+            return
+        if not self._alone:
+            for broker_id in sorted(delta.changed_brokers):
+                _log_change(broker_id, delta)
+        if delta.changed_brokers or delta.image.controllers is not delta.before.controllers:
+            alone = self.is_alone
+            if alone is not self._alone:
+                self._alone, self._sessions = alone, None
+                self._turn()
+
+    def _turn(self) -> None:
+        self._turned.set()
+        self._turned = trio.Event()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Do what is due whenever this node is the active controller of others, until cancelled."""
+        task_status.started()
+        while True:
+            turned = self._turned
+            if not self._metadata.is_active or self._alone:
+                await turned.wait()
+                continue
+            async with trio.open_nursery() as term:
+                term.start_soon(self._fence_the_silent)
+                term.start_soon(self._balance_leaders)
+                term.start_soon(self._elect_uncleanly)
+                await turned.wait()
+                term.cancel_scope.cancel()
+
+    async def _fence_the_silent(self) -> None:
+        from odradek.replication.controller.heartbeats import fence_oldest_expired
+
+        while self._metadata.is_active:
+            self._heard = trio.Event()
+            deadline_ms = self.sessions.next_deadline_ms
+            if deadline_ms is None:
+                await self._heard.wait()
+            elif (left_ms := deadline_ms - self._now_ms()) > 0:
+                await trio.sleep(left_ms / 1000)
+            else:
+                await self._commit(
+                    lambda image: fence_oldest_expired(
+                        image,
+                        self.sessions,
+                        now_ms=self._now_ms(),
+                        unclean_election=self.unclean_election,
+                    )
+                )
+
+    async def _balance_leaders(self) -> None:
+        from odradek.replication.controller.elections import balance_leaders
+
+        while True:
+            await trio.sleep(self._config.get_int("leader.imbalance.check.interval.seconds"))
+            if self._config.get_bool("auto.leader.rebalance.enable"):
+                await self._all_of(balance_leaders)
+
+    async def _elect_uncleanly(self) -> None:
+        from odradek.replication.controller.elections import elect_uncleanly
+
+        while True:
+            await trio.sleep(self._config.get_int("unclean.leader.election.interval.ms") / 1000)
+            await self._all_of(
+                lambda image: elect_uncleanly(image, unclean_election=self.unclean_election)
+            )
+
+    async def _all_of(self, operation: Callable[[MetadataImage], Plan[bool]]) -> None:
+        """Perform as long as it says that there is more, with others in between."""
+        while await self._commit(operation):
+            await trio.lowlevel.checkpoint()
+
+    async def _commit(self, operation: Callable[[MetadataImage], Plan[T]]) -> T | None:
+        """Perform; None, after a pause, if that could not be committed."""
+        try:
+            return await self._metadata.perform(operation)
+        except KafkaError as error:
+            log.warning("a change of the controller's own is not committed: %s", error)
+            await trio.sleep(PAUSE_SECONDS)
+            return None
+
+
+def _log_change(broker_id: int, delta: MetadataDelta) -> None:
+    """What became of a broker, in the log of who decided it."""
+    now = delta.image.brokers.get(broker_id)
+    was = delta.before.brokers.get(broker_id)
+    if now is None:
+        log.info("broker %d is unregistered", broker_id)
+    elif was is None or was.epoch != now.epoch:
+        log.info("broker %d is registered with epoch %d", broker_id, now.epoch)
+    elif was.fenced is not now.fenced:
+        log.info("broker %d is %s", broker_id, "fenced" if now.fenced else "unfenced")
+    elif now.in_controlled_shutdown and not was.in_controlled_shutdown:
+        log.info("broker %d shuts down", broker_id)

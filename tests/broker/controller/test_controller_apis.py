@@ -1,0 +1,227 @@
+"""What brokers ask a controller, as it looks on the wire, in every version."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from odradek.broker.apis.controller import HANDLERS
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.features import SUPPORTED_FEATURES
+from odradek.replication.controller.topics import NewTopic
+from tests.broker.controller.world import CLUSTER_ID, Channel, ControllerNode, FakeMetadata
+from tests.replication.controller.clusters import cluster, create, directory, partition
+
+
+@pytest.fixture
+def channel() -> Channel:
+    image, _ = create(cluster(2, directories=2), NewTopic("t", assignments={0: (1, 2)}))
+    return Channel(ControllerNode(FakeMetadata(image)))
+
+
+def registration(broker: int = 3, **changes: Any) -> dict[str, Any]:
+    return {
+        "broker_id": broker,
+        "cluster_id": CLUSTER_ID,
+        "incarnation_id": UUID(int=77),
+        "listeners": [{"name": "A", "host": "h", "port": 9, "security_protocol": 1}],
+        "features": [
+            {"name": name, "min_supported_version": low, "max_supported_version": high}
+            for name, (low, high) in SUPPORTED_FEATURES.items()
+        ],
+        "rack": "r",
+        "is_migrating_zk_broker": False,
+        "log_dirs": [directory(broker)],
+        "previous_broker_epoch": -1,
+        **changes,
+    }
+
+
+def epoch_of(channel: Channel, broker: int) -> int:
+    return channel.node.metadata.image.brokers[broker].epoch
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+async def test_a_broker_registers(channel: Channel, version: int) -> None:
+    channel.version = version
+    answer = await channel.request(apis.BROKER_REGISTRATION, registration())
+    broker = channel.node.metadata.image.brokers[3]
+    assert (answer.error_code, answer.broker_epoch) == (ErrorCode.none, broker.epoch)
+    assert (broker.rack, broker.fenced, broker.directories) == ("r", True, (directory(3),))
+    assert (broker.endpoints[0].name, broker.endpoints[0].port) == ("A", 9)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_before_directories_were_told_of_there_is_no_registering(
+    channel: Channel, version: int
+) -> None:
+    channel.version = version
+    answer = await channel.request(apis.BROKER_REGISTRATION, registration())
+    assert answer.error_code is ErrorCode.invalid_registration
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"cluster_id": "another"}, ErrorCode.inconsistent_cluster_id),
+        ({"is_migrating_zk_broker": True}, ErrorCode.broker_id_not_registered),
+        ({"broker_id": 1}, ErrorCode.duplicate_broker_registration),
+        ({"log_dirs": []}, ErrorCode.invalid_registration),
+        ({"log_dirs": [None]}, ErrorCode.invalid_registration),
+        ({"features": []}, ErrorCode.invalid_registration),
+    ],
+)
+async def test_who_may_not_register(
+    channel: Channel, changes: dict[str, Any], code: ErrorCode
+) -> None:
+    answer = await channel.request(apis.BROKER_REGISTRATION, registration(**changes))
+    assert (answer.error_code, answer.broker_epoch) == (code, -1)
+    assert channel.node.metadata.batches == []
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_a_heartbeat_is_answered_and_tells_of_directories(
+    channel: Channel, version: int
+) -> None:
+    channel.version = version
+    values = {
+        "broker_id": 1,
+        "broker_epoch": epoch_of(channel, 1),
+        "current_metadata_offset": channel.node.metadata.image.offset,
+        "want_fence": False,
+        "want_shut_down": False,
+        "offline_log_dirs": [directory(1, 1)],
+        "cordoned_log_dirs": [directory(1, 0)],
+    }
+    answer = await channel.request(apis.BROKER_HEARTBEAT, values)
+    assert answer.error_code is ErrorCode.none
+    assert (answer.is_caught_up, answer.is_fenced, answer.should_shut_down) == (True, False, False)
+    known = channel.node.metadata.image.brokers[1]
+    left = (directory(1, 0),)
+    assert known.directories == (left if version >= 1 else (*left, directory(1, 1)))
+    assert known.cordoned_directories == (left if version >= 2 else None)
+    values["broker_epoch"] -= 1
+    answer = await channel.request(apis.BROKER_HEARTBEAT, values)
+    assert (answer.error_code, answer.is_fenced) == (ErrorCode.stale_broker_epoch, True)
+
+
+async def test_blocks_of_producer_ids_follow_each_other(channel: Channel) -> None:
+    firsts = []
+    for broker in (1, 2):
+        values = {"broker_id": broker, "broker_epoch": epoch_of(channel, broker)}
+        answer = await channel.request(apis.ALLOCATE_PRODUCER_IDS, values)
+        firsts.append((answer.error_code, answer.producer_id_start, answer.producer_id_len))
+    assert firsts == [(ErrorCode.none, 0, 1000), (ErrorCode.none, 1000, 1000)]
+    stale = {"broker_id": 1, "broker_epoch": 99}
+    answer = await channel.request(apis.ALLOCATE_PRODUCER_IDS, stale)
+    assert answer.error_code is ErrorCode.stale_broker_epoch
+
+
+async def test_a_controller_registers(channel: Channel) -> None:
+    values = {
+        "controller_id": 7,
+        "incarnation_id": UUID(int=5),
+        "zk_migration_ready": False,
+        "listeners": [{"name": "CONTROLLER", "host": "h", "port": 1, "security_protocol": 0}],
+        "features": [
+            {"name": "metadata.version", "min_supported_version": 7, "max_supported_version": 30}
+        ],
+    }
+    answer = await channel.request(apis.CONTROLLER_REGISTRATION, values)
+    assert answer.error_code is ErrorCode.none
+    known = channel.node.metadata.image.controllers[7]
+    assert known.endpoints[0].name == "CONTROLLER"
+    assert known.features == {"metadata.version": (7, 30)}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_in_sync_sets_are_answered_in_the_order_asked(channel: Channel, version: int) -> None:
+    channel.version = version
+    topic_id = channel.node.metadata.image.topics_by_name["t"].id
+
+    def proposal(index: int) -> dict[str, Any]:
+        return {
+            "partition_index": index,
+            "leader_epoch": 0,
+            "new_isr": [1],
+            "new_isr_with_epochs": [{"broker_id": 1, "broker_epoch": epoch_of(channel, 1)}],
+            "leader_recovery_state": 0,
+            "partition_epoch": 0,
+        }
+
+    values = {
+        "broker_id": 1,
+        "broker_epoch": epoch_of(channel, 1),
+        "topics": [
+            {"topic_id": UUID(int=3), "partitions": [proposal(0)]},
+            {"topic_id": topic_id, "partitions": [proposal(9), proposal(0)]},
+        ],
+    }
+    answer = await channel.request(apis.ALTER_PARTITION, values)
+    told = [
+        (each.error_code, tuple(each.isr), each.partition_epoch)
+        for topic in answer.topics
+        for each in topic.partitions
+    ]
+    assert told == [
+        (ErrorCode.unknown_topic_id, (), 0),
+        (ErrorCode.unknown_topic_or_partition, (), 0),
+        (ErrorCode.none, (1,), 1),
+    ]
+    assert partition(channel.node.metadata.image, "t").isr == (1,)
+
+
+async def test_replicas_are_assigned_to_directories(channel: Channel) -> None:
+    topic_id = channel.node.metadata.image.topics_by_name["t"].id
+    values = {
+        "broker_id": 2,
+        "broker_epoch": epoch_of(channel, 2),
+        "directories": [
+            {
+                "id_": directory(2, 1),
+                "topics": [
+                    {"topic_id": topic_id, "partitions": [{"partition_index": 0}]},
+                    {"topic_id": UUID(int=3), "partitions": [{"partition_index": 4}]},
+                ],
+            }
+        ],
+    }
+    answer = await channel.request(apis.ASSIGN_REPLICAS_TO_DIRS, values)
+    assert [
+        (each.partition_index, each.error_code)
+        for found in answer.directories
+        for topic in found.topics
+        for each in topic.partitions
+    ] == [(0, ErrorCode.none), (4, ErrorCode.unknown_topic_id)]
+    assert partition(channel.node.metadata.image, "t").directory_of(2) == directory(2, 1)
+
+
+async def test_who_is_not_the_active_controller_says_so_to_everything(channel: Channel) -> None:
+    channel.node.metadata.turn(False)
+    asked: dict[apis.Api, dict[str, Any]] = {
+        apis.BROKER_REGISTRATION: registration(),
+        apis.BROKER_HEARTBEAT: {
+            "broker_id": 1,
+            "broker_epoch": 1,
+            "current_metadata_offset": 1,
+            "want_fence": False,
+            "want_shut_down": False,
+        },
+        apis.ALLOCATE_PRODUCER_IDS: {"broker_id": 1, "broker_epoch": 1},
+        apis.CONTROLLER_REGISTRATION: {
+            "controller_id": 7,
+            "incarnation_id": None,
+            "zk_migration_ready": False,
+            "listeners": [],
+            "features": [],
+        },
+        apis.ALTER_PARTITION: {"broker_id": 1, "broker_epoch": 1, "topics": []},
+        apis.ASSIGN_REPLICAS_TO_DIRS: {"broker_id": 1, "broker_epoch": 1, "directories": []},
+    }
+    assert asked.keys() == HANDLERS.keys()
+    for api, values in asked.items():
+        answer = await channel.request(api, values)
+        assert answer.error_code is ErrorCode.not_controller, api.title

@@ -1,0 +1,179 @@
+"""What an active controller does by itself, and only while it is one."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.brokers import fence_broker, unfence_broker
+from odradek.replication.controller.topics import NewTopic
+from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata
+from tests.replication.controller.clusters import cluster, create, partition
+
+SESSION_SECONDS = 9.0
+
+
+@pytest.fixture
+def node() -> ControllerNode:
+    image, _ = create(cluster(3), NewTopic("t", assignments={0: (1, 2, 3), 1: (2, 3, 1)}))
+    return ControllerNode(FakeMetadata(image))
+
+
+def fenced(node: ControllerNode) -> set[int]:
+    return {each.id for each in node.metadata.image.brokers.values() if each.fenced}
+
+
+async def beat(node: ControllerNode, broker: int) -> None:
+    image = node.metadata.image
+    values = {
+        "broker_id": broker,
+        "broker_epoch": image.brokers[broker].epoch,
+        "current_metadata_offset": image.offset,
+        "want_fence": False,
+        "want_shut_down": False,
+    }
+    answer = await Channel(node).request(apis.BROKER_HEARTBEAT, values)
+    assert answer.error_code is ErrorCode.none
+
+
+async def test_who_is_silent_for_a_session_is_fenced(
+    autojump_clock: trio.testing.MockClock, node: ControllerNode, nursery: trio.Nursery
+) -> None:
+    await nursery.start(node.controller_duties.run)
+    for _ in range(5):
+        await trio.sleep(SESSION_SECONDS / 3)
+        await beat(node, 2)
+        await beat(node, 3)
+    assert fenced(node) == {1}
+    assert partition(node.metadata.image, "t").leader == 2
+    assert partition(node.metadata.image, "t").isr == (2, 3)
+
+
+async def test_a_new_controller_gives_everybody_a_session(
+    autojump_clock: trio.testing.MockClock, node: ControllerNode, nursery: trio.Nursery
+) -> None:
+    await nursery.start(node.controller_duties.run)
+    await trio.sleep(SESSION_SECONDS - 1)
+    node.metadata.turn(False)
+    await trio.sleep(60)
+    assert fenced(node) == set(), "it is no controller"
+    with pytest.raises(KafkaError) as refused:
+        _ = node.controller_duties.sessions
+    assert refused.value.code is ErrorCode.not_controller
+    node.metadata.turn(True)
+    await trio.sleep(SESSION_SECONDS - 1)
+    assert fenced(node) == set()
+    await trio.sleep(2)
+    assert fenced(node) == {1, 2, 3}
+
+
+async def test_what_could_not_be_committed_is_done_later(
+    autojump_clock: trio.testing.MockClock, node: ControllerNode, nursery: trio.Nursery
+) -> None:
+    await nursery.start(node.controller_duties.run)
+    node.metadata.refuses = True
+    await trio.sleep(2 * SESSION_SECONDS)
+    assert fenced(node) == set()
+    node.metadata.refuses = False
+    await trio.sleep(1)
+    assert fenced(node) == {1, 2, 3}
+
+
+async def keep_alive(node: ControllerNode, *brokers: int) -> None:
+    while True:
+        for broker in brokers:
+            await beat(node, broker)
+        await trio.sleep(2)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_leaders_return_to_their_preferred_brokers(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, enabled: bool
+) -> None:
+    image, _ = create(cluster(3), NewTopic("t", assignments=dict.fromkeys(range(50), (1, 2, 3))))
+    metadata = FakeMetadata(image)
+    node = ControllerNode(
+        metadata,
+        {
+            "leader.imbalance.check.interval.seconds": "30",
+            "auto.leader.rebalance.enable": str(enabled).lower(),
+        },
+    )
+    epoch = image.brokers[1].epoch
+    metadata.decide(lambda image: fence_broker(image, 1, epoch))
+    metadata.decide(lambda image: unfence_broker(image, 1, epoch))
+    in_sync_again(metadata)
+    nursery.start_soon(keep_alive, node, 1, 2, 3)
+    await nursery.start(node.controller_duties.run)
+    await trio.sleep(29)
+    assert leaders(node) == {2}
+    await trio.sleep(2)
+    assert leaders(node) == ({1} if enabled else {2})
+
+
+def in_sync_again(metadata: FakeMetadata) -> None:
+    from odradek.protocol.schemas.topic_records import PartitionChangeRecord
+    from odradek.replication.controller.operations import Plan
+
+    topic = metadata.image.topics_by_name["t"]
+    metadata.decide(
+        lambda _: Plan(
+            [
+                PartitionChangeRecord(partition_id=index, topic_id=topic.id, isr=(2, 3, 1))
+                for index in topic.partitions
+            ],
+            None,
+        )
+    )
+
+
+def leaders(node: ControllerNode) -> set[int]:
+    topic = node.metadata.image.topics_by_name["t"]
+    return {each.leader for each in topic.partitions.values()}
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_who_has_no_leader_gets_one_that_lacks_records_if_that_is_allowed(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, allowed: bool
+) -> None:
+    image, _ = create(cluster(2), NewTopic("t", assignments={0: (1, 2)}))
+    metadata = FakeMetadata(image)
+    for broker in (1, 2):  # 1 leaves; 2 is the last in sync, and leaves too
+        epoch = image.brokers[broker].epoch
+        metadata.decide(lambda image, b=broker, e=epoch: fence_broker(image, b, e))
+    metadata.decide(lambda image: unfence_broker(image, 1, image.brokers[1].epoch))
+    forget_eligible(metadata)
+    assert leaders(ControllerNode(metadata)) == {-1}
+    configs = {"unclean.leader.election.enable": str(allowed).lower()}
+    node = ControllerNode(metadata, configs)
+    nursery.start_soon(keep_alive, node, 1)
+    await nursery.start(node.controller_duties.run)
+    await trio.sleep(299)
+    assert leaders(node) == {-1}
+    await trio.sleep(2)
+    assert leaders(node) == ({1} if allowed else {-1})
+
+
+def forget_eligible(metadata: FakeMetadata) -> None:
+    """2 was in sync last, and 1 was not for long."""
+    from odradek.protocol.schemas.topic_records import PartitionChangeRecord
+    from odradek.replication.controller.operations import Plan
+
+    topic = metadata.image.topics_by_name["t"]
+    metadata.decide(
+        lambda _: Plan(
+            [
+                PartitionChangeRecord(
+                    partition_id=0,
+                    topic_id=topic.id,
+                    isr=(),
+                    leader=-1,
+                    eligible_leader_replicas=(2,),
+                    last_known_elr=(2,),
+                )
+            ],
+            None,
+        )
+    )

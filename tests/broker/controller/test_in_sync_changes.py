@@ -1,0 +1,124 @@
+"""Leaders' proposals on their way to the controller: together, one request at a time, again if need be."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from odradek.broker.in_sync_changes import InSyncChanges
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.topics import NewTopic
+from odradek.replication.partition.in_sync import Altered, Proposal
+from odradek.replication.partition.leader import AlterPartition
+from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata
+from tests.replication.controller.clusters import cluster, create, partition
+
+Answers = dict[int, list[Altered | ErrorCode]]
+
+
+class Leader:
+    """Broker 1, which leads every partition of t."""
+
+    def __init__(self, partitions: int = 3) -> None:
+        image, _ = create(
+            cluster(3), NewTopic("t", assignments=dict.fromkeys(range(partitions), (1, 2, 3)))
+        )
+        self.metadata = FakeMetadata(image)
+        self.channel = Channel(ControllerNode(self.metadata))
+        self.topic_id = image.topics_by_name["t"].id
+        self.epoch = image.brokers[1].epoch
+        self.changes = InSyncChanges(1, lambda: self.epoch, self.channel)
+        self.answers: Answers = {}
+
+    def propose(
+        self, index: int, *members: int, partition_epoch: int = 0, claimed: int | None = None
+    ) -> None:
+        """`claimed` is the epoch that the members are said to have fetched with, if not theirs."""
+        brokers = self.metadata.image.brokers
+        action = AlterPartition(
+            Proposal(frozenset(members), 0, partition_epoch),
+            tuple((each, brokers[each].epoch if claimed is None else claimed) for each in members),
+        )
+        answers = self.answers.setdefault(index, [])
+        self.changes.propose(self.topic_id, index, action, answers.append)
+
+    def isr(self, index: int) -> tuple[int, ...]:
+        return partition(self.metadata.image, "t", index).isr
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_what_is_proposed_together_is_asked_together(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, version: int
+) -> None:
+    leader = Leader()
+    leader.channel.version = version
+    await nursery.start(leader.changes.run)
+    for index in range(3):
+        leader.propose(index, 1, 2)
+    await trio.sleep(1)
+    assert leader.channel.asked == ["AlterPartition"]
+    assert [leader.isr(index) for index in range(3)] == [(1, 2)] * 3
+    assert leader.answers == {n: [Altered(frozenset({1, 2}), 0, 1)] for n in range(3)}
+
+
+async def test_who_restarted_since_it_fetched_is_refused(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    leader = Leader(2)
+    await nursery.start(leader.changes.run)
+    leader.propose(0, 1, 2, claimed=7)
+    leader.propose(1, 1, 3)
+    await trio.sleep(1)
+    assert leader.answers[0] == [ErrorCode.ineligible_replica]
+    assert leader.answers[1] == [Altered(frozenset({1, 3}), 0, 1)]
+    assert leader.isr(0) == (1, 2, 3)
+
+
+async def test_without_an_answer_it_is_asked_again_with_the_newest_of_each_partition(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    leader = Leader(2)
+    leader.channel.is_cut = True
+    await nursery.start(leader.changes.run)
+    leader.propose(0, 1, 2)
+    leader.propose(1, 1, 2)
+    await trio.sleep(1)
+    leader.propose(1, 1, 3)  # of the same partition, while the first is on its way
+    leader.channel.is_cut = False
+    await trio.sleep(31)
+    assert leader.answers[0] == [Altered(frozenset({1, 2}), 0, 1)]
+    assert leader.answers[1] == [Altered(frozenset({1, 3}), 0, 1)]
+    assert leader.channel.asked == ["AlterPartition"] * 2
+
+
+async def test_a_stale_broker_epoch_is_no_answer_to_any_partition(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """It is about to register anew: what it proposed is asked for with the new epoch."""
+    leader = Leader(1)
+    now, leader.epoch = leader.epoch, leader.epoch - 1
+    await nursery.start(leader.changes.run)
+    leader.propose(0, 1, 2)
+    await trio.sleep(1)
+    assert leader.answers[0] == []
+    assert 10 < len(leader.channel.asked) < 30, "with a pause after each"
+    leader.epoch = now
+    await trio.sleep(1)
+    assert leader.answers[0] == [Altered(frozenset({1, 2}), 0, 1)]
+
+
+async def test_whoever_hands_a_refused_one_straight_back_does_not_make_it_spin(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    leader = Leader(1)
+    await nursery.start(leader.changes.run)
+    members = tuple((each, leader.metadata.image.brokers[each].epoch) for each in (1, 2))
+    action = AlterPartition(Proposal(frozenset({1, 2}), 5, 0), members)
+
+    def again(answer: Altered | ErrorCode) -> None:
+        assert answer is ErrorCode.not_controller, "an epoch from the future"
+        leader.changes.propose(leader.topic_id, 0, action, again)
+
+    leader.changes.propose(leader.topic_id, 0, action, again)
+    await trio.sleep(1)
+    assert 10 < len(leader.channel.asked) < 30

@@ -1,0 +1,108 @@
+"""A broker's life as a table: every answer in every state."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.broker.lifecycle import MOMENT_MS, STOPPING_MOMENT_MS, Life, LifeState
+
+INTERVAL_MS = 2000
+STARTING, RECOVERY, RUNNING, STOPPING, GONE = LifeState
+
+NOT_YET, CAUGHT_UP, SERVES, MAY_GO = (
+    (False, True, False),
+    (True, True, False),
+    (True, False, False),
+    (True, True, True),
+)
+"""Caught up, fenced, should shut down."""
+
+
+def life(state: LifeState, *, ready: bool = True) -> Life:
+    made = Life(0, interval_ms=INTERVAL_MS)
+    made.registered(7, 0)
+    made.state = state
+    made.is_ready = ready
+    return made
+
+
+def answered(made: Life, answer: tuple[bool, bool, bool], now_ms: int) -> tuple[LifeState, int]:
+    """The state after it, and how long the next heartbeat waits."""
+    caught_up, fenced, go = answer
+    made.answered(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=go, now_ms=now_ms)
+    return made.state, made.due_ms - now_ms
+
+
+@pytest.mark.parametrize(
+    ("state", "ready", "answer", "then", "wait_ms"),
+    [
+        (STARTING, False, NOT_YET, STARTING, MOMENT_MS),
+        (STARTING, False, CAUGHT_UP, RECOVERY, MOMENT_MS),
+        (STARTING, True, SERVES, RECOVERY, MOMENT_MS),
+        (RECOVERY, False, CAUGHT_UP, RECOVERY, INTERVAL_MS),
+        (RECOVERY, True, CAUGHT_UP, RECOVERY, MOMENT_MS),
+        (RECOVERY, True, NOT_YET, RECOVERY, MOMENT_MS),
+        (RECOVERY, True, SERVES, RUNNING, INTERVAL_MS),
+        (RUNNING, True, SERVES, RUNNING, INTERVAL_MS),
+        (RUNNING, True, CAUGHT_UP, RUNNING, INTERVAL_MS),
+        (RUNNING, True, NOT_YET, RUNNING, INTERVAL_MS),
+        (RUNNING, True, MAY_GO, RUNNING, INTERVAL_MS),
+        (STOPPING, True, SERVES, STOPPING, STOPPING_MOMENT_MS),
+        (STOPPING, True, CAUGHT_UP, STOPPING, STOPPING_MOMENT_MS),
+        (STOPPING, True, MAY_GO, GONE, STOPPING_MOMENT_MS),
+    ],
+)
+def test_an_answer_moves_it_on(
+    state: LifeState,
+    ready: bool,
+    answer: tuple[bool, bool, bool],
+    then: LifeState,
+    wait_ms: int,
+) -> None:
+    assert answered(life(state, ready=ready), answer, 500) == (then, wait_ms)
+
+
+@pytest.mark.parametrize(
+    ("state", "then"),
+    [
+        (STARTING, GONE),
+        (RECOVERY, GONE),
+        (RUNNING, STOPPING),
+        (STOPPING, STOPPING),
+        (GONE, GONE),
+    ],
+)
+def test_only_who_serves_has_leaders_moved_before_it_goes(
+    state: LifeState, then: LifeState
+) -> None:
+    made = life(state)
+    made.due_ms = 9999
+    made.stop(600)
+    assert made.state is then
+    assert made.wants_shutdown is (then is STOPPING)
+    assert (made.due_ms == 600) is (state is RUNNING)
+
+
+def test_it_wants_to_be_fenced_until_it_is_ready() -> None:
+    made = life(RECOVERY, ready=False)
+    assert made.wants_fence
+    made.due_ms = 9999
+    made.ready(700)
+    assert not made.wants_fence
+    assert made.due_ms == 700
+
+
+def test_what_fails_is_tried_again_after_an_interval_whatever_the_state() -> None:
+    for state in LifeState:
+        made = life(state)
+        made.failed(800)
+        assert (made.state, made.due_ms) == (state, 800 + INTERVAL_MS)
+
+
+def test_a_new_registration_is_asked_for_at_once_and_brings_a_heartbeat() -> None:
+    made = life(RUNNING)
+    made.registers_again(900)
+    assert not made.is_registered
+    assert made.due_ms == 900
+    made.registered(8, 950)
+    assert (made.is_registered, made.broker_epoch, made.due_ms) == (True, 8, 950)
