@@ -44,6 +44,10 @@ class Command(Protocol):
 # name -> (module, the line of help); in the order in which help shows them
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "serve": ("odradek.broker.cli.serve", "run a broker"),
+    "storage": (
+        "odradek.broker.cli.storage",
+        "format a node's directories for its cluster, and look at them",
+    ),
     "topics": ("odradek.broker.cli.topics", "list, describe, create, alter and delete topics"),
     "groups": ("odradek.broker.cli.groups", "list, describe, reset and delete consumer groups"),
     "configs": ("odradek.broker.cli.configs", "describe and alter configs"),

@@ -68,8 +68,9 @@ class ServerConfig:
     `warnings` are lines to log once at start: unknown keys, and what Kafka warns of.
     """
 
-    def __init__(self, layers: Layers, *, standalone: bool = False) -> None:
-        """Raises ConfigError where the layers hold what cannot be."""
+    def __init__(self, layers: Layers, *, standalone: bool = False, to_serve: bool = True) -> None:
+        """Raises ConfigError where the layers hold what cannot be, or (`to_serve`) what this program
+        cannot serve yet."""
         self.layers = layers
         self.standalone = standalone
         self.warnings: list[str] = []
@@ -78,11 +79,17 @@ class ServerConfig:
         """What others work out from the values and want to keep; gone when a value changes."""
         self._read()
         check_broker(self)
-        _check_served(self)
+        if to_serve:
+            _check_served(self)
 
     @classmethod
     def load(
-        cls, files: Files, path: Path | None, overrides: Mapping[str, str | None] | None = None
+        cls,
+        files: Files,
+        path: Path | None,
+        overrides: Mapping[str, str | None] | None = None,
+        *,
+        to_serve: bool = True,
     ) -> ServerConfig:
         """Read `path` (server.properties); without one, the defaults of one node in a test.
 
@@ -92,11 +99,11 @@ class ServerConfig:
         given = parse_properties(files.read(path)) if path is not None else {}
         texts: dict[str, str | None] = {**given, **(overrides or {})}
         properties = {name: text for name, text in texts.items() if text is not None}
-        return cls.from_properties(properties, test_node=path is None)
+        return cls.from_properties(properties, test_node=path is None, to_serve=to_serve)
 
     @classmethod
     def from_properties(
-        cls, properties: Mapping[str, str], *, test_node: bool = False
+        cls, properties: Mapping[str, str], *, test_node: bool = False, to_serve: bool = True
     ) -> ServerConfig:
         """From text values; `test_node` puts the test-node layer below them. Raises ConfigError."""
         static = {**(TEST_NODE if test_node else {}), **properties}
@@ -113,6 +120,7 @@ class ServerConfig:
         config = cls(
             Layers({name: text for name, text in static.items() if name not in DYNAMIC_ONLY}),
             standalone=standalone,
+            to_serve=to_serve,
         )
         unknown = [*_unknown(config, properties), *dynamic_only]
         if unknown:

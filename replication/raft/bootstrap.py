@@ -52,9 +52,22 @@ def format_directory(files: Files, directory: Path, voter: Voter, *, now_ms: int
 
     The snapshot comes last: it is what makes the directory formatted.
     """
-    log_directory = directory / DIRECTORY
     if not files.exists(directory / BOOTSTRAP_FILE):
-        _write_bootstrap_file(files, directory, DEFAULT_FEATURES, now_ms)
+        write_bootstrap_file(files, directory, feature_records(DEFAULT_FEATURES), now_ms)
+    write_first_snapshot(files, directory, [voter], now_ms=now_ms)
+
+
+def write_first_snapshot(
+    files: Files,
+    directory: Path,
+    voters: Iterable[Voter],
+    *,
+    now_ms: int,
+    kraft_version: int = KRAFT_VERSION,
+) -> None:
+    """The snapshot that names the first voters of a dynamic quorum (KIP-853); durable when this
+    returns."""
+    log_directory = directory / DIRECTORY
     files.make_directory(log_directory)
     files.sync_directory(directory)
     store = SnapshotStore(files, log_directory)
@@ -62,7 +75,7 @@ def format_directory(files: Files, directory: Path, voter: Voter, *, now_ms: int
         FIRST_SNAPSHOT,
         now_ms=now_ms,
         timestamp_ms=now_ms,
-        control=quorum_records(KRAFT_VERSION, [voter]),
+        control=quorum_records(kraft_version, voters),
     )
     writer.end()
     store.publish(FIRST_SNAPSHOT, writer)
@@ -79,14 +92,15 @@ def quorum_records(kraft_version: int, voters: Iterable[Voter]) -> list[tuple[Co
     ]
 
 
-def _write_bootstrap_file(
-    files: Files, directory: Path, features: Mapping[str, int], now_ms: int
+def write_bootstrap_file(
+    files: Files, directory: Path, records: Sequence[Any], now_ms: int
 ) -> None:
+    """The records that the first leader writes to the log; durable when this returns."""
     part = directory / f"{BOOTSTRAP_FILE}.part"
     files.remove(part, missing_ok=True)
     writer = SnapshotWriter(files.open(part, create=True), epoch=0)
     writer.begin(now_ms, timestamp_ms=0)
-    writer.append([encode_metadata_record(record, 0) for record in feature_records(features)])
+    writer.append([encode_metadata_record(record, 0) for record in records])
     writer.end()
     writer.file.sync()
     writer.file.close()

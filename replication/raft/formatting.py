@@ -1,0 +1,198 @@
+"""Formatting a node's directories for a cluster that is told which it is: `odradek storage format`.
+
+Every directory gets `bootstrap.checkpoint`, the metadata directory of a dynamic quorum the snapshot
+`0-0` with its first voters (KIP-853), and then `meta.properties`, which says that it is formatted.
+
+Crash order, in each directory: bootstrap file (1), snapshot (2), meta.properties (3), each durable
+before the next. Before 3 a directory is not formatted, and formatting it again does all of it anew.
+The metadata directory comes last: where it is formatted, so are the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from odradek.replication.controller.features import KRAFT_VERSION, METADATA_VERSION
+from odradek.replication.controller.releases import RELEASES
+from odradek.replication.raft.bootstrap import (
+    feature_records,
+    write_bootstrap_file,
+    write_first_snapshot,
+)
+from odradek.replication.raft.metadata_log import DIRECTORY
+from odradek.replication.raft.voters import Voter
+from odradek.seams.entropy import Entropy
+from odradek.seams.files import Files, Path
+from odradek.seams.values import value_class
+from odradek.storage.directories import meta_properties
+from odradek.storage.directories.meta_properties import (
+    FILE_NAME,
+    RESERVED_IDS,
+    BadMetaProperties,
+    MetaProperties,
+    fresh_id,
+)
+
+Found = Mapping[Path, MetaProperties | OSError | BadMetaProperties | None]
+"""What stands in each directory's meta.properties; None where there is no such file."""
+
+
+class CannotFormat(Exception):
+    """The directories are not to be formatted; the text says why."""
+
+
+@value_class
+class NodeFormat:
+    """What a node is to become."""
+
+    node_id: int
+    cluster_id: str
+    directories: tuple[Path, ...]
+    metadata: Path
+    """One of `directories`."""
+    levels: Mapping[str, int]
+    """Of every feature, kraft.version among them."""
+    records: Sequence[Any] = ()
+    """What the cluster's log begins with, beside the levels."""
+    voters: tuple[Voter, ...] = ()
+    """The first voters of a dynamic quorum; empty where the config names them, or the node learns
+    them from the others."""
+    ignore_formatted: bool = False
+
+    def kind(self, directory: Path) -> str:
+        """What a directory becomes, in Kafka's words."""
+        if directory != self.metadata:
+            return "data directory"
+        if not self.voters:
+            return "metadata directory"
+        if self._me is None:
+            return "dynamic metadata directory"
+        return "dynamic metadata voter directory"
+
+    @property
+    def _me(self) -> Voter | None:
+        return next((each for each in self.voters if each.id == self.node_id), None)
+
+    def identities(self, empty: Sequence[Path], taken: set[UUID], draw: Callable[[], UUID]) -> Any:
+        """Directory to its new id: the voter's of the metadata directory, else one of its own."""
+        ids: dict[Path, UUID] = {}
+        for path in empty:
+            me = self._me if path == self.metadata else None
+            ids[path] = fresh_id(draw, taken) if me is None else me.directory_id
+            taken = taken | {ids[path]}
+        return ids
+
+
+def format_node(
+    files: Files,
+    entropy: Entropy,
+    wanted: NodeFormat,
+    *,
+    now_ms: int,
+    say: Callable[[str], None],
+) -> None:
+    """Format what is not formatted yet, and `say` what is done. Durable when it returns.
+
+    Raises CannotFormat before anything is written, OSError from a directory that can't be.
+    """
+    found = {path: _read(files, path) for path in sorted(wanted.directories, key=str)}
+    empty = decide(found, wanted)
+    for path in empty:
+        _refuse_log(files, path)
+    for path, known in found.items():
+        if isinstance(known, OSError | BadMetaProperties):
+            say(f"I/O error trying to read log directory {path}. Ignoring...")
+    if not empty:
+        say("All of the log directories are already formatted.")
+        return
+    shown = ", ".join(f"{name}={level}" for name, level in wanted.levels.items())
+    say(f"Bootstrap metadata: {shown}")
+    taken = {each.directory_id for each in found.values() if isinstance(each, MetaProperties)}
+    ids = wanted.identities(empty, {each for each in taken if each is not None}, entropy.uuid)
+    for path in empty:
+        release = RELEASES[wanted.levels[METADATA_VERSION]]
+        say(f"Formatting {wanted.kind(path)} {path} with {METADATA_VERSION} {release}.")
+        _format(files, path, wanted, ids[path], now_ms)
+
+
+def decide(found: Found, wanted: NodeFormat) -> list[Path]:
+    """The directories to format, the metadata directory last. Raises CannotFormat."""
+    known = {path: each for path, each in found.items() if isinstance(each, MetaProperties)}
+    for reason in _contradictions(known, wanted):
+        raise CannotFormat(reason)
+    if known and not wanted.ignore_formatted:
+        raise CannotFormat(
+            f"Log directory {next(iter(known))} is already formatted. Use --ignore-formatted to "
+            "ignore this directory and format the others."
+        )
+    empty = [path for path, each in found.items() if each is None]
+    if not empty and not known:
+        raise CannotFormat("No available log directories to format.")
+    return sorted(empty, key=lambda path: path == wanted.metadata)
+
+
+def _contradictions(known: Mapping[Path, MetaProperties], wanted: NodeFormat) -> Iterator[str]:
+    """Why what is formatted is not this node's, and in itself not right."""
+    owners: dict[UUID, Path] = {}
+    for path, each in known.items():
+        if each.cluster_id not in (None, wanted.cluster_id):
+            yield (
+                f"Invalid cluster.id in: {path / FILE_NAME}. Expected {wanted.cluster_id}, but read "
+                f"{each.cluster_id}"
+            )
+        if each.node_id not in (None, wanted.node_id):
+            yield (
+                f"Stored node id {each.node_id} doesn't match previous node id {wanted.node_id} in "
+                f"{path / FILE_NAME}. If you moved your data, make sure your configured node id "
+                "matches. If you intend to create a new node, you should remove all data in your "
+                "data directories."
+            )
+        if each.directory_id is None:
+            continue
+        if each.directory_id.int < RESERVED_IDS:
+            yield f"Invalid reserved directory ID {each.directory_id} found in {path}"
+        if owners.setdefault(each.directory_id, path) != path:
+            yield (
+                f"Duplicate directory ID {each.directory_id} found. It was the ID of "
+                f"{owners[each.directory_id]}, but also of {path}"
+            )
+
+
+def _read(files: Files, path: Path) -> MetaProperties | OSError | BadMetaProperties | None:
+    try:
+        return meta_properties.parse(files.read(path / FILE_NAME))
+    except FileNotFoundError:
+        return None
+    except (OSError, BadMetaProperties) as error:
+        return error
+
+
+def _refuse_log(files: Files, path: Path) -> None:
+    """A metadata log that holds anything has had an owner; what an interrupted format left has not."""
+    log = path / DIRECTORY
+    if files.is_directory(log) and any(name.endswith(".log") for name in files.list(log)):
+        raise CannotFormat(
+            f"{path} has no {FILE_NAME}, yet {DIRECTORY} in it belongs to a cluster: bring the file "
+            "back, or move the directory away to begin anew"
+        )
+
+
+def _format(files: Files, path: Path, wanted: NodeFormat, directory_id: UUID, now_ms: int) -> None:
+    if not files.is_directory(path):
+        files.make_directory(path)
+        files.sync_directory(path.parent)
+    levels = {
+        name: level
+        for name, level in wanted.levels.items()
+        if level > 0 and name != KRAFT_VERSION  # which the snapshot says
+    }
+    write_bootstrap_file(files, path, [*feature_records(levels), *wanted.records], now_ms)  # 1
+    if path == wanted.metadata and wanted.voters:
+        version = wanted.levels[KRAFT_VERSION]
+        write_first_snapshot(  # 2
+            files, path, wanted.voters, now_ms=now_ms, kraft_version=version
+        )
+    properties = MetaProperties(1, wanted.cluster_id, wanted.node_id, directory_id)
+    files.write_new(path / FILE_NAME, meta_properties.format(properties))  # 3
