@@ -128,6 +128,27 @@ class BrokerConnection:
         version = self.version_of(api, at_most)
         return await self._exchange(api, version, values, timeout_s)
 
+    async def exchange(
+        self, api: Api, version: int, body: bytes, *, timeout_s: float = 30.0
+    ) -> memoryview:
+        """Send a request that was written for this version, and wait for its answer, as it came.
+
+        Raises Unreachable or TimedOut.
+        """
+        waiter = await self._ask(api, version, body, timeout_s)
+        assert waiter.body is not None
+        try:
+            _, start = read_response_header(api, version, waiter.body)
+        except InvalidFrame as garbage:
+            raise self.garbled(api, garbage) from garbage
+        return waiter.body[start:]
+
+    def garbled(self, api: Api, why: Exception) -> Unreachable:
+        """The answer makes no sense: the connection is given up; what to raise."""
+        failure = Unreachable(f"{self.address} answers {api.title} with garbage: {why}")
+        self.abort(failure)
+        return failure
+
     async def send_only(
         self, api: Api, values: Mapping[str, Any], *, at_most: int | None = None
     ) -> None:
@@ -158,6 +179,10 @@ class BrokerConnection:
         self, api: Api, version: int, values: Mapping[str, Any], timeout_s: float
     ) -> Any:
         body = messages.write_request(api.key, version, values)
+        return self._decode(await self._ask(api, version, body, timeout_s))
+
+    async def _ask(self, api: Api, version: int, body: bytes, timeout_s: float) -> _Waiter:
+        """With the answer in it."""
         correlation_id = self._correlation_id()
         waiter = self._waiters[correlation_id] = _Waiter(api, version)
         with trio.move_on_after(timeout_s) as timing:
@@ -169,8 +194,7 @@ class BrokerConnection:
             )
         if waiter.failure is not None:
             raise waiter.failure
-        assert waiter.body is not None
-        return self._decode(waiter)
+        return waiter
 
     def _decode(self, waiter: _Waiter) -> Any:
         assert waiter.body is not None
@@ -181,9 +205,7 @@ class BrokerConnection:
                 version = 0
             return messages.read_response(api.key, version, body, start)
         except InvalidFrame as garbage:
-            failure = Unreachable(f"{self.address} answers {api.title} with garbage: {garbage}")
-            self.abort(failure)
-            raise failure from garbage
+            raise self.garbled(api, garbage) from garbage
 
     def _correlation_id(self) -> int:
         self._next_correlation_id = (self._next_correlation_id + 1) & 0x7FFFFFFF

@@ -298,6 +298,28 @@ class LogManager:
             if which.recovery_point < up_to:
                 await self.offload.run(which.flush, lane=home.directory.lane)
 
+    # Truncating
+
+    async def truncate(self, which: PartitionLog, offset: int) -> None:
+        """As `PartitionLog.truncate_to`, beside nothing else that changes the log's files.
+
+        The caller sees to it that nothing is appended meanwhile. Raises LogFailed, DiskFull.
+        """
+        async with self.registry.maintaining(which) as home:
+            await self.offload.run(which.truncate_to, offset, lane=home.directory.lane)
+
+    async def start_anew(
+        self, which: PartitionLog, offset: int, log_start_offset: int | None = None
+    ) -> None:
+        """As `PartitionLog.truncate_fully_and_start_at`; else as `truncate`. Raises LogFailed."""
+        async with self.registry.maintaining(which) as home:
+            await self.offload.run(
+                which.truncate_fully_and_start_at,
+                offset,
+                log_start_offset,
+                lane=home.directory.lane,
+            )
+
     # Configs
 
     def update_configs(self, topics: Iterable[str] | None = None) -> None:

@@ -8,6 +8,7 @@ truncation, makes all that was asked before worth nothing.
 | state | wants | and then |
 |---|---|---|
 | FETCHING | Fetch | takes the records, or truncates where the logs part |
+| | | records from below the end of an empty log: starts anew there, takes them |
 | | | OFFSET_OUT_OF_RANGE: LOCATING_END |
 | | | OFFSET_MOVED_TO_TIERED_STORAGE: LOCATING_TIER |
 | TRUNCATING | OffsetForLeaderEpoch | truncates, until no more is to be asked: FETCHING |
@@ -22,8 +23,9 @@ truncation, makes all that was asked before worth nothing.
 TRUNCATING comes first only if the leader's Fetch tells no diverging epochs (before version 12). A log
 without epochs has nothing to compare: what is past its high watermark goes, then it fetches.
 
-An error delays (`due_ms`) and leaves the state as it is, except that whoever was locating something
-fetches again, as what was located may be true no more. Two errors stop: FENCED_LEADER_EPOCH, for this
+An error delays (`due_ms`), the next one in a row for twice as long, and leaves the state as it is,
+except that whoever was locating something fetches again, as what was located may be true no more. (A
+leader that has not heard of its election yet is asked again soon.) Two errors stop: FENCED_LEADER_EPOCH, for this
 node is behind and only a new image ends that, and KAFKA_STORAGE_ERROR, for a log that failed does not
 follow.
 
@@ -176,9 +178,17 @@ _STOPS = frozenset({ErrorCode.kafka_storage_error, ErrorCode.fenced_leader_epoch
 class Follower:
     """See the module. Times are monotonic, in ms."""
 
-    def __init__(self, log: FollowerLog, *, back_off_ms: int) -> None:
+    def __init__(
+        self, log: FollowerLog, *, back_off_ms: int, first_back_off_ms: int | None = None
+    ) -> None:
+        """The delay after an error is `first_back_off_ms` at first, `back_off_ms` at most, and always
+        if no other is given."""
         self._log = log
         self._back_off_ms = back_off_ms
+        self._first_back_off_ms = min(
+            back_off_ms, back_off_ms if first_back_off_ms is None else first_back_off_ms
+        )
+        self._next_back_off_ms = self._first_back_off_ms
         self.leader_epoch = NO_EPOCH
         self.state = State.STOPPED
         self.due_ms = 0
@@ -204,6 +214,7 @@ class Follower:
         self.due_ms = 0
         self._compares = compares
         self._lost_place = False
+        self._next_back_off_ms = self._first_back_off_ms
         self._let_go()
         self._begin()
 
@@ -243,6 +254,10 @@ class Follower:
         self._under_way = self._change or self._question()
         return self._under_way
 
+    def awaits(self, question: Want) -> bool:
+        """Whether it is this one that is under way, and not another, or none."""
+        return question is self._under_way
+
     def _question(self) -> Question | None:
         if self.state is State.STOPPED:
             return None
@@ -279,6 +294,14 @@ class Follower:
         if self._is_under_way_for(take):
             self._under_way = None
             self._lost_place = False
+            self._next_back_off_ms = self._first_back_off_ms
+
+    def begin_before(self, take: Take, first_offset: int) -> None:
+        """The records begin at `first_offset`, below the end of a log that is empty: the leader's log
+        starts within their first batch. What was fetched is taken in answer to the next Fetch."""
+        if self._is_under_way_for(take):
+            self._under_way = None
+            self._change = StartAnewAt(first_offset)
 
     def epoch_ended(self, question: AskEpochEnd, answer: EpochEnd) -> None:
         """OffsetForLeaderEpoch's answer; (-1, -1) if the leader knows no such epoch."""
@@ -330,7 +353,8 @@ class Follower:
         )
 
     def _back_off(self, now_ms: int) -> None:
-        self.due_ms = now_ms + self._back_off_ms
+        self.due_ms = now_ms + self._next_back_off_ms
+        self._next_back_off_ms = min(2 * self._next_back_off_ms, self._back_off_ms)
         if self.state in _ASKED_BY or self.state is State.BUILDING_REMOTE_AUX:
             self.state = State.FETCHING
             self._change = None

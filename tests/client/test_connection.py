@@ -181,3 +181,16 @@ async def test_a_broker_that_refuses_api_versions() -> None:
 
 def test_addresses_read_as_people_write_them() -> None:
     assert str(Address("::1", 9092)) == "[::1]:9092"
+
+
+async def test_an_answer_can_be_had_as_it_came() -> None:
+    async with talking_to(nothing_special) as (_, connection):
+        version = connection.version_of(METADATA)
+        body = messages.write_request(METADATA.key, version, {"topics": None})
+        raw = await connection.exchange(METADATA, version, body, timeout_s=2)
+        assert messages.read_response(METADATA.key, version, raw).brokers
+        assert str(connection.garbled(METADATA, ValueError("no such tag"))).endswith(
+            "answers Metadata with garbage: no such tag"
+        )
+        with pytest.raises(Unreachable, match="garbage"):
+            await connection.exchange(METADATA, version, body, timeout_s=2)

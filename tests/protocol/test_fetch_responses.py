@@ -1,4 +1,5 @@
-"""The hand-written writer of Fetch responses against kio's, byte for byte, for every version."""
+"""The hand-written writer of Fetch responses against kio's, byte for byte, for every version; and the
+follower's reader against the writer."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from kio.serial import entity_reader, entity_writer
 
 from odradek.protocol import messages
 from odradek.protocol.apis import FETCH
+from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.fetch import (
     FetchedPartition,
     FetchedTopic,
@@ -20,6 +22,7 @@ from odradek.protocol.fetch import (
     Part,
     write_fetch_response,
 )
+from odradek.protocol.fetch_response import OLDEST_VERSION, read_fetch_response
 from odradek.seams.files import FileSlice
 
 VERSIONS = list(FETCH.versions)
@@ -166,3 +169,53 @@ def test_an_answer_without_topics(version: int) -> None:
     read = messages.read_response(FETCH.key, version, memoryview(raw))
     assert read.responses == ()
     assert messages.field(read, "session_id", 77) == 77
+
+
+@pytest.mark.parametrize("version", range(OLDEST_VERSION, FETCH.max_version + 1))
+@given(
+    head=st.tuples(int32, st.integers(-1, 133), int32),
+    topics=st.lists(topics, max_size=3),
+    endpoints=st.lists(endpoints, max_size=2),
+)
+def test_a_follower_reads_what_is_written(
+    version: int,
+    head: tuple[int, int, int],
+    topics: list[FetchedTopic],
+    endpoints: list[NodeEndpoint],
+) -> None:
+    throttle_time_ms, error_code, session_id = head
+    parts = write_fetch_response(
+        version,
+        throttle_time_ms=throttle_time_ms,
+        error_code=error_code,
+        session_id=session_id,
+        topics=topics,
+        node_endpoints=endpoints,
+    )
+    response = read_fetch_response(memoryview(joined(parts)))
+    assert response[:3] == head
+    assert [(*data[:-1], bytes(data.records)) for data in response.partitions] == [
+        (
+            topic.topic_id or UUID(int=0),
+            each.index,
+            each.error_code,
+            each.high_watermark,
+            each.log_start_offset,
+            each.diverging_epoch,
+            joined(list(each.records)),
+        )
+        for topic in topics
+        for each in topic.partitions
+    ]
+
+
+def test_a_response_that_is_cut_short_is_garbage() -> None:
+    partition = FetchedPartition(
+        index=1, aborted_transactions=[(1, 2)], diverging_epoch=(1, 2), records=[b"x" * 200]
+    )
+    topic = FetchedTopic(name="", topic_id=UUID(int=1), partitions=[partition])
+    whole = memoryview(joined(write_fetch_response(18, topics=[topic])))
+    assert len(list(read_fetch_response(whole).partitions)) == 1
+    for size in range(len(whole) - 2):
+        with pytest.raises(InvalidFrame):
+            list(read_fetch_response(whole[:size]).partitions)

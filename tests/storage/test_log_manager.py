@@ -750,6 +750,27 @@ async def test_those_who_wait_for_a_flush_together_share_it(world: World) -> Non
             await manager.flush(log, 5)
 
 
+async def test_a_log_is_cut_beside_no_flush_and_its_recovery_point_is_lowered_first(
+    world: World,
+) -> None:
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        for number in range(6):
+            append(log, f"value {number}")
+        await manager.flush(log, 6)
+        await manager.checkpoint(RECOVERY_POINTS)
+        async with manager.registry.maintaining(log), trio.open_nursery() as nursery:
+            nursery.start_soon(manager.truncate, log, 4)
+            await trio.testing.wait_all_tasks_blocked()
+            assert log.end_offset == 6
+            nursery.cancel_scope.cancel()
+        await manager.truncate(log, 4)
+        assert contents(log) == [f"value {number}" for number in range(4)]
+        assert "t 0 4" in world.read(A / RECOVERY)
+        await manager.start_anew(log, 9, 2)
+        assert (log.log_start_offset, log.end_offset) == (2, 9)
+
+
 async def test_flush_ms_is_kept_where_the_scheduler_is_on(
     world: World, clock: VirtualClock
 ) -> None:

@@ -232,6 +232,51 @@ def test_an_error_stops_until_there_is_a_newer_epoch(error: ErrorCode) -> None:
     assert stand.wants() == Fetch(EPOCH + 1, 6, 3, 0)
 
 
+def test_errors_in_a_row_delay_for_longer_and_longer() -> None:
+    stand = Stand()
+    stand.follower = Follower(stand.log, back_off_ms=50, first_back_off_ms=20)
+    stand.follower.follow(EPOCH)
+    now_ms = 0
+    for delay_ms in (20, 40, 50, 50):
+        stand.fail_fetch(ErrorCode.unknown_leader_epoch, now_ms)
+        assert stand.follower.wants(now_ms + delay_ms - 1) is None
+        now_ms += delay_ms
+    take = stand.follower.fetched(stand.fetch(now_ms), Fetched(6, 0))
+    assert take is not None
+    stand.follower.taken(take)
+    stand.fail_fetch(ErrorCode.unknown_leader_epoch, now_ms)
+    assert stand.fetch(now_ms + 20) == Fetch(EPOCH, 6, 3, 0)
+
+
+def test_an_empty_log_begins_where_the_first_batch_does() -> None:
+    """The leader's log starts within a batch: at 7, of a batch from 4 on."""
+    stand = Stand(empty=True)
+    stand.log.start_anew(7)
+    question = stand.fetch()
+    take = stand.follower.fetched(question, Fetched(9, 7))
+    assert take is not None
+    stand.follower.begin_before(take, 4)
+    change = stand.wants()
+    assert change == StartAnewAt(4)
+    assert isinstance(change, StartAnewAt)
+    stand.log.start_anew(4)
+    stand.follower.changed(change)
+    again = stand.fetch()
+    assert again == Fetch(EPOCH, 4, -1, 4)
+    take = stand.follower.fetched(again, Fetched(9, 7))
+    assert take is not None
+    stand.log.write(EPOCH, *"efghi")
+    assert stand.follower.limits(take) == (9, 7)
+
+
+def test_it_knows_what_it_waits_for() -> None:
+    stand = Stand()
+    question = stand.fetch()
+    assert stand.follower.awaits(question)
+    stand.follower.follow(EPOCH + 1)
+    assert not stand.follower.awaits(question)
+
+
 def test_records_that_could_not_be_appended_are_fetched_again() -> None:
     stand = Stand()
     take = stand.follower.fetched(stand.fetch(), Fetched(6, 0))

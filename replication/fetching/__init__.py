@@ -1,0 +1,1 @@
+"""What a node fetches from the brokers that lead its followed partitions."""

@@ -1,0 +1,114 @@
+"""What a follower asks its leader, as Kafka's requests: Fetch and ListOffsets.
+
+Fetch is spoken from version 13 on: every broker of a KRaft cluster knows topic ids, and where two logs
+part (so nobody asks OffsetForLeaderEpoch). From version 15 on it tells the broker's epoch, by which a
+leader knows a follower that has restarted (KIP-903).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from odradek.protocol import messages
+from odradek.protocol.apis import FETCH
+from odradek.protocol.errors import ErrorCode, error_code
+from odradek.replication.fetching.session import FetchPlan, Key
+from odradek.replication.partition.follower import AskOffset, Located
+from odradek.seams.values import value_class
+
+Asked = tuple[str, int, AskOffset]
+"""A topic's name, the partition, and the question."""
+
+
+@value_class
+class FetchLimits:
+    """What one Fetch may bring, in bytes, and how long a leader without news may hold it, in ms."""
+
+    max_bytes: int
+    partition_max_bytes: int
+    min_bytes: int
+    max_wait_ms: int
+
+
+def write_fetch(
+    version: int, plan: FetchPlan, limits: FetchLimits, *, node_id: int, broker_epoch: int
+) -> bytes:
+    """The body of the Fetch request."""
+    values = {
+        "replica_id": node_id,  # up to version 14
+        "replica_state": {"replica_id": node_id, "replica_epoch": broker_epoch},
+        "max_wait": limits.max_wait_ms,
+        "min_bytes": limits.min_bytes,
+        "max_bytes": limits.max_bytes,
+        "isolation_level": 0,
+        "session_id": plan.session_id,
+        "session_epoch": plan.session_epoch,
+        "topics": [
+            {"topic_id": topic_id, "partitions": rows}
+            for topic_id, rows in _by_topic(_wanted(plan, limits))
+        ],
+        "forgotten_topics_data": [
+            {"topic_id": topic_id, "partitions": indexes}
+            for topic_id, indexes in _by_topic((key, key[1]) for key in plan.forgotten)
+        ],
+        "rack_id": "",
+    }
+    return messages.write_request(FETCH.key, version, values)
+
+
+def _wanted(plan: FetchPlan, limits: FetchLimits) -> Iterator[tuple[Key, dict[str, Any]]]:
+    for key, question in plan.wanted:
+        yield (
+            key,
+            {
+                "partition": key[1],
+                "current_leader_epoch": question.leader_epoch,
+                "fetch_offset": question.offset,
+                "last_fetched_epoch": question.last_fetched_epoch,
+                "log_start_offset": question.start_offset,
+                "partition_max_bytes": limits.partition_max_bytes,
+            },
+        )
+
+
+def _by_topic(rows: Iterable[tuple[tuple[Any, int], Any]]) -> Iterable[tuple[Any, list[Any]]]:
+    topics: dict[Any, list[Any]] = {}
+    for (topic, _), row in rows:
+        topics.setdefault(topic, []).append(row)
+    return topics.items()
+
+
+def offsets_request(asked: Iterable[Asked], *, node_id: int, timeout_ms: int) -> Mapping[str, Any]:
+    """The values of the ListOffsets request; a leader may ask its tier for `timeout_ms`."""
+    rows = (
+        (
+            (topic, index),
+            {
+                "partition_index": index,
+                "current_leader_epoch": question.leader_epoch,
+                "timestamp": question.timestamp,
+            },
+        )
+        for topic, index, question in asked
+    )
+    return {
+        "replica_id": node_id,
+        "isolation_level": 0,
+        "topics": [{"name": topic, "partitions": of_topic} for topic, of_topic in _by_topic(rows)],
+        "timeout": timeout_ms,
+    }
+
+
+def read_offsets(answer: Any) -> dict[tuple[str, int], Located | ErrorCode]:
+    """What ListOffsets answered, by the topic's name and the partition."""
+    found: dict[tuple[str, int], Located | ErrorCode] = {}
+    for topic in answer.topics:
+        for row in topic.partitions:
+            code = error_code(row.error_code)
+            place = topic.name, row.partition_index
+            if code is not ErrorCode.none:
+                found[place] = code
+            else:
+                found[place] = Located(row.offset, messages.field(row, "leader_epoch", -1))
+    return found

@@ -1,0 +1,116 @@
+"""A fetch session as a follower keeps it (KIP-227): what is told, what stands, what begins anew."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from odradek.replication.fetching.session import TOLD_AT_ONCE, FetchSession, Key
+from odradek.replication.partition.follower import Fetch
+
+A, B, C = ((UUID(int=number), 0) for number in (1, 2, 3))
+
+
+def at(offset: int, epoch: int = 0) -> Fetch:
+    return Fetch(epoch, offset, epoch, 0)
+
+
+def told(session: FetchSession) -> tuple[int, int, dict[Key, int], list[Key]]:
+    plan = session.plan()
+    offsets = {key: question.offset for key, question in plan.wanted}
+    return plan.session_id, plan.session_epoch, offsets, list(plan.forgotten)
+
+
+def begun(*keys: Key) -> FetchSession:
+    session = FetchSession()
+    for key in keys:
+        session.want(key, at(5))
+    session.plan()
+    session.answered(77)
+    return session
+
+
+def test_it_begins_with_all_and_goes_on_with_what_changed() -> None:
+    session = FetchSession()
+    session.want(A, at(1))
+    session.want(B, at(2))
+    assert told(session) == (0, 0, {A: 1, B: 2}, [])
+    session.answered(77)
+    assert told(session) == (77, 1, {}, [])
+    session.answered(77)
+    session.want(B, at(3))
+    session.want(C, at(0))
+    session.forget(A)
+    assert told(session) == (77, 2, {B: 3, C: 0}, [A])
+
+
+def test_the_same_question_is_told_once() -> None:
+    session = begun(A)
+    again = at(5)
+    session.want(A, again)
+    assert session.question(A) is again
+    assert told(session) == (77, 1, {}, [])
+
+
+def test_who_is_wanted_again_is_not_forgotten() -> None:
+    session = begun(A, B)
+    session.forget(A)
+    session.want(A, at(5))
+    assert told(session) == (77, 1, {A: 5}, [])
+
+
+def test_what_was_never_told_need_not_be_forgotten() -> None:
+    session = begun(A)
+    session.want(B, at(0))
+    session.forget(B)
+    session.forget(C)
+    assert told(session) == (77, 1, {}, [])
+    assert session.question(B) is None
+
+
+def test_after_a_failure_all_that_stands_is_told_anew_and_the_old_session_named() -> None:
+    session = begun(A, B)
+    session.want(A, at(6))
+    session.forget(B)
+    session.plan()
+    session.lost()
+    assert told(session) == (77, 0, {A: 6}, [])
+    session.answered(78)
+    assert told(session) == (78, 1, {}, [])
+
+
+def test_without_a_session_every_request_is_full() -> None:
+    session = FetchSession()
+    keys = [(UUID(int=9), number) for number in range(TOLD_AT_ONCE + 1)]
+    for key in keys:
+        session.want(key, at(1))
+    session.plan()
+    session.answered(0)
+    for _ in range(2):
+        plan = session.plan()
+        assert (plan.session_id, plan.session_epoch) == (0, 0)
+        assert [key for key, _ in plan.wanted] == keys
+        assert plan.is_complete
+        session.answered(0)
+
+
+def test_many_partitions_are_told_in_several_requests() -> None:
+    session = FetchSession()
+    for number in range(2 * TOLD_AT_ONCE + 1):
+        session.want((UUID(int=9), number), at(1))
+    sizes = []
+    complete = []
+    for _ in range(3):
+        plan = session.plan()
+        sizes.append(len(plan.wanted))
+        complete.append(plan.is_complete)
+        session.answered(5)
+    assert sizes == [TOLD_AT_ONCE, TOLD_AT_ONCE, 1]
+    assert complete == [False, False, True]
+
+
+def test_epochs_begin_again_at_one() -> None:
+    session = begun(A)
+    session._epoch = 2**31 - 1
+    session.plan()
+    session.answered(77)
+    assert told(session)[1] == 1
