@@ -12,8 +12,9 @@ from itertools import islice
 
 import trio
 
-from odradek.broker.deadlines import Deadlines
+from odradek.broker.timers import Timers
 from odradek.replication.partition.partition import Partition
+from odradek.seams.clock import Clock
 
 ANSWERED_AT_ONCE = 2
 """Fetches answered before the answer of whoever woke them, about 50 µs each; the rest is left to
@@ -47,12 +48,12 @@ class _Wait:
     """Wakes once a partition watched changed hands, or by what `visible` of its kinds says."""
 
     def __init__(
-        self, due: DueFetches, deadlines: Deadlines, answer_at_once: Callable[[], bool] | None
+        self, due: DueFetches, timers: Timers[_Wait], answer_at_once: Callable[[], bool] | None
     ) -> None:
         """`answer_at_once` says whether it did answer."""
         self._enough = trio.Event()
         self._due = due
-        self._deadlines = deadlines
+        self._timers = timers
         self._answer_at_once = answer_at_once
         self._failure: Exception | None = None
         self._watched: list[Partition] = []
@@ -91,14 +92,20 @@ class _Wait:
         for partition in self._watched:
             partition.unwatch(self)
         self._due.discard(self)
-        self._deadlines.discard(self)
+        self._timers.disarm(self)
 
-    async def wait(self, seconds: float) -> None:
-        """Return when woken, or after `seconds`. Raises what went wrong where it was answered."""
-        self._deadlines.add(trio.current_time() + seconds, self)
+    async def wait(self, until_ms: int) -> None:
+        """Return when woken, or at that time of the monotonic clock. Raises what went wrong where it
+        was answered."""
+        self._timers.arm(self, until_ms)
         await self._enough.wait()
         if self._failure is not None:
             raise self._failure
+
+
+def fetch_timers(clock: Clock) -> Timers[_Wait]:
+    """When waits give up; `run` must be running for that."""
+    return Timers(clock, _Wait.expire)
 
 
 class FetchWait(_Wait):
@@ -109,10 +116,10 @@ class FetchWait(_Wait):
         self,
         missing_bytes: int,
         due: DueFetches,
-        deadlines: Deadlines,
+        timers: Timers[_Wait],
         answer_at_once: Callable[[], bool] | None,
     ) -> None:
-        super().__init__(due, deadlines, answer_at_once)
+        super().__init__(due, timers, answer_at_once)
         self._missing_bytes = missing_bytes
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
@@ -129,10 +136,10 @@ class StableWait(_Wait):
         self,
         stable_offsets: Mapping[Partition, int],
         due: DueFetches,
-        deadlines: Deadlines,
+        timers: Timers[_Wait],
         answer_at_once: Callable[[], bool] | None,
     ) -> None:
-        super().__init__(due, deadlines, answer_at_once)
+        super().__init__(due, timers, answer_at_once)
         self._stable_offsets = stable_offsets
 
     def visible(self, partition: Partition, size_bytes: int) -> None:

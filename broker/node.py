@@ -26,8 +26,7 @@ from odradek.broker.coordination.topics import (
     InternalTopic,
 )
 from odradek.broker.coordinators import Coordinators
-from odradek.broker.deadlines import Deadlines
-from odradek.broker.fetch_wait import DueFetches
+from odradek.broker.fetch_wait import DueFetches, fetch_timers
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.registration import registration_of
 from odradek.broker.replicas import Replicas
@@ -94,7 +93,7 @@ class Broker:
         self.stopped = trio.Event()
         """Set when all is closed, however it ended."""
         self.due_fetches = DueFetches()
-        self.fetch_deadlines = Deadlines()
+        self.fetch_timers = fetch_timers(seams.clock)
         self.producer_ids = ProducerIds(self._reserve_producer_ids)
         self.authorizer = configured_authorizer(config)
         self.server = Server(self)
@@ -218,7 +217,7 @@ class Broker:
             raise CannotStart(_cannot_listen(self.config, error)) from None
         self.endpoints = [endpoint for endpoint, _ in opened]
         async with trio.open_nursery() as house:
-            house.start_soon(self.fetch_deadlines.run)
+            house.start_soon(self.fetch_timers.run)
             self.coordinators.start(house)
             self.controller.start(house)
             await house.start(self.metadata.run)

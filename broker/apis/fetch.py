@@ -9,6 +9,7 @@ is little, it is answered in the step of the append (fetch_wait.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 
 from odradek.broker.context import RequestContext
 from odradek.broker.dispatch import Route
@@ -24,6 +25,7 @@ from odradek.broker.fetch_reading import (
 )
 from odradek.broker.fetch_sessions import FetchPlan, PartitionKey, Wanted
 from odradek.broker.fetch_wait import FetchWait, StableWait
+from odradek.broker.timers import monotonic_ms
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.fetch import FetchedPartition, FetchedTopic, write_fetch_response
@@ -62,7 +64,7 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer | None:
     min_bytes = min(request.min_bytes, limits.max_bytes)
     if request.max_wait_ms > 0 and size_of(found) < min_bytes:
         waiting = _Waiting(found, plan, min_bytes, ctx, limits)
-        await waiting.wait(request.max_wait_ms / 1000)
+        await waiting.wait(request.max_wait_ms)
         if waiting.is_answered:
             return None
         found = waiting.found
@@ -100,14 +102,13 @@ class _Waiting:
         self._ctx = ctx
         self._limits = limits
 
-    async def wait(self, wait_seconds: float) -> None:
-        """Read again when there is enough, or after `wait_seconds`; no wait where something failed,
-        or where none would bring more."""
+    async def wait(self, wait_ms: int) -> None:
+        """Read again when there is enough, or after `wait_ms`; no wait where something failed, or
+        where none would bring more."""
         ctx, limits = self._ctx, self._limits
         clock = ctx.broker.seams.clock
-        give_up_at = clock.monotonic() + wait_seconds
-        left_seconds = wait_seconds
-        while left_seconds > 0:
+        until_ms = ceil(clock.monotonic() * 1000) + wait_ms
+        while monotonic_ms(clock) < until_ms:
             found = self.found
             missing = self._min_bytes - size_of(found)
             if missing <= 0 or not found or _failed(found) or _is_cut_short(found):
@@ -118,22 +119,21 @@ class _Waiting:
                 wait.watch([each.partition for each in found if each.partition is not None])
                 if not any(each.is_overtaken() for each in found):
                     await ctx.flush()
-                    await wait.wait(left_seconds)
+                    await wait.wait(until_ms)
             finally:
                 wait.unwatch()
             if wait.is_answered:
                 self.is_answered = True
                 return
             self.found = await read_all(self._plan.wanted, ctx, limits, found)
-            left_seconds = give_up_at - clock.monotonic()
 
     def _begin(self, missing_bytes: int) -> FetchWait | StableWait:
         broker = self._ctx.broker
-        due, deadlines = broker.due_fetches, broker.fetch_deadlines
+        due, timers = broker.due_fetches, broker.fetch_timers
         at_once = None if self._ctx.answer_at_once is None else self._answer_at_once
         if self._limits.isolation_level == READ_COMMITTED:
-            return StableWait(_stable(self.found), due, deadlines, at_once)
-        return FetchWait(missing_bytes, due, deadlines, at_once)
+            return StableWait(_stable(self.found), due, timers, at_once)
+        return FetchWait(missing_bytes, due, timers, at_once)
 
     def _answer_at_once(self) -> bool:
         """Answer from memory, in the step of whoever woke it; False if that can't be done."""

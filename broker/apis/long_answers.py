@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from odradek.broker.coordination.timers import Turn
+from odradek.broker.timers import Turn
 from odradek.protocol.messages import Encoded
 from odradek.seams.clock import Clock
 

@@ -18,7 +18,7 @@ import trio
 
 from odradek.broker.coordination.loading import Loader
 from odradek.broker.coordination.log import CoordinatorLog, partition_for
-from odradek.broker.coordination.timers import Turn, monotonic_ms
+from odradek.broker.timers import Turn, monotonic_ms
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
 

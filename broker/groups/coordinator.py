@@ -24,7 +24,6 @@ from uuid import UUID
 import trio
 
 from odradek.broker.coordination.leadership import AS_COORDINATOR, Leadership, LoadInProgress
-from odradek.broker.coordination.timers import Timers, Turn, monotonic_ms
 from odradek.broker.coordination.topics import OFFSETS_TOPIC
 from odradek.broker.coordination.waiter import ClientWaiter
 from odradek.broker.groups.actions import (
@@ -61,6 +60,7 @@ from odradek.broker.groups.offsets import NO_PRODUCER, FetchedTopic
 from odradek.broker.groups.shard import NOBODY, Commit, Shard
 from odradek.broker.groups.store import Loader, OffsetsLog, build_batches
 from odradek.broker.groups.transactions import InTransaction, verify
+from odradek.broker.timers import Timers, Turn, monotonic_ms
 from odradek.broker.transactions.markers import TransactionMarker
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataImage

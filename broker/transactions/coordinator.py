@@ -21,9 +21,9 @@ import trio
 
 from odradek.broker.coordination.leadership import AS_COORDINATOR, Leadership, LedPartition
 from odradek.broker.coordination.log import CoordinatorLog, build_batches
-from odradek.broker.coordination.timers import Turn
 from odradek.broker.coordination.topics import TRANSACTIONS_TOPIC
 from odradek.broker.coordination.waiter import ClientWaiter
+from odradek.broker.timers import Turn
 from odradek.broker.transactions import records
 from odradek.broker.transactions.actions import (
     EPOCH_BUMP,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 
 from odradek.broker.coordination.expressions import InvalidExpression
-from odradek.broker.coordination.timers import Turn
 from odradek.broker.groups.actions import Resolve
 from odradek.broker.groups.consumer.expressions import match_topics
 from odradek.broker.groups.consumer.records import ResolvedRegex
 from odradek.broker.groups.consumer.topics import Topics
+from odradek.broker.timers import Turn
 from odradek.seams.clock import Clock
 
 log = logging.getLogger("odradek.groups")

@@ -9,7 +9,19 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.broker.deadlines import STALE_ENTRIES_MAX, Deadlines
+from odradek.broker.timers import STALE_ENTRIES_MAX, Timers
+from odradek.seams.clock import RealClock
+
+
+class LoopClock(RealClock):
+    """trio's, which a test may have made a virtual one."""
+
+    def monotonic(self) -> float:
+        return trio.current_time()
+
+
+def ms(seconds: float) -> int:
+    return round(seconds * 1000)
 
 
 class Waiting:
@@ -28,24 +40,24 @@ ACTIONS = st.lists(
 @given(ACTIONS)
 def test_each_expires_at_its_time_unless_discarded_before(actions: list[tuple[str, int]]) -> None:
     async def play() -> None:
-        deadlines = Deadlines()
+        timers = Timers(LoopClock(), Waiting.expire)
         due: dict[Waiting, float] = {}
         discarded: dict[Waiting, float] = {}
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(deadlines.run)
+            nursery.start_soon(timers.run)
             for what, number in actions:
                 if what == "add":
                     wait = Waiting()
                     due[wait] = trio.current_time() + number
-                    deadlines.add(due[wait], wait)
+                    timers.arm(wait, ms(due[wait]))
                 elif what == "discard" and due:
                     wait = list(due)[number % len(due)]
-                    deadlines.discard(wait)
+                    timers.disarm(wait)
                     discarded.setdefault(wait, trio.current_time())
                 else:
                     await trio.sleep(number + 0.5)
             await trio.sleep(100)
-            assert len(deadlines) == deadlines.entries == 0
+            assert len(timers) == timers.entries == 0
             nursery.cancel_scope.cancel()
         for wait, at in due.items():
             if discarded.get(wait, inf) < at:
@@ -59,12 +71,12 @@ def test_each_expires_at_its_time_unless_discarded_before(actions: list[tuple[st
 
 
 async def test_waits_that_ended_do_not_pile_up() -> None:
-    deadlines = Deadlines()
+    timers = Timers(LoopClock(), Waiting.expire)
     staying = Waiting()
-    deadlines.add(50.0, staying)
+    timers.arm(staying, ms(50.0))
     for _ in range(10 * STALE_ENTRIES_MAX):
         wait = Waiting()
-        deadlines.add(1e6, wait)
-        deadlines.discard(wait)
-    assert len(deadlines) == 1
-    assert deadlines.entries <= STALE_ENTRIES_MAX + 3
+        timers.arm(wait, ms(1e6))
+        timers.disarm(wait)
+    assert len(timers) == 1
+    assert timers.entries <= STALE_ENTRIES_MAX + 3
