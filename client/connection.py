@@ -189,9 +189,11 @@ class BrokerConnection:
             await self._send(api, version, correlation_id, [body])
             await waiter.arrived.wait()
         if timing.cancelled_caught and not waiter.arrived.is_set():
-            raise TimedOut(
+            failure = TimedOut(
                 f"the broker at {self.address} did not answer {api.title} in {timeout_s:g} s"
             )
+            self.abort(failure)  # answers come in order: nothing behind this one would come sooner
+            raise failure
         if waiter.failure is not None:
             raise waiter.failure
         return waiter

@@ -86,9 +86,12 @@ class Cluster:
         self._nursery = nursery
         self._connections: dict[tuple[Address, object], BrokerConnection] = {}
         self._connecting: dict[tuple[Address, object], trio.Lock] = {}
+        self._failed_at: dict[Address, int] = {}
+        """Where no connection could be had, the one tried last with the highest number."""
 
     async def any_node(self) -> BrokerConnection:
-        """A connection to whichever node answers, one that is open already first."""
+        """A connection to whichever node answers: one that is open already, or to one that has not
+        failed lately."""
         open_ones = [
             connection
             for (_, owner), connection in self._connections.items()
@@ -98,7 +101,8 @@ class Cluster:
             return open_ones[0]
         known = [node.address for node in self.nodes.values()]
         failures: list[ClientError] = []
-        for address in dict.fromkeys([*self.bootstrap, *known]):
+        addresses = dict.fromkeys([*self.bootstrap, *known])
+        for address in sorted(addresses, key=lambda each: self._failed_at.get(each, 0)):
             try:
                 return await self.connect(address)
             except ClientError as failure:
@@ -240,13 +244,18 @@ class Cluster:
         async with self._connecting.setdefault(key, trio.Lock()):
             connection = self._connections.get(key)
             if connection is None or connection.broken:
-                connection = await open_connection(
-                    self._network,
-                    address,
-                    self._nursery,
-                    client_id=self.client_id,
-                    timeout_s=self.timeout_s,
-                )
+                try:
+                    connection = await open_connection(
+                        self._network,
+                        address,
+                        self._nursery,
+                        client_id=self.client_id,
+                        timeout_s=self.timeout_s,
+                    )
+                except ClientError:
+                    self._failed_at[address] = max(self._failed_at.values(), default=0) + 1
+                    raise
+                self._failed_at.pop(address, None)
                 self._connections[key] = connection
             return connection
 
