@@ -4,7 +4,8 @@ Hand it to `trio.run(…, clock=clock)`, or return it from a fixture: pytest-tri
 here jumps by itself: an autojump that fires while a thread or a socket is still at work expires
 deadlines that no real wait would have. `run_for` moves from deadline to deadline, letting everything
 settle in between; whatever runs under it must do its waiting in this loop alone (the virtual seams
-do), since "settled" means that every task is blocked.
+do), since "settled" means that every task is blocked. A world in which nothing else waits can have
+`jumping` set: then the loop itself moves to the next deadline whenever no task can run.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class VirtualClock(trio.abc.Clock):
     """Starts at `monotonic` 0 and at `wall_ms` of the epoch handed in (2026-01-01 by default)."""
 
     def __init__(self, *, epoch_ms: int = 1_767_225_600_000) -> None:
+        self.jumping = False
         self._now = 0.0
         self._epoch_ms = epoch_ms
 
@@ -44,7 +46,12 @@ class VirtualClock(trio.abc.Clock):
         return self._now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        return 0.0 if deadline <= self._now else _NEVER
+        """trio asks when no task can run, before it waits for the outside world."""
+        if deadline > self._now:
+            if not self.jumping or deadline == math.inf:
+                return _NEVER
+            self._now = deadline
+        return 0.0
 
     # The hand on it
 
@@ -74,3 +81,21 @@ class VirtualClock(trio.abc.Clock):
             self._now = max(due, math.nextafter(self._now, math.inf))
         self._now = max(self._now, target)
         await self.settle()
+
+
+class SkewedClock:
+    """A node's own clock over the world's: durations are the world's, its wall clock is not."""
+
+    def __init__(self, world: VirtualClock) -> None:
+        self.skew_ms = 0
+        """How far its wall clock is ahead; set anew, it jumps."""
+        self._world = world
+
+    def monotonic(self) -> float:
+        return self._world.monotonic()
+
+    def wall_ms(self) -> int:
+        return self._world.wall_ms() + self.skew_ms
+
+    async def sleep(self, seconds: float) -> None:
+        await self._world.sleep(seconds)

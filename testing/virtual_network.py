@@ -2,9 +2,10 @@
 
 A `VirtualWires` is the network; `host(name)` is one machine's door to it. Bytes travel with a delay
 drawn from the entropy, in order, and may be handed over in pieces of any size (`fragment`). A
-partition holds bytes and connection attempts back without losing them, as TCP does, until it heals;
-`cut` resets what is connected. When a host's power goes, its peers see resets, and whoever connects
-is refused.
+partition, of both ways or of one, holds bytes and connection attempts back without losing them, as TCP
+does, until it heals; `cut` resets what is connected; `drop` too, but what was sent by then arrives and
+is acted upon, while its sender knows nothing of that. When a host's power goes, its peers see resets,
+and whoever connects is refused.
 
 Slices are read in pieces when they are sent, each at its own moment, as `sendfile` would: a slice
 whose file changes while the peer is slow goes out changed here too.
@@ -52,7 +53,8 @@ class VirtualWires:
         self.connections: list[VirtualConnection] = []
         self.changed = trio.lowlevel.ParkingLot()
         self._delay_seconds = (0.0, 0.0)
-        self._partitions: set[frozenset[str]] = set()
+        self._slow: dict[frozenset[str], tuple[float, float]] = {}
+        self._partitions: set[tuple[str, str]] = set()
         self._next_port = _FIRST_PORT
 
     def host(self, name: str, power: Power | None = None) -> VirtualNetwork:
@@ -63,28 +65,51 @@ class VirtualWires:
         """From now on; what is under way arrives when it was to arrive."""
         self._delay_seconds = (low_seconds, high_seconds)
 
-    def partition(self, one: str, other: str) -> None:
-        """Nothing passes between two hosts until `heal`."""
-        self._partitions.add(frozenset((one, other)))
+    def slow(self, one: str, other: str, low_seconds: float, high_seconds: float) -> None:
+        """The same between two hosts alone, until `heal`."""
+        self._slow[frozenset((one, other))] = (low_seconds, high_seconds)
 
-    def heal(self) -> None:
-        """End all partitions; what they held back arrives."""
-        self._partitions.clear()
+    def partition(self, one: str, other: str, *, one_way: bool = False) -> None:
+        """Nothing passes between two hosts, or from `one` to `other`, until `heal`."""
+        self._partitions.add((one, other))
+        if not one_way:
+            self._partitions.add((other, one))
+
+    def heal(self, one: str | None = None, other: str | None = None) -> None:
+        """End all partitions, or what is between two hosts; what they held back arrives."""
+        if one is None or other is None:
+            self._partitions.clear()
+            self._slow.clear()
+        else:
+            self._partitions -= {(one, other), (other, one)}
+            self._slow.pop(frozenset((one, other)), None)
         self.changed.unpark_all()
         for connection in self.connections:
             connection.wake()
 
     def cut(self, one: str, other: str) -> None:
         """Reset every connection between two hosts; new ones can be made."""
-        for connection in list(self.connections):
-            if {connection.local.host, connection.peer.host} == {one, other}:
-                connection.reset()
+        for connection in self._between(one, other):
+            connection.reset()
 
-    def parted(self, one: str, other: str) -> bool:
-        return frozenset((one, other)) in self._partitions
+    def drop(self, sender: str, receiver: str) -> None:
+        """`sender` loses its connections with `receiver`, who gets what was sent, and then the loss."""
+        for connection in self._between(sender, receiver):
+            if connection.local.host == sender:
+                connection.drop()
 
-    def delay_seconds(self) -> float:
-        low, high = self._delay_seconds
+    def _between(self, one: str, other: str) -> list[VirtualConnection]:
+        return [
+            connection
+            for connection in self.connections
+            if {connection.local.host, connection.peer.host} == {one, other}
+        ]
+
+    def parted(self, sender: str, receiver: str) -> bool:
+        return (sender, receiver) in self._partitions
+
+    def delay_seconds(self, one: str, other: str) -> float:
+        low, high = self._slow.get(frozenset((one, other)), self._delay_seconds)
         if high <= 0 or self.entropy is None:
             return high
         return self.entropy.uniform(low, high)
@@ -110,9 +135,14 @@ class _Direction:
         if isinstance(what, ConnectionLost):
             self._arrivals.clear()  # a reset takes what was not read with it
             self.held_bytes = 0
-        else:
+        self.append(what)
+
+    def append(self, what: bytes | ConnectionLost) -> None:
+        """Behind all that is under way."""
+        if isinstance(what, bytes):
             self.held_bytes += len(what)
-        self._last_at = max(self._last_at, trio.current_time() + self._wires.delay_seconds())
+        delay_seconds = self._wires.delay_seconds(*self._hosts)
+        self._last_at = max(self._last_at, trio.current_time() + delay_seconds)
         self._arrivals.append((self._last_at, what))
         self.changed.unpark_all()
 
@@ -256,6 +286,13 @@ class VirtualConnection:
         self._incoming.closed_by_receiver = self._outgoing.closed_by_receiver = True
         self._forget()
 
+    def drop(self) -> None:
+        """This end is lost, from outside; the peer learns of it behind what was sent."""
+        self._incoming.put(ConnectionLost(f"{self._peer}: connection reset"))
+        self._outgoing.append(ConnectionLost(f"{self._local}: connection reset by peer"))
+        self._incoming.closed_by_receiver = True
+        self._forget()
+
     def lose_power(self) -> None:
         """The peer sees a reset; nobody is left here to see anything."""
         if not self._closed:
@@ -268,8 +305,8 @@ class VirtualConnection:
         self._incoming.changed.unpark_all()
         self._outgoing.changed.unpark_all()
 
-    def _parted(self) -> bool:
-        return self._wires.parted(self._local.host, self._peer.host)
+    def _hears(self) -> bool:
+        return not self._wires.parted(self._peer.host, self._local.host)
 
     def _close(self, last_word: bytes | ConnectionLost) -> None:
         self._closed = True
@@ -294,7 +331,7 @@ class VirtualConnection:
 
     def _has_window(self) -> bool:
         self._check()
-        if self._outgoing.closed_by_receiver and not self._parted():
+        if self._outgoing.closed_by_receiver and self._hears():
             raise ConnectionLost(f"{self._peer}: connection reset by peer")
         return self._outgoing.held_bytes < WINDOW_BYTES
 
@@ -387,8 +424,8 @@ class VirtualNetwork:
         self.power.check()
         there = Address(self._resolve(host), port)
         here = Address(self.name, self.wires.free_port())
-        await trio.sleep(2 * self.wires.delay_seconds())
-        while self.wires.parted(self.name, there.host):
+        await trio.sleep(2 * self.wires.delay_seconds(here.host, there.host))
+        while self.wires.parted(here.host, there.host) or self.wires.parted(there.host, here.host):
             await self.wires.changed.park()
         self.power.check()
         listener = self.wires.listeners.get((there.host, there.port))

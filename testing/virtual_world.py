@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import trio
 
 from odradek.seams import Seams
+from odradek.seams.clock import Clock
 from odradek.seams.entropy import SeededEntropy
 from odradek.testing.power import Power
 from odradek.testing.virtual_clock import VirtualClock
@@ -55,8 +56,10 @@ class VirtualWorld:
         self.bucket = VirtualBucket()
         self._starts = 0
 
-    def node(self, name: str, disk: VirtualDisk | None = None) -> VirtualNode:
-        """A node that starts on `disk`, or on an empty one."""
+    def node(
+        self, name: str, disk: VirtualDisk | None = None, *, clock: Clock | None = None
+    ) -> VirtualNode:
+        """A node that starts on `disk`, or on an empty one; `clock` is its own, if it has one."""
         self._starts += 1
         power = Power()
         entropy = self._entropy(f"{name} {self._starts}")
@@ -74,7 +77,7 @@ class VirtualWorld:
             objects=VirtualObjects(self.bucket, power),
             workers=workers,
             seams=Seams(
-                clock=self.clock,
+                clock=clock or self.clock,
                 entropy=entropy,
                 network=network,
                 files=files,

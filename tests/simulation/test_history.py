@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.history import History, Outcome, Seen, Sent, Transaction, anomalies
+from odradek.testing.simulation.history import History, Outcome, Seen, Sent, Transaction, anomalies
 
 
 def sound() -> History:

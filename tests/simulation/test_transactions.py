@@ -16,7 +16,7 @@ from odradek.broker.transactions.coordinator import TransactionCoordinator
 from odradek.broker.transactions.transaction import Transaction
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.producers import ProducerEntry, ProducerStates
-from tests.simulation.history import Outcome, anomalies
+from odradek.testing.simulation.history import Outcome, anomalies
 from tests.simulation.transactional_world import TransactionalWorld
 
 SEEDS_AT_ONCE = 10

@@ -29,9 +29,13 @@ from odradek.client.metadata import Cluster, open_cluster
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.network import Address
 from odradek.testing.power import NodeCrashed
+from odradek.testing.simulation.history import History, Outcome, Seen, Sent, Transaction
+from odradek.testing.simulation.transactional_client import (
+    TIMEOUT_MS,
+    Protocol,
+    TransactionalClient,
+)
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
-from tests.simulation.history import History, Outcome, Seen, Sent, Transaction
-from tests.simulation.transactional_client import TIMEOUT_MS, Protocol, TransactionalClient
 
 BROKER = "broker"
 PORT = 9092

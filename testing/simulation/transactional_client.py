@@ -1,4 +1,5 @@
-"""A transactional producer, one request at a time, that says what it knows and no more.
+"""A transactional producer, one request at a time, that says what it knows and no more. It finds its
+coordinators and the leaders of partitions as any client does.
 
 `Protocol.CLASSIC` names its partitions to the coordinator (AddPartitionsToTxn) and keeps its epoch
 from one transaction to the next; `Protocol.IMPLICIT` is KIP-890's: the partition's leader adds it, and
@@ -8,13 +9,13 @@ every end of a transaction brings a new epoch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from enum import Enum
 from typing import Any
 
 import trio
 
-from odradek.client.errors import ClientError, retriable
+from odradek.client.connection import BrokerConnection
+from odradek.client.errors import ClientError, check, retriable
 from odradek.client.metadata import Cluster
 from odradek.protocol.apis import (
     ADD_OFFSETS_TO_TXN,
@@ -29,6 +30,7 @@ from odradek.protocol.apis import (
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.clock import Clock
+from odradek.seams.network import Address
 
 TIMEOUT_MS = 6_000
 PATIENCE_S = 20.0
@@ -57,6 +59,7 @@ class TransactionalClient:
         self._epoch = -1
         self._sequences: dict[int, int] = {}
         self._added: set[int] = set()
+        self._coordinators: dict[int, Address] = {}
 
     async def init(self) -> None:
         """Take over the transactional id; a transaction of it that is open is aborted."""
@@ -152,7 +155,7 @@ class TransactionalClient:
         limit = trio.current_time() + patience_s
         while True:
             try:
-                node = await self._cluster.any_node()
+                node = await self._node_for(api, values)
                 answer = await node.request(api, values, timeout_s=5.0, at_most=at_most)
                 code = _error_of(answer)
                 if code is ErrorCode.none:
@@ -162,17 +165,25 @@ class TransactionalClient:
                 again = retriable(error) or (isinstance(error, KafkaError) and error.code in _AGAIN)
                 if not again or trio.current_time() > limit:
                     raise
-                if isinstance(error, KafkaError) and error.code is ErrorCode.not_coordinator:
-                    await self._find_coordinator(GROUP if api is TXN_OFFSET_COMMIT else TRANSACTION)
+                if isinstance(error, ClientError) or error.code not in _AGAIN:
+                    self._cluster.forget(self._topic)
+                    self._coordinators.clear()
             await trio.sleep(PAUSE_S)
 
-    async def _find_coordinator(self, key_type: int) -> None:
-        """There is one broker: it is asked, so that it makes the coordinator's topic."""
-        with suppress(ClientError):
-            node = await self._cluster.any_node()
-            await node.request(
+    async def _node_for(self, api: Api, values: Mapping[str, Any]) -> BrokerConnection:
+        """Who answers such a request."""
+        if api is PRODUCE:
+            partition = values["topic_data"][0]["partition_data"][0]["index"]
+            return await self._cluster.node(await self._cluster.leader(self._topic, partition))
+        key_type = GROUP if api is TXN_OFFSET_COMMIT else TRANSACTION
+        if key_type not in self._coordinators:
+            asked = await self._cluster.any_node()
+            found = await asked.request(
                 FIND_COORDINATOR, {"key": self.name, "key_type": key_type}, at_most=3
             )
+            check(found.error_code)
+            self._coordinators[key_type] = Address(found.host, found.port)
+        return await self._cluster.connect(self._coordinators[key_type])
 
 
 def _error_of(answer: Any) -> ErrorCode:

@@ -1,0 +1,166 @@
+"""What must hold in the nodes at any time, and when all is healed; seen from inside, at every step.
+
+At any time: an epoch has one leader, of the quorum and of every partition; a node's high watermarks
+never go back while it lives; images of one offset are equal. In the end: every replica of a partition
+holds the same bytes up to its high watermark, which is where all of them end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import trio
+
+from odradek.broker.node import Broker
+from odradek.protocol.records.batch import batches
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.partition.partition import Partition
+from odradek.testing.simulation.cluster import SimulatedCluster, SimulatedNode, host
+from odradek.testing.simulation.history import Anomaly
+
+READ_BYTES = 1 << 20
+IMAGES_KEPT = 50
+STEP_S = 0.05
+
+
+class Checkers:
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.anomalies: list[Anomaly] = []
+        self._cluster = cluster
+        self._quorum_leaders: dict[int, int] = {}
+        self._leaders: dict[tuple[str, int, int], int] = {}
+        self._high_watermarks: dict[tuple[int, int, str, int], int] = {}
+        self._images: dict[int, MetadataImage] = {}
+        self._looked = trio.Event()
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            self.step()
+            self._looked.set()
+            self._looked = trio.Event()
+            await trio.sleep(STEP_S)
+
+    def step(self) -> None:
+        """Look at everything once."""
+        for node, broker in self._cluster.running():
+            self._check_quorum(node, broker)
+            self._check_image(node, broker.metadata.image)
+            for partition in broker.partitions:
+                self._check_partition(node, partition)
+
+    def _check_quorum(self, node: SimulatedNode, broker: Broker) -> None:
+        epoch, leader = broker.metadata.leader_epoch, broker.metadata.leader_id
+        if leader >= 0:
+            known = self._quorum_leaders.setdefault(epoch, leader)
+            if known != leader:
+                self._found(
+                    "two leaders",
+                    f"of the quorum's epoch {epoch}: {known}, and {leader} as {node.number} knows",
+                )
+        self._check_rise((node.number, node.lives, "", -1), broker.metadata.quorum.high_watermark)
+
+    def _check_partition(self, node: SimulatedNode, partition: Partition) -> None:
+        key = (partition.topic, partition.index, partition.leader_epoch)
+        if partition.is_leader:
+            known = self._leaders.setdefault(key, node.number)
+            if known != node.number:
+                self._found("two leaders", f"of {partition!r}: {known} and {node.number}")
+        where = (node.number, node.lives, partition.topic, partition.index)
+        self._check_rise(where, partition.log.high_watermark)
+
+    def _check_rise(self, where: tuple[int, int, str, int], now: int) -> None:
+        before = self._high_watermarks.get(where, -1)
+        if now < before:
+            number, _, topic, index = where
+            name = f"{topic}-{index}" if topic else "the quorum"
+            self._found("high watermark back", f"{host(number)}, {name}: {before}, then {now}")
+        self._high_watermarks[where] = now
+
+    def _check_image(self, node: SimulatedNode, image: MetadataImage) -> None:
+        known = self._images.setdefault(image.offset, image)
+        if known is not image and known != image:
+            self._found("other image", f"{host(node.number)} at offset {image.offset}")
+        if len(self._images) > IMAGES_KEPT:
+            del self._images[min(self._images)]
+
+    def _found(self, kind: str, text: str) -> None:
+        self.anomalies.append(Anomaly(kind, text))
+
+    # In the end
+
+    def is_whole(self) -> bool:
+        """Whether every node serves, and every replica is in sync as all of them know."""
+        running = self._cluster.running()
+        if len(running) < len(self._cluster.nodes):
+            return False
+        offsets = {broker.metadata.image.offset for _, broker in running}
+        image = running[0][1].metadata.image
+        return len(offsets) == 1 and all(
+            partition.leader >= 0 and set(partition.isr) == set(partition.replicas)
+            for topic in image.topics_by_name.values()
+            for partition in topic.partitions.values()
+        )
+
+    async def until_whole(self) -> None:
+        """Return when a look finds it whole; `run` must be running."""
+        while not self.is_whole():
+            await self._looked.wait()
+
+    def what_is_missing(self) -> str:
+        """Why it is not whole, for whoever reads of it."""
+        down = [node.number for node in self._cluster if not node.serves]
+        if down:
+            return f"nodes {down} do not serve"
+        offsets = {
+            node.number: broker.metadata.image.offset for node, broker in self._cluster.running()
+        }
+        image = self._cluster.running()[0][1].metadata.image
+        behind = [
+            f"{topic.name}-{index} led by {partition.leader}, in sync {partition.isr}"
+            for topic in image.topics_by_name.values()
+            for index, partition in topic.partitions.items()
+            if partition.leader < 0 or set(partition.isr) != set(partition.replicas)
+        ]
+        return f"images are at {offsets}, {'; '.join(behind) or 'all in sync'}"
+
+    def final(self) -> None:
+        """All is healed, and nobody writes any more."""
+        self.step()
+        running = self._cluster.running()
+        image = running[0][1].metadata.image
+        for topic in image.topics_by_name.values():
+            for index in topic.partitions:
+                self._check_equal(topic.name, index)
+
+    def _check_equal(self, topic: str, index: int) -> None:
+        replicas = [
+            (node.number, partition)
+            for node, broker in self._cluster.running()
+            if (partition := broker.partitions.opened(topic, index)) is not None
+        ]
+        contents = {number: _content(partition) for number, partition in replicas}
+        ends = {number: partition.log.high_watermark for number, partition in replicas}
+        if len(set(ends.values())) > 1:
+            self._found("other high watermark", f"{topic}-{index}: {ends}")
+        if len(set(contents.values())) > 1:
+            sizes = {number: len(content) for number, content in contents.items()}
+            self._found("other records", f"{topic}-{index}: replicas differ, of {sizes} bytes")
+
+
+def _content(partition: Partition) -> bytes:
+    return b"".join(_read(partition))
+
+
+def _read(partition: Partition) -> Iterator[bytes]:
+    log = partition.log
+    offset = log.log_start_offset
+    while offset < log.high_watermark:
+        found = log.read(offset, READ_BYTES, limit=log.high_watermark)
+        if found.slice is None:
+            return
+        content = found.slice.read()
+        found.slice.file.unpin()
+        whole = list(batches(memoryview(content)))
+        yield content[: sum(batch.size for batch in whole)]
+        offset = whole[-1].next_offset

@@ -1,0 +1,169 @@
+"""The nodes of a run: whole brokers behind virtual doors, started, killed and started again.
+
+A kill cuts the node's power first, so that nothing it does on its way down has an effect, and only
+then cancels its tasks (`testing/power.py`). What outlives it is its disk: as the kernel has it after
+a kill, as the medium has it after a loss of power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import trio
+
+from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.node import Broker, CannotStart, StorageLost
+from odradek.seams.network import Address
+from odradek.testing.power import NodeCrashed
+from odradek.testing.simulation.trace import Trace
+from odradek.testing.virtual_clock import SkewedClock
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_world import VirtualNode, VirtualWorld
+
+PORT = 9092
+CONTROLLER_PORT = 9093
+CLIENTS = "clients"
+DATA = "/data"
+
+COMMON: Mapping[str, str] = {
+    "log.dirs": DATA,
+    "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+}
+OF_MANY: Mapping[str, str] = {
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "2000",
+    "replica.lag.time.max.ms": "2000",
+}
+
+
+def host(number: int) -> str:
+    """The machine that a node is on; 0 is the clients'."""
+    return f"node-{number}" if number else CLIENTS
+
+
+def config_of(number: int, nodes: int) -> ServerConfig:
+    listeners = f"PLAINTEXT://{host(number)}:{PORT}"
+    configs = {**COMMON, "node.id": str(number), "listeners": listeners}
+    if nodes > 1:
+        voters = ",".join(f"{each}@{host(each)}:{CONTROLLER_PORT}" for each in range(1, nodes + 1))
+        configs |= OF_MANY
+        configs["listeners"] += f",CONTROLLER://{host(number)}:{CONTROLLER_PORT}"
+        configs["controller.quorum.voters"] = voters
+    return ServerConfig.from_properties(configs, test_node=True)
+
+
+@dataclass
+class SimulatedNode:
+    number: int
+    clock: SkewedClock
+    disk: VirtualDisk
+    doors: VirtualNode | None = None
+    broker: Broker | None = None
+    """While it is up, or on its way up."""
+    serves: bool = False
+    lives: int = 0
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    down: trio.Event = field(default_factory=trio.Event)
+    """Set while it does not run at all."""
+
+    @property
+    def is_up(self) -> bool:
+        return self.broker is not None
+
+
+class SimulatedCluster:
+    def __init__(
+        self, world: VirtualWorld, nodes: int, trace: Trace, nursery: trio.Nursery
+    ) -> None:
+        self.world = world
+        self.trace = trace
+        self.failures: list[str] = []
+        """How nodes ended that had no reason to."""
+        self._nursery = nursery
+        self.nodes = {
+            number: SimulatedNode(number, SkewedClock(world.clock), VirtualDisk())
+            for number in range(1, nodes + 1)
+        }
+        for node in self.nodes.values():
+            node.down.set()
+
+    @property
+    def bootstrap(self) -> list[Address]:
+        return [Address(host(number), PORT) for number in self.nodes]
+
+    def __iter__(self) -> Iterator[SimulatedNode]:
+        return iter(self.nodes.values())
+
+    def running(self) -> list[tuple[SimulatedNode, Broker]]:
+        """Those that serve, with their brokers."""
+        return [(node, node.broker) for node in self if node.broker is not None and node.serves]
+
+    # Up and down
+
+    def start(self, number: int) -> None:
+        node = self.nodes[number]
+        if node.is_up:
+            return
+        node.lives += 1
+        node.doors = self.world.node(host(number), node.disk, clock=node.clock)
+        node.broker = Broker(node.doors.seams, config_of(number, len(self.nodes)))
+        node.scope = trio.CancelScope()
+        node.down = trio.Event()
+        self.trace.add(f"{host(number)} starts")
+        self._nursery.start_soon(self._live, node, node.broker)
+
+    async def _live(self, node: SimulatedNode, broker: Broker) -> None:
+        name, end = host(node.number), "is gone"
+        try:
+            with node.scope:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(broker.run)
+                    node.serves = True
+                    self.trace.add(f"{name} serves")
+                end = "has stopped"
+        except* NodeCrashed:
+            pass
+        except* (CannotStart, StorageLost) as group:
+            end = f"ended: {group.exceptions[0]}"
+        except* Exception as group:
+            end = f"ended by {group.exceptions!r}"
+            self.failures.append(f"{name} {end}")
+        self.trace.add(f"{name} {end}")
+        node.broker, node.serves = None, False
+        node.down.set()
+
+    async def kill(self, number: int) -> None:
+        """The process is gone; its disk is as it wrote it."""
+        node = self.nodes[number]
+        if node.doors is None or not node.is_up:
+            return
+        node.doors.power.cut()
+        node.scope.cancel()
+        await node.down.wait()
+
+    async def lose_power(self, number: int, seed: int) -> None:
+        """As `kill`; the seed says what there is of what was not synced."""
+        node = self.nodes[number]
+        await self.kill(number)
+        node.disk = node.disk.crash(seed)
+
+    async def stop(self, number: int) -> None:
+        """As SIGTERM."""
+        node = self.nodes[number]
+        if node.broker is not None:
+            node.broker.stop()
+        await node.down.wait()
+
+    async def stop_all(self) -> None:
+        for number in self.nodes:
+            await self.kill(number)

@@ -1,0 +1,187 @@
+"""Makes a plan's faults happen to a cluster: how each begins, and how it is over.
+
+Two at once may be of one node, and what they did is undone together in the end (`heal`): a network is
+healed as a whole, a disk too. A node that is down already is not taken down again. A fault that
+damages a replica waits for the one before it to be made good (`plan.DAMAGING`), or is left out.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from odradek.testing.simulation.checkers import Checkers
+from odradek.testing.simulation.cluster import CLIENTS, DATA, SimulatedCluster, host
+from odradek.testing.simulation.plan import DAMAGING, Fault, Kind
+
+SLOW_NETWORK_S = (0.05, 0.4)
+SLOW_DISK_S = 0.3
+CLOCK_JUMP_MS = 60_000
+ROOM_BYTES = 4096
+"""What a full disk has left, at most."""
+MADE_GOOD_S = 3.0
+"""How long a damaging fault waits for its turn."""
+
+Coverage = Counter[tuple[str, str]]
+"""How often a fault met a state of the node."""
+
+
+class Faults:
+    def __init__(self, cluster: SimulatedCluster, checkers: Checkers) -> None:
+        self.coverage: Coverage = Counter()
+        self._cluster = cluster
+        self._world = cluster.world
+        self._checkers = checkers
+        self._damaging = trio.Lock()
+
+    async def play(self, faults: tuple[Fault, ...]) -> None:
+        """All of them; returns when the last one is over."""
+        begun_at = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for fault in faults:
+                nursery.start_soon(self._play, fault, begun_at + fault.at_s)
+
+    async def _play(self, fault: Fault, at: float) -> None:
+        await trio.sleep_until(at)
+        if fault.kind not in DAMAGING:
+            await self._happen(fault)
+            return
+        with trio.move_on_after(MADE_GOOD_S) as waiting:
+            async with self._damaging:
+                await self._checkers.until_whole()
+                waiting.deadline = float("inf")
+                await self._happen(fault)
+                await self._checkers.until_whole()
+
+    async def _happen(self, fault: Fault) -> None:
+        self.coverage[fault.kind.value, self._state(fault.node)] += 1
+        self._cluster.trace.add(f"{fault.kind.value} of {host(fault.node)} for {fault.seconds} s")
+        await _HAPPEN[fault.kind](self, fault)
+        self._cluster.trace.add(f"{fault.kind.value} of {host(fault.node)} is over")
+
+    def _state(self, number: int) -> str:
+        """What the node is at the moment, as coverage counts it."""
+        node = self._cluster.nodes[number]
+        if node.broker is None:
+            return "down"
+        if not node.serves:
+            return "starting"
+        metadata = node.broker.metadata
+        if metadata.leader_id < 0:
+            return "without a controller"
+        role = "controller" if metadata.leader_id == number else "broker"
+        whole = "all in sync" if self._checkers.is_whole() else "some out of sync"
+        return f"{role}, {whole}"
+
+    async def heal(self) -> None:
+        """All is well from now on: every node is up, or about to be."""
+        self._world.wires.heal()
+        for node in self._cluster:
+            node.disk.heal()
+            if node.doors is not None:
+                node.doors.offload.delay_seconds = 0.0
+            self._cluster.start(node.number)
+
+    # The kinds
+
+    async def _kill(self, fault: Fault) -> None:
+        await self._cluster.kill(fault.node)
+        await self._restart(fault)
+
+    async def _lose_power(self, fault: Fault) -> None:
+        await self._cluster.lose_power(fault.node, int(fault.amount * 1000))
+        await self._restart(fault)
+
+    async def _stop(self, fault: Fault) -> None:
+        await self._cluster.stop(fault.node)
+        await self._restart(fault)
+
+    async def _restart(self, fault: Fault) -> None:
+        await trio.sleep(fault.seconds)
+        self._cluster.start(fault.node)
+
+    def _others(self, fault: Fault) -> list[str]:
+        return [host(each) for each in self._cluster.nodes if each != fault.node]
+
+    async def _partition(self, fault: Fault) -> None:
+        here = host(fault.node)
+        for other in self._others(fault):
+            self._world.wires.partition(here, other)
+        await trio.sleep(fault.seconds)
+        for other in self._others(fault):
+            self._world.wires.heal(here, other)
+
+    async def _one_way(self, fault: Fault) -> None:
+        here, there = host(fault.node), host(fault.other)
+        self._world.wires.partition(here, there, one_way=True)
+        await trio.sleep(fault.seconds)
+        self._world.wires.heal(here, there)
+
+    async def _clients_cut_off(self, fault: Fault) -> None:
+        self._world.wires.partition(host(fault.node), CLIENTS)
+        await trio.sleep(fault.seconds)
+        self._world.wires.heal(host(fault.node), CLIENTS)
+
+    async def _drop(self, fault: Fault) -> None:
+        for other in (*self._others(fault), CLIENTS):
+            self._world.wires.drop(host(fault.node), other)
+
+    async def _slow_network(self, fault: Fault) -> None:
+        low, high = SLOW_NETWORK_S
+        for other in self._others(fault):
+            self._world.wires.slow(host(fault.node), other, low * fault.amount, high * fault.amount)
+        await trio.sleep(fault.seconds)
+        for other in self._others(fault):
+            self._world.wires.heal(host(fault.node), other)
+
+    async def _slow_disk(self, fault: Fault) -> None:
+        doors = self._cluster.nodes[fault.node].doors
+        if doors is not None:
+            doors.offload.delay_seconds = SLOW_DISK_S * fault.amount
+            await trio.sleep(fault.seconds)
+            doors.offload.delay_seconds = 0.0
+
+    async def _full_disk(self, fault: Fault) -> None:
+        """The node is started again when there is room, should it have gone down."""
+        node = self._cluster.nodes[fault.node]
+        mount = node.disk.root.mount
+        before = mount.capacity_bytes
+        mount.capacity_bytes = mount.used_bytes + int(ROOM_BYTES * fault.amount)
+        await trio.sleep(fault.seconds)
+        mount.capacity_bytes = before
+        await self._start_anew(fault)
+
+    async def _bad_disk(self, fault: Fault) -> None:
+        disk = self._cluster.nodes[fault.node].disk
+        broken = disk.fail(f"{DATA}/*", errno.EIO, {"write", "sync"})
+        await trio.sleep(fault.seconds)
+        disk.heal(broken)
+        await self._start_anew(fault)
+
+    async def _start_anew(self, fault: Fault) -> None:
+        """A directory that failed stays offline until its node starts again."""
+        await self._cluster.kill(fault.node)
+        self._cluster.start(fault.node)
+
+    async def _clock_jump(self, fault: Fault) -> None:
+        clock = self._cluster.nodes[fault.node].clock
+        clock.skew_ms += int(CLOCK_JUMP_MS * (2 * fault.amount - 1))
+
+
+_HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[None]]] = {
+    Kind.KILL: Faults._kill,
+    Kind.POWER_LOSS: Faults._lose_power,
+    Kind.STOP: Faults._stop,
+    Kind.PARTITION: Faults._partition,
+    Kind.ONE_WAY: Faults._one_way,
+    Kind.CLIENTS_CUT_OFF: Faults._clients_cut_off,
+    Kind.DROP: Faults._drop,
+    Kind.SLOW_NETWORK: Faults._slow_network,
+    Kind.SLOW_DISK: Faults._slow_disk,
+    Kind.FULL_DISK: Faults._full_disk,
+    Kind.BAD_DISK: Faults._bad_disk,
+    Kind.CLOCK_JUMP: Faults._clock_jump,
+}

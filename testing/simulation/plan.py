@@ -1,0 +1,127 @@
+"""What happens in a run, and when: drawn from the seed before anything begins.
+
+A plan is a value: it can be written down, read again, and run with less in it, which is how a failing
+one is shrunk. What is drawn does not depend on what the cluster does.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from odradek.seams.values import value_class
+
+NODES = 3
+RUN_S = 6.0
+"""For how long (virtual) faults begin, and clients begin new work."""
+FAULTS_MAX = 6
+LONGEST_S = 4.0
+CLIENTS = 0
+"""In place of a node: the machine that all clients are on."""
+
+
+class Kind(enum.Enum):
+    KILL = "kill"
+    """SIGKILL: the process is gone in the middle of what it did; what it wrote is not."""
+    POWER_LOSS = "power loss"
+    """What was not synced is kept, lost or torn."""
+    STOP = "stop"
+    """A clean stop, with its controlled shutdown."""
+    PARTITION = "partition"
+    """Nothing passes between the node and the others; it may still reach the clients."""
+    ONE_WAY = "one-way partition"
+    """Nothing passes from the node to another one."""
+    CLIENTS_CUT_OFF = "clients cut off"
+    """Nothing passes between the node and the clients."""
+    DROP = "dropped connections"
+    """The node loses its connections to the others, who still get what was sent."""
+    SLOW_NETWORK = "slow network"
+    SLOW_DISK = "slow disk"
+    FULL_DISK = "full disk"
+    BAD_DISK = "failing disk"
+    """Writes and syncs of partitions fail with EIO; the node goes down with it, and is started again
+    on a disk that works."""
+    CLOCK_JUMP = "clock jump"
+
+
+DAMAGING = frozenset({Kind.POWER_LOSS, Kind.BAD_DISK, Kind.FULL_DISK})
+"""After these a replica may lack what it had acknowledged. Of two such at a time nothing can be
+promised: the second waits until the first is in sync again."""
+OF_MANY = DAMAGING | {Kind.PARTITION, Kind.ONE_WAY, Kind.SLOW_NETWORK}
+"""For these there must be others: who hold the records, or to whom there is a network."""
+
+
+@value_class
+class Fault:
+    at_s: float
+    kind: Kind
+    node: int
+    other: int
+    seconds: float
+    """Until it is over; a node that went down is started again then."""
+    amount: float
+    """What it means is the kind's: of time for clocks, from 0 to 1 for all else."""
+
+
+@value_class
+class Plan:
+    seed: int
+    faults: tuple[Fault, ...]
+    nodes: int = NODES
+    writers: int = 2
+    transactional: int = 2
+
+    def without(self, fault: Fault) -> Plan:
+        left = tuple(each for each in self.faults if each is not fault)
+        return Plan(self.seed, left, self.nodes, self.writers, self.transactional)
+
+
+def draw_plan(seed: int, *, nodes: int = NODES) -> Plan:
+    chance = random.Random(f"plan {seed}")
+    faults = [_draw_fault(chance, nodes) for _ in range(chance.randint(1, FAULTS_MAX))]
+    faults.sort(key=lambda fault: fault.at_s)
+    return Plan(
+        seed, tuple(faults), nodes, writers=chance.randint(1, 2), transactional=chance.randint(0, 2)
+    )
+
+
+def _draw_fault(chance: random.Random, nodes: int) -> Fault:
+    kind = chance.choice([each for each in Kind if nodes > 1 or each not in OF_MANY])
+    node = chance.randint(1, nodes)
+    others = [each for each in range(1, nodes + 1) if each != node]
+    return Fault(
+        at_s=round(chance.uniform(0.0, RUN_S), 3),
+        kind=kind,
+        node=node,
+        other=chance.choice(others) if others else CLIENTS,
+        seconds=round(min(chance.expovariate(1.0), LONGEST_S), 3),
+        amount=round(chance.random(), 3),
+    )
+
+
+def to_json(plan: Plan) -> dict[str, Any]:
+    return {
+        "seed": plan.seed,
+        "nodes": plan.nodes,
+        "writers": plan.writers,
+        "transactional": plan.transactional,
+        "faults": [
+            {
+                "at_s": each.at_s,
+                "kind": each.kind.value,
+                "node": each.node,
+                "other": each.other,
+                "seconds": each.seconds,
+                "amount": each.amount,
+            }
+            for each in plan.faults
+        ],
+    }
+
+
+def from_json(values: Mapping[str, Any]) -> Plan:
+    """Raises KeyError, ValueError or TypeError where it is no plan."""
+    faults = tuple(Fault(**{**each, "kind": Kind(each["kind"])}) for each in values["faults"])
+    return Plan(**{**values, "faults": faults})

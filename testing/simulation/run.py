@@ -1,0 +1,108 @@
+"""One run of a plan: the cluster starts, faults happen while clients work, all is healed, all is read.
+
+What is healed must be whole again within `HEALED_WITHIN_S`: every node serves, every replica is in
+sync. Whatever hangs ends the run after `LIMIT_S`; that is an anomaly too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import trio
+
+from odradek.client.metadata import open_cluster
+from odradek.testing.simulation.checkers import Checkers
+from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster
+from odradek.testing.simulation.faults import Coverage, Faults
+from odradek.testing.simulation.history import Anomaly, anomalies
+from odradek.testing.simulation.plan import Plan
+from odradek.testing.simulation.trace import Trace
+from odradek.testing.simulation.workload import REQUEST_S, Workload
+from odradek.testing.virtual_world import VirtualWorld
+
+DELAY_S = (0.0002, 0.004)
+HEALED_WITHIN_S = 60.0
+LIMIT_S = 600.0
+
+
+@dataclass
+class Run:
+    """What came of a plan."""
+
+    plan: Plan
+    anomalies: list[Anomaly] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)
+    trace: list[str] = field(default_factory=list)
+    digest: str = ""
+    virtual_s: float = 0.0
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.anomalies
+
+
+def simulate(plan: Plan) -> Run:
+    """The whole run."""
+    run = Run(plan)
+    world = VirtualWorld(plan.seed)
+    world.clock.jumping = True
+    trace = Trace(world.clock.monotonic)
+    world.run(lambda: _Simulation(plan, world, trace, run).main())
+    run.trace, run.digest = trace.lines, trace.digest
+    run.virtual_s = world.clock.monotonic()
+    return run
+
+
+class _Simulation:
+    def __init__(self, plan: Plan, world: VirtualWorld, trace: Trace, run: Run) -> None:
+        self._plan = plan
+        self._world = world
+        self._trace = trace
+        self._run = run
+
+    async def main(self) -> None:
+        self._world.wires.set_delay(*DELAY_S)
+        with trio.move_on_after(LIMIT_S) as limit:
+            async with trio.open_nursery() as nursery:
+                await self._play(nursery)
+                nursery.cancel_scope.cancel()
+        if limit.cancelled_caught:
+            self._run.anomalies.append(Anomaly("hangs", f"not over in {LIMIT_S:g} virtual seconds"))
+
+    async def _play(self, nursery: trio.Nursery) -> None:
+        plan, run = self._plan, self._run
+        cluster = SimulatedCluster(self._world, plan.nodes, self._trace, nursery)
+        checkers = Checkers(cluster)
+        run.anomalies = checkers.anomalies
+        faults = Faults(cluster, checkers)
+        run.coverage = faults.coverage
+        for node in cluster:
+            cluster.start(node.number)
+        nursery.start_soon(checkers.run)
+        network = self._world.node(CLIENTS).network
+        async with open_cluster(network, cluster.bootstrap, timeout_s=REQUEST_S) as clients:
+            work = Workload(clients, self._world.clock, plan, self._trace)
+            await work.make_topic()
+            self._trace.add("the topic is there")
+            async with trio.open_nursery() as working:
+                working.start_soon(work.read_along)
+                async with trio.open_nursery() as writing:
+                    writing.start_soon(work.write)
+                    await faults.play(plan.faults)
+                    await faults.heal()
+                    self._trace.add("healed")
+                    await self._whole(checkers)
+                await work.read_final()
+                work.enough()
+            run.anomalies += anomalies(work.history)
+        await self._whole(checkers)
+        checkers.final()
+        run.anomalies += [Anomaly("node failed", text) for text in cluster.failures]
+        await cluster.stop_all()
+
+    async def _whole(self, checkers: Checkers) -> None:
+        with trio.move_on_after(HEALED_WITHIN_S) as healing:
+            await checkers.until_whole()
+        if healing.cancelled_caught:
+            why = checkers.what_is_missing()
+            self._run.anomalies.append(Anomaly("not healed", f"in {HEALED_WITHIN_S:g} s: {why}"))
