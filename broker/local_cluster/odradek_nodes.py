@@ -1,0 +1,61 @@
+"""This installation's `odradek serve` as the software of a cluster's nodes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from odradek.broker.cli.voter_argument import parse_voters
+from odradek.broker.local_cluster.plan import CONTROLLER_LISTENER, ClusterPlan, NodePlan
+from odradek.replication.controller.releases import initial_levels
+from odradek.replication.raft.formatting import NodeFormat, format_node
+from odradek.seams import Seams
+from odradek.seams.files import Path
+
+
+class OdradekNodes:
+    """`local_cluster.nodes.Software`. What is formatted already, is left as it is."""
+
+    def __init__(self, seams: Seams, *, log_level: str = "warning") -> None:
+        self._seams = seams
+        self._log_level = log_level
+
+    async def format(self, plan: ClusterPlan) -> None:
+        """Raises CannotFormat for directories that belong to another cluster, OSError."""
+        files = self._seams.files
+        for node in plan.nodes:
+            directory = Path(node.directory)
+            if not files.is_directory(directory):
+                files.make_directory(directory)
+            settings = plan.properties(node).items()
+            text = "".join(f"{key}={value}\n" for key, value in settings)
+            files.write_new(Path(node.config_file), text.encode())
+            wanted = _format_of(plan, node)
+            format_node(
+                files,
+                self._seams.entropy,
+                wanted,
+                now_ms=self._seams.clock.wall_ms(),
+                say=lambda line: None,
+            )
+
+    def command(self, node: NodePlan) -> Sequence[str]:
+        return [
+            sys.executable, "-m", "odradek.broker", "serve",
+            "--config", node.config_file, "--log-level", self._log_level,
+        ]  # fmt: skip
+
+
+def _format_of(plan: ClusterPlan, node: NodePlan) -> NodeFormat:
+    """As `storage format --initial-controllers` formats a controller, and a broker without voters."""
+    directory = Path(node.log_directory)
+    voters = parse_voters(plan.initial_controllers, CONTROLLER_LISTENER)
+    return NodeFormat(
+        node_id=node.node_id,
+        cluster_id=plan.cluster_id,
+        directories=(directory,),
+        metadata=directory,
+        levels=initial_levels(None, {}, is_dynamic=True),
+        voters=voters if node.is_controller else (),
+        ignore_formatted=True,
+    )

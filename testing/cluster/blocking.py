@@ -1,0 +1,201 @@
+"""`odradek.testing.Cluster`: a cluster of real processes, to be used, and broken, by a test.
+
+    with Cluster(brokers=3) as cluster:
+        client = MyClient(cluster.bootstrap)
+        cluster.kill(1)
+
+Under plain `with` a thread with a trio loop in it does what is asked, and each call returns when it is
+done. `async with Cluster(…)` gives a `RunningCluster`: the same verbs, to be awaited where they wait.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import trio
+
+from odradek.broker.local_cluster.nodes import Software, State
+from odradek.testing.cluster.links import End
+from odradek.testing.cluster.running import NodeIds, RunningCluster, Wanted, run_cluster
+
+T = TypeVar("T")
+
+START_SECONDS = 120.0
+
+
+class Cluster:
+    """`brokers` nodes on free ports of 127.0.0.1; the first three are the controllers, too, unless
+    `controllers` asks for nodes that are nothing else. Brokers have the ids from 1 on.
+
+    `configs` are every node's, by Kafka's names. `data` is a directory to use and keep; without one the
+    data is temporary, and the nodes are killed at the end. `software` is what the nodes run.
+    """
+
+    def __init__(
+        self,
+        *,
+        software: Software,
+        brokers: int = 3,
+        controllers: int = 0,
+        configs: Mapping[str, str] | None = None,
+        data: str | Path | None = None,
+    ) -> None:
+        place = None if data is None else str(data)
+        self._wanted = Wanted(brokers, controllers, configs, place)
+        self._software = software
+        self._context: AbstractAsyncContextManager[RunningCluster] | None = None
+        self._running: RunningCluster | None = None
+        self._thread: threading.Thread | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._end: trio.Event | None = None
+        self._done: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    @property
+    def running(self) -> RunningCluster:
+        """What the thread has, for what needs no thread: addresses, the plan, logs."""
+        if self._running is None:
+            raise RuntimeError("the cluster is not running: enter it by `with`")
+        return self._running
+
+    @property
+    def bootstrap(self) -> str:
+        """All brokers, for any client's bootstrap.servers."""
+        return self.running.bootstrap
+
+    @property
+    def brokers(self) -> tuple[int, ...]:
+        """The brokers' ids."""
+        return self.running.brokers
+
+    @property
+    def controllers(self) -> tuple[int, ...]:
+        """The ids of the nodes that are controllers."""
+        return self.running.controllers
+
+    def address(self, broker: int) -> str:
+        """`HOST:PORT` of a broker, for its clients."""
+        return self.running.address(broker)
+
+    def pid(self, node: int) -> int | None:
+        """Its process; None if it has none now."""
+        return self.running.pid(node)
+
+    def state(self, node: int) -> State:
+        return self.running.state(node)
+
+    def log(self, node: int) -> str:
+        """The end of what a node wrote on stdout and stderr."""
+        return self.running.log(node)
+
+    def kill(self, nodes: NodeIds) -> None:
+        """SIGKILL; returns when they are gone."""
+        self._await(self.running.kill, nodes)
+
+    def stop(self, nodes: NodeIds) -> None:
+        """SIGTERM; returns after the clean end. NodeFailed if that takes too long."""
+        self._await(self.running.stop, nodes)
+
+    def restart(self, nodes: NodeIds, *, wait: bool = True) -> None:
+        """Start them again, stopping first whichever is running; returns once they answer."""
+        self._await(partial(self.running.restart, wait=wait), nodes)
+
+    def wait_ready(self, nodes: NodeIds) -> None:
+        """Wait until these answer and show each other."""
+        self._await(self.running.wait_ready, nodes)
+
+    def pause(self, nodes: NodeIds) -> None:
+        """SIGSTOP: they stand still, with their connections open, until `resume`."""
+        self._call(self.running.pause, nodes)
+
+    def resume(self, nodes: NodeIds) -> None:
+        """SIGCONT."""
+        self._call(self.running.resume, nodes)
+
+    def partition(
+        self, nodes: NodeIds, others: Iterable[End] | None = None, *, one_way: bool = False
+    ) -> None:
+        """Nothing passes between `nodes` and `others`: by default all other nodes, but not CLIENTS.
+
+        Connections stay open and are silent; what was sent arrives after `heal`. `one_way` holds back
+        only what `nodes` send.
+        """
+        self._call(partial(self.running.partition, one_way=one_way), nodes, others)
+
+    def degrade(
+        self,
+        *,
+        latency_ms: float = 0,
+        bytes_per_s: float | None = None,
+        among: Iterable[End] | None = None,
+    ) -> None:
+        """Delay and narrow each way between two of `among` (by default the nodes)."""
+        degraded = partial(
+            self.running.degrade, latency_ms=latency_ms, bytes_per_s=bytes_per_s, among=among
+        )
+        self._call(degraded)
+
+    def heal(self) -> None:
+        """End all partitions and degradations."""
+        self._call(self.running.heal)
+
+    async def __aenter__(self) -> RunningCluster:
+        self._context = run_cluster(self._wanted, self._software)
+        return await self._context.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        assert self._context is not None
+        return await self._context.__aexit__(kind, error, trace)
+
+    def __enter__(self) -> Cluster:
+        ready: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._thread = threading.Thread(
+            target=self._thread_main, args=(ready,), name="odradek-cluster", daemon=True
+        )
+        self._thread.start()
+        ready.result(START_SECONDS)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._thread is not None
+        assert self._end is not None
+        self._call(self._end.set)
+        self._thread.join()
+        self._running = None
+        self._done.result(0)
+
+    def _thread_main(self, ready: concurrent.futures.Future[None]) -> None:
+        async def main() -> None:
+            self._token = trio.lowlevel.current_trio_token()
+            self._end = trio.Event()
+            async with run_cluster(self._wanted, self._software) as self._running:
+                ready.set_result(None)
+                await self._end.wait()
+
+        try:
+            trio.run(main)
+            self._done.set_result(None)
+        except BaseException as error:
+            (self._done if ready.done() else ready).set_exception(error)
+
+    def _await(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
+        return trio.from_thread.run(function, *args, trio_token=self._token)
+
+    def _call(self, function: Callable[..., T], *args: object) -> T:
+        return trio.from_thread.run_sync(partial(function, *args), trio_token=self._token)

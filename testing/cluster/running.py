@@ -1,0 +1,253 @@
+"""A running cluster with its faults, as a trio task sees it. `Cluster` is the same for any thread.
+
+Every listener of every node is behind a proxy of its own, whose address the node advertises: clients and
+other nodes come through it, and what passes obeys `links`. Who speaks is told by whose socket it is
+(`sources.py`), so that nodes can be cut off from each other and still serve their clients.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import trio
+
+from odradek.broker.local_cluster.nodes import NodeFailed, Nodes, Software, State
+from odradek.broker.local_cluster.plan import HOST, ClusterPlan, Door, NodePlan, make_plan
+from odradek.protocol.uuids import uuid_to_text
+from odradek.seams.entropy import RealEntropy
+from odradek.seams.network import Address
+from odradek.seams.tcp import TcpNetwork
+from odradek.testing.cluster.links import CLIENTS, End, Links, Shape
+from odradek.testing.cluster.ports import free_port
+from odradek.testing.cluster.proxy import Proxy
+from odradek.testing.cluster.sources import owner_of
+
+LOG_CHARACTERS = 4000
+STOP_S = 30.0
+
+NodeIds = int | Iterable[int]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What cluster a test wants; `data` is a directory to use and keep (None: a temporary one)."""
+
+    brokers: int = 3
+    controllers: int = 0
+    configs: Mapping[str, str] | None = None
+    data: str | None = None
+
+
+class RunningCluster:
+    """The nodes' processes and the network between them. All brokers answer when it is entered."""
+
+    def __init__(self, nodes: Nodes, links: Links) -> None:
+        self.plan = nodes.plan
+        self._nodes = nodes
+        self._links = links
+
+    # Where it is
+
+    @property
+    def bootstrap(self) -> str:
+        """All brokers, for any client's bootstrap.servers."""
+        return ",".join(self.address(node.node_id) for node in self.plan.brokers)
+
+    @property
+    def brokers(self) -> tuple[int, ...]:
+        return tuple(node.node_id for node in self.plan.brokers)
+
+    @property
+    def controllers(self) -> tuple[int, ...]:
+        return tuple(node.node_id for node in self.plan.controllers)
+
+    def address(self, broker: int) -> str:
+        """`HOST:PORT` of a broker, for its clients."""
+        clients = self.plan.node(broker).clients
+        if clients is None:
+            raise ValueError(f"node {broker} is no broker")
+        return str(clients.advertised)
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """The nodes that have a process."""
+        return tuple(node.node_id for node in self.plan.nodes if self.pid(node.node_id) is not None)
+
+    def pid(self, node: int) -> int | None:
+        """Its process; None if it has none now."""
+        return self._nodes.pid(node)
+
+    def state(self, node: int) -> State:
+        return self._nodes.state(node)
+
+    def log(self, node: int) -> str:
+        """The end of what a node wrote on stdout and stderr."""
+        path = log_file(self.plan.node(node))
+        return path.read_text(errors="replace")[-LOG_CHARACTERS:] if path.exists() else ""
+
+    # Faults of processes
+
+    async def kill(self, nodes: NodeIds) -> None:
+        """SIGKILL; returns when they are gone."""
+        await self._nodes.every(self._nodes.kill, _ids(nodes))
+
+    async def stop(self, nodes: NodeIds) -> None:
+        """SIGTERM; returns after the clean end. NodeFailed if it takes more than 30 s."""
+        await self._nodes.every(self._stop, _ids(nodes))
+
+    async def _stop(self, node: int) -> None:
+        if not await self._nodes.stop(node, timeout_s=STOP_S):
+            raise NodeFailed(
+                f"node {node}: not stopped {STOP_S:g} s after SIGTERM\n{self.log(node)}"
+            )
+
+    async def restart(self, nodes: NodeIds, *, wait: bool = True) -> None:
+        """Start them again, stopping first whichever is running; returns once they answer."""
+        which = _ids(nodes)
+        await self.stop([each for each in which if self.pid(each) is not None])
+        await self._nodes.every(self._nodes.start, which)
+        if wait:
+            await self.wait_ready(which)
+
+    async def wait_ready(self, nodes: NodeIds) -> None:
+        """Wait until these answer and show each other; NodeFailed with their logs otherwise."""
+        which = _ids(nodes)
+        try:
+            await self._nodes.wait_ready(which)
+        except NodeFailed as failure:
+            logs = "\n".join(f"--- node {each}\n{self.log(each)}" for each in which)
+            raise NodeFailed(f"{failure}\n{logs}") from None
+
+    def pause(self, nodes: NodeIds) -> None:
+        """SIGSTOP: they stand still, with their connections open, until `resume`."""
+        for each in _ids(nodes):
+            self._nodes.pause(each)
+
+    def resume(self, nodes: NodeIds) -> None:
+        """SIGCONT."""
+        for each in _ids(nodes):
+            self._nodes.resume(each)
+
+    # Faults of the network
+
+    def partition(
+        self, nodes: NodeIds, others: Iterable[End] | None = None, *, one_way: bool = False
+    ) -> None:
+        """Nothing passes between `nodes` and `others`: by default all other nodes, but not CLIENTS.
+
+        Connections stay open and are silent; what was sent arrives after `heal`, as TCP would send it
+        again. `one_way` holds back only what `nodes` send.
+        """
+        self._links.partition(_ids(nodes), others, one_way=one_way)
+
+    def degrade(
+        self,
+        *,
+        latency_ms: float = 0,
+        bytes_per_s: float | None = None,
+        among: Iterable[End] | None = None,
+    ) -> None:
+        """Delay and narrow each way between two of `among` (by default the nodes)."""
+        self._links.shape(Shape(latency_ms / 1000, bytes_per_s), among)
+
+    def heal(self) -> None:
+        """End all partitions and degradations."""
+        self._links.heal()
+
+
+def log_file(node: NodePlan) -> Path:
+    """What a node wrote on stdout and stderr."""
+    return Path(node.directory) / "output.log"
+
+
+@asynccontextmanager
+async def run_cluster(wanted: Wanted, software: Software) -> AsyncIterator[RunningCluster]:
+    """A new cluster, until the block is left: then its nodes are killed, and the data goes unless it
+    was given a place."""
+    failure: Exception | None = None
+    with _directory(wanted.data) as directory:
+        async with trio.open_nursery() as nursery:
+            try:
+                cluster = await _start(_plan(wanted, directory), software, nursery)
+                yield cluster
+                if wanted.data is not None:
+                    cluster.heal()
+                    await cluster.stop(cluster.alive)
+            except Exception as error:  # as it is, not as the nursery's group of one
+                failure = error
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _start(plan: ClusterPlan, software: Software, nursery: trio.Nursery) -> RunningCluster:
+    links = Links(node.node_id for node in plan.nodes)
+    nodes = Nodes(plan, software, TcpNetwork(), nursery, output=_open_log)
+    await _open_proxies(nodes, links, nursery)
+    await software.format(plan)
+    cluster = RunningCluster(nodes, links)
+    await cluster.restart([node.node_id for node in plan.nodes])
+    return cluster
+
+
+def _plan(wanted: Wanted, directory: str) -> ClusterPlan:
+    entropy = RealEntropy()
+    return make_plan(
+        brokers=wanted.brokers,
+        controllers=wanted.controllers,
+        directory=directory,
+        new_id=lambda: uuid_to_text(entropy.uuid()),
+        addresses=_doors(),
+        settings=wanted.configs,
+    )
+
+
+def _doors() -> Iterator[Door]:
+    while True:
+        listen, advertised = Address(HOST, free_port()), Address(HOST, free_port())
+        yield Door(listen, advertised)
+
+
+async def _open_proxies(nodes: Nodes, links: Links, nursery: trio.Nursery) -> None:
+    def who(listener: int, port: int) -> End:
+        pids = {
+            node.node_id: pid
+            for node in nodes.plan.nodes
+            if (pid := nodes.pid(node.node_id)) is not None
+        }
+        found = owner_of(port, listener, pids)
+        return CLIENTS if found is None else found
+
+    for node in nodes.plan.nodes:
+        for _, door in node.doors:
+            target = (door.listen.host, door.listen.port)
+            port = door.advertised.port
+            proxy = Proxy(node.node_id, target, links, partial(who, port))
+            await nursery.start(proxy.serve, door.advertised.host, port)
+
+
+def _open_log(node: NodePlan) -> IO[bytes]:
+    return log_file(node).open("ab")
+
+
+@contextmanager
+def _directory(data: str | None) -> Iterator[str]:
+    if data is not None:
+        yield str(Path(data).absolute())
+        return
+    temporary = tempfile.mkdtemp(prefix="odradek-cluster-")
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _ids(nodes: NodeIds) -> list[int]:
+    return [nodes] if isinstance(nodes, int) else list(nodes)

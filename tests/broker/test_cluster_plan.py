@@ -1,0 +1,109 @@
+"""What a cluster on one machine consists of, and how it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+
+import pytest
+
+from odradek.broker.local_cluster.plan import HOST, ClusterPlan, Door, make_plan
+from odradek.seams.network import Address
+
+
+def doors(proxied: bool = False) -> Iterator[Door]:
+    for port in count(9092):
+        yield Door(Address(HOST, port), Address(HOST, port + 1000 * proxied))
+
+
+def plan(
+    brokers: int,
+    controllers: int = 0,
+    *,
+    proxied: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> ClusterPlan:
+    ids = (f"id-{number}" for number in count(1))
+    return make_plan(
+        brokers=brokers,
+        controllers=controllers,
+        directory="/d",
+        new_id=lambda: next(ids),
+        addresses=doors(proxied),
+        settings=settings,
+    )
+
+
+def roles(made: ClusterPlan) -> dict[int, str]:
+    return {node.node_id: made.properties(node)["process.roles"] for node in made.nodes}
+
+
+def test_the_first_three_brokers_are_the_controllers_too() -> None:
+    both = "broker,controller"
+    assert roles(plan(1)) == {1: both}
+    assert roles(plan(2)) == {1: both, 2: both}
+    assert roles(plan(4)) == {1: both, 2: both, 3: both, 4: "broker"}
+
+
+def test_controllers_of_its_own_follow_the_brokers() -> None:
+    assert roles(plan(2, 1)) == {1: "broker", 2: "broker", 3: "controller"}
+
+
+def test_brokers_have_the_first_addresses_one_after_the_other() -> None:
+    made = plan(3)
+    assert [str(node.clients.listen) for node in made.brokers if node.clients] == [
+        "127.0.0.1:9092",
+        "127.0.0.1:9093",
+        "127.0.0.1:9094",
+    ]
+    assert made.properties(made.node(1))["listeners"] == (
+        "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9095"
+    )
+
+
+def test_others_come_by_the_address_that_is_advertised() -> None:
+    made = plan(2, proxied=True)
+    configs = made.properties(made.node(2))
+    assert configs["listeners"] == "PLAINTEXT://127.0.0.1:9093,CONTROLLER://127.0.0.1:9095"
+    assert configs["advertised.listeners"] == (
+        "PLAINTEXT://127.0.0.1:10093,CONTROLLER://127.0.0.1:10095"
+    )
+    assert configs["controller.quorum.bootstrap.servers"] == "127.0.0.1:10094,127.0.0.1:10095"
+    assert made.initial_controllers == "1@127.0.0.1:10094:id-1,2@127.0.0.1:10095:id-2"
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replicas", "in_sync"), [(1, "1", "1"), (2, "2", "2"), (5, "3", "2")]
+)
+def test_internal_topics_have_kafkas_replicas_as_far_as_there_are_brokers(
+    brokers: int, replicas: str, in_sync: str
+) -> None:
+    made = plan(brokers)
+    configs = made.properties(made.node(1))
+    assert configs["offsets.topic.replication.factor"] == replicas
+    assert configs["transaction.state.log.replication.factor"] == replicas
+    assert configs["transaction.state.log.min.isr"] == in_sync
+
+
+def test_settings_win_over_what_the_plan_makes() -> None:
+    made = plan(3, settings={"num.partitions": "6", "offsets.topic.replication.factor": "2"})
+    configs = made.properties(made.node(3))
+    assert configs["num.partitions"] == "6"
+    assert configs["offsets.topic.replication.factor"] == "2"
+
+
+def test_a_plan_comes_back_from_its_file() -> None:
+    made = plan(2, 1, proxied=True, settings={"num.partitions": "6"})
+    assert ClusterPlan.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 2}', '{"format": 1, "nodes": [{}]}'])
+def test_what_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        ClusterPlan.from_json(text)
+
+
+@pytest.mark.parametrize(("brokers", "controllers"), [(0, 0), (0, 3), (1, -1)])
+def test_a_cluster_has_brokers(brokers: int, controllers: int) -> None:
+    with pytest.raises(ValueError, match="at least one broker"):
+        plan(brokers, controllers)

@@ -1,0 +1,102 @@
+"""The processes of a cluster: what befalls them, and what their states say. A cluster of one."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odradek.broker.local_cluster.nodes import State
+from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
+from odradek.seams.real import real_seams
+from odradek.testing.cluster.blocking import Cluster
+from odradek.testing.cluster.links import CLIENTS
+from tests.interop.broker_process import deadline
+from tests.interop.clients import create_topic, produce, read_all
+
+NODE = 1
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Cluster]:
+    with Cluster(software=OdradekNodes(real_seams()), brokers=1) as running:
+        yield running
+        gc.collect()  # librdkafka's handles complain while they outlive the broker
+
+
+@pytest.fixture
+def cluster(started: Cluster) -> Cluster:
+    """The cluster, whatever the last test did to it."""
+    started.heal()
+    if started.state(NODE) is not State.RUNNING:
+        started.restart(NODE)
+    return started
+
+
+def test_a_node_is_killed_started_again_stopped_and_gone_at_the_end() -> None:
+    with Cluster(software=OdradekNodes(real_seams()), brokers=1) as cluster:
+        directory = Path(cluster.running.plan.node(NODE).directory)
+        assert cluster.state(NODE) is State.RUNNING
+        create_topic(cluster.bootstrap, "t")
+        produce(cluster.bootstrap, "t", [b"kept"])
+        cluster.kill(NODE)
+        assert (cluster.state(NODE), cluster.pid(NODE)) == (State.DEAD, None)
+        cluster.restart(NODE)
+        assert [message.value() for message in read_all(cluster.bootstrap, "t", 1)] == [b"kept"]
+        cluster.stop(NODE)
+        assert cluster.state(NODE) is State.STOPPED
+        cluster.restart(NODE)
+        pid = cluster.pid(NODE)
+        assert pid is not None
+    assert not directory.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_node_that_ends_by_itself_stays_dead(cluster: Cluster) -> None:
+    pid = cluster.pid(NODE)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    with deadline(10, "the news") as check:
+        while cluster.state(NODE) is not State.DEAD:
+            check()
+
+
+def test_a_paused_node_is_silent_until_it_is_resumed(cluster: Cluster) -> None:
+    create_topic(cluster.bootstrap, "paused")
+    cluster.pause(NODE)
+    assert cluster.state(NODE) is State.PAUSED
+    with pytest.raises(AssertionError, match="TIMED_OUT"):
+        produce(cluster.bootstrap, "paused", [b"late"], config={"message.timeout.ms": 300})
+    cluster.resume(NODE)
+    produce(cluster.bootstrap, "paused", [b"in time"])
+
+
+def test_clients_are_cut_off_by_the_proxy(cluster: Cluster) -> None:
+    create_topic(cluster.bootstrap, "cut-off")
+    cluster.partition(NODE, [CLIENTS])
+    with pytest.raises(AssertionError, match="TIMED_OUT"):
+        produce(cluster.bootstrap, "cut-off", [b"late"], config={"message.timeout.ms": 300})
+    cluster.heal()
+    produce(cluster.bootstrap, "cut-off", [b"in time"])
+
+
+def test_a_node_that_can_not_start_says_why() -> None:
+    software = OdradekNodes(real_seams())
+    with (
+        pytest.raises(Exception, match=r"num\.partitions"),
+        Cluster(software=software, brokers=1, configs={"num.partitions": "none"}),
+    ):
+        raise AssertionError("it started")
+
+
+async def test_under_trio_the_same_verbs_are_awaited() -> None:
+    async with Cluster(software=OdradekNodes(real_seams()), brokers=1) as cluster:
+        await cluster.kill(NODE)
+        assert cluster.state(NODE) is State.DEAD
+        await cluster.restart(NODE)
+        assert cluster.state(NODE) is State.RUNNING
