@@ -33,7 +33,7 @@ from odradek.replication.raft.voter_changes import (
     decide_upgrade,
 )
 from odradek.replication.raft.voter_history import ControlChange
-from odradek.replication.raft.voters import NO_DIRECTORY, VoterSet
+from odradek.replication.raft.voters import NO_DIRECTORY, Voter, VoterSet
 
 
 class Reconfiguration:
@@ -58,8 +58,12 @@ class Reconfiguration:
         """First the new voter is asked what it supports; `versions_told` goes on."""
         stand, voter = self._stand, request.voter
         refusal = self._unfit(voter.id, named=voter.directory_id != NO_DIRECTORY)
-        if refusal is None and not voter.endpoints:
-            refusal = Refusal(ErrorCode.invalid_request, "no endpoint is named")
+        if refusal is None and not self._is_reachable(voter):
+            refusal = Refusal(
+                ErrorCode.invalid_request,
+                f"Add voter request didn't include the endpoint ({voter.endpoints}) for the default "
+                f"listener {self._stand.listener}",
+            )
         leadership = stand.state
         if refusal is None and isinstance(leadership, Leadership):
             refusal = decide_addition(request, leadership, stand.history)
@@ -95,7 +99,11 @@ class Reconfiguration:
         stand, voter = self._stand, request.voter
         error = self.leader_only(request.epoch)
         lowest, highest = voter.kraft_versions
-        if error is None and (voter.directory_id == NO_DIRECTORY or not 0 <= lowest <= highest):
+        if error is None and (
+            voter.directory_id == NO_DIRECTORY
+            or not 0 <= lowest <= highest
+            or not self._is_reachable(voter)
+        ):
             error = ErrorCode.invalid_request
         leadership = stand.state
         if error is None and isinstance(leadership, Leadership):
@@ -134,6 +142,11 @@ class Reconfiguration:
         if voter_id < 0 or not named:
             return Refusal(ErrorCode.invalid_request, "the voter's id or directory is missing")
         return None
+
+    def _is_reachable(self, voter: Voter) -> bool:
+        """Whether it listens where voters talk to each other."""
+        listener = self._stand.listener
+        return any(listener in (None, each.listener) for each in voter.endpoints)
 
     def _append(
         self, leadership: Leadership, voters: VoterSet, *, kraft_version: int | None = None

@@ -162,6 +162,11 @@ class Stand:
         return self.voters.includes(self.me.key)
 
     @property
+    def listener(self) -> str | None:
+        """On which listener voters talk to each other: the first that this node names."""
+        return self.me.endpoints[0].listener if self.me.endpoints else None
+
+    @property
     def is_only_voter(self) -> bool:
         return len(self.voters) == 1 and self.is_voter
 

@@ -20,6 +20,7 @@ A lone voter is its own majority: `start` makes it leader in one step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.actions import Action, Persist, Reply
@@ -215,8 +216,7 @@ class Quorum:
         stand = self._stand
         known = stand.settings.cluster_id
         if known is not None and request.cluster_id not in (None, known):
-            refused = ANSWERS[type(request)](error=ErrorCode.inconsistent_cluster_id)
-            stand.out.append(Reply(request, refused))
+            stand.out.append(Reply(request, _of_another_cluster(request, known)))
             return self._actions(now_ms)
         match request:
             case VoteRequest():
@@ -334,3 +334,12 @@ class Quorum:
             stand.persisted = stand.election
             actions.insert(0, Persist(stand.election))
         return actions
+
+
+def _of_another_cluster(request: Request, known: str) -> Answer:
+    told: dict[str, Any] = {"error": ErrorCode.inconsistent_cluster_id}
+    if isinstance(request, AddVoterRequest | RemoveVoterRequest):
+        told["message"] = (
+            f'The given id "{request.cluster_id}" doesn\'t match the cluster id "{known}"'
+        )
+    return ANSWERS[type(request)](**told)

@@ -21,6 +21,8 @@ from odradek.replication.raft.messages import (
     EndEpochRequest,
     FetchAnswer,
     FetchRequest,
+    RemoveVoterAnswer,
+    RemoveVoterRequest,
     Request,
     VoteAnswer,
     VoteRequest,
@@ -349,6 +351,11 @@ def test_nodes_of_another_cluster_are_strangers() -> None:
     stranger = BeginEpochRequest(cluster_id="there", leader_id=2, epoch=9)
     assert reply(one.receive(stranger, 1)).error is ErrorCode.inconsistent_cluster_id
     assert one.epoch == 0
+    change = reply(one.receive(RemoveVoterRequest(cluster_id="there", voter=key(2)), 1))
+    assert change == RemoveVoterAnswer(
+        error=ErrorCode.inconsistent_cluster_id,
+        message='The given id "there" doesn\'t match the cluster id "here"',
+    )
     one.receive(BeginEpochRequest(leader_id=2, epoch=9), 1)
     assert one.epoch == 9, "who names no cluster is believed"
 

@@ -29,10 +29,11 @@ from odradek.replication.raft.messages import (
 from odradek.replication.raft.roles import QuorumSettings, Role
 from odradek.replication.raft.state import Quorum
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
-from odradek.replication.raft.voters import ReplicaKey, Voter
+from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
 from tests.replication.raft.machines import key, machine, reply, sent, voter
 from tests.replication.raft.quorum_log import Entry, MemoryLog
 
+ELSEWHERE = (VoterEndpoint("NOT-THE-QUORUMS", "h", 1),)
 TOLD = ApiVersionsAnswer(kraft_versions=(0, 1))
 
 
@@ -173,6 +174,7 @@ def test_an_addition_that_takes_too_long_is_given_up() -> None:
         ),
         (AddVoterRequest(voter=Voter(4)), ErrorCode.invalid_request),
         (AddVoterRequest(voter=replace(voter(4), endpoints=())), ErrorCode.invalid_request),
+        (AddVoterRequest(voter=replace(voter(4), endpoints=ELSEWHERE)), ErrorCode.invalid_request),
         (AddVoterRequest(voter=replace(voter(4), id=-1)), ErrorCode.invalid_request),
         (RemoveVoterRequest(voter=key(4)), ErrorCode.voter_not_found),
         (RemoveVoterRequest(voter=ReplicaKey(2, UUID(int=9))), ErrorCode.voter_not_found),
@@ -186,6 +188,10 @@ def test_an_addition_that_takes_too_long_is_given_up() -> None:
         ),
         (
             UpdateVoterRequest(voter=replace(voter(2), endpoints=()), epoch=1),
+            ErrorCode.invalid_request,
+        ),
+        (
+            UpdateVoterRequest(voter=replace(voter(2), endpoints=ELSEWHERE), epoch=1),
             ErrorCode.invalid_request,
         ),
     ],
