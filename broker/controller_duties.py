@@ -54,7 +54,7 @@ class QuorumMetadata(Protocol):
     def quorum(self) -> QuorumInfo: ...
 
     def on_active(self, callback: Callable[[bool], None]) -> object:
-        """Hear of becoming, and of being no more, the active controller."""
+        """Hear of becoming the active controller, which may be now, and of being it no more."""
         ...
 
     def subscribe(self, listener: Callable[[MetadataDelta], None]) -> object: ...
@@ -82,7 +82,6 @@ class ControllerDuties:
         self._alone = True
         metadata.on_active(self._active)
         metadata.subscribe(self._metadata_changed)
-        self._active(metadata.is_active)
 
     @property
     def is_alone(self) -> bool:

@@ -1,8 +1,9 @@
 """What the controller is told of this node's log directories (KIP-858).
 
-Three things: that directories failed, and which are cordoned (what a broker's heartbeat carries as
-OfflineLogDirs and CordonedLogDirs), and in which directory a replica is, where that is not what the
-image says (AssignReplicasToDirs). `Reports` keeps what is yet to be told and decides what is told next:
+Three things: that directories failed, and which are cordoned (what every heartbeat carries as
+OfflineLogDirs and CordonedLogDirs; news of it are not kept until the next one is due), and in which
+directory a replica is, where that is not what the image says (AssignReplicasToDirs). `Reports` keeps
+what is yet to be told and decides what is told next:
 
 - failures first: the sooner the controller knows, the sooner others lead; then what is cordoned;
 - of one replica only where it is now; what the image says by then is not told again;
@@ -16,21 +17,21 @@ too if the controller thinks that it is elsewhere: it loses its leader by that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 import trio
 
+from odradek.protocol import apis
+from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import LOST, MetadataImage
 from odradek.seams.values import value_class
-from odradek.storage.errors import LogFailed
 
 if TYPE_CHECKING:
     from odradek.replication.partition.partition import Partition
-    from odradek.replication.raft.metadata import Metadata
 
 log = logging.getLogger("odradek.directories")
 
@@ -42,6 +43,8 @@ ASSIGNMENTS_MAX = 2250
 PAUSE_SECONDS = 0.1
 """How long assignments wait for others; doubled with each refusal, up to `PAUSE_SECONDS_MAX`."""
 PAUSE_SECONDS_MAX = 10.0
+TIMEOUT_SECONDS = 30.0
+"""For the answer to where replicas are."""
 
 
 @value_class
@@ -124,32 +127,47 @@ class Reports:
         return 0.0 if is_urgent or len(self._places) >= ASSIGNMENTS_MAX else PAUSE_SECONDS
 
 
+class Channel(Protocol):
+    """To the active controller."""
+
+    async def request(self, api: Api, values: Mapping[str, Any], *, timeout_s: float) -> Any: ...
+
+
 class DirectoryReports:
     """See the module. All but `run` and `assigned` is synchronous, called on the loop."""
 
     def __init__(
         self,
-        metadata: Metadata,
+        image: Callable[[], MetadataImage],
         node_id: int,
         broker_epoch: Callable[[], int],
+        controller: Channel,
+        heartbeat: Callable[[], Awaitable[None]],
         *,
         timeout_ms: int,
-        unclean_election: bool,
     ) -> None:
-        """`timeout_ms` is log.dir.failure.timeout.ms."""
+        """`heartbeat` sends one at once, or raises KafkaError; what it carries of directories is asked
+        of `offline`. `timeout_ms` is log.dir.failure.timeout.ms."""
         self.unheard = trio.Event()
         """Set when the controller could not be told in time of a directory with leaders in it."""
         self.failure: str | None = None
-        self._metadata = metadata
+        self._image = image
         self._node_id = node_id
         self._broker_epoch = broker_epoch
+        self._controller = controller
+        self._heartbeat = heartbeat
         self._timeout_seconds = timeout_ms / 1000
         self._reports = Reports(node_id)
-        self._unclean_election = unclean_election
+        self._offline: dict[UUID, None] = {}
         self._wanted = trio.Event()
         self._urgent = trio.Event()
         self._changed = trio.Event()
         self._deadlines: dict[UUID, float] = {}
+
+    @property
+    def offline(self) -> Sequence[UUID]:
+        """The directories that failed in this run."""
+        return tuple(self._offline)
 
     # What happens here
 
@@ -158,6 +176,7 @@ class DirectoryReports:
         if directory is None:
             return
         lost = list(replicas)
+        self._offline[directory] = None
         self._reports.failed(directory)
         for partition in lost:
             if partition.assigned_directory != directory:
@@ -202,7 +221,7 @@ class DirectoryReports:
             self._wanted = trio.Event()
             while self._reports:
                 await self._pause()
-                report = self._reports.next(self._metadata.image)
+                report = self._reports.next(self._image())
                 if report is not None:
                     await self._tell(report)
                 self._changed.set()
@@ -217,14 +236,10 @@ class DirectoryReports:
     async def _tell(self, report: Report) -> None:
         deadline = min((self._deadlines.get(each, inf) for each in report.failed), default=inf)
         try:
-            if report.failed:
-                await self._tell_failed(report.failed)
-            elif report.cordoned is not None:
-                await self._tell_cordoned(report.cordoned)
-            else:
+            if report.assignments:
                 await self._tell_places(dict(report.assignments))
-        except LogFailed:
-            await trio.sleep_forever()  # the metadata log is lost: the node ends
+            else:
+                await self._heartbeat()
         except KafkaError as error:
             self._reports.refused()
             log.warning("the controller refuses to hear of log directories: %s", error)
@@ -238,47 +253,49 @@ class DirectoryReports:
             for directory in report.failed:
                 self._deadlines.pop(directory, None)
 
-    async def _tell_failed(self, failed: Collection[UUID]) -> None:
-        from odradek.replication.controller.brokers import directories_offline
-
-        await self._metadata.perform(
-            lambda image: directories_offline(
-                image,
-                self._node_id,
-                self._broker_epoch(),
-                tuple(failed),
-                unclean_election=self._unclean_election,
-            )
-        )
-
-    async def _tell_cordoned(self, cordoned: Collection[UUID]) -> None:
-        from odradek.replication.controller.brokers import directories_cordoned
-
-        await self._metadata.perform(
-            lambda image: directories_cordoned(
-                image, self._node_id, self._broker_epoch(), sorted(cordoned)
-            )
-        )
-
     async def _tell_places(self, assignments: Mapping[Replica, UUID]) -> None:
-        from odradek.replication.controller.partitions import assign_directories
-
-        answers = await self._metadata.perform(
-            lambda image: assign_directories(
-                image,
-                self._node_id,
-                self._broker_epoch(),
-                assignments,
-                unclean_election=self._unclean_election,
-            )
+        answer = await self._controller.request(
+            apis.ASSIGN_REPLICAS_TO_DIRS,
+            {
+                "broker_id": self._node_id,
+                "broker_epoch": self._broker_epoch(),
+                "directories": _by_directory(assignments),
+            },
+            timeout_s=TIMEOUT_SECONDS,
         )
-        for (topic_id, index), code in answers.items():
-            if code is not ErrorCode.none:  # deleted or moved away meanwhile
-                log.info("the directory of %s-%d was not taken over: %s", topic_id, index, code)
+        if answer.error_code is not ErrorCode.none:
+            raise KafkaError(answer.error_code, "as an answer to where replicas are")
+        for directory in answer.directories:
+            for topic in directory.topics:
+                for each in topic.partitions:
+                    if each.error_code is not ErrorCode.none:  # deleted or moved away meanwhile
+                        log.info(
+                            "the directory of %s-%d was not taken over: %s",
+                            topic.topic_id,
+                            each.partition_index,
+                            each.error_code,
+                        )
 
-    def _give_up(self, failed: Collection[UUID]) -> None:
+    def _give_up(self, failed: Sequence[UUID]) -> None:
         self.failure = (
             f"the controller could not be told in log.dir.failure.timeout.ms that "
             f"{len(failed)} log directories failed"
         )
         self.unheard.set()
+
+
+def _by_directory(assignments: Mapping[Replica, UUID]) -> list[dict[str, Any]]:
+    directories: dict[UUID, dict[UUID, list[dict[str, int]]]] = {}
+    for (topic_id, index), directory in assignments.items():
+        topics = directories.setdefault(directory, {})
+        topics.setdefault(topic_id, []).append({"partition_index": index})
+    return [
+        {
+            "id_": directory,
+            "topics": [
+                {"topic_id": topic_id, "partitions": partitions}
+                for topic_id, partitions in topics.items()
+            ],
+        }
+        for directory, topics in directories.items()
+    ]

@@ -103,6 +103,14 @@ MODULES: Mapping[str, Sequence[Api]] = {
 }
 """Which module of `broker/apis` has the handlers of which APIs: what is served, without loading it."""
 CONTROLLER_MODULES: Mapping[str, Sequence[Api]] = {
+    "controller": (
+        apis.BROKER_REGISTRATION,
+        apis.BROKER_HEARTBEAT,
+        apis.CONTROLLER_REGISTRATION,
+        apis.ALLOCATE_PRODUCER_IDS,
+        apis.ALTER_PARTITION,
+        apis.ASSIGN_REPLICAS_TO_DIRS,
+    ),
     "envelope": (apis.ENVELOPE,),
 }
 """Modules whose APIs are served on the listeners of controllers alone; there they win over the others."""

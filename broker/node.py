@@ -20,6 +20,7 @@ import trio
 from odradek.broker import storage_settings
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.controller_channel import ControllerChannel
+from odradek.broker.controller_duties import ControllerDuties
 from odradek.broker.coordination.topics import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
@@ -27,6 +28,7 @@ from odradek.broker.coordination.topics import (
 )
 from odradek.broker.coordinators import Coordinators
 from odradek.broker.fetch_wait import DueFetches, fetch_timers
+from odradek.broker.lifecycle import BrokerLifecycle
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.registration import registration_of
 from odradek.broker.replicas import Replicas
@@ -36,7 +38,6 @@ from odradek.broker.transactions.local import LocalCoordinator
 from odradek.broker.turnstile import Turnstile
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller import image as images
-from odradek.replication.controller.brokers import start_broker
 from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.raft.errors import InvalidQuorum
@@ -47,7 +48,6 @@ from odradek.storage.directories.opening import Directories, open_directories
 if TYPE_CHECKING:
     from typing import Any
 
-    from odradek.broker.controller_duties import ControllerDuties
     from odradek.broker.directory_reports import DirectoryReports
     from odradek.broker.fetch_sessions import FetchSessions
     from odradek.broker.groups.coordinator import GroupCoordinator
@@ -82,8 +82,8 @@ class Broker:
     logs: LogManager
     directory_reports: DirectoryReports
     controller_duties: ControllerDuties
+    lifecycle: BrokerLifecycle
     endpoints: Sequence[Endpoint]
-    broker_epoch: int
 
     def __init__(self, seams: Seams, config: ServerConfig) -> None:
         self.seams = seams
@@ -110,6 +110,11 @@ class Broker:
     @property
     def cluster_id(self) -> str:
         return self.directories.cluster_id
+
+    @property
+    def broker_epoch(self) -> int:
+        """What the controller knows this run of the broker by; -1 before it does."""
+        return self.lifecycle.broker_epoch
 
     @property
     def partitions(self) -> PartitionTable:
@@ -181,6 +186,14 @@ class Broker:
         self.apply_broker_configs(self.metadata.image)
         self.replicas = Replicas(self)
         self.logs, self.directory_reports = self.replicas.logs, self.replicas.directory_reports
+        self.lifecycle = BrokerLifecycle(
+            self.metadata,
+            self.controller,
+            self.seams.clock,
+            self.config,
+            offline=lambda: self.directory_reports.offline,
+            cordoned=self.replicas.cordoned_ids,
+        )
         self._partitions = await self.replicas.load()
         if self.authorizer is not None:
             load_acls(self.authorizer, self.metadata.image)
@@ -209,6 +222,7 @@ class Broker:
             await self.metadata.start()
         except (InvalidMetadata, InvalidQuorum, KafkaError, OSError) as error:
             raise CannotStart(f"the metadata log can't be used: {error}") from error
+        self.controller_duties = ControllerDuties(self.metadata, self.seams.clock, self.config)
 
     async def _serve(self, task_status: trio.TaskStatus[None]) -> None:
         try:
@@ -221,10 +235,14 @@ class Broker:
             self.coordinators.start(house)
             self.controller.start(house)
             await house.start(self.metadata.run)
+            await house.start(self.controller_duties.run)
             await house.start(self.partitions.run)
             await house.start(self.logs.run)
-            await self._register()
+            await self.lifecycle.register(registration_of(self))
+            await house.start(self.lifecycle.run)
+            await self.lifecycle.caught_up.wait()
             await self.replicas.start(house)
+            await self.lifecycle.serve()
             async with trio.open_nursery() as serving:
                 await serving.start(self.server.serve, opened)
                 serving.start_soon(self._stop_when, self.logs.all_failed)
@@ -232,6 +250,7 @@ class Broker:
                 serving.start_soon(self._stop_when, self.directory_reports.unheard)
                 task_status.started()
                 await self._stop_asked.wait()
+                await self.lifecycle.shut_down()
                 serving.cancel_scope.cancel()
             house.cancel_scope.cancel()
 
@@ -283,24 +302,10 @@ class Broker:
 
         return await answer_here(self, api, values)
 
-    async def _register(self) -> None:
-        registration = registration_of(self)
-        self.broker_epoch = await self.metadata.perform(
-            lambda image: start_broker(
-                image,
-                registration,
-                next_offset=image.offset + 1,
-                cordoned=self.replicas.cordoned_ids(),
-            )
-        )
-
     async def _reserve_producer_ids(self) -> range:
-        from odradek.replication.controller.producer_ids import allocate_producer_ids
+        from odradek.broker.producer_ids import reserve_producer_ids
 
-        block = await self.metadata.perform(
-            lambda image: allocate_producer_ids(image, self.node_id, self.broker_epoch)
-        )
-        return range(block.first, block.first + block.size)
+        return await reserve_producer_ids(self.controller, self.node_id, self.broker_epoch)
 
     # Topics that are made on the way
 

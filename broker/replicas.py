@@ -42,11 +42,12 @@ class Replicas:
         self.logs = self._new_log_manager()
         self.partitions: PartitionTable | None = None
         self.directory_reports = DirectoryReports(
-            broker.metadata,
+            lambda: broker.metadata.image,
             broker.node_id,
             lambda: broker.broker_epoch,
+            broker.controller,
+            lambda: broker.lifecycle.report(),
             timeout_ms=broker.config.get_int("log.dir.failure.timeout.ms"),
-            unclean_election=broker.config.get_bool("unclean.leader.election.enable"),
         )
 
     def _new_log_manager(self) -> LogManager:

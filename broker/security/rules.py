@@ -93,6 +93,7 @@ RULES: Final[Mapping[Api, Rule]] = {
     apis.UNREGISTER_BROKER: Rule(cluster=Op.ALTER),
     apis.WRITE_TXN_MARKERS: Rule(cluster=Op.ALTER),
     # What nodes ask the active controller
+    apis.ENVELOPE: Rule(cluster=Op.CLUSTER_ACTION),
     apis.BROKER_REGISTRATION: Rule(cluster=Op.CLUSTER_ACTION),
     apis.BROKER_HEARTBEAT: Rule(cluster=Op.CLUSTER_ACTION),
     apis.CONTROLLER_REGISTRATION: Rule(cluster=Op.CLUSTER_ACTION),

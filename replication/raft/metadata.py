@@ -124,6 +124,7 @@ class Metadata:
         self._high_watermark = 0
         self._flushing = trio.Lock()
         self._listeners: dict[int, Listener] = {}
+        self._activity: list[Callable[[bool], None]] = []
         self._next_listener = 0
         self._bytes_since_snapshot = 0
         self._snapshot_wanted = trio.Event()
@@ -144,6 +145,13 @@ class Metadata:
     def is_active(self) -> bool:
         """Whether this node is the active controller."""
         return self._quorum is not None and self._quorum.role is Role.LEADER
+
+    def on_active(self, callback: Callable[[bool], None]) -> None:
+        """Call back, on the loop, when this node becomes the active controller (True), which may be
+        now, and when it ceases to be (False). Nothing may be awaited or raised there."""
+        self._activity.append(callback)
+        if self.is_active:
+            callback(True)
 
     @property
     def leader_address(self) -> tuple[str, int] | None:
@@ -480,6 +488,8 @@ class Metadata:
         with trio.CancelScope(shield=True):
             async with self._flushing:
                 self._quorum.resign(self._now_ms())
+                for callback in self._activity:
+                    callback(False)
                 if self.failure is None:
                     await self._blocking(self._log.close)
 

@@ -56,6 +56,8 @@ class FakeMetadata:
 
     def on_active(self, callback: Callable[[bool], None]) -> None:
         self._on_active.append(callback)
+        if self.is_active:
+            callback(True)
 
     def turn(self, is_active: bool) -> None:
         self.is_active = is_active

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -18,10 +18,11 @@ from odradek.broker.directory_reports import (
     Report,
     Reports,
 )
+from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.image import LOST, MetadataImage
 from odradek.replication.controller.topics import NewTopic
+from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata
 from tests.replication.controller.clusters import cluster, create, directory
 
 FIRST, SECOND = directory(1, 0), directory(1, 1)
@@ -124,27 +125,50 @@ class Controller:
     """Decides for real; refuses while told to."""
 
     def __init__(self, image: MetadataImage) -> None:
-        self.image = image
-        self.batches: list[list[Any]] = []
+        self.metadata = FakeMetadata(image)
+        self.channel = Channel(ControllerNode(self.metadata))
         self.refuses = False
+        self.reports: DirectoryReports | None = None
 
-    async def perform(self, operation: Callable[[MetadataImage], Any]) -> Any:
+    @property
+    def image(self) -> MetadataImage:
+        return self.metadata.image
+
+    @property
+    def batches(self) -> list[list[Any]]:
+        return self.metadata.batches
+
+    async def request(self, api: apis.Api, values: Mapping[str, Any], *, timeout_s: float) -> Any:
         await trio.lowlevel.checkpoint()
         if self.refuses:
             raise KafkaError(ErrorCode.not_controller)
-        plan = operation(self.image)
-        if plan.records:
-            offset = self.image.offset + len(plan.records)
-            self.image = apply_records(self.image, plan.records, offset=offset).image
-            self.batches.append(list(plan.records))
-        return plan.result
+        return await self.channel.request(api, values, timeout_s=timeout_s)
+
+    async def heartbeat(self) -> None:
+        assert self.reports is not None
+        values = {
+            "broker_id": 1,
+            "broker_epoch": self.image.brokers[1].epoch,
+            "current_metadata_offset": self.image.offset,
+            "want_fence": False,
+            "want_shut_down": False,
+            "offline_log_dirs": self.reports.offline,
+        }
+        answer = await self.request(apis.BROKER_HEARTBEAT, values, timeout_s=1)
+        assert answer.error_code is ErrorCode.none
 
 
-def reporter(controller: Any, timeout_ms: int = 30_000) -> DirectoryReports:
+def reporter(controller: Controller, timeout_ms: int = 30_000) -> DirectoryReports:
     epoch = controller.image.brokers[1].epoch
-    return DirectoryReports(
-        controller, 1, lambda: epoch, timeout_ms=timeout_ms, unclean_election=False
+    controller.reports = DirectoryReports(
+        lambda: controller.image,
+        1,
+        lambda: epoch,
+        controller,
+        controller.heartbeat,
+        timeout_ms=timeout_ms,
     )
+    return controller.reports
 
 
 def replica(topic_id: UUID, index: int, assigned: UUID, *, is_leader: bool = True) -> Any:
