@@ -14,6 +14,8 @@ import trio
 
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.node import Broker, CannotStart, StorageLost
+from odradek.replication.controller.releases import initial_levels
+from odradek.replication.raft.formatting import NodeFormat, format_node
 from odradek.seams.network import Address
 from odradek.testing.power import NodeCrashed
 from odradek.testing.simulation.trace import Trace
@@ -25,6 +27,7 @@ PORT = 9092
 CONTROLLER_PORT = 9093
 CLIENTS = "clients"
 DATA = "/data"
+CLUSTER_ID = "simulated-cluster-0001"
 
 COMMON: Mapping[str, str] = {
     "log.dirs": DATA,
@@ -116,7 +119,10 @@ class SimulatedCluster:
             return
         node.lives += 1
         node.doors = self.world.node(host(number), node.disk, clock=node.clock)
-        node.broker = Broker(node.doors.seams, config_of(number, len(self.nodes)))
+        config = config_of(number, len(self.nodes))
+        if len(self.nodes) > 1 and node.lives == 1:
+            _format(node.doors, config)
+        node.broker = Broker(node.doors.seams, config)
         node.scope = trio.CancelScope()
         node.down = trio.Event()
         self.trace.add(f"{host(number)} starts")
@@ -167,3 +173,21 @@ class SimulatedCluster:
     async def stop_all(self) -> None:
         for number in self.nodes:
             await self.kill(number)
+
+
+def _format(doors: VirtualNode, config: ServerConfig) -> None:
+    """As `odradek storage format` does before a node's first start."""
+    wanted = NodeFormat(
+        node_id=config.node_id,
+        cluster_id=CLUSTER_ID,
+        directories=config.log_dirs,
+        metadata=config.metadata_log_dir,
+        levels=initial_levels(None, {}, is_dynamic=False),
+    )
+    format_node(
+        doors.files,
+        doors.seams.entropy,
+        wanted,
+        now_ms=doors.seams.clock.wall_ms(),
+        say=lambda _: None,
+    )

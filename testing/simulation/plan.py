@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from odradek.seams.values import value_class
@@ -73,9 +73,15 @@ class Plan:
     writers: int = 2
     transactional: int = 2
 
-    def without(self, fault: Fault) -> Plan:
-        left = tuple(each for each in self.faults if each is not fault)
-        return Plan(self.seed, left, self.nodes, self.writers, self.transactional)
+    def smaller(self) -> Iterator[Plan]:
+        """The plans with one thing less in them."""
+        for number in range(len(self.faults)):
+            left = self.faults[:number] + self.faults[number + 1 :]
+            yield Plan(self.seed, left, self.nodes, self.writers, self.transactional)
+        if self.transactional:
+            yield Plan(self.seed, self.faults, self.nodes, self.writers, 0)
+        if self.writers and self.transactional:
+            yield Plan(self.seed, self.faults, self.nodes, 0, self.transactional)
 
 
 def draw_plan(seed: int, *, nodes: int = NODES) -> Plan:

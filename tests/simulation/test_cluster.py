@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from odradek.testing.simulation.history import Anomaly
+from odradek.testing.simulation.many import load, save
 from odradek.testing.simulation.plan import Kind, draw_plan, from_json, to_json
-from odradek.testing.simulation.run import simulate
+from odradek.testing.simulation.run import Run, simulate
+from odradek.testing.simulation.shrink import shrink
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -26,3 +32,25 @@ def test_a_plan_is_written_down_and_read_again() -> None:
     plans = [draw_plan(seed) for seed in range(50)]
     assert [from_json(json.loads(json.dumps(to_json(plan)))) for plan in plans] == plans
     assert {fault.kind for plan in plans for fault in plan.faults} == set(Kind)
+
+
+def test_a_failing_plan_shrinks_to_what_it_takes_to_fail() -> None:
+    plan = next(plan for seed in range(100) if len((plan := draw_plan(seed)).faults) > 4)
+    needed = plan.faults[2]
+    smallest = shrink(plan, lambda each: needed in each.faults)
+    assert smallest.faults == (needed,)
+    assert (smallest.writers, smallest.transactional) in {(plan.writers, 0), (0, 1), (0, 2)}
+
+
+def test_a_failing_plan_is_kept_and_runs_again(tmp_path: Path) -> None:
+    plan = draw_plan(3)
+    path = save(Run(plan, [Anomaly("lost write", "a record")], trace=["0.0 begins"]), tmp_path)
+    assert load(path) == plan
+
+
+def test_seeds_run_from_the_command_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "odradek.testing.simulation", "--nodes", "1"]
+    options = ["--seeds", "0-1", "--jobs", "2", "--keep", str(tmp_path)]
+    ended = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "2 runs, 0 with anomalies" in ended.stdout

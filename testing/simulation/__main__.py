@@ -1,0 +1,65 @@
+"""`python -m odradek.testing.simulation`: run seeds, or a plan that was kept; see the package."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from odradek.testing.simulation.many import HASH_SEED, Summary, load, run_many
+from odradek.testing.simulation.plan import NODES
+from odradek.testing.simulation.run import simulate
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m odradek.testing.simulation",
+        description="Simulated clusters under faults. Exit code 1: an anomaly was found.",
+    )
+    parser.add_argument("--seeds", default="0-99", metavar="N|FIRST-LAST", help="default: 0-99")
+    parser.add_argument("--nodes", type=int, default=NODES, help=f"default: {NODES}")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument(
+        "--keep", type=Path, default=Path("simulation-failures"), help="where failing plans go"
+    )
+    parser.add_argument("--replay", type=Path, help="a plan that was kept: run it, show its trace")
+    args = parser.parse_args()
+    if args.replay is not None:
+        return _replay(args.replay)
+    first, _, last = args.seeds.partition("-")
+    return _run(range(int(first), int(last or first) + 1), args)
+
+
+def _run(seeds: range, args: argparse.Namespace) -> int:
+    began, summary = time.perf_counter(), Summary()
+    for row in run_many(seeds, nodes=args.nodes, jobs=args.jobs, keep=args.keep):
+        summary.add(row)
+        for anomaly in row["anomalies"]:
+            print(f"seed {row['seed']}: {anomaly}", flush=True)
+    seconds = time.perf_counter() - began
+    print(summary.table())
+    print(
+        f"{summary.runs} runs, {len(summary.failed)} with anomalies, in {seconds:.0f} s: "
+        f"{summary.virtual_s / 3600:.1f} virtual hours, "
+        f"{summary.virtual_s / seconds:.0f} virtual seconds a second, "
+        f"{summary.cpu_s / max(summary.runs, 1):.2f} s of CPU a run"
+    )
+    if summary.failed:
+        print(f"kept in {args.keep}: seeds {summary.failed}")
+    return 1 if summary.failed else 0
+
+
+def _replay(path: Path) -> int:
+    if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
+        environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
+        arguments = [sys.executable, "-m", "odradek.testing.simulation", "--replay", str(path)]
+        os.execve(sys.executable, arguments, environment)
+    run = simulate(load(path))
+    print(*run.trace, *run.anomalies, sep="\n")
+    return 0 if run.is_sound else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

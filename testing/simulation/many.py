@@ -1,0 +1,150 @@
+"""Many seeds, in several processes; what fails is shrunk, and kept to be run again.
+
+Each process has the same hash seed, so that a seed is the same run in all of them, and alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from odradek.testing.simulation.plan import Plan, draw_plan, from_json, to_json
+from odradek.testing.simulation.run import Run, simulate
+from odradek.testing.simulation.shrink import shrink
+
+HASH_SEED = "0"
+
+
+@dataclass
+class Summary:
+    """What came of many runs."""
+
+    runs: int = 0
+    failed: list[int] = field(default_factory=list)
+    """Seeds."""
+    virtual_s: float = 0.0
+    cpu_s: float = 0.0
+    events: int = 0
+    """Lines of traces."""
+    coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.runs += 1
+        self.virtual_s += row["virtual_s"]
+        self.cpu_s += row["cpu_s"]
+        self.events += row["events"]
+        self.coverage.update({(kind, state): count for kind, state, count in row["coverage"]})
+        if row["anomalies"]:
+            self.failed.append(row["seed"])
+
+    def table(self) -> str:
+        """Which faults met which states."""
+        states = sorted({state for _, state in self.coverage})
+        kinds = sorted({kind for kind, _ in self.coverage})
+        width = max(map(len, kinds), default=0)
+        lines = [f"{'':{width}}  " + "  ".join(states)]
+        for kind in kinds:
+            counts = "  ".join(f"{self.coverage[kind, each]:{len(each)}}" for each in states)
+            lines.append(f"{kind:{width}}  {counts}")
+        return "\n".join(lines)
+
+
+def run_one(seed: int, nodes: int, keep: Path | None) -> dict[str, Any]:
+    """One seed, as a row of plain values; a failing plan is shrunk and put into `keep`."""
+    began = time.process_time()
+    plan = draw_plan(seed, nodes=nodes)
+    run = simulate(plan)
+    row = {
+        "seed": seed,
+        "anomalies": [str(each) for each in run.anomalies],
+        "virtual_s": run.virtual_s,
+        "cpu_s": time.process_time() - began,
+        "events": len(run.trace),
+        "coverage": [(kind, state, count) for (kind, state), count in run.coverage.items()],
+    }
+    if not run.is_sound and keep is not None:
+        kinds = {each.kind for each in run.anomalies}
+        smallest = shrink(plan, lambda each: bool(kinds & _kinds(simulate(each))))
+        save(simulate(smallest), keep)
+    return row
+
+
+def _kinds(run: Run) -> set[str]:
+    return {each.kind for each in run.anomalies}
+
+
+def save(run: Run, directory: Path) -> Path:
+    """Write down what is needed to run it again, what it found, and what happened."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"seed-{run.plan.seed}.json"
+    found = [str(each) for each in run.anomalies]
+    content = {"plan": to_json(run.plan), "anomalies": found, "trace": run.trace}
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    return path
+
+
+def load(path: Path) -> Plan:
+    """A plan that `save` wrote."""
+    return from_json(json.loads(path.read_text())["plan"])
+
+
+def run_many(
+    seeds: Sequence[int], *, nodes: int, jobs: int, keep: Path | None
+) -> Iterator[dict[str, Any]]:
+    """The rows of all seeds, as they come."""
+    shares = [seeds[number::jobs] for number in range(jobs)]
+    environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
+    command = [sys.executable, "-m", "odradek.testing.simulation.many"]
+    workers = [
+        subprocess.Popen(
+            [*command, str(keep or ""), str(nodes), *map(str, share)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for share in shares
+        if share
+    ]
+    try:
+        yield from _rows(workers)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    failed = [worker.returncode for worker in workers if worker.returncode]
+    if failed:
+        raise RuntimeError(f"a worker of the simulation ended with {failed[0]}")
+
+
+def _rows(workers: Iterable[subprocess.Popen[str]]) -> Iterator[dict[str, Any]]:
+    """A line of each in turn: they take about the same time."""
+    waiting = list(workers)
+    while waiting:
+        for worker in list(waiting):
+            assert worker.stdout is not None
+            line = worker.stdout.readline()
+            if line:
+                yield json.loads(line)
+            else:
+                worker.wait()
+                waiting.remove(worker)
+
+
+def _work(keep: str, nodes: str, *seeds: str) -> None:
+    logging.disable(logging.CRITICAL)
+    for seed in seeds:
+        row = run_one(int(seed), int(nodes), Path(keep) if keep else None)
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    _work(*sys.argv[1:])
