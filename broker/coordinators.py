@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from odradek.broker.groups.consumer.settings import ConsumerSettings
     from odradek.broker.groups.coordinator import GroupCoordinator
     from odradek.broker.node import Broker
+    from odradek.broker.peers import Peers
     from odradek.broker.transactions.coordinator import TransactionCoordinator
     from odradek.broker.transactions.markers import MarkerWriter
+    from odradek.broker.transactions.verification import TransactionPartitions
 
 
 class Coordinators:
@@ -35,6 +37,8 @@ class Coordinators:
         self._groups: GroupCoordinator | None = None
         self._transactions: TransactionCoordinator | None = None
         self._markers: MarkerWriter | None = None
+        self._transaction_partitions: TransactionPartitions | None = None
+        self._peers: Peers | None = None
 
     def start(self, nursery: trio.Nursery) -> None:
         """Have `nursery` own whatever runs for a coordinator."""
@@ -73,7 +77,14 @@ class Coordinators:
                 self._log(TRANSACTIONS_TOPIC),
                 TransactionConfig.from_configs(broker.config),
                 clock=broker.seams.clock,
-                markers=MarkerSender(lambda: broker.metadata.image, broker.node_id, self.markers),
+                markers=MarkerSender(
+                    lambda: broker.metadata.image,
+                    broker.node_id,
+                    self.markers,
+                    self.peers.request,
+                    self._house,
+                    timeout_s=self._request_timeout_s,
+                ),
                 producer_id=broker.producer_ids.next,
                 transaction_version=self._transaction_version,
             )
@@ -94,6 +105,43 @@ class Coordinators:
                 broker.config.get_int("request.timeout.ms"),
             )
         return self._markers
+
+    @property
+    def transaction_partitions(self) -> TransactionPartitions:
+        """Who adds partitions to transactions: their coordinators, here or elsewhere."""
+        if self._transaction_partitions is None:
+            from odradek.broker.transactions.verification_sender import CoordinatorsOfTransactions
+
+            broker = self._broker
+            self._transaction_partitions = CoordinatorsOfTransactions(
+                lambda: broker.metadata.image,
+                broker.node_id,
+                lambda: self.transactions,
+                self.peers.request,
+                self._house,
+                timeout_s=self._request_timeout_s,
+            )
+        return self._transaction_partitions
+
+    @property
+    def peers(self) -> Peers:
+        """The other brokers, to ask."""
+        if self._peers is None:
+            from odradek.broker.peers import Peers
+
+            broker = self._broker
+            self._peers = Peers(
+                broker.seams.network,
+                lambda: broker.metadata.image,
+                lambda: broker.config.inter_broker_listener,
+                client_id=f"broker-{broker.node_id}-coordinators",
+            )
+            self._peers.start(self._house)
+        return self._peers
+
+    @property
+    def _request_timeout_s(self) -> float:
+        return self._broker.config.get_int("request.timeout.ms") / 1000
 
     @property
     def _house(self) -> trio.Nursery:
@@ -143,6 +191,8 @@ class Coordinators:
         """Take over what a commit changed."""
         if self._groups is not None:
             _tell_groups(self._groups, delta)
+        if self._peers is not None and delta.changed_brokers:
+            self._peers.brokers_changed()
 
     async def forget_all(self) -> None:
         """Forget all groups, offsets and transactional ids.

@@ -34,7 +34,6 @@ from odradek.broker.registration import registration_of
 from odradek.broker.replicas import Replicas
 from odradek.broker.security.configured import change_acls, configured_authorizer, load_acls
 from odradek.broker.server import Endpoint, Server, open_listeners
-from odradek.broker.transactions.local import LocalCoordinator
 from odradek.broker.turnstile import Turnstile
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller import image as images
@@ -100,10 +99,6 @@ class Broker:
         self.turnstile = Turnstile()
         self.controller = ControllerChannel(seams.network, lambda: self.metadata, self._answer_here)
         """The way to the active controller, wherever it is."""
-        self.transaction_partitions: TransactionPartitions = LocalCoordinator(
-            lambda: self.transactions
-        )
-        """Who adds partitions to transactions."""
         self._partitions: PartitionTable | None = None
         self.coordinators = Coordinators(self)
 
@@ -135,6 +130,11 @@ class Broker:
     @property
     def transactions(self) -> TransactionCoordinator:
         return self.coordinators.transactions
+
+    @cached_property
+    def transaction_partitions(self) -> TransactionPartitions:
+        """Who adds partitions to transactions."""
+        return self.coordinators.transaction_partitions
 
     @property
     def markers(self) -> MarkerWriter:

@@ -82,7 +82,10 @@ async def _find(key_type: int, key: str, ctx: RequestContext) -> tuple[int, Endp
     except KafkaError as error:
         raise CoordinatorNotAvailable(f"{topic.name} can't be created: {error.message}") from None
     image = ctx.broker.metadata.image
-    partitions = image.topics_by_name[topic.name].partitions
+    found = image.topics_by_name.get(topic.name)
+    if found is None:
+        raise CoordinatorNotAvailable(f"{topic.name} was made, and is not known here yet")
+    partitions = found.partitions
     index = partition_for(key, len(partitions))
     leader = image.brokers.get(partitions[index].leader)
     endpoint = None if leader is None or leader.fenced else leader.endpoint(ctx.endpoint.name)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import trio
+
 from odradek.broker.apis.authorized import (
     TopicDenied,
     TransactionalIdDenied,
@@ -42,6 +44,7 @@ BEFORE_EPOCH_BUMP = 0
 """The transaction.version of clients that do not know of it."""
 
 Errors = Mapping[TopicPartition, ErrorCode]
+Values = dict[str, Any]
 
 
 async def add_partitions_to_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
@@ -57,24 +60,29 @@ async def add_partitions_to_txn(request: Any, ctx: RequestContext) -> Mapping[st
         check_cluster(ctx, AclOperation.CLUSTER_ACTION)
     except KafkaError as error:
         return {"error_code": error.code, "results_by_transaction": []}
-    return {
-        "error_code": NO_ERROR,
-        "results_by_transaction": [
-            {
-                "transactional_id": each.transactional_id,
-                "topic_results": _by_topic(
-                    await _add_partitions(
-                        each.transactional_id,
-                        Producer(each.producer_id, each.producer_epoch),
-                        _partitions(each.topics),
-                        ctx,
-                        verify_only=each.verify_only,
-                    )
-                ),
-            }
-            for each in request.transactions
-        ],
-    }
+    results: list[Values] = [
+        {"transactional_id": each.transactional_id, "topic_results": []}
+        for each in request.transactions
+    ]
+    if len(results) == 1:
+        await _answer_broker(request.transactions[0], ctx, results[0])
+    else:  # together: each waits for the replicas of its coordinator's log
+        async with trio.open_nursery() as nursery:
+            for asked, result in zip(request.transactions, results, strict=True):
+                nursery.start_soon(_answer_broker, asked, ctx, result)
+    return {"error_code": NO_ERROR, "results_by_transaction": results}
+
+
+async def _answer_broker(asked: Any, ctx: RequestContext, result: Values) -> None:
+    """What a broker asks of one transaction."""
+    errors = await _add_partitions(
+        asked.transactional_id,
+        Producer(asked.producer_id, asked.producer_epoch),
+        _partitions(asked.topics),
+        ctx,
+        verify_only=asked.verify_only,
+    )
+    result["topic_results"] = _by_topic(errors)
 
 
 async def _add_partitions(

@@ -143,9 +143,14 @@ class Leadership(Generic[S, T]):
         """This node leads the partition: load it, and serve what belongs to it.
 
         May be called before `start`, which then does the loading. An empty partition is served at
-        once, without any waiting. Repeated for the same leadership it does nothing.
+        once, without any waiting. Repeated for the same leadership it does nothing, nor for the next
+        epoch, which this node leads again. Where an epoch was left out another node may have led it,
+        and written: all is loaded anew.
         """
         led = self._led.get(partition)
+        if led is not None and leader_epoch > led.leader_epoch + 1:
+            self.resigned(partition)
+            led = None
         if led is not None and not led.failed:
             led.leader_epoch = max(led.leader_epoch, leader_epoch)
             return

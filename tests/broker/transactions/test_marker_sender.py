@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import MappingProxyType
-from uuid import UUID
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+import trio
 
 from odradek.broker.transactions.actions import Outcome
 from odradek.broker.transactions.marker_sender import MarkerSender
 from odradek.broker.transactions.markers import MarkerErrors, TransactionMarker
+from odradek.protocol.apis import WRITE_TXN_MARKERS
 from odradek.protocol.errors import ErrorCode
-from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
 from odradek.storage.directories.names import TopicPartition
+from tests.broker.peers_world import World, a_broker, a_topic, asking
+from tests.client.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
 
-MINE, OTHERS, NOBODYS = (TopicPartition("t", index) for index in range(3))
+MINE, OTHERS, NOBODYS, OTHERS_TOO = (TopicPartition("t", index) for index in range(4))
 GONE, NEVER = TopicPartition("u", 0), TopicPartition("t", 9)
 
 
@@ -31,52 +34,154 @@ class Writer:
         return [dict.fromkeys(each.partitions, self.code) for each in markers]
 
 
-def image() -> MetadataImage:
-    leaders = {0: 1, 1: 2, 2: -1}
-    partitions = {
-        index: PartitionImage((1, 2), (UUID(int=1), UUID(int=2)), (1, 2), leader, 0, 0)
-        for index, leader in leaders.items()
-    }
-    topic = TopicImage("t", UUID(int=7), partitions)
-    return MetadataImage(topics_by_name=MappingProxyType({"t": topic}))
+class Leader:
+    """Another broker, which answers each partition by its number."""
+
+    def __init__(self, codes: Mapping[int, ErrorCode] | None = None) -> None:
+        self.codes = codes or {}
+        self.instead: Any = None
+
+    def __call__(self, asked: Asked) -> Any:
+        if asked.api is not WRITE_TXN_MARKERS:
+            return None
+        if self.instead is not None:
+            return self.instead
+        return {
+            "markers": [
+                {
+                    "producer_id": each.producer_id,
+                    "topics": [
+                        {
+                            "name": topic.name,
+                            "partitions": [
+                                {
+                                    "partition_index": index,
+                                    "error_code": self.codes.get(index, ErrorCode.none),
+                                }
+                                for index in topic.partition_indexes
+                            ],
+                        }
+                        for topic in each.topics
+                    ],
+                }
+                for each in asked.body.markers
+            ]
+        }
 
 
-def marker(*partitions: TopicPartition) -> TransactionMarker:
-    return TransactionMarker(1000, 1, 3, True, partitions, 2)
+def marker(*partitions: TopicPartition, producer_id: int = 1000) -> TransactionMarker:
+    return TransactionMarker(producer_id, 1, 3, True, partitions, 2)
 
 
-async def test_only_this_nodes_partitions_are_written_now() -> None:
+@asynccontextmanager
+async def sending(
+    writer: Writer | None = None, leader: Callable[[Asked], Any] | None = None
+) -> AsyncIterator[tuple[MarkerSender, ScriptedBroker, World]]:
+    """Node 1 sends; node 2 leads what it does not."""
+    async with scripted_broker(leader or Leader()) as broker, asking() as world:
+        world.knows(a_broker(2, broker.address))
+        world.has(a_topic("t", {0: 1, 1: 2, 2: -1, 3: 2}))
+        sender = MarkerSender(
+            lambda: world.image,
+            1,
+            writer or Writer(),
+            world.peers.request,
+            world.nursery,
+            timeout_s=5,
+        )
+        yield sender, broker, world
+
+
+async def test_each_partition_is_written_by_its_leader() -> None:
     writer = Writer()
-    outcomes = await MarkerSender(image, 1, writer).send(marker(MINE, OTHERS, NOBODYS, GONE, NEVER))
-    assert outcomes == {
-        MINE: Outcome.WRITTEN,
-        OTHERS: Outcome.LATER,
-        NOBODYS: Outcome.LATER,
-        GONE: Outcome.GONE,
-        NEVER: Outcome.GONE,
-    }
-    assert writer.written == [marker(MINE)]
+    async with sending(writer) as (sender, broker, _):
+        outcomes = await sender.send(marker(MINE, OTHERS, NOBODYS, OTHERS_TOO, GONE, NEVER))
+        assert outcomes == {
+            MINE: Outcome.WRITTEN,
+            OTHERS: Outcome.WRITTEN,
+            NOBODYS: Outcome.LATER,
+            OTHERS_TOO: Outcome.WRITTEN,
+            GONE: Outcome.GONE,
+            NEVER: Outcome.GONE,
+        }
+        assert writer.written == [marker(MINE)]
+        (asked,) = broker.asked(WRITE_TXN_MARKERS)
+        (sent,) = asked.body.markers
+        assert asked.version == 2
+        assert (sent.producer_id, sent.producer_epoch, sent.coordinator_epoch) == (1000, 1, 3)
+        assert (sent.transaction_result, sent.transaction_version) == (True, 2)
+        assert [(each.name, list(each.partition_indexes)) for each in sent.topics] == [
+            ("t", [1, 3])
+        ]
 
 
-async def test_nothing_is_written_where_nothing_is_to_be() -> None:
-    writer = Writer()
-    await MarkerSender(image, 1, writer).send(marker(GONE, OTHERS))
-    assert writer.written == []
+async def test_a_leader_that_does_not_answer_is_asked_again_later() -> None:
+    leader = Leader()
+    leader.instead = HANG_UP
+    async with sending(leader=leader) as (sender, _, world):
+        assert await sender.send(marker(MINE, OTHERS)) == {
+            MINE: Outcome.WRITTEN,
+            OTHERS: Outcome.LATER,
+        }
+        leader.instead = None
+        assert await sender.send(marker(OTHERS)) == {OTHERS: Outcome.WRITTEN}
+        world.forgets(2)
+        assert await sender.send(marker(OTHERS)) == {OTHERS: Outcome.LATER}
 
 
-@pytest.mark.parametrize(
-    ("code", "outcome"),
-    [
-        (ErrorCode.none, Outcome.WRITTEN),
-        (ErrorCode.invalid_producer_epoch, Outcome.FENCED),
-        (ErrorCode.transaction_coordinator_fenced, Outcome.FENCED),
-        (ErrorCode.unsupported_for_message_format, Outcome.GONE),
-        (ErrorCode.not_leader_or_follower, Outcome.LATER),
-        (ErrorCode.not_enough_replicas, Outcome.LATER),
-        (ErrorCode.kafka_storage_error, Outcome.LATER),
-        (ErrorCode.unknown_topic_or_partition, Outcome.LATER),
-        (ErrorCode.unknown_server_error, Outcome.LATER),
-    ],
-)
+async def test_a_leader_that_stands_still_is_given_up_when_it_is_fenced() -> None:
+    leader = Leader()
+    leader.instead = SILENCE
+    async with sending(leader=leader) as (sender, broker, world):
+        outcomes: dict[TopicPartition, Outcome] = {}
+
+        async def send() -> None:
+            outcomes.update(await sender.send(marker(OTHERS)))
+
+        with trio.fail_after(4):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send)
+                while not broker.asked(WRITE_TXN_MARKERS):
+                    await trio.lowlevel.checkpoint()
+                world.knows(a_broker(2, broker.address, fenced=True))
+        assert outcomes == {OTHERS: Outcome.LATER}
+
+
+async def test_markers_that_come_meanwhile_go_in_one_request() -> None:
+    async with sending() as (sender, broker, _):
+        async with trio.open_nursery() as nursery:
+            for producer_id in range(20):
+                nursery.start_soon(sender.send, marker(OTHERS, producer_id=producer_id))
+        requests = [len(each.body.markers) for each in broker.asked(WRITE_TXN_MARKERS)]
+        assert sum(requests) == 20
+        assert len(requests) <= 2
+
+
+MEANINGS = [
+    (ErrorCode.none, Outcome.WRITTEN),
+    (ErrorCode.invalid_producer_epoch, Outcome.FENCED),
+    (ErrorCode.transaction_coordinator_fenced, Outcome.FENCED),
+    (ErrorCode.unsupported_for_message_format, Outcome.GONE),
+    (ErrorCode.not_leader_or_follower, Outcome.LATER),
+    (ErrorCode.not_enough_replicas, Outcome.LATER),
+    (ErrorCode.kafka_storage_error, Outcome.LATER),
+    (ErrorCode.unknown_topic_or_partition, Outcome.LATER),
+    (ErrorCode.unknown_server_error, Outcome.LATER),
+]
+
+
+@pytest.mark.parametrize(("code", "outcome"), MEANINGS)
 async def test_what_an_error_means(code: ErrorCode, outcome: Outcome) -> None:
-    assert await MarkerSender(image, 1, Writer(code)).send(marker(MINE)) == {MINE: outcome}
+    async with sending(Writer(code), Leader({1: code})) as (sender, _, _world):
+        assert await sender.send(marker(MINE)) == {MINE: outcome}
+        assert await sender.send(marker(OTHERS, OTHERS_TOO)) == {
+            OTHERS: outcome,
+            OTHERS_TOO: Outcome.WRITTEN,
+        }
+
+
+async def test_a_partition_that_is_not_answered_is_asked_again_later() -> None:
+    leader = Leader()
+    leader.instead = {"markers": []}
+    async with sending(leader=leader) as (sender, _, _world):
+        assert await sender.send(marker(OTHERS)) == {OTHERS: Outcome.LATER}

@@ -470,11 +470,24 @@ async def test_markers_carry_the_epoch_of_the_leadership(clock: VirtualClock) ->
     async with running(clock, MemoryLog(), partitions, leader_epoch=3) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer)
-        coordinator.leadership.elected(0, 8)
-        coordinator.leadership.elected(0, 7)
+        coordinator.leadership.elected(0, 4)
+        coordinator.leadership.elected(0, 3)
         await ended(coordinator, producer)
         await clock.settle()
-        assert [each.coordinator_epoch for each in partitions.markers] == [8]
+        assert [each.coordinator_epoch for each in partitions.markers] == [4]
+
+
+async def test_what_another_may_have_led_meanwhile_is_loaded_anew(clock: VirtualClock) -> None:
+    async with running(clock, MemoryLog(), leader_epoch=3) as coordinator:
+        await begun(coordinator)
+        coordinator.leadership.elected(0, 4)
+        assert coordinator.leadership.loads == 0
+        coordinator.leadership.elected(0, 6)
+        with pytest.raises(LoadInProgress):
+            coordinator.leadership.active("a")
+        await clock.settle()
+        assert coordinator.leadership.loads == 1
+        assert state_of(coordinator) is State.EMPTY
 
 
 async def test_there_is_no_coordinator_before_there_is_a_topic(clock: VirtualClock) -> None:

@@ -1,0 +1,101 @@
+"""Questions to other brokers, gathered: while one request is under way, what comes waits for the next.
+
+So there is at most one request to each broker, whatever the number of those who ask, and under load
+each carries many questions (as Kafka's InterBrokerSendThread does it). Of one key there is at most one
+question in a request; the next of that key goes in a later one, in order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import trio
+
+from odradek.broker.coordination.waiter import ClientWaiter
+from odradek.client.errors import ClientError
+
+log = logging.getLogger("odradek.peers")
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+QUESTIONS_MAX = 1000
+"""In one request."""
+
+
+@dataclass(slots=True, eq=False)
+class _Asked(Generic[Q, A]):
+    key: Hashable
+    question: Q
+    waiter: ClientWaiter[A | ClientError]
+
+
+class Gathering(Generic[Q, A]):
+    """See the module."""
+
+    def __init__(
+        self, ask: Callable[[int, Sequence[Q]], Awaitable[Sequence[A]]], nursery: trio.Nursery
+    ) -> None:
+        """`ask` puts questions to a broker and returns the answer to each, in order, or raises
+        ClientError for all of them; `nursery` owns the requests."""
+        self._ask = ask
+        self._nursery = nursery
+        self._waiting: dict[int, deque[_Asked[Q, A]]] = {}
+        """Of each broker that a request is under way to."""
+
+    async def ask(self, broker_id: int, key: Hashable, question: Q) -> A:
+        """The answer to it. Raises ClientError."""
+        asked = _Asked[Q, A](key, question, ClientWaiter())
+        waiting = self._waiting.get(broker_id)
+        if waiting is None:
+            self._waiting[broker_id] = deque([asked])
+            self._nursery.start_soon(self._run, broker_id)
+        else:
+            waiting.append(asked)
+        answer = await asked.waiter.wait()
+        if isinstance(answer, ClientError):
+            raise answer
+        return answer
+
+    async def _run(self, broker_id: int) -> None:
+        """Ask until nobody waits."""
+        waiting = self._waiting[broker_id]
+        while waiting:
+            together = _take(waiting)
+            for each, answer in zip(
+                together, await self._answers(broker_id, together), strict=True
+            ):
+                each.waiter.set(answer)
+        del self._waiting[broker_id]
+
+    async def _answers(
+        self, broker_id: int, together: Sequence[_Asked[Q, A]]
+    ) -> Sequence[A | ClientError]:
+        try:
+            answers = await self._ask(broker_id, [each.question for each in together])
+        except ClientError as error:
+            return [error] * len(together)
+        except Exception as error:  # a bug, or an answer that makes no sense: theirs alone
+            log.exception("broker %d could not be asked", broker_id)
+            return [ClientError(f"broker {broker_id} could not be asked: {error}")] * len(together)
+        if len(answers) != len(together):
+            return [ClientError(f"broker {broker_id} left questions open")] * len(together)
+        return answers
+
+
+def _take(waiting: deque[_Asked[Q, A]]) -> list[_Asked[Q, A]]:
+    """The next questions, one of a key; what is left stays in order."""
+    taken: dict[Hashable, _Asked[Q, A]] = {}
+    left: list[_Asked[Q, A]] = []
+    while waiting and len(taken) < QUESTIONS_MAX:
+        each = waiting.popleft()
+        if each.key in taken:
+            left.append(each)
+        else:
+            taken[each.key] = each
+    waiting.extendleft(reversed(left))
+    return list(taken.values())

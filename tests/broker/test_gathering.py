@@ -1,0 +1,104 @@
+"""Questions to a broker that wait for each other and go together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+
+from odradek.broker.gathering import QUESTIONS_MAX, Gathering
+from odradek.client.errors import ClientError, Unreachable
+
+
+class Peer:
+    """Answers in capitals, when it may."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[int, list[str]]] = []
+        self.may_answer = trio.Event()
+        self.failure: Exception | None = None
+
+    async def ask(self, broker_id: int, questions: Sequence[str]) -> list[str]:
+        self.requests.append((broker_id, list(questions)))
+        await self.may_answer.wait()
+        if self.failure is not None:
+            raise self.failure
+        return [each.upper() for each in questions]
+
+
+async def ask_all(peer: Peer, *questions: tuple[int, str, str]) -> dict[str, str]:
+    """(broker, key, question) each, one after the other; who was refused has the error's text."""
+    answers: dict[str, str] = {}
+
+    async def one(gathering: Gathering[str, str], broker: int, key: str, question: str) -> None:
+        try:
+            answers[question] = await gathering.ask(broker, key, question)
+        except ClientError as error:
+            answers[question] = str(error)
+
+    async with trio.open_nursery() as house:
+        gathering = Gathering[str, str](peer.ask, house)
+        async with trio.open_nursery() as nursery:
+            for each in questions:
+                nursery.start_soon(one, gathering, *each)
+                await trio.testing.wait_all_tasks_blocked()
+            peer.may_answer.set()
+    return answers
+
+
+async def test_what_comes_while_one_is_under_way_goes_together() -> None:
+    peer = Peer()
+    answers = await ask_all(peer, (2, "k", "a"), (2, "l", "b"), (3, "k", "c"), (2, "m", "d"))
+    assert peer.requests == [(2, ["a"]), (3, ["c"]), (2, ["b", "d"])]
+    assert answers == {"a": "A", "b": "B", "c": "C", "d": "D"}
+
+
+async def test_of_one_key_there_is_one_in_a_request_and_they_stay_in_order() -> None:
+    peer = Peer()
+    asked = [(2, "x", "0"), *((2, key, f"{key}{n}") for n in (1, 2, 3) for key in "ab")]
+    answers = await ask_all(peer, *asked)
+    assert [together for _, together in peer.requests] == [
+        ["0"],
+        ["a1", "b1"],
+        ["a2", "b2"],
+        ["a3", "b3"],
+    ]
+    assert len(answers) == 7
+
+
+async def test_a_request_has_a_limit() -> None:
+    peer = Peer()
+    peer.may_answer.set()
+    async with trio.open_nursery() as house:
+        gathering = Gathering[str, str](peer.ask, house)
+        async with trio.open_nursery() as nursery:
+            for number in range(2 * QUESTIONS_MAX + 1):
+                nursery.start_soon(gathering.ask, 2, number, str(number))
+    assert sum(len(together) for _, together in peer.requests) == 2 * QUESTIONS_MAX + 1
+    assert max(len(together) for _, together in peer.requests) == QUESTIONS_MAX
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [(Unreachable("nobody there"), "nobody there"), (KeyError("x"), "could not be asked")],
+)
+async def test_a_request_that_fails_fails_those_in_it(
+    failure: Exception, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer = Peer()
+    peer.failure = failure
+    answers = await ask_all(peer, (2, "k", "a"), (2, "l", "b"))
+    assert all(said in text for text in answers.values())
+    assert len(peer.requests) == 2
+
+
+async def test_who_stops_waiting_costs_nobody_else_anything() -> None:
+    peer = Peer()
+    async with trio.open_nursery() as house:
+        gathering = Gathering[str, str](peer.ask, house)
+        with trio.move_on_after(0) as impatient:
+            await gathering.ask(2, "k", "a")
+        assert impatient.cancelled_caught
+        peer.may_answer.set()
+        assert await gathering.ask(2, "l", "b") == "B"

@@ -1,0 +1,138 @@
+"""One broker asks another: connections that are kept, that break, and that are not waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from odradek.client.errors import ClientError, TimedOut, Unreachable, Unsupported
+from odradek.protocol.apis import LIST_GROUPS
+from odradek.seams.network import Address
+from tests.broker.peers_world import World, a_broker, asking
+from tests.client.scripted_broker import HANG_UP, SILENCE, Asked, scripted_broker
+
+
+def groups(asked: Asked) -> Any:
+    return {"error_code": 0, "groups": []} if asked.api is LIST_GROUPS else None
+
+
+async def list_groups(world: World, timeout_s: float = 5.0) -> Any:
+    return await world.peers.request(2, LIST_GROUPS, {}, timeout_s=timeout_s)
+
+
+async def test_one_connection_serves_all_who_ask() -> None:
+    async with scripted_broker(groups) as broker, asking() as world:
+        world.knows(a_broker(2, broker.address))
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(list_groups, world)
+        assert broker.connections == 1
+        assert len(broker.asked(LIST_GROUPS)) == 5
+        assert {each.client_id for each in broker.requests} == {"test"}
+
+
+async def test_a_broken_connection_is_opened_again_for_the_next_who_asks() -> None:
+    answers: list[Any] = [HANG_UP, {"error_code": 0, "groups": []}]
+
+    def script(asked: Asked) -> Any:
+        return answers.pop(0) if asked.api is LIST_GROUPS else None
+
+    async with scripted_broker(script) as broker, asking() as world:
+        world.knows(a_broker(2, broker.address))
+        with pytest.raises(Unreachable):
+            await list_groups(world)
+        assert (await list_groups(world)).error_code == 0
+        assert broker.connections == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda world, where: world.forgets(2), "broker 2 is not registered"),
+        (lambda world, where: world.knows(a_broker(2, where, fenced=True)), "broker 2 is fenced"),
+        (
+            lambda world, where: world.knows(a_broker(2, Address("127.0.0.1", 1))),
+            "broker 2 is at 127.0.0.1:1 now",
+        ),
+    ],
+    ids=["gone", "fenced", "elsewhere"],
+)
+async def test_who_is_not_in_charge_any_more_is_not_waited_for(
+    change: Callable[[World, Address], None], said: str
+) -> None:
+    asked = trio.Event()
+
+    def script(request: Asked) -> Any:
+        if request.api is LIST_GROUPS:
+            asked.set()
+            return SILENCE
+        return None
+
+    failures: list[ClientError] = []
+
+    async def ask(world: World) -> None:
+        try:
+            await list_groups(world, timeout_s=3600)
+        except ClientError as error:
+            failures.append(error)
+
+    async with scripted_broker(script) as broker, asking() as world:
+        world.knows(a_broker(2, broker.address))
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask, world)
+                await asked.wait()
+                change(world, broker.address)
+        assert [str(each) for each in failures] == [said]
+
+
+async def test_a_call_that_is_under_way_ends_when_the_broker_is_fenced() -> None:
+    """Nobody answers ApiVersions: the connection is never up."""
+    called = trio.Event()
+
+    def script(request: Asked) -> Any:
+        called.set()
+        return SILENCE
+
+    async with scripted_broker(script) as broker, asking() as world:
+        world.knows(a_broker(2, broker.address))
+
+        async def fence() -> None:
+            await called.wait()
+            world.knows(a_broker(2, broker.address, fenced=True))
+
+        world.nursery.start_soon(fence)
+        with trio.fail_after(5), pytest.raises(Unreachable, match="went away while it was called"):
+            await list_groups(world)
+
+
+async def test_who_is_fenced_or_unknown_is_not_called() -> None:
+    async with scripted_broker(groups) as broker, asking() as world:
+        with pytest.raises(Unreachable, match="not registered"):
+            await list_groups(world)
+        world.knows(a_broker(2, broker.address, fenced=True))
+        with pytest.raises(Unreachable, match="fenced"):
+            await list_groups(world)
+        assert broker.connections == 0
+
+
+async def test_an_answer_that_does_not_come_in_time() -> None:
+    def script(asked: Asked) -> Any:
+        return SILENCE if asked.api is LIST_GROUPS else None
+
+    async with scripted_broker(script) as broker, asking() as world:
+        world.knows(a_broker(2, broker.address))
+        with pytest.raises(TimedOut):
+            await list_groups(world, timeout_s=0.05)
+
+
+async def test_an_older_broker_is_not_asked_what_it_would_misunderstand() -> None:
+    async with scripted_broker(groups, versions={LIST_GROUPS: (0, 3)}) as broker, asking() as world:
+        world.knows(a_broker(2, broker.address))
+        with pytest.raises(Unsupported, match="up to version 3 only"):
+            await world.peers.request(2, LIST_GROUPS, {}, timeout_s=5, at_least=4)
+        await world.peers.request(2, LIST_GROUPS, {}, timeout_s=5, at_least=3)
+        assert [each.version for each in broker.asked(LIST_GROUPS)] == [3]
