@@ -222,7 +222,8 @@ class ClientConnection:
         """A file could not be read while it was sent: that is its directory's affair too."""
         for part in parts:
             if isinstance(part, FileSlice) and str(part.file.path) == error.filename:
-                self._broker.logs.report_at(part.file.path, error)
+                if self._broker.config.is_broker:
+                    self._broker.logs.report_at(part.file.path, error)
                 return
 
     def _drop_unsent(self) -> None:

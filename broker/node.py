@@ -30,10 +30,11 @@ from odradek.broker.coordinators import Coordinators
 from odradek.broker.fetch_wait import DueFetches, fetch_timers
 from odradek.broker.lifecycle import BrokerLifecycle
 from odradek.broker.producer_ids import ProducerIds
-from odradek.broker.registration import registration_of
+from odradek.broker.quorum_settings import is_alone
+from odradek.broker.registration import registration_of, told_of
 from odradek.broker.replicas import Replicas
 from odradek.broker.security.configured import change_acls, configured_authorizer, load_acls
-from odradek.broker.server import Endpoint, Server, open_listeners
+from odradek.broker.server import Endpoint, Opened, Server, close_listeners, open_listeners
 from odradek.broker.turnstile import Turnstile
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller import image as images
@@ -47,6 +48,7 @@ from odradek.storage.directories.opening import Directories, open_directories
 if TYPE_CHECKING:
     from typing import Any
 
+    from odradek.broker.config.listeners import ListenerEndpoint
     from odradek.broker.directory_reports import DirectoryReports
     from odradek.broker.fetch_sessions import FetchSessions
     from odradek.broker.groups.coordinator import GroupCoordinator
@@ -77,12 +79,14 @@ class Broker:
 
     directories: Directories
     metadata: Metadata
-    replicas: Replicas
     logs: LogManager
     directory_reports: DirectoryReports
     controller_duties: ControllerDuties
     lifecycle: BrokerLifecycle
     endpoints: Sequence[Endpoint]
+    """Where clients are served."""
+    controller_endpoints: Sequence[Endpoint]
+    """Where the nodes of the cluster are, as by a controller."""
 
     def __init__(self, seams: Seams, config: ServerConfig) -> None:
         self.seams = seams
@@ -99,6 +103,7 @@ class Broker:
         self.turnstile = Turnstile()
         self.controller = ControllerChannel(seams.network, lambda: self.metadata, self._answer_here)
         """The way to the active controller, wherever it is."""
+        self._replicas: Replicas | None = None
         self._partitions: PartitionTable | None = None
         self.coordinators = Coordinators(self)
 
@@ -110,6 +115,11 @@ class Broker:
     def broker_epoch(self) -> int:
         """What the controller knows this run of the broker by; -1 before it does."""
         return self.lifecycle.broker_epoch
+
+    @property
+    def replicas(self) -> Replicas:
+        assert self._replicas is not None, "the node is not that far yet"
+        return self._replicas
 
     @property
     def partitions(self) -> PartitionTable:
@@ -158,11 +168,15 @@ class Broker:
 
         Raises CannotStart, or StorageLost when the disks went away under it.
         """
-        self.directories = await self._open_directories()
         try:
-            await self._run_on_directories(task_status)
+            self.directories = await self._open_directories()
+            try:
+                await self._run_on_directories(task_status)
+            finally:
+                self.directories.close()
+        except BaseExceptionGroup as group:
+            raise _said_plainly(group) from None
         finally:
-            self.directories.close()
             self.stopped.set()
 
     async def _open_directories(self) -> Directories:
@@ -175,6 +189,7 @@ class Broker:
             self.config.log_dirs,
             node_id=self.node_id,
             metadata_path=self.config.metadata_log_dir,
+            may_format=is_alone(self.config),
         )
         try:
             return await self.seams.offload.run(opened, lane="start")
@@ -182,29 +197,39 @@ class Broker:
             raise CannotStart(str(error)) from None
 
     async def _run_on_directories(self, task_status: trio.TaskStatus[None]) -> None:
-        await self._start_metadata()
-        self.apply_broker_configs(self.metadata.image)
-        self.replicas = Replicas(self)
-        self.logs, self.directory_reports = self.replicas.logs, self.replicas.directory_reports
-        self.lifecycle = BrokerLifecycle(
-            self.metadata,
-            self.controller,
-            self.seams.clock,
-            self.config,
-            offline=lambda: self.directory_reports.offline,
-            cordoned=self.replicas.cordoned_ids,
+        config = self.config
+        controllers = await self._listen(
+            config.controller_listeners, config.advertised_controller_listeners, of_controller=True
         )
-        self._partitions = await self.replicas.load()
-        if self.authorizer is not None:
-            load_acls(self.authorizer, self.metadata.image)
-        self.metadata.subscribe(self._metadata_changed)
         try:
-            await self._serve(task_status)
-        except BaseException as error:
-            if _is_cancellation(error):
-                await self._close()
-            raise
-        await self._close()
+            self.controller_endpoints = [endpoint for endpoint, _ in controllers]
+            await self._start_metadata()
+            try:
+                await self._run_on_metadata(controllers, task_status)
+            except BaseException as error:
+                if _is_cancellation(error):
+                    await self._close()
+                raise
+            await self._close()
+        finally:
+            await close_listeners(controllers)
+
+    async def _listen(
+        self,
+        wanted: Sequence[ListenerEndpoint],
+        told: Sequence[ListenerEndpoint],
+        *,
+        of_controller: bool = False,
+    ) -> Opened:
+        network = self.seams.network
+        try:
+            return await open_listeners(
+                network, self.config, wanted, told, of_controller=of_controller
+            )
+        except OSError as error:
+            addresses = ", ".join(f"{each.host}:{each.port}" for each in wanted)
+            reason = error.strerror or error
+            raise CannotStart(f"can't listen on {addresses}: {reason}") from None
 
     async def _start_metadata(self) -> None:
         directory = self.directories.metadata
@@ -215,6 +240,7 @@ class Broker:
             node_id=self.node_id,
             cluster_id=self.cluster_id,
             directory_id=directory.id,
+            controller_listeners=told_of(self.controller_endpoints),
             settings=storage_settings.metadata_log(self.config),
             min_insync_replicas=self.config.get_int("min.insync.replicas"),
         )
@@ -224,35 +250,58 @@ class Broker:
             raise CannotStart(f"the metadata log can't be used: {error}") from error
         self.controller_duties = ControllerDuties(self.metadata, self.seams.clock, self.config)
 
-    async def _serve(self, task_status: trio.TaskStatus[None]) -> None:
-        try:
-            opened = await open_listeners(self)
-        except OSError as error:
-            raise CannotStart(_cannot_listen(self.config, error)) from None
-        self.endpoints = [endpoint for endpoint, _ in opened]
+    async def _run_on_metadata(
+        self, controllers: Opened, task_status: trio.TaskStatus[None]
+    ) -> None:
+        """The house: what a node is to the others of its cluster."""
         async with trio.open_nursery() as house:
-            house.start_soon(self.fetch_timers.run)
-            self.coordinators.start(house)
             self.controller.start(house)
+            house.start_soon(self._stop_when, self.metadata.failed)
             await house.start(self.metadata.run)
             await house.start(self.controller_duties.run)
-            await house.start(self.partitions.run)
-            await house.start(self.logs.run)
+            if controllers:
+                await house.start(Server(self).serve, controllers)
+            self.apply_broker_configs(self.metadata.image)
+            self._replicas = Replicas(self)
+            self.logs, self.directory_reports = self.replicas.logs, self.replicas.directory_reports
+            self.lifecycle = BrokerLifecycle(
+                self.metadata,
+                self.controller,
+                self.seams.clock,
+                self.config,
+                offline=lambda: self.directory_reports.offline,
+                cordoned=self.replicas.cordoned_ids,
+            )
+            self._partitions = await self.replicas.load()
+            if self.authorizer is not None:
+                load_acls(self.authorizer, self.metadata.image)
+            self.metadata.subscribe(self._metadata_changed)
+            await self._run_as_broker(task_status)
+            house.cancel_scope.cancel()
+
+    async def _run_as_broker(self, task_status: trio.TaskStatus[None]) -> None:
+        """What a node is to clients."""
+        opened = await self._listen(self.config.listeners, self.config.advertised_listeners)
+        self.endpoints = [endpoint for endpoint, _ in opened]
+        async with trio.open_nursery() as room:
+            room.start_soon(self.fetch_timers.run)
+            self.coordinators.start(room)
+            await room.start(self.partitions.run)
+            await room.start(self.logs.run)
             await self.lifecycle.register(registration_of(self))
-            await house.start(self.lifecycle.run)
+            await room.start(self.lifecycle.run)
             await self.lifecycle.caught_up.wait()
-            await self.replicas.start(house)
+            await self.replicas.start(room)
             await self.lifecycle.serve()
             async with trio.open_nursery() as serving:
                 await serving.start(self.server.serve, opened)
                 serving.start_soon(self._stop_when, self.logs.all_failed)
-                serving.start_soon(self._stop_when, self.metadata.failed)
                 serving.start_soon(self._stop_when, self.directory_reports.unheard)
                 task_status.started()
                 await self._stop_asked.wait()
                 await self.lifecycle.shut_down()
                 serving.cancel_scope.cancel()
-            house.cancel_scope.cancel()
+            room.cancel_scope.cancel()
 
     async def _stop_when(self, lost: trio.Event) -> None:
         await lost.wait()
@@ -260,12 +309,15 @@ class Broker:
         self.stop()
 
     async def _close(self) -> None:
-        lost = (self.logs.all_failed, self.metadata.failed, self.directory_reports.unheard)
+        lost = [self.metadata.failed]
+        if self._replicas is not None:
+            lost += [self.logs.all_failed, self.directory_reports.unheard]
         if any(each.is_set() for each in lost):
             raise StorageLost(self._why_lost())
         with trio.CancelScope(shield=True):
             await self.metadata.close()
-            await self.logs.close(broker_epoch=self.broker_epoch)
+            if self._partitions is not None:
+                await self.logs.close(broker_epoch=self.broker_epoch)
 
     def _why_lost(self) -> str:
         failures = [
@@ -275,7 +327,7 @@ class Broker:
         ]
         if self.metadata.failure is not None:
             failures.append(f"the metadata log: {self.metadata.failure}")
-        if self.directory_reports.failure is not None:
+        if self._replicas is not None and self.directory_reports.failure is not None:
             failures.append(self.directory_reports.failure)
         return "the storage to serve from is lost: " + "; ".join(dict.fromkeys(failures))
 
@@ -358,9 +410,15 @@ def _is_cancellation(error: BaseException) -> bool:
     return isinstance(error, (trio.Cancelled, KeyboardInterrupt))
 
 
-def _cannot_listen(config: ServerConfig, error: OSError) -> str:
-    wanted = ", ".join(f"{each.host}:{each.port}" for each in config.listeners)
-    return f"can't listen on {wanted}: {error.strerror or error}"
+def _said_plainly(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What kept a node from starting, or stopped it, without the nurseries that it went through."""
+    expected = group.subgroup((CannotStart, StorageLost))
+    while expected is not None:
+        first = expected.exceptions[0]
+        if not isinstance(first, BaseExceptionGroup):
+            return first
+        expected = first
+    return group
 
 
 __all__ = ["Broker", "CannotStart", "StorageLost"]

@@ -1,7 +1,8 @@
-"""What a broker says of itself when it registers (KIP-500, KIP-858)."""
+"""What a node says of itself when it registers: where it listens, what it has (KIP-500, KIP-858)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from odradek.replication.controller import image as images
@@ -9,6 +10,7 @@ from odradek.replication.controller.brokers import BrokerRegistration
 
 if TYPE_CHECKING:
     from odradek.broker.node import Broker
+    from odradek.broker.server import Endpoint
 
 SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
@@ -18,18 +20,23 @@ def registration_of(broker: Broker) -> BrokerRegistration:
     return BrokerRegistration(
         id=broker.node_id,
         incarnation_id=broker.seams.entropy.uuid(),
-        endpoints=[
-            images.Endpoint(
-                each.name,
-                each.advertised.host,
-                each.advertised.port,
-                SECURITY_PROTOCOLS[each.security_protocol],
-            )
-            for each in broker.endpoints
-            if each.advertised is not None
-        ],
+        endpoints=told_of(broker.endpoints),
         directories=[each.id for each in broker.directories.live if each.id is not None],
         features=images.SUPPORTED_FEATURES,
         rack=broker.config.optional_str("broker.rack"),
         previous_epoch=broker.logs.previous_broker_epoch,
     )
+
+
+def told_of(endpoints: Sequence[Endpoint]) -> list[images.Endpoint]:
+    """Those of the listeners that others are told of."""
+    return [
+        images.Endpoint(
+            each.name,
+            each.advertised.host,
+            each.advertised.port,
+            SECURITY_PROTOCOLS[each.security_protocol],
+        )
+        for each in endpoints
+        if each.advertised is not None
+    ]

@@ -11,10 +11,11 @@ import trio
 
 from odradek.broker.config.listeners import ListenerEndpoint
 from odradek.broker.connection import ClientConnection
-from odradek.seams.network import Address, Connection, Listener, SocketOptions
+from odradek.seams.network import Address, Connection, Listener, Network, SocketOptions
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
+    from odradek.broker.config.server_config import ServerConfig
     from odradek.broker.node import Broker
 
 log = logging.getLogger("odradek.server")
@@ -39,41 +40,57 @@ class Endpoint:
         return self.advertised or self.bound
 
 
-async def open_listeners(broker: Broker) -> list[tuple[Endpoint, list[Listener]]]:
-    """Listen on every configured address; port 0 becomes the one that was picked.
+Opened = Sequence[tuple[Endpoint, list[Listener]]]
+"""Listeners that are bound, and whose they are."""
+
+
+async def open_listeners(
+    network: Network,
+    config: ServerConfig,
+    wanted: Sequence[ListenerEndpoint],
+    told: Sequence[ListenerEndpoint],
+    *,
+    of_controller: bool = False,
+) -> Opened:
+    """Listen on every wanted address; port 0 becomes the one that was picked. `told` is what others
+    are told of them, by name.
 
     Raises OSError where an address can't be had.
     """
     opened: list[tuple[Endpoint, list[Listener]]] = []
-    config = broker.config
+    advertised = {each.name: each for each in told}
     options = SocketOptions(
         config.get_int("socket.send.buffer.bytes"),
         config.get_int("socket.receive.buffer.bytes"),
         config.get_int("socket.listen.backlog.size"),
     )
     try:
-        for wanted in config.listeners:
-            told = config.advertised(wanted.name)
-            sockets = await broker.seams.network.listen(wanted.host, wanted.port, options)
-            opened.append((_endpoint(wanted, told, sockets[0].address), sockets))
+        for each in wanted:
+            sockets = await network.listen(each.host, each.port, options)
+            bound = sockets[0].address
+            opened.append(
+                (_endpoint(each, advertised.get(each.name), bound, of_controller), sockets)
+            )
     except BaseException:
-        with trio.CancelScope(shield=True):
-            for _, sockets in opened:
-                await close_all(sockets)
+        await close_listeners(opened)
         raise
     return opened
 
 
-def _endpoint(wanted: ListenerEndpoint, told: ListenerEndpoint | None, bound: Address) -> Endpoint:
+def _endpoint(
+    wanted: ListenerEndpoint, told: ListenerEndpoint | None, bound: Address, of_controller: bool
+) -> Endpoint:
     advertised = None
     if told is not None:
         advertised = Address(told.host or wanted.host or "localhost", told.port or bound.port)
-    return Endpoint(wanted.name, wanted.security_protocol, bound, advertised)
+    return Endpoint(wanted.name, wanted.security_protocol, bound, advertised, of_controller)
 
 
-async def close_all(listeners: Sequence[Listener]) -> None:
-    for listener in listeners:
-        await listener.aclose()
+async def close_listeners(opened: Opened) -> None:
+    with trio.CancelScope(shield=True):
+        for _, listeners in opened:
+            for listener in listeners:
+                await listener.aclose()
 
 
 class Server:
@@ -86,7 +103,7 @@ class Server:
 
     async def serve(
         self,
-        opened: Sequence[tuple[Endpoint, list[Listener]]],
+        opened: Opened,
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -100,9 +117,7 @@ class Server:
                     accepting.start_soon(self._reap_idle)
                     task_status.started()
             finally:
-                with trio.CancelScope(shield=True):
-                    for _, listeners in opened:
-                        await close_all(listeners)
+                await close_listeners(opened)
 
     async def _accept(self, listener: Listener, endpoint: Endpoint, clients: trio.Nursery) -> None:
         while True:

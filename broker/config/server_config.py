@@ -213,6 +213,14 @@ class ServerConfig:
         return frozenset(self.get_list("process.roles"))
 
     @property
+    def is_broker(self) -> bool:
+        return "broker" in self.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        return "controller" in self.process_roles
+
+    @property
     def log_dirs(self) -> tuple[Path, ...]:
         return tuple(Path(name) for name in self.get_list("log.dirs") or self.get_list("log.dir"))
 

@@ -17,3 +17,7 @@ class WrongDirectory(DirectoryError):
 
 class NoDirectory(DirectoryError):
     """None of the directories could be opened."""
+
+
+class NotFormatted(DirectoryError):
+    """The node belongs to a cluster, and no directory says to which."""

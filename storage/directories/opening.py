@@ -15,7 +15,12 @@ from odradek.seams.files import Files, Lock, OutOfDescriptors, Path
 from odradek.seams.values import value_class
 from odradek.storage.directories import meta_properties
 from odradek.storage.directories.directory import LogDirectory
-from odradek.storage.directories.errors import DirectoryInUse, NoDirectory, WrongDirectory
+from odradek.storage.directories.errors import (
+    DirectoryInUse,
+    NoDirectory,
+    NotFormatted,
+    WrongDirectory,
+)
 from odradek.storage.directories.meta_properties import (
     BadMetaProperties,
     MetaProperties,
@@ -62,6 +67,7 @@ def open_directories(
     node_id: int,
     cluster_id: str | None = None,
     metadata_path: Path | None = None,
+    may_format: bool = True,
 ) -> Directories:
     """Create and lock the directories, check or write their `meta.properties`.
 
@@ -71,7 +77,8 @@ def open_directories(
     offline from the start and takes nothing else down, unless it is the metadata directory, without
     which a node cannot know the cluster. One that has a metadata log and is not the
     metadata directory is refused: it was, and should be.
-    Raises DirectoryInUse, WrongDirectory, NoDirectory.
+    `may_format`: whether a node without a cluster may begin one.
+    Raises DirectoryInUse, WrongDirectory, NoDirectory, NotFormatted.
     """
     if not paths:
         raise NoDirectory("no log directory is given: set log.dirs")
@@ -83,7 +90,12 @@ def open_directories(
     try:
         for path in every:
             opened[path] = _open(files, path)
-        identity_cluster = _identify(files, entropy, opened, node_id, cluster_id, metadata_path)
+        found = _read_properties(files, opened, metadata_path)
+        if not may_format and cluster_id is None:
+            _require_formatted(found, metadata_path)
+        identity_cluster = _identify(
+            files, entropy, opened, found, node_id, cluster_id, metadata_path
+        )
         _require(opened[metadata_path], [opened[path] for path in paths])
     except BaseException:
         for directory in opened.values():
@@ -123,16 +135,12 @@ def _no_descriptors(path: Path) -> NoDirectory:
     )
 
 
-def _identify(
-    files: Files,
-    entropy: Entropy,
-    opened: dict[Path, LogDirectory],
-    node_id: int,
-    cluster_id: str | None,
-    metadata_path: Path,
-) -> str:
-    """Read what each directory says, decide, write what is missing; returns the cluster's id."""
-    found: dict[Path, MetaProperties | None] = {}
+Found = dict[Path, MetaProperties | None]
+"""What the directories that can be used say; None where one says nothing."""
+
+
+def _read_properties(files: Files, opened: dict[Path, LogDirectory], metadata_path: Path) -> Found:
+    found: Found = {}
     for path, directory in opened.items():
         if directory.failed:
             continue
@@ -153,6 +161,28 @@ def _identify(
                 directory.fail(error)
         if directory.failed:
             found.pop(path, None)
+    return found
+
+
+def _require_formatted(found: Found, metadata_path: Path) -> None:
+    known = [each for each in found.values() if each is not None and each.cluster_id is not None]
+    if not known and metadata_path in found:
+        raise NotFormatted(
+            f"{metadata_path} is not formatted: its configs name other nodes, so this one must be told "
+            f"which cluster it belongs to (odradek storage format --cluster-id …)"
+        )
+
+
+def _identify(
+    files: Files,
+    entropy: Entropy,
+    opened: dict[Path, LogDirectory],
+    found: Found,
+    node_id: int,
+    cluster_id: str | None,
+    metadata_path: Path,
+) -> str:
+    """Decide whose the directories are, write what is missing; returns the cluster's id."""
     has_run = False
     if metadata_path in found:
         try:

@@ -13,7 +13,12 @@ from odradek.seams.files import Path
 from odradek.seams.real_files import RealFiles
 from odradek.storage.directories import meta_properties
 from odradek.storage.directories.checkpoints import Checkpoint
-from odradek.storage.directories.errors import DirectoryInUse, NoDirectory, WrongDirectory
+from odradek.storage.directories.errors import (
+    DirectoryInUse,
+    NoDirectory,
+    NotFormatted,
+    WrongDirectory,
+)
 from odradek.storage.directories.formatting import format_like
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directories.opening import Directories, open_directories
@@ -47,6 +52,17 @@ def test_the_next_start_finds_the_same_identity(tmp_path: RealPath) -> None:
     assert second.cluster_id == first.cluster_id
     assert second.all[1].id == first.all[0].id
     assert len({directory.id for directory in second.all}) == 3
+    second.close()
+
+
+def test_a_node_of_a_larger_cluster_does_not_begin_its_own(tmp_path: RealPath) -> None:
+    with pytest.raises(NotFormatted, match="odradek storage format"):
+        opened(tmp_path / "a", tmp_path / "b", may_format=False)
+    assert not (tmp_path / "a" / "meta.properties").exists()
+    first = opened(tmp_path / "a")
+    first.close()
+    second = opened(tmp_path / "a", tmp_path / "b", may_format=False)
+    assert second.cluster_id == first.cluster_id
     second.close()
 
 

@@ -1,0 +1,66 @@
+"""What a node's configs say of its metadata quorum: who else is in it, and how patient it is."""
+
+from __future__ import annotations
+
+from odradek.broker.config.listeners import parse_bootstrap_servers
+from odradek.broker.config.server_config import ServerConfig
+from odradek.replication.raft.roles import QuorumSettings
+
+Address = tuple[str, int]
+
+_LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
+_EVERYWHERE = frozenset(("", "0.0.0.0", "::"))
+
+
+def quorum_settings(config: ServerConfig, cluster_id: str) -> QuorumSettings:
+    """The configs `controller.quorum.*`; fetches are held for what Kafka's are held."""
+    name = "controller.quorum"
+    return QuorumSettings(
+        cluster_id=cluster_id,
+        election_timeout_ms=config.get_int(f"{name}.election.timeout.ms"),
+        election_backoff_max_ms=config.get_int(f"{name}.election.backoff.max.ms"),
+        fetch_timeout_ms=config.get_int(f"{name}.fetch.timeout.ms"),
+        request_timeout_ms=config.get_int(f"{name}.request.timeout.ms"),
+        retry_backoff_ms=config.get_int(f"{name}.retry.backoff.ms"),
+        fetch_max_bytes=config.get_int(f"{name}.fetch.max.bytes"),
+        fetch_snapshot_max_bytes=config.get_int(f"{name}.fetch.snapshot.max.bytes"),
+        auto_join=config.get_bool(f"{name}.auto.join.enable"),
+        can_become_voter=config.is_controller,
+    )
+
+
+def static_voters(config: ServerConfig) -> dict[int, Address]:
+    """controller.quorum.voters, by id."""
+    return {
+        voter.node_id: (voter.host, voter.port)
+        for voter in config.quorum_voters
+        if voter.node_id is not None
+    }
+
+
+def bootstrap_servers(config: ServerConfig) -> list[Address]:
+    """Where to ask for the quorum's leader: controller.quorum.bootstrap.servers, or else the voters;
+    this node is none of them."""
+    name = "controller.quorum.bootstrap.servers"
+    named = [
+        (server.host, server.port)
+        for server in parse_bootstrap_servers(name, config.get_list(name))
+        if not _is_own(config, server.host, server.port)
+    ]
+    voters = static_voters(config)
+    return named or [voters[each] for each in sorted(voters) if each != config.node_id]
+
+
+def is_alone(config: ServerConfig) -> bool:
+    """Whether the configs know of no other node: then it may begin a cluster of its own."""
+    return config.is_broker and config.is_controller and not bootstrap_servers(config)
+
+
+def _is_own(config: ServerConfig, host: str, port: int) -> bool:
+    """Whether a controller listener of this node is meant. Where it listens on every address, no
+    name can be told from those of other nodes: the port decides."""
+    for mine in (*config.controller_listeners, *config.advertised_controller_listeners):
+        same = host == mine.host or mine.host in _EVERYWHERE
+        if port == mine.port and (same or {host, mine.host} <= _LOCAL):
+            return True
+    return False

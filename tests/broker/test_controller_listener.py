@@ -1,0 +1,59 @@
+"""Listeners of brokers and of controllers: which APIs are spoken on which."""
+
+from __future__ import annotations
+
+import trio
+
+from odradek.client.connection import BrokerConnection, open_connection
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+from odradek.seams.network import Address
+from odradek.seams.tcp import TcpNetwork
+from odradek.testing import Broker
+
+CONFIGS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "controller.quorum.bootstrap.servers": "127.0.0.1:0",
+}
+
+
+async def connect(address: Address, nursery: trio.Nursery) -> BrokerConnection:
+    return await open_connection(TcpNetwork(), address, nursery)
+
+
+async def test_each_listener_has_its_apis() -> None:
+    async with Broker(configs=CONFIGS) as broker, trio.open_nursery() as nursery:
+        (controller,) = broker.node.controller_endpoints
+        to_broker = await connect(broker.node.endpoints[0].address, nursery)
+        to_controller = await connect(controller.address, nursery)
+        for api in (apis.PRODUCE, apis.METADATA, apis.FIND_COORDINATOR):
+            assert to_broker.serves(api), api.name
+            assert not to_controller.serves(api), api.name
+        assert to_controller.serves(apis.ENVELOPE)
+        assert not to_broker.serves(apis.ENVELOPE)
+        for api in (apis.CREATE_TOPICS, apis.DESCRIBE_CONFIGS, apis.DESCRIBE_QUORUM):
+            assert to_broker.serves(api), api.name
+            assert to_controller.serves(api), api.name
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_controller_does_what_it_is_asked_directly() -> None:
+    """KIP-919; and is known to the quorum by its listener."""
+    async with Broker(configs=CONFIGS) as broker, trio.open_nursery() as nursery:
+        (controller,) = broker.node.controller_endpoints
+        connection = await connect(controller.address, nursery)
+        topic = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": []}
+        answer = await connection.request(
+            apis.CREATE_TOPICS,
+            {"topics": [{**topic, "configs": []}], "timeout": 5000, "validate_only": False},
+        )
+        assert answer.topics[0].error_code is ErrorCode.none
+        assert "t" in broker.node.metadata.image.topics_by_name
+        (voter,) = broker.node.metadata.quorum.voters
+        assert [(each.listener, each.port) for each in voter.endpoints] == [
+            ("CONTROLLER", controller.bound.port)
+        ]
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,72 @@
+"""What configs say of the quorum: who else is in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.quorum_settings import (
+    bootstrap_servers,
+    is_alone,
+    quorum_settings,
+    static_voters,
+)
+
+NODE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "listeners": "PLAINTEXT://a:9092,CONTROLLER://a:9093",
+    "controller.listener.names": "CONTROLLER",
+}
+
+
+def config(**configs: str) -> ServerConfig:
+    given = {name.replace("_", "."): value for name, value in configs.items()}
+    return ServerConfig.from_properties({**NODE, **given})
+
+
+def test_without_a_quorum_a_node_is_alone() -> None:
+    assert is_alone(ServerConfig.from_properties({}, test_node=True))
+
+
+def test_voters_by_id() -> None:
+    found = config(controller_quorum_voters="1@a:9093")
+    assert static_voters(found) == {1: ("a", 9093)}
+    assert bootstrap_servers(found) == []
+    assert is_alone(found)
+
+
+@pytest.mark.parametrize(
+    ("listeners", "server", "alone"),
+    [
+        ("PLAINTEXT://a:9092,CONTROLLER://a:9093", "a:9093", True),
+        ("PLAINTEXT://a:9092,CONTROLLER://a:9093", "b:9093", False),
+        ("PLAINTEXT://a:9092,CONTROLLER://a:9093", "a:9094", False),
+        ("PLAINTEXT://:9092,CONTROLLER://:9093", "whoever:9093", True),
+        ("PLAINTEXT://:9092,CONTROLLER://127.0.0.1:9093", "localhost:9093", True),
+        ("PLAINTEXT://:9092,CONTROLLER://localhost:9093", "localhost:9094", False),
+    ],
+)
+def test_a_bootstrap_server_may_be_the_node_itself(
+    listeners: str, server: str, alone: bool
+) -> None:
+    found = config(listeners=listeners, controller_quorum_bootstrap_servers=server)
+    assert is_alone(found) is alone
+    assert bool(bootstrap_servers(found)) is not alone
+
+
+def test_times_are_those_of_the_configs() -> None:
+    settings = quorum_settings(
+        config(
+            controller_quorum_voters="1@a:9093",
+            controller_quorum_election_timeout_ms="7",
+            controller_quorum_fetch_timeout_ms="8",
+            controller_quorum_retry_backoff_ms="9",
+        ),
+        "cluster",
+    )
+    assert settings.election_timeout_ms == 7
+    assert settings.fetch_timeout_ms == 8
+    assert settings.retry_backoff_ms == 9
+    assert settings.cluster_id == "cluster"
+    assert settings.can_become_voter
