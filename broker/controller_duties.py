@@ -43,7 +43,9 @@ class QuorumMetadata(Protocol):
 
     node_id: int
     cluster_id: str
-    image: MetadataImage
+
+    @property
+    def image(self) -> MetadataImage: ...
 
     @property
     def is_active(self) -> bool:

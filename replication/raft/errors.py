@@ -24,6 +24,10 @@ class BatchTooLarge(KafkaError):
 
 
 class NotController(KafkaError):
-    """This node does not lead the metadata quorum (it is closed, or was never started)."""
+    """This node is not the active controller: it does not lead the quorum, or has yet to take over."""
 
     code = ErrorCode.not_controller
+
+
+class QuorumRefused(KafkaError):
+    """The quorum does not change as it was asked to; code and text say why."""

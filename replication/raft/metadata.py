@@ -6,64 +6,62 @@ Whoever finds the disk idle flushes for all who have appended by then, so that c
 together share a flush. `image` is committed state: it moves, and listeners hear of it, in the order of
 the log, between two awaits of anyone else.
 
-A commit that has been appended is not cancelled: the log has it, and its answer waits for the disk. A
-write or flush that fails is final (`failed` is set): what is on the disk is no longer known, and the
+Only the active controller decides: the leader of the quorum, once all that was committed before its
+epoch is in its image and it has written what a new controller begins with. A commit that has been
+appended is not cancelled: the log has it, and its answer waits for a majority's disks. Should this node
+lose its epoch first, nobody can tell what becomes of it, and it is answered NOT_CONTROLLER.
+
+A write or flush that fails is final (`failed` is set): what is on the disk is no longer known, and the
 node must end.
 
     start:    format if new → recover → snapshot + log → image → vote → first records of the epoch
     commit:   decide → apply to the newest image → append → flush → high watermark → listeners
-    snapshot: image at the time, written beside the log while it goes on → old snapshots, segments go
+    follow:   fetch → append → flush → high watermark → replay → image → listeners
 
-The quorum has one voter: this node. `state.py` decides as one of many would.
+A lone voter is active when `start` returns. Where there are others, `run` drives the quorum
+(`driver.py`) and replays what is committed (`catching_up.py`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import trio
 
-from odradek.protocol.errors import KafkaError
-from odradek.protocol.records.control import ControlType
 from odradek.protocol.schemas.serde import encode_metadata_record
 from odradek.replication.controller.brokers import register_controller
+from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.features import (
     CONTROLLER_REGISTRATION,
     KRAFT_VERSION,
-    SUPPORTED_FEATURES,
     metadata_version,
     record_version,
 )
-from odradek.replication.controller.image import (
-    ControllerImage,
-    Endpoint,
-    MetadataDelta,
-    MetadataImage,
-)
+from odradek.replication.controller.image import ControllerImage, Endpoint, MetadataImage
 from odradek.replication.controller.operations import Plan
-from odradek.replication.raft.actions import Action, Committed, Persist, StartEpoch
-from odradek.replication.raft.bootstrap import (
-    activation_records,
-    format_directory,
-    is_formatted,
-    quorum_records,
-    read_bootstrap_records,
-)
-from odradek.replication.raft.elections import Election
-from odradek.replication.raft.errors import InvalidQuorum, NotController
+from odradek.replication.raft.activity import Activity
+from odradek.replication.raft.bootstrap import activation_records, read_bootstrap_records
+from odradek.replication.raft.catching_up import catch_up
+from odradek.replication.raft.cluster_state import ClusterState, Listener
+from odradek.replication.raft.driver import QuorumDriver
+from odradek.replication.raft.errors import NotController, QuorumRefused
+from odradek.replication.raft.fetches import Fetches
+from odradek.replication.raft.log_changes import LogChanges
+from odradek.replication.raft.messages import Answer, Request
 from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
-from odradek.replication.raft.replay import Replay
-from odradek.replication.raft.roles import QuorumSettings, Role
-from odradek.replication.raft.snapshots import SnapshotId, SnapshotWriter
+from odradek.replication.raft.opening import Member, Opened, open_quorum
+from odradek.replication.raft.quorum_info import described
+from odradek.replication.raft.replay import Replay, Transactions
+from odradek.replication.raft.roles import QuorumSettings
+from odradek.replication.raft.snapshots import SnapshotId
+from odradek.replication.raft.snapshotting import Snapshotting
 from odradek.replication.raft.state import Quorum
-from odradek.replication.raft.voter_history import ControlChange, VoterHistory
-from odradek.replication.raft.voters import QuorumInfo, Voter, VoterEndpoint
+from odradek.replication.raft.transport import Transport
+from odradek.replication.raft.voters import QuorumInfo
 from odradek.seams import Seams
 from odradek.seams.files import Path
 from odradek.storage.errors import DiskFull, LogFailed
@@ -71,17 +69,15 @@ from odradek.storage.errors import DiskFull, LogFailed
 log = logging.getLogger("odradek.metadata")
 
 T = TypeVar("T")
-Listener = Callable[[MetadataDelta], None]
 
-SNAPSHOT_BATCH_RECORDS: Final = 500
-SNAPSHOT_CHECK_SECONDS: Final = 60.0
+MAX_IDLE_MS: Final = 500  # metadata.max.idle.interval.ms
 
 
 class Metadata:
     """See the module. `directory` is the metadata log directory (`__cluster_metadata-0` goes in it).
 
-    `image` is committed state only. All listeners hear of every commit, in order, synchronously,
-    after `image` has moved and before `perform` or `commit` returns.
+    All listeners hear of every commit, in order, synchronously, after `image` has moved and before
+    `perform` or `commit` returns.
     """
 
     def __init__(
@@ -93,74 +89,92 @@ class Metadata:
         cluster_id: str,
         directory_id: UUID,
         controller_listeners: Sequence[Endpoint] = (),
+        controller_listener: str = "CONTROLLER",
+        voters: Mapping[int, tuple[str, int]] | None = None,
+        bootstrap_servers: Sequence[tuple[str, int]] = (),
+        may_vote: bool = True,
+        transport: Transport | None = None,
         settings: MetadataLogSettings | None = None,
+        quorum_settings: QuorumSettings | None = None,
+        max_idle_ms: int = MAX_IDLE_MS,
         min_insync_replicas: int = 1,
     ) -> None:
-        """`controller_listeners` are where other voters reach this one.
+        """`controller_listeners` are where other voters reach this one, `controller_listener` is the
+        name of the one that controllers are asked on.
 
+        `voters` are those of controller.quorum.voters (host and port each), `bootstrap_servers` those
+        of controller.quorum.bootstrap.servers without this node; without either, and if it `may_vote`,
+        this node makes a quorum of its own where there is none. `transport` reaches the others.
         `min_insync_replicas` is the static config, which a new cluster makes its own (KIP-966).
+        `max_idle_ms`: an active controller that others follow writes something that often; 0: never.
         """
         self.node_id = node_id
         self.cluster_id = cluster_id
-        self.image = MetadataImage()
         self.failed = trio.Event()
         self.failure: Exception | None = None
+        self.incarnation_id = seams.entropy.uuid()
+        """Which this controller registers with, each time it starts another."""
         self._seams = seams
         self._directory = directory
-        self._directory_id = directory_id
         self._settings = settings or MetadataLogSettings()
+        self._quorum_settings = replace(
+            quorum_settings or QuorumSettings(), cluster_id=cluster_id, can_become_voter=may_vote
+        )
         self._min_insync_replicas = min_insync_replicas
-        self._controller_listeners = tuple(controller_listeners)
-        self._me = Voter(
+        self._max_idle_ms = max_idle_ms
+        self._controller_listener = controller_listener
+        self._transport = transport
+        self._member = Member(
             node_id,
             directory_id,
-            tuple(VoterEndpoint(each.name, each.host, each.port) for each in controller_listeners),
+            tuple(controller_listeners),
+            controller_listener,
+            static_voters=voters or {},
+            is_alone=may_vote and not bootstrap_servers and not set(voters or {}) - {node_id},
+            may_vote=may_vote,
         )
         self._log = MetadataLog(seams.files, directory, seams.clock, self._settings)
-        self._quorum: Quorum | None = None
-        self._history = VoterHistory()
-        self._newest = self.image  # with what is appended but not yet committed
-        self._uncommitted: deque[tuple[MetadataDelta, int]] = deque()  # with their bytes
-        self._high_watermark = 0
-        self._flushing = trio.Lock()
-        self._listeners: dict[int, Listener] = {}
-        self._activity: list[Callable[[bool], None]] = []
-        self._next_listener = 0
-        self._bytes_since_snapshot = 0
-        self._snapshot_wanted = trio.Event()
-        self._last_snapshot_at = 0.0
+        self._state = ClusterState()
+        self._driver: QuorumDriver | None = None
+        self._activity = Activity()
+        self._closed = False
 
-    # What the quorum is
+    # What the cluster and the quorum are
+
+    @property
+    def image(self) -> MetadataImage:
+        """Committed state only."""
+        return self._state.image
 
     @property
     def leader_id(self) -> int:
         """Which node leads the quorum; -1 if none does as far as this one knows."""
-        return -1 if self._quorum is None else self._quorum.leader_id
+        return -1 if self._driver is None else self._driver.quorum.leader_id
 
     @property
     def leader_epoch(self) -> int:
-        return 0 if self._quorum is None else self._quorum.epoch
+        return 0 if self._driver is None else self._driver.quorum.epoch
+
+    @property
+    def leader_address(self) -> tuple[str, int] | None:
+        """Host and port where the leader serves controllers' requests; None if that is this node, or
+        nobody that it knows of."""
+        if self._driver is None or self.leader_id == self.node_id:
+            return None
+        endpoints = self._driver.quorum.leader_endpoints
+        named = [each for each in endpoints if each.listener == self._controller_listener]
+        for endpoint in named or endpoints:
+            return endpoint.host, endpoint.port
+        return None
 
     @property
     def is_active(self) -> bool:
         """Whether this node is the active controller."""
-        return self._quorum is not None and self._quorum.role is Role.LEADER
-
-    def on_active(self, callback: Callable[[bool], None]) -> None:
-        """Call back, on the loop, when this node becomes the active controller (True), which may be
-        now, and when it ceases to be (False). Nothing may be awaited or raised there."""
-        self._activity.append(callback)
-        if self.is_active:
-            callback(True)
-
-    @property
-    def leader_address(self) -> tuple[str, int] | None:
-        """Where the controller listens that leads; None if that is not known, or this node."""
-        return None
+        return self._activity.is_active
 
     @property
     def kraft_version(self) -> int:
-        return self._history.kraft_version
+        return 0 if self._driver is None else self._driver.quorum.kraft_version
 
     @property
     def finalized_features(self) -> dict[str, int]:
@@ -172,140 +186,77 @@ class Metadata:
 
     @property
     def quorum(self) -> QuorumInfo:
-        return QuorumInfo(
-            leader_id=self.leader_id,
-            leader_epoch=self.leader_epoch,
-            high_watermark=self._high_watermark,
-            log_end_offset=self._newest.offset + 1,
-            voters=tuple(self._history.voters),
-            kraft_version=self.kraft_version,
-        )
+        if self._driver is None:
+            return QuorumInfo(-1, 0, 0, 0, (), 0)
+        return described(self._driver, self._log, wall_ms=self._seams.clock.wall_ms())
 
     # Starting
 
     async def start(self) -> None:
-        """Recover log and image, become leader, write what a new cluster begins with.
+        """Recover log and image, take part in the quorum; a lone voter leads when this returns.
 
         Raises InvalidMetadata or InvalidQuorum if the directory holds nothing this node can go on
         with, OSError or LogFailed if it cannot be read or written.
         """
-        election = await self._blocking(self._open)
-        replay = await self._load()
-        self._adopt(replay)
-        assert self._quorum is None
-        self._quorum = Quorum(
-            self._me,
+        opened = await open_quorum(
+            self._seams, self._directory, self._log, self._member, self._blocking
+        )
+        self._state.load(opened.image, opened.transactions, opened.applied_bytes)
+        if not opened.is_alone and self._transport is None:
+            raise opened.not_alone()
+        self._drive(opened)
+        assert self._driver is not None
+        await self._driver.start()
+        if opened.is_alone:
+            await self._take_over()
+            await self._commit(self._state.newest.offset + 1)
+
+    def _drive(self, opened: Opened) -> None:
+        self._changes = LogChanges(self._seams, self._log, self._blocking)
+        quorum = Quorum(
+            self._member.voter,
             self._log,
-            self._history,
-            election,
-            settings=QuorumSettings(cluster_id=self.cluster_id),
+            opened.history,
+            opened.election,
+            settings=self._quorum_settings,
             jitter=self._seams.entropy.below,
         )
-        await self._carry_out(self._quorum.start(self._now_ms()))
-        await self._activate(in_transaction=replay.in_transaction)
-
-    def _open(self) -> Election:
-        """Blocks: everything that the disk is asked before the log is read."""
-        files = self._seams.files
-        if not is_formatted(files, self._directory):
-            now_ms = self._seams.clock.wall_ms()
-            format_directory(files, self._directory, self._me, now_ms=now_ms)
-        self._log.open()
-        return self._log.quorum_state.read() or Election()
-
-    async def _load(self) -> Replay:
-        replay = Replay()
-        newest = self._log.snapshots.newest
-        offset = 0
-        if newest is not None:
-            contents = await self._blocking(self._log.snapshots.read, newest)
-            replay.snapshot(contents.batches(), end_offset=newest.end_offset, epoch=newest.epoch)
-            offset = newest.end_offset
-        for found in self._log.batches(offset):
-            for batch in found:
-                replay.batch(batch)
-                self._bytes_since_snapshot += batch.size
-            await trio.lowlevel.checkpoint()
-        return replay
-
-    def _adopt(self, replay: Replay) -> None:
-        """Take over what was loaded. Raises InvalidQuorum if it is not this node's alone."""
-        self._history = VoterHistory([self._me], replay.changes)
-        others = set(self._history.voters.ids) | set(replay.static_voters)
-        if others - {self.node_id}:
-            raise InvalidQuorum(
-                f"{self._directory} belongs to a quorum of the nodes {sorted(others)}; this node, "
-                f"{self.node_id}, can only lead one of its own"
-            )
-        if replay.voters and replay.voters[0].directory_id != self._directory_id:
-            raise InvalidQuorum(
-                f"the voter in {self._directory} is directory {replay.voters[0].directory_id}, but "
-                f"meta.properties says that this is {self._directory_id}"
-            )
-        self.image = self._newest = replay.finish().image
-        self._high_watermark = self._log.end_offset
-        self._last_snapshot_at = self._seams.clock.monotonic()
-
-    async def _carry_out(self, actions: Sequence[Action]) -> None:
-        """Do what the quorum decided."""
-        for action in actions:
-            match action:
-                case Persist(election):
-                    await self._blocking(self._log.quorum_state.write, election)
-                case StartEpoch():
-                    self._start_epoch(action)
-                case Committed(high_watermark):
-                    self._high_watermark = high_watermark
-                    self._log.committed(high_watermark)
-
-    def _start_epoch(self, start: StartEpoch) -> None:
-        """The epoch's first batch: who leads, and in the first one of all the quorum's records."""
-        from odradek.protocol.schemas import control_records as schemas
-
-        assert self._quorum is not None
-        change = schemas.LeaderChangeMessage(
-            version=0,
-            leader_id=self.node_id,
-            voters=tuple(schemas.Voter(voter_id=each) for each in start.voters),
-            granting_voters=tuple(schemas.Voter(voter_id=each) for each in start.granted),
+        self._driver = QuorumDriver(
+            self._seams,
+            self._log,
+            quorum,
+            self._changes,
+            node_id=self.node_id,
+            blocking=self._blocking,
+            transport=self._transport,
+            owner=self,
         )
-        records: list[tuple[ControlType, Any]] = [(ControlType.LEADER_CHANGE, change)]
-        changes = []
-        if start.quorum is not None:
-            version, voters = start.quorum
-            records += quorum_records(version, voters)
-            first = self._log.end_offset
-            changes = [ControlChange(first + 1, kraft_version=version)]
-            changes += [ControlChange(first + 2, voters=voters)]
-        last = self._log.append_control(records, start.epoch)
-        self._quorum.appended(changes, self._now_ms())
-        self._newest = _moved(self._newest, last, start.epoch)
-
-    def _now_ms(self) -> int:
-        return int(self._seams.clock.monotonic() * 1000)
-
-    async def _activate(self, *, in_transaction: bool) -> None:
-        bootstrap = await self._blocking(read_bootstrap_records, self._seams.files, self._directory)
-        records = activation_records(
-            self._newest,
-            bootstrap,
-            in_transaction=in_transaction,
-            min_insync_replicas=self._min_insync_replicas,
+        self._activity.driver = self._driver
+        self._fetches = Fetches(self._driver, self._log, self._quorum_settings, self._blocking)
+        self._snapshotting = Snapshotting(
+            self._state,
+            self._log,
+            opened.history,
+            self._settings,
+            clock=self._seams.clock,
+            blocking=self._blocking,
+            changes=self._changes,
         )
-        if records:
-            self._append(records, in_transaction=in_transaction)
-        if metadata_version(self._newest.features) >= CONTROLLER_REGISTRATION:
-            self._append(register_controller(self._newest, self._controller()).records)
-        await self._commit_up_to(self._log.end_offset)
-        self.image = self._newest
 
-    def _controller(self) -> ControllerImage:
-        return ControllerImage(
-            id=self.node_id,
-            incarnation_id=self._seams.entropy.uuid(),
-            endpoints=self._controller_listeners,
-            features=SUPPORTED_FEATURES,
-        )
+    async def wait_until_caught_up(self) -> None:
+        """Until the image has all that was committed when this node first heard of it.
+
+        Raises LogFailed.
+        """
+        driver = self._running()
+        while driver.quorum.high_watermark < 0:
+            self._check_online()
+            await driver.news()
+        await self.wait_for_offset(driver.quorum.high_watermark - 1)
+
+    async def wait_for_offset(self, offset: int) -> None:
+        """Until `image` has the record at `offset`."""
+        await self._state.wait_for_offset(offset)
 
     # Deciding and committing
 
@@ -316,198 +267,233 @@ class Metadata:
         flushes are shared by all that arrive together. Not cancelled half way: once appended, this
         waits until the records are committed. Raises what the operation raises (nothing is
         committed then), BatchTooLarge, NotController, DiskFull; LogFailed once the log is offline.
-        Of a plan that is not atomic, the first batches may be committed though a later one is not.
+        NotController may also mean that this node lost its epoch before the commit was: its records
+        may be there, or not. Of a plan that is not atomic, the first batches may be committed though a
+        later one is not.
         """
-        self._check_leads()
-        plan = operation(self._newest)
+        self._check_active()
+        plan = operation(self._state.newest)
         for records in plan.batches():
             self._append(records)
-        await self._commit_up_to(self._newest.offset + 1)
+        await self._commit(self._state.newest.offset + 1)
         return plan.result
 
     async def commit(self, records: Sequence[Any]) -> int:
         """Commit records decided elsewhere; the offset of the last one."""
         return await self.perform(lambda image: Plan(records, image.offset + len(records)))
 
-    def _append(self, records: Sequence[Any], *, in_transaction: bool = False) -> None:
+    def _check_online(self) -> None:
+        if self.failure is not None:
+            raise LogFailed(f"the metadata log is offline: {self.failure}")
+
+    def _check_active(self) -> None:
+        self._check_online()
+        if not self.is_active:
+            raise NotController("this node is not the active controller")
+
+    def _append(self, records: Sequence[Any], transactions: Transactions | None = None) -> None:
         """Apply and append, in one batch: all of it or, if this raises, nothing.
 
         How many records a client may cause is what the operations bound. They are applied first:
         what contradicts the state (a bug of ours) must not be written.
         """
-        replay = Replay(self._newest, keep_records=True, in_transaction=in_transaction)
+        newest = self._state.newest
+        replay = Replay(newest, keep_records=True, transactions=transactions)
         for record in records:
             replay.apply(record)
-        features = self._newest.features
         values = [
-            encode_metadata_record(record, record_version(record, features)) for record in records
+            encode_metadata_record(record, record_version(record, newest.features))
+            for record in records
         ]
         try:
             last, size = self._log.append(values, self.leader_epoch)
         except LogFailed as error:
-            self._fail(error)
+            self._running().fail(error)
             raise
         replay.offset, replay.epoch = last, self.leader_epoch
         replay.timestamp_ms = self._seams.clock.wall_ms()
-        delta = replay.finish()
-        self._newest = delta.image
-        self._uncommitted.append((delta, size))
+        self._state.appended(replay.finish(), size)
 
-    async def _commit_up_to(self, offset: int) -> None:
+    async def _commit(self, offset: int) -> None:
         """Wait until all below `offset` is committed; flush, if nobody else is about to."""
-        if self._high_watermark >= offset:
+        driver = self._running()
+        if driver.high_watermark >= offset:
             return
+        commit = self._state.wait_for(offset)
+        driver.tell()
         with trio.CancelScope(shield=True):
-            while self._high_watermark < offset:
-                async with self._flushing:
-                    if self._high_watermark < offset:
-                        await self._flush()
-
-    async def _flush(self) -> None:
-        self._check_leads()
-        assert self._quorum is not None
-        end, epoch = self._log.end_offset, self.leader_epoch
-        try:
-            await self._blocking(self._log.flush)
-        except DiskFull:
-            raise  # nothing is lost: the next flush does it all
-        except Exception as error:
-            self._fail(error)
-            raise
-        await self._carry_out(self._quorum.flushed(end, epoch, self._now_ms()))
-        self._publish()
-
-    def _publish(self) -> None:
-        """Move `image` through all that is committed, and tell the listeners of each step."""
-        while self._uncommitted and self._uncommitted[0][0].image.offset < self._high_watermark:
-            delta, size = self._uncommitted.popleft()
-            self.image = delta.image
-            self._bytes_since_snapshot += size
-            for listener in tuple(self._listeners.values()):
-                listener(delta)
-        if self._snapshot_is_due():
-            self._snapshot_wanted.set()
+            await driver.flush(offset)
+            await commit.over.wait()
+        if commit.error is not None:
+            raise commit.error
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call back at every commit from now on; returns the way to unsubscribe.
 
         Listeners are called in the order in which they subscribed, and must not block or raise.
         """
-        number = self._next_listener
-        self._next_listener += 1
-        self._listeners[number] = listener
+        return self._state.subscribe(listener)
 
-        def unsubscribe() -> None:
-            self._listeners.pop(number, None)
+    # The active controller
 
-        return unsubscribe
+    def on_active(self, callback: Callable[[bool], None]) -> None:
+        """Call back, on the loop, when this node becomes the active controller (True), which may be
+        now, and when it ceases to be (False). Nothing may be awaited or raised there."""
+        self._activity.subscribe(callback)
 
-    def _check_leads(self) -> None:
-        if self.failure is not None:
-            raise LogFailed(f"the metadata log is offline: {self.failure}")
-        if self._quorum is None or self._quorum.role is not Role.LEADER:
-            raise NotController("this node does not lead the metadata quorum")
+    async def _take_over(self) -> None:
+        """Write what a new controller begins with; from then on operations are decided here."""
+        driver, state = self._running(), self._state
+        epoch = driver.quorum.epoch
+        bootstrap = await self._blocking(read_bootstrap_records, self._seams.files, self._directory)
+        if not driver.leads or driver.quorum.epoch != epoch:
+            return
+        state.take_over(self._log.end_offset, epoch)
+        self._activity.begin(epoch)
+        in_transaction = state.transactions.open
+        records = activation_records(
+            state.newest,
+            bootstrap,
+            in_transaction=in_transaction,
+            min_insync_replicas=self._min_insync_replicas,
+        )
+        if records:
+            self._append(records, Transactions(is_open=in_transaction))
+        if metadata_version(state.newest.features) >= CONTROLLER_REGISTRATION:
+            mine = self.controller_registration
+            if state.newest.controllers.get(self.node_id) != mine:
+                self._append(register_controller(state.newest, mine).records)
+        state.committed(driver.high_watermark)
+        driver.tell()
+        self._activity.announce()
 
-    def _fail(self, error: Exception) -> None:
+    @property
+    def controller_registration(self) -> ControllerImage:
+        """What this node, if it is a controller, has the cluster know of it (KIP-919)."""
+        return self._member.registration(self.incarnation_id)
+
+    # What the driver tells
+
+    def committed(self, high_watermark: int) -> None:
+        self._state.committed(high_watermark)
+
+    def control_appended(self) -> None:
+        if self.is_active:
+            self._state.control_appended(self._log.end_offset - 1, self.leader_epoch)
+
+    def quorum_changed(self) -> None:
+        if self._activity.ends():
+            self._state.step_down(NotController("this node ceased to be the active controller"))
+            self._activity.announce()
+        self._snapshotting.log_has_grown()
+
+    def quorum_failed(self, error: Exception) -> None:
         if self.failure is None:
             self.failure = error
             log.critical("the metadata log in %s failed: %s", self._directory, error)
+        self._state.step_down(LogFailed(f"the metadata log is offline: {error}"))
         self.failed.set()
 
-    async def _blocking(self, fn: Callable[..., T], *args: Any) -> T:
-        return await self._seams.offload.run(fn, *args, lane=str(self._directory))
+    # What others ask, what the operator asks
 
-    # Snapshots
+    async def answer(self, request: Request) -> Answer:
+        """What this node answers another of the quorum, with the records or bytes of a fetch in it.
+
+        A Fetch may wait, for as long as it says; a change of voters, until it is committed. Raises
+        NotController before `start`, LogFailed once the log is offline.
+        """
+        self._running()
+        return await self._fetches.answer(request)
+
+    async def upgrade_quorum(self, kraft_version: int) -> None:
+        """Raise kraft.version. Raises QuorumRefused and what `perform` raises."""
+        self._check_active()
+        refusal = await self._running().upgrade(kraft_version)
+        if refusal is not None:
+            raise QuorumRefused(refusal.error, refusal.message)
+        await self._commit(self._log.end_offset)
+
+    # In the background
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Take snapshots as they fall due and prune what they supersede, until cancelled."""
-        task_status.started()
-        while True:
-            with trio.move_on_after(SNAPSHOT_CHECK_SECONDS):
-                await self._snapshot_wanted.wait()
-            self._snapshot_wanted = trio.Event()
-            if self._snapshot_is_due():
-                try:
-                    await self.take_snapshot()
-                except (
-                    OSError,
-                    KafkaError,
-                ) as error:  # the log has all of it: the next try may find more space
-                    log.error("no snapshot of the metadata in %s: %s", self._directory, error)
+        """Take part in the quorum, replay what is committed, take snapshots; until cancelled."""
+        driver = self._running()
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(driver.run)
+                nursery.start_soon(self._keep_up)
+                nursery.start_soon(self._snapshotting.run)
+                nursery.start_soon(self._stay_awake)
+                task_status.started()
+        finally:
+            if not driver.quorum.is_alone:  # nobody else could commit what others wait for
+                self._state.step_down(NotController("this node is stopping"))
 
-    def _snapshot_is_due(self) -> bool:
-        if self._bytes_since_snapshot == 0:
-            return False
-        if self._bytes_since_snapshot >= self._settings.snapshot_bytes:
-            return True
-        since = self._seams.clock.monotonic() - self._last_snapshot_at
-        return since * 1000 >= self._settings.snapshot_interval_ms
+    async def _keep_up(self) -> None:
+        """Replay what is committed, as long as others decide; take over when this node may."""
+        driver, state = self._running(), self._state
+        while self.failure is None:
+            try:
+                if self.is_active:
+                    await driver.news()
+                elif state.image.offset + 1 < driver.high_watermark:
+                    await catch_up(state, self._log, driver.high_watermark, self._blocking)
+                    self._snapshotting.log_has_grown()
+                elif self._activity.may_begin(state.image.offset):
+                    await self._take_over()
+                else:
+                    await driver.news()
+            except (InvalidMetadata, LogFailed, DiskFull, OSError) as error:
+                driver.fail(error)
+
+    async def _stay_awake(self) -> None:
+        """While nothing happens, followers are told by a NoOpRecord that something could."""
+        from odradek.protocol.schemas.cluster_records import NoOpRecord
+
+        driver = self._running()
+        while self._max_idle_ms > 0:
+            offset = self._state.newest.offset
+            if not self.is_active or not self._activity.is_followed:
+                await driver.news()
+                continue
+            await self._seams.clock.sleep(self._max_idle_ms / 1000)
+            if self.is_active and self._state.newest.offset == offset:
+                try:
+                    await self.commit([NoOpRecord()])
+                except (NotController, DiskFull, LogFailed) as error:
+                    log.debug("no NoOpRecord: %s", error)
 
     async def take_snapshot(self) -> SnapshotId | None:
         """Write the image as it is now beside the log; None if there is such a snapshot already."""
-        image, covered = self.image, self._bytes_since_snapshot
-        snapshot = SnapshotId(image.offset + 1, image.epoch)
-        newest = self._log.snapshots.newest
-        if newest is not None and newest.end_offset >= snapshot.end_offset:
-            return None
-        writer = self._log.snapshots.writer(
-            snapshot,
-            now_ms=self._seams.clock.wall_ms(),
-            timestamp_ms=image.timestamp_ms,
-            control=quorum_records(*self._history.at(snapshot.end_offset)),
-        )
-        try:
-            await _write_image(writer, image)
-            await self._blocking(self._log.snapshots.publish, snapshot, writer)
-        except OSError:
-            self._log.snapshots.give_up(writer)
-            raise
-        self._bytes_since_snapshot -= covered
-        self._last_snapshot_at = self._seams.clock.monotonic()
-        await self._prune()
-        return snapshot
-
-    async def _prune(self) -> None:
-        """Not beside a flush, which would sync what is removed; appends may go on meanwhile."""
-        now_ms = self._seams.clock.wall_ms()
-        with trio.CancelScope(shield=True):
-            async with self._flushing:
-                if self.failure is not None:
-                    return
-                dropped = await self._blocking(self._log.superseded, now_ms)
-                self._log.forget(dropped, now_ms)
-                self._history.compact(self._log.start_offset)
-                await self._blocking(self._log.remove, dropped, now_ms)
+        return await self._snapshotting.take()
 
     # Ending
 
+    async def shut_down(self, timeout_s: float) -> None:
+        """Hand the quorum over, if this node leads it, and wait until nobody needs it any more, for
+        so many seconds at most. `run` goes on meanwhile; `close` comes after it."""
+        if self._driver is not None and self.failure is None:
+            with trio.move_on_after(timeout_s):
+                await self._driver.shut_down()
+
     async def close(self) -> None:
         """Flush and close. The log directory's clean-shutdown mark is not this one's business."""
-        if self._quorum is None or self._quorum.role is not Role.LEADER:
+        driver = self._driver
+        if driver is None or self._closed:
             return
+        self._closed = True
         with trio.CancelScope(shield=True):
-            async with self._flushing:
-                self._quorum.resign(self._now_ms())
-                for callback in self._activity:
-                    callback(False)
+            if driver.leads:
+                await driver.flush(self._log.end_offset)
+                await driver.resign()
+            async with self._changes.flushing:
                 if self.failure is None:
                     await self._blocking(self._log.close)
 
+    def _running(self) -> QuorumDriver:
+        if self._driver is None:
+            raise NotController("this node takes no part in the metadata quorum yet")
+        return self._driver
 
-def _moved(image: MetadataImage, offset: int, epoch: int) -> MetadataImage:
-    """The same state, after a batch of control records."""
-    return replace(image, offset=offset, epoch=epoch)
-
-
-async def _write_image(writer: SnapshotWriter, image: MetadataImage) -> None:
-    """The records of an image, a batch at a time; others run in between."""
-    records = image.records()
-    while batch := list(islice(records, SNAPSHOT_BATCH_RECORDS)):
-        writer.append(
-            [
-                encode_metadata_record(record, record_version(record, image.features))
-                for record in batch
-            ]
-        )
-        await trio.lowlevel.checkpoint()
-    writer.end()
+    async def _blocking(self, fn: Callable[..., T], *args: Any) -> T:
+        return await self._seams.offload.run(fn, *args, lane=str(self._directory))

@@ -6,12 +6,14 @@ that each epoch begins with a control batch that names its leader. Everything he
 `metadata.py` decides when.
 
 What is on the disk after recovery is what counts: a torn tail is cut by the log's own recovery. If
-the newest snapshot ends past the log, the log is emptied and goes on from there.
+the newest snapshot ends past the log, or in a later epoch than any in it, the log is emptied and goes
+on from there: the snapshot came from a leader, and a crash kept the log from following.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any, Final
 from uuid import UUID
 
@@ -22,9 +24,9 @@ from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.raft.errors import BatchTooLarge
 from odradek.replication.raft.messages import EpochEnd
 from odradek.replication.raft.quorum_state import QuorumStateFile
-from odradek.replication.raft.snapshots import SnapshotId, SnapshotStore
+from odradek.replication.raft.snapshots import SnapshotDownload, SnapshotId, SnapshotStore
 from odradek.seams.clock import Clock
-from odradek.seams.files import Files, Path
+from odradek.seams.files import Buffer, Files, Path
 from odradek.seams.values import value_class
 from odradek.storage.log.config import DAY_MS, INT64_MAX, LogConfig
 from odradek.storage.log.partition_log import Origin, PartitionLog
@@ -96,7 +98,11 @@ class MetadataLog:
             raise InvalidMetadata(
                 f"{self.directory} begins at offset {start}, and no snapshot holds what was before"
             )
-        if newest is not None and newest.end_offset > self._log.end_offset:
+        latest = self._log.epochs.latest or 0
+        if newest is not None and (
+            newest.end_offset > self._log.end_offset
+            or (newest.epoch > latest and newest.end_offset > start)
+        ):
             self._log.truncate_fully_and_start_at(newest.end_offset)
         self._log.advance_high_watermark(self._log.end_offset)
 
@@ -141,22 +147,27 @@ class MetadataLog:
     def batches(self, offset: int) -> Iterator[list[Batch]]:
         """All batches from `offset` to the end, by the megabyte."""
         while offset < self._log.end_offset:
-            read = self._log.read(offset, READ_BYTES, limit=self._log.end_offset)
-            if read.slice is None:
-                raise InvalidMetadata(f"{self.directory} holds nothing at offset {offset}")
-            try:
-                data = read.slice.read()
-            finally:
-                read.slice.file.unpin()
-            found = [
-                batch
-                for batch in batches(memoryview(data), allow_partial=True)
-                if batch.last_offset >= offset
-            ]
-            if not found:
-                raise InvalidMetadata(f"{self.directory} holds no batch with offset {offset}")
+            found = self.batches_at(offset, self._log.end_offset)
             yield found
             offset = found[-1].next_offset
+
+    def batches_at(self, offset: int, up_to: int) -> list[Batch]:
+        """A megabyte of batches from `offset` on, at least one, all below `up_to`; blocks."""
+        read = self._log.read(offset, READ_BYTES, limit=up_to)
+        if read.slice is None:
+            raise InvalidMetadata(f"{self.directory} holds nothing at offset {offset}")
+        try:
+            data = read.slice.read()
+        finally:
+            read.slice.file.unpin()
+        found = [
+            batch
+            for batch in batches(memoryview(data), allow_partial=True)
+            if offset <= batch.last_offset < up_to
+        ]
+        if not found:
+            raise InvalidMetadata(f"{self.directory} holds no batch with offset {offset}")
+        return found
 
     def append(self, values: Sequence[bytes], epoch: int) -> tuple[int, int]:
         """Encoded metadata records as one batch; the offset of the last, and the batch's bytes.
@@ -183,6 +194,55 @@ class MetadataLog:
             memoryview(batch), leader_epoch=epoch, now_ms=now_ms, origin=Origin.RAFT
         )
         return appended.last_offset
+
+    def append_fetched(self, records: Buffer, epoch: int) -> list[Batch]:
+        """Append what the leader of `epoch` sent, if it follows on the log's end; the batches.
+
+        Batches of a later epoch are left out. Raises CorruptBatch, CorruptRecords, UnexpectedOffset,
+        and DiskFull or LogFailed of the log.
+        """
+        view = memoryview(records)
+        first = next(batches(view, allow_partial=True), None)
+        if first is None or first.base_offset != self._log.end_offset:
+            return []
+        appended = self._log.append_as_follower(view, leader_epoch=epoch)
+        given = batches(view, allow_partial=True)
+        return list(takewhile(lambda each: each.last_offset <= appended.last_offset, given))
+
+    def truncate(self, end_offset: int) -> None:
+        """Cut the log to this end; blocks."""
+        self._log.truncate_to(end_offset)
+
+    def install(self, download: SnapshotDownload) -> None:
+        """A snapshot that came from the leader takes the log's place; blocks.
+
+        1. The snapshot, durably (`SnapshotStore.publish`). A crash: `open` goes on at 2.
+        2. The log is empty, at the snapshot's end.
+        3. Older snapshots go.
+        """
+        snapshot = download.snapshot
+        self.snapshots.publish(snapshot, download)
+        self._log.truncate_fully_and_start_at(snapshot.end_offset)
+        for older in [each for each in self.snapshots.ids if each < snapshot]:
+            self.snapshots.remove(older)
+
+    def read(self, offset: int, max_bytes: int, *, nowait: bool = False) -> bytes:
+        """Batches from `offset` to the end, committed or not, at least one if there is any.
+
+        With `nowait` (on the loop) WouldBlock, if they are not in memory. Raises OffsetOutOfRange,
+        CorruptRecords, LogFailed.
+        """
+        end = self._log.end_offset
+        if offset >= end:
+            return b""
+        read = self._log.read(offset, max_bytes, limit=end, nowait=nowait)
+        if read.slice is None:
+            return b""
+        try:
+            part = read.slice
+            return part.file.read_at(part.position, part.size, nowait=nowait)
+        finally:
+            read.slice.file.unpin()
 
     def flush(self) -> None:
         """All that was appended before this call is durable when it returns; blocks."""

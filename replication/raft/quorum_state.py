@@ -11,7 +11,7 @@ from odradek.replication.raft.elections import Election
 from odradek.seams.files import Files, Path
 
 NAME = "quorum-state"
-DATA_VERSION = 1
+NEWEST_VERSION = 1
 
 
 class QuorumStateFile:
@@ -33,13 +33,17 @@ class QuorumStateFile:
             voted_directory_id=state.voted_directory_id,
         )
 
-    def write(self, election: Election) -> None:
-        """Durable when this returns."""
+    def write(
+        self, election: Election, *, kraft_version: int = 1, voters: tuple[int, ...] = ()
+    ) -> None:
+        """Durable when this returns. While kraft.version is 0, the file has `voters` in it, and no
+        directory of who was voted for."""
         state = QuorumState(
             leader_id=election.leader_id,
             leader_epoch=election.epoch,
             voted_id=election.voted_id,
             voted_directory_id=election.voted_directory_id,
-            data_version=DATA_VERSION,
+            current_voters=voters,
+            data_version=min(kraft_version, NEWEST_VERSION),
         )
         self._files.write_new(self._path, encode_quorum_state(state))

@@ -6,8 +6,8 @@ of a log without one, leaves no trace of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records.batch import Batch
@@ -26,6 +26,9 @@ from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.raft.voter_history import ControlChange
 from odradek.replication.raft.voters import Voter, voters_of
+
+RECORDS_A_STEP: Final = 50
+"""How many are decoded and applied in one go, where others have to run in between."""
 
 
 class Transactions:
@@ -65,18 +68,14 @@ class Replay:
         image: MetadataImage | None = None,
         *,
         keep_records: bool = False,
-        in_transaction: bool = False,
+        transactions: Transactions | None = None,
     ) -> None:
-        """`in_transaction`: what comes first ends a transaction that `image` knows nothing of."""
+        """`transactions`: what is open where `image` is, and held back until its end."""
         self._draft = ImageDraft(image or MetadataImage(), keep_records=keep_records)
-        self._transactions = Transactions(is_open=in_transaction)
+        self.transactions = transactions or Transactions()
         self.changes: list[ControlChange] = []  # of kraft.version and voters
         self.static_voters: tuple[int, ...] = ()  # as the last leader named them
         self.offset, self.epoch, self.timestamp_ms = -1, 0, -1
-
-    @property
-    def in_transaction(self) -> bool:
-        return self._transactions.open
 
     @property
     def voters(self) -> tuple[Voter, ...]:
@@ -86,32 +85,47 @@ class Replay:
 
     def batch(self, batch: Batch) -> None:
         """The next batch of the log. Raises InvalidMetadata."""
-        self._contents(batch)
+        for _ in self.batch_in_steps(batch):
+            pass
+
+    def batch_in_steps(self, batch: Batch) -> Iterator[None]:
+        """As `batch`, a step at a time."""
+        yield from self._contents(batch)
         self.offset, self.epoch = batch.last_offset, batch.leader_epoch
         self.timestamp_ms = batch.max_timestamp
 
     def snapshot(self, batches: Iterable[Batch], *, end_offset: int, epoch: int) -> None:
         """A whole snapshot, before any batch of the log. Raises InvalidMetadata."""
+        for _ in self.snapshot_in_steps(batches, end_offset=end_offset, epoch=epoch):
+            pass
+
+    def snapshot_in_steps(
+        self, batches: Iterable[Batch], *, end_offset: int, epoch: int
+    ) -> Iterator[None]:
+        """As `snapshot`, a step at a time."""
         for batch in batches:
-            self._contents(batch, of_snapshot=end_offset)
+            yield from self._contents(batch, of_snapshot=end_offset)
+            yield
         self.offset, self.epoch = end_offset - 1, epoch
 
     def apply(self, record: Any) -> None:
-        for each in self._transactions.pass_on(record):
+        for each in self.transactions.pass_on(record):
             self._draft.apply(each)
 
     def finish(self) -> MetadataDelta:
         """Once, at the end; what an unfinished transaction holds is not in it."""
         return self._draft.finish(self.offset, self.epoch, self.timestamp_ms)
 
-    def _contents(self, batch: Batch, *, of_snapshot: int | None = None) -> None:
+    def _contents(self, batch: Batch, *, of_snapshot: int | None = None) -> Iterator[None]:
         try:
-            for record in decode(batch):
+            for number, record in enumerate(decode(batch), 1):
                 if batch.is_control:
                     offset = record.offset if of_snapshot is None else of_snapshot - 1
                     self._control(record, offset)
                 elif record.value is not None:
                     self.apply(decode_metadata_record(record.value))
+                if number % RECORDS_A_STEP == 0:
+                    yield
         except KafkaError as error:
             raise InvalidMetadata(f"{batch} of the metadata log: {error}") from error
 
@@ -130,3 +144,12 @@ class Replay:
         elif kind is ControlType.SNAPSHOT_HEADER:
             header = decode_body(SnapshotHeaderRecord, 0, value)
             self.timestamp_ms = header.last_contained_log_timestamp
+
+
+def control_changes(batches: Iterable[Batch]) -> list[ControlChange]:
+    """What they say of kraft.version and voters. Raises InvalidMetadata."""
+    replay = Replay()
+    for batch in batches:
+        if batch.is_control:
+            replay.batch(batch)
+    return replay.changes

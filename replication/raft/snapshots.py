@@ -127,18 +127,51 @@ class SnapshotStore:
             raise
         return writer
 
-    def give_up(self, writer: SnapshotWriter) -> None:
+    def download(self, snapshot: SnapshotId) -> SnapshotDownload:
+        """A new file for one that another node sends; what was begun of it before is gone."""
+        path = self._directory / f"{snapshot.file_name}.part"
+        self._files.remove(path, missing_ok=True)
+        return SnapshotDownload(snapshot, self._files.open(path, create=True))
+
+    def downloaded(self, download: SnapshotDownload) -> SnapshotContents:
+        """What has come, before it is published."""
+        path = download.file.path
+        return SnapshotContents(path, self._files.read(path))
+
+    def read_piece(self, snapshot: SnapshotId, position: int, max_bytes: int) -> bytes:
+        """Bytes of its file. Raises FileNotFoundError if it is gone."""
+        file = self._files.open(self.path(snapshot))
+        try:
+            return file.read_at(position, max_bytes)
+        finally:
+            file.close()
+
+    def give_up(self, writer: SnapshotWriter | SnapshotDownload) -> None:
         """Leave nothing of a snapshot that could not be written."""
         writer.file.close()
         self._files.remove(writer.file.path, missing_ok=True)
 
-    def publish(self, snapshot: SnapshotId, writer: SnapshotWriter) -> None:
+    def publish(self, snapshot: SnapshotId, writer: SnapshotWriter | SnapshotDownload) -> None:
         """Steps 2 to 4 of the crash order; blocks on the disk."""
         writer.file.sync()
         writer.file.close()
         self._files.rename(writer.file.path, self.path(snapshot))
         self._files.sync_directory(self._directory)
         self.add(snapshot)
+
+
+class SnapshotDownload:
+    """A snapshot's file that comes piece by piece."""
+
+    def __init__(self, snapshot: SnapshotId, file: File) -> None:
+        self.snapshot = snapshot
+        self.file = file
+
+    def append(self, position: int, data: bytes) -> None:
+        """The next piece. ValueError if it is another."""
+        if position != self.file.size:
+            raise ValueError(f"bytes from {position} on for {self.file.path}, of {self.file.size}")
+        self.file.append_v([data])
 
 
 ControlRecords = Sequence[tuple[ControlType, Any]]

@@ -39,6 +39,7 @@ from odradek.replication.raft.messages import (
     BeginEpochRequest,
     EndEpochAnswer,
     EndEpochRequest,
+    Endpoints,
     FetchAnswer,
     FetchRequest,
     FetchSnapshotAnswer,
@@ -111,6 +112,12 @@ class Quorum:
         return self._stand.leader_id
 
     @property
+    def leader_endpoints(self) -> Endpoints:
+        """Where the leader listens; nothing while that is not known."""
+        stand = self._stand
+        return stand.leader_endpoints or stand.voters.endpoints(stand.leader_id)
+
+    @property
     def election(self) -> Election:
         return self._stand.election
 
@@ -131,6 +138,11 @@ class Quorum:
     @property
     def is_voter(self) -> bool:
         return self._stand.is_voter
+
+    @property
+    def is_alone(self) -> bool:
+        """There is no other voter than this node."""
+        return self._stand.is_only_voter
 
     @property
     def leadership(self) -> Leadership | None:

@@ -12,6 +12,10 @@ class Unanswered(Exception):
 
 
 class Transport(Protocol):
+    """One request at a time to each node: the next comes after the one before was answered, failed
+    or let go. It may be cancelled at any time, since roles change; its answer must not be taken for
+    that of the next."""
+
     async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Answer:
         """Ask a node that listens there; `to` is its id, or ANYONE: a bootstrap server in turn.
 

@@ -426,7 +426,7 @@ async def test_nothing_is_pruned_beside_a_flush(autojump_clock: object) -> None:
     for number in range(200):
         await metadata.commit([set_config("a", f"{number}" * 100)])
     async with trio.open_nursery() as nursery:
-        async with metadata._flushing:
+        async with metadata._changes.flushing:
             nursery.start_soon(metadata.take_snapshot)
             await trio.testing.wait_all_tasks_blocked()
             assert len(names(node.files, ".checkpoint")) == 2

@@ -1,0 +1,364 @@
+"""Drives a quorum's state machine: events in, one after the other, and all that they cause done in order.
+
+Whatever happens (a request, an answer, a deadline, a flush that is done) is an event. `_event` is
+its turn: the state machine decides, its actions are done to the last, and only then comes the next. An
+event that has begun is never cancelled: a vote that was decided is on the disk before anybody hears of
+it. If the disk fails one, the node ends (`fail`).
+
+What the machine wants asked (`Send`) goes to the `Transport`, one request at a time to each node: a
+newer one lets the older go, whose answer nobody waits for any more. What others ask is answered when
+the machine says so (`Reply`), which for a change of voters is long after.
+
+`Owner` is who keeps the cluster's state above the log. It is told of each step at once, on the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from odradek.replication.raft.actions import (
+    Action,
+    AppendFetched,
+    AppendSnapshot,
+    AppendVoters,
+    BeginSnapshot,
+    Committed,
+    InstallSnapshot,
+    Persist,
+    Reply,
+    Send,
+    StartEpoch,
+    Truncate,
+)
+from odradek.replication.raft.log_changes import Blocking, LogChanges
+from odradek.replication.raft.messages import Answer, Request
+from odradek.replication.raft.metadata_log import MetadataLog
+from odradek.replication.raft.roles import Role
+from odradek.replication.raft.state import Quorum
+from odradek.replication.raft.transport import Transport, Unanswered
+from odradek.replication.raft.voter_changes import Refusal
+from odradek.replication.raft.voter_history import ControlChange
+from odradek.seams import Seams
+from odradek.storage.errors import DiskFull, LogFailed
+
+log = logging.getLogger("odradek.metadata")
+
+Events = Sequence[Action]
+
+
+class Owner(Protocol):
+    """Who is told."""
+
+    def committed(self, high_watermark: int) -> None:
+        """All below is committed."""
+        ...
+
+    def control_appended(self) -> None:
+        """The log has grown by control records of this node, the leader."""
+        ...
+
+    def quorum_changed(self) -> None:
+        """An event is over: role, epoch or leader may be others than before."""
+        ...
+
+    def quorum_failed(self, error: Exception) -> None:
+        """The node must end."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """Who asked this node something; the request is kept, for its identity says which it is."""
+
+    request: Request
+    answer: Answer | None = None
+    answered: trio.Event = field(default_factory=trio.Event)
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """What is being asked of one node: only the newest; the one before has to let go first."""
+
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    free: trio.Lock = field(default_factory=trio.Lock)
+
+
+class QuorumDriver:
+    """See the module. `start`, then `run` for as long as there may be others."""
+
+    def __init__(
+        self,
+        seams: Seams,
+        metadata_log: MetadataLog,
+        quorum: Quorum,
+        changes: LogChanges,
+        *,
+        node_id: int,
+        blocking: Blocking,
+        transport: Transport | None,
+        owner: Owner,
+    ) -> None:
+        self.quorum = quorum
+        self.failure: Exception | None = None
+        self.high_watermark = 0
+        """All below is committed, as far as this node knows."""
+        self._seams = seams
+        self._log = metadata_log
+        self._changes = changes
+        self._node_id = node_id
+        self._blocking = blocking
+        self._transport = transport
+        self._owner = owner
+        self._turn = trio.Lock()
+        self._counting = trio.Lock()  # from a flush to the event that it is
+        self._news = trio.Event()
+        self._waiting: dict[int, _Waiting] = {}
+        self._unsent: list[Send] = []
+        self._lines: dict[int, _Line] = {}
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def leads(self) -> bool:
+        return self.quorum.role is Role.LEADER and self.failure is None
+
+    @property
+    def now_ms(self) -> int:
+        """What the state machine is told."""
+        return int(self._seams.clock.monotonic() * 1000)
+
+    # Events
+
+    async def start(self) -> None:
+        """The first event. A lone voter leads when this returns."""
+        await self._event(self.quorum.start)
+
+    async def _event(self, happen: Callable[[int], Events]) -> None:
+        """Its turn, from the decision to the last action. Raises LogFailed if the node has failed."""
+        async with self._turn:
+            if self.failure is not None:
+                raise LogFailed(f"the metadata log is offline: {self.failure}")
+            with trio.CancelScope(shield=True):
+                try:
+                    actions = deque(happen(self.now_ms))
+                    while actions:
+                        actions.extendleft(reversed(await self._do(actions.popleft())))
+                except Exception as error:
+                    self.fail(error)
+                    raise
+            self._owner.quorum_changed()
+            self.tell()
+
+    def fail(self, error: Exception) -> None:
+        """Nothing is decided any more."""
+        if self.failure is None:
+            self.failure = error
+            self._owner.quorum_failed(error)
+            self.tell()
+
+    def tell(self) -> None:
+        """There is news for who waits in `news`: the log has grown, more is committed, roles changed."""
+        news, self._news = self._news, trio.Event()
+        news.set()
+
+    async def news(self) -> None:
+        await self._news.wait()
+
+    async def _do(self, action: Action) -> Events:
+        """Do it; what the state machine wants done next because of that."""
+        quorum, changes = self.quorum, self._changes
+        match action:
+            case Persist(election):
+                write = partial(
+                    self._log.quorum_state.write,
+                    kraft_version=quorum.kraft_version,
+                    voters=quorum.voters.ids,
+                )
+                await self._blocking(write, election)
+            case StartEpoch():
+                return self._leader_appended(changes.start_epoch(action, self._node_id))
+            case AppendVoters():
+                return self._leader_appended(changes.append_voters(action, quorum.kraft_version))
+            case AppendFetched():
+                return quorum.appended(await changes.append_fetched(action), self.now_ms)
+            case Truncate(end_offset):
+                await changes.truncate(end_offset)
+                return quorum.truncated(self.now_ms)
+            case BeginSnapshot(snapshot_id):
+                await changes.begin_snapshot(snapshot_id)
+            case AppendSnapshot(position, data):
+                await changes.append_snapshot(position, data)
+            case InstallSnapshot():
+                return quorum.installed(await changes.install_snapshot(), self.now_ms)
+            case Committed(high_watermark):
+                self.high_watermark = high_watermark
+                self._log.committed(high_watermark)
+                self._owner.committed(high_watermark)
+            case Send():
+                return self._send(action)
+            case Reply(request, answer):
+                self._reply(request, answer)
+        return ()
+
+    def _leader_appended(self, changes: Sequence[ControlChange]) -> Events:
+        self._owner.control_appended()
+        return self.quorum.appended(changes, self.now_ms)
+
+    # The log's end, while this node leads
+
+    async def flush(self, up_to: int) -> None:
+        """All below `up_to` is on the disk, and counted. Raises DiskFull, and LogFailed for good."""
+        if self.failure is not None:
+            raise LogFailed(f"the metadata log is offline: {self.failure}")
+        with trio.CancelScope(shield=True):  # others rely on it once it has begun
+            async with self._counting:
+                try:
+                    flushed = await self._changes.flush(lambda: self.quorum.epoch, up_to)
+                except DiskFull:
+                    raise  # nothing is lost: the next flush does it all
+                except Exception as error:
+                    self.fail(error)
+                    raise
+                if flushed is not None:
+                    await self._event(partial(self._flushed, *flushed))
+
+    def _flushed(self, end_offset: int, epoch: int, now_ms: int) -> Events:
+        return self.quorum.flushed(end_offset, epoch, now_ms)
+
+    # What the node wants
+
+    async def resign(self) -> None:
+        """Lead no more in this epoch."""
+        await self._event(self.quorum.resign)
+
+    async def upgrade(self, kraft_version: int) -> Refusal | None:
+        """Raise kraft.version (KIP-853): why not."""
+        refusals: list[Refusal | None] = []
+
+        def decide(now_ms: int) -> Events:
+            refusal, actions = self.quorum.upgrade(kraft_version, now_ms)
+            refusals.append(refusal)
+            return actions
+
+        await self._event(decide)
+        return refusals[0]
+
+    async def shut_down(self) -> None:
+        """Hand over, if this node leads, and wait until nobody needs it; the caller sets a limit."""
+        if self.quorum.may_stop:
+            return
+        await self._event(self.quorum.shut_down)
+        while not (self.quorum.may_stop or self.failure is not None):
+            await self.news()
+
+    # What others ask
+
+    async def ask(self, request: Request, *, again: bool = False) -> Answer:
+        """The state machine's answer; see `Quorum.receive`."""
+        waiting = self._waiting[id(request)] = _Waiting(request)
+        try:
+            await self._event(partial(self._receive, request, again))
+            await waiting.answered.wait()
+        finally:
+            if self._waiting.get(id(request)) is waiting:
+                del self._waiting[id(request)]
+        assert waiting.answer is not None
+        return waiting.answer
+
+    def _receive(self, request: Request, again: bool, now_ms: int) -> Events:
+        return self.quorum.receive(request, now_ms, again=again)
+
+    def _reply(self, request: Request, answer: Answer) -> None:
+        waiting = self._waiting.get(id(request))
+        if waiting is not None:  # else whoever asked has gone
+            waiting.answer = answer
+            waiting.answered.set()
+
+    # What others are asked
+
+    def _send(self, send: Send) -> Events:
+        if self._transport is None:  # there is nobody
+            return self.quorum.failed(send.number, self.now_ms)
+        if self._nursery is None:
+            self._unsent.append(send)
+            return ()
+        line = self._lines.setdefault(send.to, _Line())
+        line.scope.cancel()
+        line.scope = trio.CancelScope()
+        self._nursery.start_soon(self._ask_other, self._transport, send, line, line.scope)
+        return ()
+
+    async def _ask_other(
+        self, transport: Transport, send: Send, line: _Line, scope: trio.CancelScope
+    ) -> None:
+        with scope:
+            async with line.free:
+                try:
+                    answer = await transport.ask(send.to, send.endpoints, send.request)
+                except Unanswered as error:
+                    log.debug("node %d did not answer: %s", send.to, error)
+                    happened = partial(self.quorum.failed, send.number)
+                else:
+                    happened = partial(self.quorum.answered, send.number, answer)
+            await self._background_event(happened)
+
+    # In the background
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Ask others, keep time, flush, until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            for send in self._unsent:
+                self._send(send)
+            self._unsent.clear()
+            self._nursery.start_soon(self._keep_time)
+            self._nursery.start_soon(self._keep_flushed)
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    async def _background_event(self, happen: Callable[[int], Events]) -> None:
+        """An event that nobody waits for: if it fails the node, `failed` says so."""
+        try:
+            await self._event(happen)
+        except Exception:
+            if self.failure is None:
+                raise
+
+    async def _keep_time(self) -> None:
+        while self.failure is None:
+            due_ms = self.quorum.deadline_ms
+            if due_ms is None:
+                await self.news()
+                continue
+            left = due_ms / 1000 - self._seams.clock.monotonic()
+            if left > 0:
+                with trio.move_on_after(left + 0.0001):
+                    await self.news()
+            else:
+                await self._background_event(self._tick)
+
+    def _tick(self, now_ms: int) -> Events:
+        return self.quorum.tick(now_ms)
+
+    async def _keep_flushed(self) -> None:
+        """What a leader appends and nobody waits for: the first record of its epoch, voters."""
+        while self.failure is None:
+            if self.leads and self._changes.durable_end < self._log.end_offset:
+                try:
+                    await self.flush(self._log.end_offset)
+                except DiskFull as error:
+                    log.error("the metadata log cannot be flushed: %s", error)
+                    await self._seams.clock.sleep(1)
+                except Exception:
+                    if self.failure is None:
+                        raise
+            else:
+                await self.news()

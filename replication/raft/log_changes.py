@@ -1,0 +1,157 @@
+"""What the quorum's decisions do to the log and its snapshots, on this node's disk.
+
+Each returns what is among the appended records about kraft.version and voters, as the state machine
+wants to be told. One of them at a time, in the order decided (`driver.py`); what a leader appends of
+its own comes in between, on the loop. Nothing is cut or installed beside a flush (`flushing`).
+
+What cannot be appended (a broken answer, a full disk) is left out, after a pause: it is fetched again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import trio
+
+from odradek.protocol.errors import CorruptBatch
+from odradek.protocol.records.control import ControlType
+from odradek.replication.raft.actions import AppendFetched, AppendVoters, StartEpoch
+from odradek.replication.raft.bootstrap import quorum_records
+from odradek.replication.raft.errors import WrongState
+from odradek.replication.raft.metadata_log import MetadataLog
+from odradek.replication.raft.replay import control_changes
+from odradek.replication.raft.snapshots import SnapshotDownload, SnapshotId
+from odradek.replication.raft.voter_history import ControlChange
+from odradek.replication.raft.voters import Voter
+from odradek.seams import Seams
+from odradek.storage.errors import CorruptRecords, DiskFull, UnexpectedOffset
+
+log = logging.getLogger("odradek.metadata")
+
+PAUSE_SECONDS: Final = 0.1
+
+Blocking = Callable[..., Awaitable[Any]]
+"""Run a call off the loop, in the metadata directory's lane."""
+
+
+class LogChanges:
+    """See the module."""
+
+    def __init__(self, seams: Seams, metadata_log: MetadataLog, blocking: Blocking) -> None:
+        self._seams = seams
+        self._log = metadata_log
+        self._blocking = blocking
+        self._download: SnapshotDownload | None = None
+        self.flushing = trio.Lock()
+        self.publishing = trio.Lock()
+        """Held while a snapshot gets its name: this node's own, or one that was sent."""
+        self.durable_end = metadata_log.end_offset
+        """All below is on the disk: recovery flushed what it found."""
+
+    # The leader's own
+
+    def start_epoch(self, start: StartEpoch, leader_id: int) -> list[ControlChange]:
+        """The epoch's first batch: who leads, and what it must say of the quorum."""
+        from odradek.protocol.schemas import control_records as schemas
+
+        change = schemas.LeaderChangeMessage(
+            version=0,
+            leader_id=leader_id,
+            voters=tuple(schemas.Voter(voter_id=each) for each in start.voters),
+            granting_voters=tuple(schemas.Voter(voter_id=each) for each in start.granted),
+        )
+        records: list[tuple[ControlType, Any]] = [(ControlType.LEADER_CHANGE, change)]
+        changes: list[ControlChange] = []
+        if start.quorum is not None:
+            version, voters = start.quorum
+            records += quorum_records(version, voters)
+            changes = _changes(self._log.end_offset + 1, version, voters)
+        self._log.append_control(records, start.epoch)
+        return changes
+
+    def append_voters(self, action: AppendVoters, kraft_version: int) -> list[ControlChange]:
+        level = action.kraft_version
+        records = quorum_records(kraft_version if level is None else level, action.voters)
+        first = self._log.end_offset
+        if level is None:  # the level stays what it is
+            records = records[-1:]
+        self._log.append_control(records, action.epoch)
+        return _changes(first, level, action.voters)
+
+    async def flush(self, epoch: Callable[[], int], up_to: int) -> tuple[int, int] | None:
+        """Make all below `up_to` durable: where the log ended and in which `epoch` when that began;
+        None if somebody else has done it. Raises DiskFull, LogFailed."""
+        async with self.flushing:
+            if self.durable_end >= up_to:
+                return None
+            end_offset, now_in = self._log.end_offset, epoch()
+            await self._blocking(self._log.flush)
+            self.durable_end = end_offset
+            return end_offset, now_in
+
+    # What a leader sent
+
+    async def append_fetched(self, action: AppendFetched) -> list[ControlChange]:
+        """Raises what a flush does: the next fetch would tell that all of this is on the disk."""
+        try:
+            appended = self._log.append_fetched(action.records, action.epoch)
+        except (CorruptBatch, CorruptRecords, UnexpectedOffset, DiskFull) as error:
+            log.error("what was fetched cannot be appended to %s: %s", self._log.directory, error)
+            await self._seams.clock.sleep(PAUSE_SECONDS)
+            return []
+        if action.durable:
+            await self.flush(lambda: action.epoch, self._log.end_offset)
+        return control_changes(appended)
+
+    async def truncate(self, end_offset: int) -> None:
+        async with self.flushing:
+            log.info(
+                "%s is cut from %d to %d", self._log.directory, self._log.end_offset, end_offset
+            )
+            await self._blocking(self._log.truncate, end_offset)
+            self.durable_end = min(self.durable_end, self._log.end_offset)
+
+    async def begin_snapshot(self, snapshot: SnapshotId) -> None:
+        if self._download is not None:
+            await self._blocking(self._log.snapshots.give_up, self._download)
+            self._download = None
+        self._download = await self._blocking(self._log.snapshots.download, snapshot)
+
+    async def append_snapshot(self, position: int, data: bytes) -> None:
+        await self._blocking(self._begun().append, position, data)
+
+    async def install_snapshot(self) -> list[ControlChange]:
+        """Check it, and put it in the log's place. Raises InvalidMetadata if it is not whole."""
+        download = self._begun()
+        contents = await self._blocking(self._log.snapshots.downloaded, download)
+        end_offset = download.snapshot.end_offset
+        changes = control_changes(contents.batches())
+        async with self.publishing, self.flushing:
+            await self._blocking(self._log.install, download)
+            self.durable_end = self._log.end_offset
+        self._download = None
+        log.info(
+            "%s goes on from the snapshot %s", self._log.directory, download.snapshot.file_name
+        )
+        return [_at(each, end_offset - 1) for each in changes]
+
+    def _begun(self) -> SnapshotDownload:
+        if self._download is None:
+            raise WrongState("no snapshot has been begun")
+        return self._download
+
+
+def _changes(first: int, level: int | None, voters: Sequence[Voter]) -> list[ControlChange]:
+    """Those of a batch that says the level, if there is one, at offset `first`; then the voters."""
+    if level is None:
+        return [ControlChange(first, voters=tuple(voters))]
+    return [
+        ControlChange(first, kraft_version=level),
+        ControlChange(first + 1, voters=tuple(voters)),
+    ]
+
+
+def _at(change: ControlChange, offset: int) -> ControlChange:
+    return ControlChange(offset, voters=change.voters, kraft_version=change.kraft_version)

@@ -1,0 +1,154 @@
+"""What a node finds in its metadata directory when it starts, and what that makes it in the quorum.
+
+All control records of the log count, committed or not: a voter acts by the newest voters it has. Of
+the state, a lone voter takes all that is in its log, for its own disk is the majority; any other node
+takes the newest snapshot, and what came after it once it hears that it is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import trio
+
+from odradek.replication.controller.features import SUPPORTED_FEATURES
+from odradek.replication.controller.image import ControllerImage, Endpoint, MetadataImage
+from odradek.replication.raft.bootstrap import format_directory, is_formatted
+from odradek.replication.raft.catching_up import read_snapshot
+from odradek.replication.raft.elections import Election
+from odradek.replication.raft.errors import InvalidQuorum
+from odradek.replication.raft.metadata_log import MetadataLog
+from odradek.replication.raft.replay import Replay, Transactions
+from odradek.replication.raft.voter_history import VoterHistory
+from odradek.replication.raft.voters import Voter, VoterEndpoint
+from odradek.seams import Seams
+from odradek.seams.files import Path
+from odradek.seams.values import value_class
+
+
+@value_class
+class Member:
+    """This node, as its configs have it. `is_alone`: they name no other controller, so that it makes
+    a quorum of its own where there is none."""
+
+    node_id: int
+    directory_id: UUID
+    controller_listeners: tuple[Endpoint, ...]
+    controller_listener: str
+    static_voters: Mapping[int, tuple[str, int]]
+    is_alone: bool
+    may_vote: bool
+
+    @property
+    def voter(self) -> Voter:
+        """As which it votes, if it does."""
+        return Voter(
+            self.node_id,
+            self.directory_id,
+            tuple(
+                VoterEndpoint(each.name, each.host, each.port) for each in self.controller_listeners
+            ),
+        )
+
+    def registration(self, incarnation_id: UUID) -> ControllerImage:
+        return ControllerImage(
+            id=self.node_id,
+            incarnation_id=incarnation_id,
+            endpoints=self.controller_listeners,
+            features=SUPPORTED_FEATURES,
+        )
+
+    def voters_before_the_log(self) -> list[Voter]:
+        """Who votes as long as the log names nobody (kraft.version 0)."""
+        if self.is_alone:
+            return [self.voter]
+        return [
+            Voter(id, endpoints=(VoterEndpoint(self.controller_listener, host, port),))
+            for id, (host, port) in self.static_voters.items()
+        ]
+
+
+@value_class
+class Opened:
+    """`image` and what is open of `transactions` in it; `applied_bytes` of the log are in it."""
+
+    directory: Path
+    member: Member
+    election: Election
+    history: VoterHistory
+    image: MetadataImage
+    transactions: Transactions
+    applied_bytes: int
+
+    @property
+    def is_alone(self) -> bool:
+        """This node is the one voter there is."""
+        return _is_alone(self.member, self.history)
+
+    def not_alone(self) -> InvalidQuorum:
+        """For a node that can reach nobody else."""
+        member, voters = self.member, self.history.voters
+        if voters.ids == (member.node_id,):
+            (voter,) = voters
+            return InvalidQuorum(
+                f"the voter in {self.directory} is directory {voter.directory_id}, but "
+                f"meta.properties says that this is {member.directory_id}"
+            )
+        return _belongs_to_others(self.directory, member, voters.ids)
+
+
+def _belongs_to_others(directory: Path, member: Member, voters: Sequence[int]) -> InvalidQuorum:
+    return InvalidQuorum(
+        f"{directory} belongs to a quorum of the nodes {sorted(voters)}; this node, "
+        f"{member.node_id}, is not told how to reach them"
+    )
+
+
+def _is_alone(member: Member, history: VoterHistory) -> bool:
+    voters = history.voters
+    return member.may_vote and len(voters) == 1 and voters.includes(member.voter.key)
+
+
+async def open_quorum(
+    seams: Seams,
+    directory: Path,
+    metadata_log: MetadataLog,
+    member: Member,
+    blocking: Callable[..., Awaitable[Any]],
+) -> Opened:
+    """Recover the log and read it. Raises InvalidMetadata, InvalidQuorum, OSError, LogFailed."""
+    election: Election = await blocking(_open, seams, directory, metadata_log, member)
+    newest = metadata_log.snapshots.newest
+    replay = Replay()
+    if newest is not None:
+        replay = await read_snapshot(metadata_log, newest, blocking)
+    size_bytes = 0
+    for found in metadata_log.batches(0 if newest is None else newest.end_offset):
+        for batch in found:
+            replay.batch(batch)
+            size_bytes += batch.size
+        await trio.lowlevel.checkpoint()
+    history = VoterHistory(member.voters_before_the_log(), replay.changes)
+    if member.is_alone and not replay.voters and set(replay.static_voters) - {member.node_id}:
+        raise _belongs_to_others(directory, member, replay.static_voters)
+    if not _is_alone(member, history):
+        committed = Replay()
+        if newest is not None:
+            committed = await read_snapshot(metadata_log, newest, blocking)
+        replay, size_bytes = committed, 0
+    image = replay.finish().image
+    return Opened(directory, member, election, history, image, replay.transactions, size_bytes)
+
+
+def _open(seams: Seams, directory: Path, metadata_log: MetadataLog, member: Member) -> Election:
+    """Blocks: everything that the disk is asked before the log is read."""
+    files = seams.files
+    if member.is_alone and not is_formatted(files, directory):
+        format_directory(files, directory, member.voter, now_ms=seams.clock.wall_ms())
+    if not files.is_directory(metadata_log.directory):
+        files.make_directory(metadata_log.directory)
+        files.sync_directory(directory)
+    metadata_log.open()
+    return metadata_log.quorum_state.read() or Election()

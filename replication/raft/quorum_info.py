@@ -1,0 +1,47 @@
+"""What DescribeQuorum tells, from what the state machine knows (KIP-595, KIP-836, KIP-853)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from odradek.replication.raft.voters import QuorumInfo, ReplicaInfo
+
+if TYPE_CHECKING:
+    from odradek.replication.raft.driver import QuorumDriver
+    from odradek.replication.raft.leadership import Progress
+    from odradek.replication.raft.metadata_log import MetadataLog
+
+
+def described(driver: QuorumDriver, metadata_log: MetadataLog, *, wall_ms: int) -> QuorumInfo:
+    """The leader itself has fetched and caught up now."""
+    quorum, leadership = driver.quorum, driver.quorum.leadership
+    end_offset, now_ms = metadata_log.end_offset, driver.now_ms
+    replicas: tuple[ReplicaInfo, ...] = ()
+    observers: tuple[ReplicaInfo, ...] = ()
+    if leadership is not None:
+
+        def info(progress: Progress) -> ReplicaInfo:
+            if progress.key == leadership.key:
+                return ReplicaInfo(progress.key, end_offset, wall_ms, wall_ms)
+            return ReplicaInfo(
+                progress.key,
+                progress.end_offset,
+                _wall_ms(progress.last_fetch_ms),
+                _wall_ms(progress.last_caught_up_ms),
+            )
+
+        def _wall_ms(at_ms: int) -> int:
+            return -1 if at_ms < 0 else wall_ms - (now_ms - at_ms)
+
+        replicas = tuple(info(each) for each in leadership.voter_progress())
+        observers = tuple(info(each) for each in leadership.observer_progress(now_ms))
+    return QuorumInfo(
+        leader_id=quorum.leader_id,
+        leader_epoch=quorum.epoch,
+        high_watermark=driver.high_watermark,
+        log_end_offset=end_offset,
+        voters=tuple(quorum.voters),
+        kraft_version=quorum.kraft_version,
+        replicas=replicas,
+        observers=observers,
+    )
