@@ -52,6 +52,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "groups": ("odradek.broker.cli.groups", "list, describe, reset and delete consumer groups"),
     "configs": ("odradek.broker.cli.configs", "describe and alter configs"),
     "acls": ("odradek.broker.cli.acls", "list, add and remove access control lists"),
+    "quorum": (
+        "odradek.broker.cli.quorum",
+        "describe the metadata quorum, add and remove its voters",
+    ),
     "log-dirs": (
         "odradek.broker.cli.log_dirs",
         "what lies in the log directories, and evening it out",

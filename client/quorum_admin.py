@@ -1,0 +1,185 @@
+"""What an administrator asks of the metadata quorum: who is in it, and who is to be (KIP-595, KIP-853).
+
+A broker passes such questions on to the quorum's leader. A controller that is not the leader does not,
+but knows who is (DescribeCluster of controllers, KIP-919): then that one is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from odradek.client.connection import BrokerConnection
+from odradek.client.errors import Unreachable, check
+from odradek.client.metadata import Cluster
+from odradek.protocol import apis
+from odradek.protocol.apis import Api
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.uuids import ZERO_UUID
+from odradek.seams.network import Address
+from odradek.seams.values import value_class
+
+TOPIC = "__cluster_metadata"
+CONTROLLERS = 2
+"""DescribeCluster: the endpoints of controllers, not of brokers."""
+ELSEWHERE = (ErrorCode.not_leader_or_follower, ErrorCode.not_controller)
+
+
+@value_class
+class VoterListener:
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+@value_class
+class QuorumReplica:
+    """A voter or an observer; times in ms since 1970, -1 where they are not known."""
+
+    id: int
+    directory_id: UUID
+    log_end_offset: int
+    last_fetch_ms: int
+    last_caught_up_ms: int
+    listeners: tuple[VoterListener, ...]
+
+
+@value_class
+class QuorumState:
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+
+    @property
+    def leader(self) -> QuorumReplica | None:
+        """None where there is none, or it is leaving and no voter any more."""
+        return next((each for each in self.voters if each.id == self.leader_id), None)
+
+    def lag(self, replica: QuorumReplica) -> int | None:
+        """How many records the leader has more; None where there is no leader."""
+        return None if self.leader is None else self.leader.log_end_offset - replica.log_end_offset
+
+    @property
+    def max_lag(self) -> int | None:
+        """Of the voter that is furthest behind."""
+        lags = [lag for each in self.voters if (lag := self.lag(each)) is not None]
+        return max(lags, default=None)
+
+    @property
+    def max_lag_ms(self) -> int:
+        """By how much later the leader was at its own end than the voter that is furthest behind; -1
+        where that is not known."""
+        leader = self.leader
+        last = min(self.voters, key=lambda each: each.log_end_offset, default=None)
+        if leader is None or last is None:
+            return -1
+        if last.log_end_offset == leader.log_end_offset:
+            return 0
+        if leader.last_caught_up_ms < 0 or last.last_caught_up_ms < 0:
+            return -1
+        return leader.last_caught_up_ms - last.last_caught_up_ms
+
+
+async def describe_quorum(cluster: Cluster) -> QuorumState:
+    """How the quorum stands, as its leader says."""
+    asked = {"topics": [{"topic_name": TOPIC, "partitions": [{"partition_index": 0}]}]}
+    answer = await _ask(cluster, apis.DESCRIBE_QUORUM, asked, _quorum_error)
+    check(answer.error_code, getattr(answer, "error_message", None), about="the quorum")
+    partition = answer.topics[0].partitions[0]
+    check(partition.error_code, getattr(partition, "error_message", None), about="the quorum")
+    listeners = {
+        node.node_id: tuple(
+            VoterListener(each.name, each.host, each.port) for each in node.listeners
+        )
+        for node in getattr(answer, "nodes", ())
+    }
+
+    def replicas(rows: Sequence[Any]) -> tuple[QuorumReplica, ...]:
+        return tuple(_replica(row, listeners.get(row.replica_id, ())) for row in rows)
+
+    return QuorumState(
+        partition.leader_id,
+        partition.leader_epoch,
+        partition.high_watermark,
+        replicas(partition.current_voters),
+        replicas(partition.observers),
+    )
+
+
+def _replica(row: Any, listeners: tuple[VoterListener, ...]) -> QuorumReplica:
+    return QuorumReplica(
+        row.replica_id,
+        getattr(row, "replica_directory_id", None) or ZERO_UUID,
+        row.log_end_offset,
+        _ms(getattr(row, "last_fetch_timestamp", -1)),
+        _ms(getattr(row, "last_caught_up_timestamp", -1)),
+        listeners,
+    )
+
+
+def _ms(value: Any) -> int:
+    return -1 if value is None else int(value)
+
+
+async def add_voter(
+    cluster: Cluster, voter_id: int, directory_id: UUID, listeners: Sequence[VoterListener]
+) -> None:
+    """Make a controller that follows the quorum one of its voters; waits until it is."""
+    values = {
+        "cluster_id": None,
+        "timeout": int(cluster.timeout_s * 1000),
+        "voter_id": voter_id,
+        "voter_directory_id": directory_id,
+        "listeners": [
+            {"name": each.name, "host": each.host, "port": each.port} for each in listeners
+        ],
+        "ack_when_committed": True,
+    }
+    answer = await _ask(cluster, apis.ADD_RAFT_VOTER, values, _error)
+    check(answer.error_code, answer.error_message, about=f"controller {voter_id}")
+
+
+async def remove_voter(cluster: Cluster, voter_id: int, directory_id: UUID) -> None:
+    """Take a voter out of the quorum; waits until it is."""
+    values = {"cluster_id": None, "voter_id": voter_id, "voter_directory_id": directory_id}
+    answer = await _ask(cluster, apis.REMOVE_RAFT_VOTER, values, _error)
+    check(answer.error_code, answer.error_message, about=f"controller {voter_id}")
+
+
+def _error(answer: Any) -> int:
+    return int(answer.error_code)
+
+
+def _quorum_error(answer: Any) -> int:
+    inner = [each.error_code for topic in answer.topics for each in topic.partitions]
+    return int(answer.error_code or next(iter(inner), 0))
+
+
+async def _ask(
+    cluster: Cluster, api: Api, values: Mapping[str, Any], error_of: Callable[[Any], int]
+) -> Any:
+    """The answer of whoever is asked first, or of the leader where that one is not it."""
+    connection = await cluster.any_node()
+    answer = await connection.request(api, values, timeout_s=cluster.timeout_s + 5)
+    if error_of(answer) not in ELSEWHERE:
+        return answer
+    leader = await _active_controller(cluster, connection)
+    return await leader.request(api, values, timeout_s=cluster.timeout_s + 5)
+
+
+async def _active_controller(cluster: Cluster, connection: BrokerConnection) -> BrokerConnection:
+    answer = await connection.request(
+        apis.DESCRIBE_CLUSTER, {"endpoint_type": CONTROLLERS}, timeout_s=cluster.timeout_s
+    )
+    check(answer.error_code, answer.error_message, about="the controllers")
+    for each in answer.brokers:
+        if each.broker_id == answer.controller_id:
+            return await cluster.connect(Address(each.host, each.port))
+    raise Unreachable(f"{connection.address} knows no leader of the quorum")
