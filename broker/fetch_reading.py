@@ -5,6 +5,9 @@ whoever was woken: it reads what has changed since, from memory, at once or not 
 
 Small slices are read where they are found; larger ones stay slices of their files, pinned until they
 were sent or let go of.
+
+A consumer reads up to the high watermark or the last stable offset, a follower up to the log's end. Of
+what a follower fetches its leader takes note once a request, when it reads the first time.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from odradek.broker.fetch_sessions import Wanted
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.fetch import FetchedPartition
 from odradek.replication.controller.acls import AclOperation
-from odradek.replication.errors import NotLeader
 from odradek.replication.partition.partition import Partition
+from odradek.replication.partition.truncation import find_divergence
 from odradek.seams.files import FileSlice, WouldBlock
 
 READ_COMMITTED = 1
@@ -35,9 +38,28 @@ and the read tells whether it is in memory, which takes two more of a slice that
 
 @dataclass(slots=True)
 class Limits:
+    """Who reads, and how much. `replica_id` and `replica_epoch` are a follower's, -1 for a consumer
+    (and for a follower that does not tell its epoch)."""
+
     max_bytes: int
     isolation_level: int
-    replica_id: int
+    replica_id: int = -1
+    replica_epoch: int = -1
+    any_replica: bool = False
+    """Whether it may read from a replica that does not lead (KIP-392)."""
+    rack: str = ""
+    """Where the reader is, if it is to be sent to a replica there."""
+
+    @property
+    def is_follower(self) -> bool:
+        return self.replica_id >= 0
+
+    def check_role(self, partition: Partition, current_leader_epoch: int) -> None:
+        """Raises what `Partition.check_leader` does, if this reader can't read there."""
+        if self.any_replica:
+            partition.check_epoch(current_leader_epoch)
+        else:
+            partition.check_leader(current_leader_epoch)
 
 
 @dataclass(slots=True)
@@ -47,6 +69,9 @@ class Read:
     wanted: Wanted
     answer: FetchedPartition
     partition: Partition | None
+    limits: Limits
+    end_offset: int = -1
+    """Up to where a follower could read."""
 
     @property
     def size(self) -> int:
@@ -56,12 +81,12 @@ class Read:
             size_bytes += part.size if isinstance(part, FileSlice) else len(part)
         return size_bytes
 
-    def is_led_here(self) -> bool:
-        """Whether the partition is still there, and led by this node in the epoch asked for."""
+    def is_served_here(self) -> bool:
+        """Whether the partition is still there, and in the role and the epoch asked for."""
         if self.partition is None:
             return False
         try:
-            self.partition.check_leader(self.wanted.current_leader_epoch)
+            self.limits.check_role(self.partition, self.wanted.current_leader_epoch)
         except KafkaError:
             return False
         return True
@@ -72,6 +97,7 @@ class Read:
         log, answer = self.partition.log, self.answer
         return (
             not answer.records
+            and self.end_offset in (-1, log.end_offset)
             and log.high_watermark == answer.high_watermark
             and log.last_stable_offset == answer.last_stable_offset
             and log.log_start_offset == answer.log_start_offset
@@ -80,9 +106,13 @@ class Read:
     def is_overtaken(self) -> bool:
         """Whether more became visible since, or the role is another: what a wait would be told of
         if it had begun before."""
-        return self.partition is not None and (
-            self.partition.log.high_watermark != self.answer.high_watermark
-            or not self.is_led_here()
+        partition = self.partition
+        if partition is None:
+            return False
+        if self.end_offset >= 0:
+            return partition.log.end_offset != self.end_offset or not self.is_served_here()
+        return (
+            partition.log.high_watermark != self.answer.high_watermark or not self.is_served_here()
         )
 
 
@@ -93,7 +123,7 @@ async def read_all(
     (KIP-74). The slices in what it returns are pinned.
 
     `before` is what was found of the same plan earlier in this request: where that is still current
-    it stands, and a partition that is still led here is not looked up and authorized again.
+    it stands, and a partition that is still served here is not looked up and authorized again.
     """
     found: list[Read] = []
     size_bytes = 0
@@ -102,12 +132,12 @@ async def read_all(
             if (number + 1) % PARTITIONS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
             known = None
-            if before and before[number].is_led_here():
+            if before and before[number].is_served_here():
                 if before[number].is_current():
                     found.append(before[number])
                     continue
                 known = before[number].partition
-            read = await _read_partition(each, ctx, limits, size_bytes, known)
+            read = await _read_partition(each, ctx, limits, size_bytes, known, again=bool(before))
             found.append(read)
             size_bytes += read.size
     except BaseException:
@@ -119,21 +149,21 @@ async def read_all(
 def read_again(before: Sequence[Read], limits: Limits, min_bytes: int) -> list[Read] | None:
     """As `read_all` with `before`, and `bring_in`: with all records in memory, nothing pinned.
 
-    None for followers, where it is less than `min_bytes`, and where it takes a lookup, a disk or a
-    turn of others, or an error is to be answered.
+    None where it is less than `min_bytes`, and where it takes a lookup, a disk or a turn of others, or
+    an error is to be answered.
     """
-    if len(before) >= PARTITIONS_A_TURN or limits.replica_id >= 0:
+    if len(before) >= PARTITIONS_A_TURN:
         return None
     found: list[Read] = []
     size_bytes = 0
     try:
         for known in before:
-            if known.partition is None or not known.is_led_here():
+            if known.partition is None or not known.is_served_here():
                 return None
             if not known.is_current():
-                answer = _read_log(known.partition, known.wanted, limits, size_bytes, nowait=True)
-                size_bytes += _read_slices(answer, READ_AT_ONCE_BYTES - size_bytes)
-                known = Read(known.wanted, answer, known.partition)
+                read = _read_log(known.partition, known.wanted, limits, size_bytes, nowait=True)
+                size_bytes += _read_slices(read.answer, READ_AT_ONCE_BYTES - size_bytes)
+                known = read
             found.append(known)
     except (KafkaError, OSError, WouldBlock):
         return None
@@ -162,40 +192,97 @@ async def _read_partition(
     limits: Limits,
     size_bytes: int,
     partition: Partition | None,
+    *,
+    again: bool,
 ) -> Read:
     """`partition` is what `wanted` names, None to look it up as far as the client may; `size_bytes`
-    were found before."""
+    were found before; `again` in a request that has read it before."""
     try:
         if partition is None:
             if ctx.authorizer is not None:
                 _check_allowed(wanted, ctx, limits)
             partition = await ctx.broker.partitions.get(wanted.topic, wanted.topic_id, wanted.index)
-        partition.check_leader(wanted.current_leader_epoch)
-        if limits.replica_id >= 0 and limits.replica_id not in partition.replicas:
-            raise NotLeader(f"node {limits.replica_id} has no replica of {partition!r}")
-        try:
-            answer = _read_log(partition, wanted, limits, size_bytes, nowait=True)
-        except WouldBlock:
-            answer = await ctx.broker.seams.offload.run(
-                _read_log,
-                partition,
-                wanted,
-                limits,
-                size_bytes,
-                lane=str(partition.log.directory.parent),
-            )
+        limits.check_role(partition, wanted.current_leader_epoch)
+        if limits.is_follower:
+            return await _read_for_follower(partition, wanted, ctx, limits, size_bytes, again=again)
+        if limits.rack and partition.leading is not None:
+            from odradek.broker.nearest_replica import nearest_replica
+
+            nearer = nearest_replica(partition, wanted.offset, limits.rack, ctx)
+            if nearer is not None:
+                return Read(wanted, _go_to(nearer, partition), partition, limits)
+        return await _read_anywhere(partition, wanted, ctx, limits, size_bytes)
     except KafkaError as error:
         answer = FetchedPartition(
             index=wanted.index,
             error_code=error.code,
             aborted_transactions=() if partition is None else None,  # as Kafka has it
         )
-    return Read(wanted, answer, partition)
+    return Read(wanted, answer, partition, limits)
+
+
+def _go_to(replica: int, partition: Partition) -> FetchedPartition:
+    log = partition.log
+    return FetchedPartition(
+        index=partition.index,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
+        preferred_read_replica=replica,
+    )
+
+
+async def _read_anywhere(
+    partition: Partition, wanted: Wanted, ctx: RequestContext, limits: Limits, size_bytes: int
+) -> Read:
+    """In memory, or through offload."""
+    try:
+        return _read_log(partition, wanted, limits, size_bytes, nowait=True)
+    except WouldBlock:
+        return await ctx.broker.seams.offload.run(
+            _read_log,
+            partition,
+            wanted,
+            limits,
+            size_bytes,
+            lane=str(partition.log.directory.parent),
+        )
+
+
+async def _read_for_follower(
+    partition: Partition,
+    wanted: Wanted,
+    ctx: RequestContext,
+    limits: Limits,
+    size_bytes: int,
+    *,
+    again: bool,
+) -> Read:
+    """As far as the follower may fetch here. What it asks for tells what it has."""
+    follower, epoch = limits.replica_id, limits.replica_epoch
+    tells_epoch = wanted.current_leader_epoch >= 0
+    partition.check_follower(follower, epoch, tells_epoch=tells_epoch)
+    read = await _read_anywhere(partition, wanted, ctx, limits, size_bytes)
+    if again or read.answer.diverging_epoch is not None:
+        return read
+    try:
+        partition.check_leader(wanted.current_leader_epoch)  # the disk may have taken long
+        partition.fetched(
+            follower,
+            offset=wanted.offset,
+            start_offset=wanted.log_start_offset,
+            broker_epoch=epoch,
+        )
+    except KafkaError:
+        let_go([read])
+        raise
+    read.answer.high_watermark = partition.log.high_watermark
+    return read
 
 
 def _check_allowed(wanted: Wanted, ctx: RequestContext, limits: Limits) -> None:
     """Consumers read topics; followers act for the cluster. Raises TopicDenied."""
-    if limits.replica_id < 0:
+    if not limits.is_follower:
         check_topic_called(ctx, wanted.topic, wanted.topic_id)
     elif not may_cluster(ctx, AclOperation.CLUSTER_ACTION):
         raise TopicDenied
@@ -203,39 +290,48 @@ def _check_allowed(wanted: Wanted, ctx: RequestContext, limits: Limits) -> None:
 
 def _read_log(
     partition: Partition, wanted: Wanted, limits: Limits, size_bytes: int, nowait: bool = False
-) -> FetchedPartition:
+) -> Read:
     log = partition.log
     high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
-    if wanted.last_fetched_epoch >= 0:
-        end = log.epochs.end_offset_for(wanted.last_fetched_epoch)
-        if end.epoch < wanted.last_fetched_epoch or end.end_offset < wanted.offset:
-            return FetchedPartition(
-                index=wanted.index,
-                high_watermark=high_watermark,
-                last_stable_offset=last_stable_offset,
-                log_start_offset=log.log_start_offset,
-                diverging_epoch=(end.epoch, end.end_offset),
-            )
-    committed = limits.isolation_level == READ_COMMITTED
-    read = log.read(
-        wanted.offset,
-        min(wanted.max_bytes, max(0, limits.max_bytes - size_bytes)),
-        limit=last_stable_offset if committed else high_watermark,
-        at_least_one=not size_bytes,
-        nowait=nowait,
-    )
-    aborted = None
-    if committed:
-        overlapping = log.aborted_in(read, nowait=nowait)
-        aborted = [(each.producer_id, each.first_offset) for each in overlapping]
-    return FetchedPartition(
+    answer = FetchedPartition(
         index=wanted.index,
         high_watermark=high_watermark,
         last_stable_offset=last_stable_offset,
         log_start_offset=log.log_start_offset,
-        aborted_transactions=aborted,
-        records=() if read.slice is None else (read.slice,),
     )
+    if wanted.last_fetched_epoch >= 0:
+        end = find_divergence(
+            log.epochs,
+            start_offset=log.log_start_offset,
+            fetch_offset=wanted.offset,
+            last_fetched_epoch=wanted.last_fetched_epoch,
+        )
+        if end is not None:
+            answer.diverging_epoch = (end.epoch, end.end_offset)
+            return Read(wanted, answer, partition, limits)
+    end_offset = -1
+    limit = high_watermark
+    committed = limits.isolation_level == READ_COMMITTED
+    if limits.is_follower:
+        limit = end_offset = log.end_offset
+        committed = False
+    elif committed:
+        limit = last_stable_offset
+    read = log.read(
+        wanted.offset,
+        min(wanted.max_bytes, max(0, limits.max_bytes - size_bytes)),
+        limit=limit,
+        at_least_one=not size_bytes,
+        nowait=nowait,
+    )
+    if committed:
+        overlapping = log.aborted_in(read, nowait=nowait)
+        answer.aborted_transactions = [
+            (each.producer_id, each.first_offset) for each in overlapping
+        ]
+    if read.slice is not None:
+        answer.records = (read.slice,)
+    return Read(wanted, answer, partition, limits, end_offset)
 
 
 async def bring_in(found: Iterable[Read], ctx: RequestContext) -> None:

@@ -3,7 +3,8 @@
 A session remembers which partitions a client fetches and what it was last told of them, so that a
 request names only what changed and an answer only what is new. Sessions live in a bounded cache; a
 full one evicts a session that has been silent for two minutes, or makes none: the client then goes
-on with full fetches, which is always right.
+on with full fetches, which is always right. A follower, which fetches for as long as it lives, may
+take the place of a consumer.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class Session:
     uses_topic_ids: bool
     partitions: dict[PartitionKey, Wanted]
     used_at: float
+    is_follower: bool = False
 
 
 @dataclass(slots=True)
@@ -133,6 +135,7 @@ class FetchSessions:
         *,
         uses_topic_ids: bool,
         now: float,
+        is_follower: bool = False,
     ) -> FetchPlan:
         """Begin, carry on or end a session. `now` is monotonic seconds.
 
@@ -143,14 +146,21 @@ class FetchSessions:
             self._sessions.pop(session_id, None)
             if epoch == FINAL_EPOCH or not wanted:
                 return FetchPlan(NO_SESSION, wanted, incremental=False)
-            return self._begin(wanted, uses_topic_ids, now)
+            return self._begin(wanted, uses_topic_ids, now, is_follower)
         return self._carry_on(session_id, epoch, wanted, forgotten, uses_topic_ids, now)
 
-    def _begin(self, wanted: Sequence[Wanted], uses_topic_ids: bool, now: float) -> FetchPlan:
-        if len(self._sessions) >= self._slots and not self._evict(now):
+    def _begin(
+        self, wanted: Sequence[Wanted], uses_topic_ids: bool, now: float, is_follower: bool
+    ) -> FetchPlan:
+        if len(self._sessions) >= self._slots and not self._evict(now, is_follower):
             return FetchPlan(NO_SESSION, wanted, incremental=False)
         session = Session(
-            self._fresh_id(), 1, uses_topic_ids, {each.key: each for each in wanted}, now
+            self._fresh_id(),
+            1,
+            uses_topic_ids,
+            {each.key: each for each in wanted},
+            now,
+            is_follower,
         )
         self._sessions[session.session_id] = session
         return FetchPlan(session.session_id, wanted, incremental=False, session=session)
@@ -187,10 +197,17 @@ class FetchSessions:
         self._sessions[session_id] = session
         return FetchPlan(session_id, tuple(session.partitions.values()), True, session)
 
-    def _evict(self, now: float) -> bool:
+    def _evict(self, now: float, for_follower: bool) -> bool:
+        """Whether there is room now."""
         oldest = next(iter(self._sessions.values()), None)
-        if oldest is None or now - oldest.used_at < EVICTABLE_AFTER_SECONDS:
+        if oldest is None:
             return False
+        if now - oldest.used_at < EVICTABLE_AFTER_SECONDS:
+            if not for_follower:
+                return False
+            oldest = next((each for each in self._sessions.values() if not each.is_follower), None)
+            if oldest is None:
+                return False
         del self._sessions[oldest.session_id]
         return True
 

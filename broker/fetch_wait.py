@@ -82,10 +82,10 @@ class _Wait:
         except Exception as failure:
             self._failure = failure
 
-    def watch(self, partitions: Iterable[Partition]) -> None:
-        """Count what becomes visible from here on, until `unwatch`."""
+    def watch(self, partitions: Iterable[Partition], *, end: bool = False) -> None:
+        """Count what becomes visible from here on, or with `end` what is appended, until `unwatch`."""
         for partition in partitions:
-            partition.watch(self)
+            partition.watch(self, end=end)
             self._watched.append(partition)
 
     def unwatch(self) -> None:

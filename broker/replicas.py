@@ -18,6 +18,7 @@ import trio
 
 from odradek.broker import storage_settings
 from odradek.broker.directory_reports import DirectoryReports
+from odradek.broker.in_sync_upkeep import InSyncUpkeep
 from odradek.broker.partitions import PartitionTable
 from odradek.replication.controller import image as images
 from odradek.replication.controller.image import MetadataDelta, TopicImage
@@ -29,6 +30,7 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
+    from odradek.broker.in_sync_changes import InSyncChanges
     from odradek.broker.node import Broker
 
 log = logging.getLogger("odradek.node")
@@ -49,6 +51,19 @@ class Replicas:
             lambda: broker.lifecycle.report(),
             timeout_ms=broker.config.get_int("log.dir.failure.timeout.ms"),
         )
+
+        self._in_sync = InSyncUpkeep(
+            lambda: self.partitions or (),
+            lambda node_id: broker.metadata.image.brokers.get(node_id),
+            self._new_in_sync_changes,
+            lag_max_ms=broker.config.get_int("replica.lag.time.max.ms"),
+        )
+
+    def _new_in_sync_changes(self) -> InSyncChanges:
+        from odradek.broker.in_sync_changes import InSyncChanges
+
+        broker = self._broker
+        return InSyncChanges(broker.node_id, lambda: broker.broker_epoch, broker.controller)
 
     def _new_log_manager(self) -> LogManager:
         seams, config = self._broker.seams, self._broker.config
@@ -83,6 +98,7 @@ class Replicas:
             self.logs,
             lambda: broker.metadata.image,
             broker.node_id,
+            surroundings=self._in_sync.surroundings,
             on_role=self._role_changed,
             on_gone=broker.coordinators.partition_gone,
             on_lost=self._replica_lost,
@@ -94,6 +110,7 @@ class Replicas:
         """Open the partitions, and look after them in `house` from now on."""
         assert self.partitions is not None
         await house.start(self.directory_reports.run)
+        await house.start(self._in_sync.run)
         await self.logs.promote_moved(self._is_elsewhere)
         await self._set_aside_strays()
         await self.partitions.open_all()
@@ -127,6 +144,8 @@ class Replicas:
         if topics:
             self.logs.update_configs(topics)
         self.partitions.metadata_changed(delta)
+        if delta.changed_brokers:
+            self._in_sync.brokers_changed()
 
     def cordon(self) -> None:
         self.logs.cordon(self._broker.config.cordoned_log_dirs)

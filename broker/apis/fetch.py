@@ -1,4 +1,4 @@
-"""Fetch (KIP-74 sizes, KIP-227 sessions, KIP-320 epochs, KIP-516 topic ids).
+"""Fetch (KIP-74 sizes, KIP-227 sessions, KIP-320 epochs, KIP-392 nearest replicas, KIP-516 topic ids).
 
 Records go from the segment's file to the socket: an answer holds slices of files, pinned until they
 were sent, or their bytes where they are few. A fetch that finds less than `min_bytes` waits for
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 
 from odradek.broker.context import RequestContext
+from odradek.broker.current_leader import current_leader, endpoints_of
 from odradek.broker.dispatch import Route
 from odradek.broker.fetch_reading import (
     READ_COMMITTED,
@@ -28,8 +29,19 @@ from odradek.broker.fetch_wait import FetchWait, StableWait
 from odradek.broker.timers import monotonic_ms
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.fetch import FetchedPartition, FetchedTopic, write_fetch_response
-from odradek.protocol.fetch_request import TOPIC_ID_VERSION, FetchRequest, read_fetch
+from odradek.protocol.fetch import (
+    NODE_ENDPOINTS_VERSION,
+    FetchedPartition,
+    FetchedTopic,
+    NodeEndpoint,
+    write_fetch_response,
+)
+from odradek.protocol.fetch_request import (
+    RACK_VERSION,
+    TOPIC_ID_VERSION,
+    FetchRequest,
+    read_fetch,
+)
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.values import value_class
@@ -43,6 +55,11 @@ class Answer:
     error_code: ErrorCode
     session_id: int
     chosen: Sequence[tuple[Wanted, FetchedPartition]]
+    endpoints: Sequence[NodeEndpoint] = ()
+
+
+_LED_ELSEWHERE = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
+_NOT_CHOSEN = -1
 
 
 async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer | None:
@@ -56,6 +73,7 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer | None:
             _forgotten(request),
             uses_topic_ids=uses_topic_ids,
             now=ctx.broker.seams.clock.monotonic(),
+            is_follower=request.replica_id >= 0,
         )
     except KafkaError as error:
         return Answer(error.code, 0, ())
@@ -73,12 +91,28 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer | None:
     except BaseException:
         let_go(found)
         raise
-    return _answer(plan, found)
+    return _answer(plan, found, ctx)
 
 
-def _answer(plan: FetchPlan, found: Iterable[Read]) -> Answer:
+def _answer(plan: FetchPlan, found: Iterable[Read], ctx: RequestContext) -> Answer:
     chosen = plan.select((each.wanted, each.answer) for each in found)
-    return Answer(ErrorCode.none, plan.session_id, chosen)
+    endpoints: Sequence[NodeEndpoint] = ()
+    if ctx.api_version >= NODE_ENDPOINTS_VERSION:
+        lost = [each for each in chosen if each[1].error_code in _LED_ELSEWHERE]
+        if lost:
+            endpoints = _tell_leaders(lost, ctx)
+    return Answer(ErrorCode.none, plan.session_id, chosen, endpoints)
+
+
+def _tell_leaders(
+    lost: Iterable[tuple[Wanted, FetchedPartition]], ctx: RequestContext
+) -> list[NodeEndpoint]:
+    """Put into the answers who leads there, and where those brokers are."""
+    leaders = []
+    for wanted, answer in lost:
+        answer.current_leader = current_leader(ctx, wanted.topic, wanted.topic_id, wanted.index)
+        leaders.append(answer.current_leader[0])
+    return endpoints_of(ctx, leaders)
 
 
 class _Waiting:
@@ -116,7 +150,10 @@ class _Waiting:
             let_go(found)
             wait = self._begin(missing)
             try:
-                wait.watch([each.partition for each in found if each.partition is not None])
+                wait.watch(
+                    [each.partition for each in found if each.partition is not None],
+                    end=limits.is_follower,
+                )
                 if not any(each.is_overtaken() for each in found):
                     await ctx.flush()
                     await wait.wait(until_ms)
@@ -131,7 +168,7 @@ class _Waiting:
         broker = self._ctx.broker
         due, timers = broker.due_fetches, broker.fetch_timers
         at_once = None if self._ctx.answer_at_once is None else self._answer_at_once
-        if self._limits.isolation_level == READ_COMMITTED:
+        if self._limits.isolation_level == READ_COMMITTED and not self._limits.is_follower:
             return StableWait(_stable(self.found), due, timers, at_once)
         return FetchWait(missing_bytes, due, timers, at_once)
 
@@ -141,7 +178,7 @@ class _Waiting:
         if found is None:
             return False
         assert self._ctx.answer_at_once is not None
-        self._ctx.answer_at_once(self._ctx, _answer(self._plan, found))
+        self._ctx.answer_at_once(self._ctx, _answer(self._plan, found, self._ctx))
         return True
 
 
@@ -160,14 +197,26 @@ def _forgotten(request: FetchRequest) -> Iterable[PartitionKey]:
 
 
 def _limits(request: FetchRequest, ctx: RequestContext) -> Limits:
-    max_bytes = min(request.max_bytes, ctx.broker.config.get_int("fetch.max.bytes"))
-    return Limits(max_bytes, request.isolation_level, request.replica_id)
+    config = ctx.broker.config
+    max_bytes = min(request.max_bytes, config.get_int("fetch.max.bytes"))
+    is_modern = ctx.api_version >= RACK_VERSION and request.replica_id < 0
+    return Limits(
+        max_bytes,
+        request.isolation_level,
+        request.replica_id,
+        request.replica_epoch,
+        any_replica=is_modern,
+        rack=request.rack if is_modern and config["replica.selector.class"] else "",
+    )
 
 
 def _failed(found: Iterable[Read]) -> bool:
-    """An error, or a history that parts from the leader's, is answered at once."""
+    """An error, a history that parts from the leader's, and another replica to read from are answered
+    at once."""
     return any(
-        each.answer.error_code != ErrorCode.none or each.answer.diverging_epoch is not None
+        each.answer.error_code != ErrorCode.none
+        or each.answer.diverging_epoch is not None
+        or each.answer.preferred_read_replica != _NOT_CHOSEN
         for each in found
     )
 
@@ -211,6 +260,7 @@ def write(key: int, version: int, answer: Answer) -> list[Buffer | FileSlice]:
             FetchedTopic(name=first.topic or "", topic_id=first.topic_id, partitions=partitions)
             for first, partitions in topics.values()
         ],
+        node_endpoints=answer.endpoints,
     )
 
 

@@ -25,7 +25,7 @@ REPLICATION: Rows = (
         doc="Socket timeout of requests to the controller, in ms."),
     row("default.replication.factor", INT, "1", MEDIUM, effect=True,
         doc="Replicas of a topic that is created without a number, and of one created automatically."),
-    row("replica.lag.time.max.ms", LONG, "30000", HIGH,
+    row("replica.lag.time.max.ms", LONG, "30000", HIGH, effect=True,
         doc="How long a follower may lag behind the end of the log before it leaves the in-sync set, "
             "in ms."),
     row("replica.socket.timeout.ms", INT, "30000", HIGH,
@@ -68,8 +68,10 @@ REPLICATION: Rows = (
     row("inter.broker.listener.name", STRING, None, MEDIUM,
         doc="Name of the listener other brokers use. Unset: the one named for "
             "`security.inter.broker.protocol`. Only one of the two may be set."),
-    row("replica.selector.class", STRING, None, MEDIUM,
-        doc="Class that picks the replica a consumer should read from."),
+    row("replica.selector.class", STRING, None, MEDIUM, effect=True,
+        doc="Unset: consumers read from the leader. "
+            "`org.apache.kafka.common.replica.RackAwareReplicaSelector`: from the replica in their "
+            "`client.rack`."),
     row("follower.fetch.last.tiered.offset.enable", BOOLEAN, "false", MEDIUM, mode=CLUSTER_WIDE,
         doc="Let an empty follower start after the last tiered offset in place of the earliest local "
             "one."),

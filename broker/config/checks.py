@@ -64,6 +64,9 @@ def _check_cordoned(config: ServerConfig) -> None:
         )
 
 
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
 def _check_replication(config: ServerConfig) -> None:
     wait = config.get_int("replica.fetch.wait.max.ms")
     _require(
@@ -73,6 +76,10 @@ def _check_replication(config: ServerConfig) -> None:
     _require(
         wait <= config.get_int("replica.lag.time.max.ms"),
         "replica.fetch.wait.max.ms must be at most replica.lag.time.max.ms",
+    )
+    _require(
+        config["replica.selector.class"] in (None, "", RACK_AWARE),
+        f"replica.selector.class can only be {RACK_AWARE}",
     )
 
 

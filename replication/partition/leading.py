@@ -84,7 +84,7 @@ class Leading:
         self._topic_id = topic_id
         self._propose = surroundings.propose
         self._advanced = advanced
-        self._unseen = Unseen()
+        self._unseen = Unseen(log.high_watermark, log.end_offset)
         self._is_over = False
 
     def adopt(self, image: PartitionImage) -> None:

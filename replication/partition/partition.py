@@ -262,6 +262,35 @@ class Partition:
             return self.log.high_watermark > offset
         return self.leading.leader.is_replicated(offset + 1)
 
+    # Being fetched from by followers
+
+    def check_follower(self, follower: int, broker_epoch: int, *, tells_epoch: bool = True) -> None:
+        """Before a follower's fetch is read for, after `check_leader`; see `Leader.check_fetch`.
+
+        One that does not tell the leader epoch it knows (before KIP-320) is told NotLeader in place of
+        UnknownLeaderEpoch.
+        """
+        if self.leading is not None and (tells_epoch or follower in self.replicas):
+            self.leading.leader.check_fetch(follower, broker_epoch)
+            return
+        unknown = UnknownLeaderEpoch if tells_epoch else NotLeader
+        raise unknown(f"broker {follower} has no replica of {self!r} yet")
+
+    def fetched(self, follower: int, *, offset: int, start_offset: int, broker_epoch: int) -> None:
+        """A follower's fetch was read for, and its log does not part from this one."""
+        self.check_leader()
+        if self.leading is None:
+            raise NotLeader(f"{self!r} has no other replica now")
+        self.leading.fetched(
+            follower, offset=offset, start_offset=start_offset, broker_epoch=broker_epoch
+        )
+
+    def low_watermark(self) -> int:
+        """Where the logs of all replicas that are up start at the least; see `Leader`."""
+        if self.leading is None:
+            return self.log.log_start_offset
+        return self.leading.leader.low_watermark()
+
     def _advance(self) -> None:
         """All that is appended is visible, where there are no other replicas."""
         if self._is_alone and self.log.advance_high_watermark(self.log.tip.end_offset):
@@ -298,12 +327,13 @@ class Partition:
 
     def replicated(self, high_watermark: int, size_bytes: int) -> None:
         """As a follower: `size_bytes` were appended, and all below `high_watermark` is replicated."""
+        log = self.log
         if self._unseen is None:
-            self._unseen = Unseen()
-        if size_bytes:
-            self._unseen.appended(self.log.end_offset, size_bytes)
-        if self.log.advance_high_watermark(high_watermark):
-            self._announce(self._unseen.seen_to(self.log.high_watermark))
+            self._unseen = Unseen(log.high_watermark, log.end_offset)
+        elif size_bytes:
+            self._unseen.appended(log.end_offset, size_bytes)
+        if log.advance_high_watermark(high_watermark):
+            self._announce(self._unseen.seen_to(log.high_watermark))
 
     # Waiting
 
@@ -323,6 +353,7 @@ class Partition:
         self._gone = reason
         if self.leading is not None:
             self.leading.end()
+            self.leading = None
         self._interrupt()
 
     def _interrupt(self) -> None:

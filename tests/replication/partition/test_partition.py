@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.records.batch import batches
 from odradek.replication.controller.image import PartitionImage
 from odradek.replication.errors import (
     NotEnoughReplicas,
@@ -21,6 +22,7 @@ from odradek.replication.partition.in_sync import Altered
 from odradek.replication.partition.leader import AlterPartition
 from odradek.replication.partition.leading import Answered, Surroundings
 from odradek.replication.partition.partition import ACKS_ALL, Partition
+from odradek.replication.partition.unseen import PLENTY_BYTES
 from odradek.storage.log.epochs import EpochStart
 from tests.replication.partition.controller_stub import Controller
 from tests.storage.log.log_world import FOREVER, NOW_MS, TOPIC_ID, World, batch
@@ -214,6 +216,13 @@ def test_a_log_start_that_moves_is_told(stand: Stand) -> None:
 # Following
 
 
+def second() -> memoryview:
+    """The batch that a leader sends after a first one of one record."""
+    (after,) = batches(batch())
+    after.stamp(1, 5)
+    return after.view
+
+
 def test_a_follower_sees_what_its_leader_says_is_replicated() -> None:
     stand = Stand(leader=2)
     log, partition = stand.world.log, stand.partition
@@ -222,9 +231,13 @@ def test_a_follower_sees_what_its_leader_says_is_replicated() -> None:
     log.append_as_follower(sent)
     partition.replicated(0, len(sent))
     assert stand.told.bytes == []
-    partition.replicated(9, 0)
+    partition.replicated(1, 0)
     assert log.high_watermark == 1
-    assert stand.told.bytes == [len(sent)]
+    log.append_as_follower(second())
+    partition.replicated(1, len(sent))
+    partition.replicated(9, 0)
+    assert log.high_watermark == 2
+    assert stand.told.bytes == [PLENTY_BYTES, len(sent)]
 
 
 def test_who_changes_its_log_does_not_lead_before_that_is_done() -> None:
