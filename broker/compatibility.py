@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import sys
 
-from odradek.broker.dispatch import SERVED
+from odradek.broker.dispatch import SERVED, SERVED_BY_CONTROLLERS
 from odradek.protocol.apis import APIS, compatibility_rows
 
 HEAD = """\
 # Compatibility
 
 The Kafka to be like is 4.3. This page is written from the table of APIs (`protocol/apis.py`) and from
-what has a handler (`broker/apis/`); ApiVersions answers the same.
+what has a handler (`broker/apis/`); ApiVersions answers the same, on each listener what is spoken there.
 
 | API | key | Kafka 4.3 | Odradek |
 |---|---|---|---|
@@ -34,9 +34,6 @@ ApiVersions does not show these, and clients say that the broker does not suppor
 - The APIs of share groups (KIP-932) and of streams groups (KIP-1071): there are no such groups.
 - GetTelemetrySubscriptions and PushTelemetry: Kafka shows them only where a metrics reporter takes what
   clients push; there is none here. Client metrics subscriptions are kept.
-- What Kafka's nodes ask each other, of the quorum (Vote to EndQuorumEpoch, FetchSnapshot, the voters'
-  APIs), of the controller (BrokerRegistration, BrokerHeartbeat, AlterPartition, AllocateProducerIds,
-  AssignReplicasToDirs, ControllerRegistration) and for a client (Envelope): a node is alone.
 
 ## Where this broker differs on purpose
 
@@ -61,7 +58,7 @@ ApiVersions does not show these, and clients say that the broker does not suppor
 
 def page() -> str:
     """The whole page."""
-    served = [APIS[key] for key in SERVED]
+    served = [APIS[key] for key in (*SERVED, *SERVED_BY_CONTROLLERS)]
     rows = "".join(
         f"| {name} | {key} | {theirs} | {ours or 'no'} |\n"
         for name, key, theirs, ours in compatibility_rows(served)

@@ -100,6 +100,7 @@ MODULES: Mapping[str, Sequence[Api]] = {
     ),
     "txn_markers": (apis.WRITE_TXN_MARKERS, apis.DESCRIBE_PRODUCERS),
     "txn_offsets": (apis.TXN_OFFSET_COMMIT,),
+    "voters": (apis.ADD_RAFT_VOTER, apis.REMOVE_RAFT_VOTER),
 }
 """Which module of `broker/apis` has the handlers of which APIs: what is served, without loading it."""
 CONTROLLER_MODULES: Mapping[str, Sequence[Api]] = {
@@ -112,6 +113,14 @@ CONTROLLER_MODULES: Mapping[str, Sequence[Api]] = {
         apis.ASSIGN_REPLICAS_TO_DIRS,
     ),
     "envelope": (apis.ENVELOPE,),
+    "raft": (
+        apis.VOTE,
+        apis.BEGIN_QUORUM_EPOCH,
+        apis.END_QUORUM_EPOCH,
+        apis.FETCH,
+        apis.FETCH_SNAPSHOT,
+        apis.UPDATE_RAFT_VOTER,
+    ),
 }
 """Modules whose APIs are served on the listeners of controllers alone; there they win over the others."""
 FORWARDED: frozenset[Api] = frozenset(

@@ -1,12 +1,12 @@
 """DescribeQuorum, UpdateFeatures and UnregisterBroker: the controller's side of a cluster.
 
-The quorum has one voter, this node, which is at the end of its own log at any time (KIP-595, KIP-836,
-KIP-853).
+How far the quorum's voters and observers are is what its leader knows: nobody else answers that
+(KIP-595, KIP-836, KIP-853).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from odradek.broker.apis.authorized import ClusterDenied, check_cluster, may_cluster
@@ -22,6 +22,8 @@ from odradek.replication.controller.feature_updates import (
 )
 from odradek.replication.controller.leadership import MIN_ISR
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
+from odradek.replication.raft.voters import ReplicaInfo
+from odradek.replication.raft.wire_form import write_endpoints
 
 Values = dict[str, Any]
 
@@ -75,40 +77,48 @@ def _unknown(request: Any) -> Values:
 
 def _described(ctx: RequestContext) -> Values:
     quorum = ctx.broker.metadata.quorum
-    now_ms = ctx.broker.seams.clock.wall_ms()
+    if not quorum.replicas:
+        return _answer(
+            {
+                "error_code": ErrorCode.not_leader_or_follower,
+                "error_message": "This node does not lead the metadata quorum.",
+                "current_voters": [],
+                "observers": [],
+            }
+        )
     partition = {
-        "partition_index": 0,
         "error_code": ErrorCode.none,
         "error_message": "",
         "leader_id": quorum.leader_id,
         "leader_epoch": quorum.leader_epoch,
         "high_watermark": quorum.high_watermark,
-        "current_voters": [
-            {
-                "replica_id": voter.id,
-                "replica_directory_id": voter.directory_id,
-                "log_end_offset": quorum.log_end_offset,
-                "last_fetch_timestamp": now_ms,
-                "last_caught_up_timestamp": now_ms,
-            }
-            for voter in quorum.voters
-        ],
-        "observers": [],
+        "current_voters": [_replica(each) for each in quorum.replicas],
+        "observers": [_replica(each) for each in quorum.observers],
     }
+    nodes = [
+        {"node_id": voter.id, "listeners": write_endpoints(voter.endpoints)}
+        for voter in quorum.voters
+    ]
+    return _answer(partition, nodes)
+
+
+def _replica(info: ReplicaInfo) -> Values:
+    return {
+        "replica_id": info.key.id,
+        "replica_directory_id": info.key.directory_id,
+        "log_end_offset": info.log_end_offset,
+        "last_fetch_timestamp": info.last_fetch_ms,
+        "last_caught_up_timestamp": info.last_caught_up_ms,
+    }
+
+
+def _answer(partition: Values, nodes: Sequence[Values] = ()) -> Values:
+    partitions = [{"partition_index": 0, **partition}]
     return {
         "error_code": ErrorCode.none,
         "error_message": "",
-        "topics": [{"topic_name": CLUSTER_METADATA, "partitions": [partition]}],
-        "nodes": [
-            {
-                "node_id": voter.id,
-                "listeners": [
-                    {"name": each.listener, "host": each.host, "port": each.port}
-                    for each in voter.endpoints
-                ],
-            }
-            for voter in quorum.voters
-        ],
+        "topics": [{"topic_name": CLUSTER_METADATA, "partitions": partitions}],
+        "nodes": nodes,
     }
 
 

@@ -92,6 +92,14 @@ RULES: Final[Mapping[Api, Rule]] = {
     apis.DESCRIBE_QUORUM: Rule(cluster=Op.DESCRIBE),
     apis.UNREGISTER_BROKER: Rule(cluster=Op.ALTER),
     apis.WRITE_TXN_MARKERS: Rule(cluster=Op.ALTER),
+    # The quorum. On a controllers' listener Fetch is about its log, and asks for CLUSTER_ACTION
+    apis.VOTE: Rule(cluster=Op.CLUSTER_ACTION),
+    apis.BEGIN_QUORUM_EPOCH: Rule(cluster=Op.CLUSTER_ACTION),
+    apis.END_QUORUM_EPOCH: Rule(cluster=Op.CLUSTER_ACTION),
+    apis.FETCH_SNAPSHOT: Rule(cluster=Op.CLUSTER_ACTION),
+    apis.UPDATE_RAFT_VOTER: Rule(cluster=Op.CLUSTER_ACTION),
+    apis.ADD_RAFT_VOTER: Rule(cluster=Op.ALTER),
+    apis.REMOVE_RAFT_VOTER: Rule(cluster=Op.ALTER),
     # What nodes ask the active controller
     apis.ENVELOPE: Rule(cluster=Op.CLUSTER_ACTION),
     apis.BROKER_REGISTRATION: Rule(cluster=Op.CLUSTER_ACTION),

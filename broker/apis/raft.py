@@ -1,0 +1,58 @@
+"""What nodes of the quorum ask each other, on the controllers' listeners (KIP-595, 630, 853).
+
+A handler reads the request, has the node of the quorum answer it (`Metadata.answer`), and writes the
+answer as it suits the listener that was asked. Fetch is that of the metadata log alone here: topics
+are fetched on the brokers' listeners. A fetch may be held; that holds up nobody but the connection it
+came on. What administrators ask of the quorum is in `voters.py` and `quorum.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from odradek.broker.apis.authorized import check_cluster
+from odradek.broker.context import RequestContext
+from odradek.broker.dispatch import Handler, Route
+from odradek.protocol import apis
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.fetch import write_fetch_response
+from odradek.replication.controller.acls import AclOperation
+from odradek.replication.raft import wire_elections, wire_log, wire_voters
+from odradek.replication.raft.wire_form import Form
+from odradek.seams.files import Buffer, FileSlice
+
+CLUSTER_ACTION = AclOperation.CLUSTER_ACTION
+
+
+def answered_by_the_quorum(form: Form, needed: AclOperation) -> Handler:
+    """For requests of this form, from whoever may do `needed` with the cluster."""
+    read, write, refuse = form.read_request, form.write_answer, form.refuse
+    assert read is not None
+    assert write is not None
+    assert refuse is not None
+
+    async def handle(entity: Any, ctx: RequestContext) -> Mapping[str, Any]:
+        try:
+            check_cluster(ctx, needed)
+            request = read(entity)
+            answer = await ctx.broker.metadata.answer(request)
+        except KafkaError as error:
+            return refuse(entity, error)
+        return write(answer, request, ctx.endpoint.name)
+
+    return handle
+
+
+def _write_fetch(key: int, version: int, values: Mapping[str, Any]) -> Sequence[Buffer | FileSlice]:
+    return write_fetch_response(version, **values)
+
+
+HANDLERS = {
+    apis.VOTE: answered_by_the_quorum(wire_elections.VOTE, CLUSTER_ACTION),
+    apis.BEGIN_QUORUM_EPOCH: answered_by_the_quorum(wire_elections.BEGIN_EPOCH, CLUSTER_ACTION),
+    apis.END_QUORUM_EPOCH: answered_by_the_quorum(wire_elections.END_EPOCH, CLUSTER_ACTION),
+    apis.FETCH: Route(answered_by_the_quorum(wire_log.FETCH, CLUSTER_ACTION), write=_write_fetch),
+    apis.FETCH_SNAPSHOT: answered_by_the_quorum(wire_log.FETCH_SNAPSHOT, CLUSTER_ACTION),
+    apis.UPDATE_RAFT_VOTER: answered_by_the_quorum(wire_voters.UPDATE_VOTER, CLUSTER_ACTION),
+}

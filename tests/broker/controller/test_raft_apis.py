@@ -1,0 +1,172 @@
+"""The quorum's requests at a controller's listener: read, handed to the quorum, answered, authorized."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from odradek.broker.context import RequestContext
+from odradek.broker.dispatch import find_controller_route
+from odradek.broker.security.rules import RULES
+from odradek.broker.server import Endpoint
+from odradek.protocol import apis, messages
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.acls import AclOperation
+from odradek.replication.raft.messages import (
+    AddVoterAnswer,
+    AddVoterRequest,
+    Answer,
+    ApiVersionsRequest,
+    BeginEpochAnswer,
+    BeginEpochRequest,
+    EndEpochAnswer,
+    EndEpochRequest,
+    FetchAnswer,
+    FetchRequest,
+    FetchSnapshotAnswer,
+    FetchSnapshotRequest,
+    RemoveVoterAnswer,
+    RemoveVoterRequest,
+    Request,
+    UpdateVoterAnswer,
+    UpdateVoterRequest,
+    VoteAnswer,
+    VoteRequest,
+)
+from odradek.replication.raft.snapshots import SnapshotId
+from odradek.replication.raft.voters import ReplicaKey, Voter, VoterEndpoint
+from odradek.replication.raft.wire import FORMS, form_of
+from odradek.seams.network import Address
+
+HERE = VoterEndpoint("CONTROLLER", "one.example", 9093)
+ELSEWHERE = VoterEndpoint("OTHER", "one.example", 9095)
+SNAPSHOT = SnapshotId(500, 3)
+KNOWN: dict[str, Any] = {"epoch": 7, "leader_id": 1, "leader_endpoints": (ELSEWHERE, HERE)}
+TOLD: dict[str, Any] = {**KNOWN, "leader_endpoints": (HERE,)}
+ONE = Voter(1, endpoints=(HERE,))
+
+CONVERSATIONS: list[tuple[Request, Answer]] = [
+    (
+        VoteRequest(epoch=7, candidate=ReplicaKey(2), last_epoch=6, end_offset=9),
+        VoteAnswer(granted=True, **KNOWN),
+    ),
+    (BeginEpochRequest(leader_id=1, epoch=7), BeginEpochAnswer(**KNOWN)),
+    (EndEpochRequest(leader_id=1, epoch=7), EndEpochAnswer(**KNOWN)),
+    (
+        FetchRequest(replica=ReplicaKey(2), epoch=7, fetch_offset=9, last_fetched_epoch=6),
+        FetchAnswer(high_watermark=8, records=b"batches", **KNOWN),
+    ),
+    (
+        FetchSnapshotRequest(
+            replica=ReplicaKey(2), epoch=7, snapshot_id=SNAPSHOT, position=3, max_bytes=9
+        ),
+        FetchSnapshotAnswer(snapshot_id=SNAPSHOT, size=9, position=3, data=b"piece", **KNOWN),
+    ),
+    (AddVoterRequest(voter=ONE), AddVoterAnswer(error=ErrorCode.duplicate_voter, message="1")),
+    (RemoveVoterRequest(voter=ONE.key), RemoveVoterAnswer()),
+    (UpdateVoterRequest(voter=ONE, epoch=7), UpdateVoterAnswer(**KNOWN)),
+]
+
+
+class Quorum:
+    """Says what it is told to, and keeps what it was asked."""
+
+    def __init__(self, answer: Answer | KafkaError) -> None:
+        self._answer = answer
+        self.asked: list[Request] = []
+
+    async def answer(self, request: Request) -> Answer:
+        self.asked.append(request)
+        if isinstance(self._answer, KafkaError):
+            raise self._answer
+        return self._answer
+
+
+class OnlyTo:
+    """Allows one operation with the cluster."""
+
+    def __init__(self, allowed: AclOperation | None) -> None:
+        self._allowed = allowed
+
+    def allows(
+        self, principal: str, host: str, operation: AclOperation, resource: object, name: str
+    ) -> bool:
+        return operation is self._allowed
+
+
+async def ask(quorum: Quorum, request: Request, *, authorizer: Any = None) -> Answer:
+    """Through the bytes both ways."""
+    form = form_of(request)
+    api, version = form.api, form.api.max_version
+    route = find_controller_route(api.key)
+    assert route is not None
+    broker: Any = SimpleNamespace(metadata=quorum)
+    listener = Address("127.0.0.1", 9093)
+    ctx = RequestContext(
+        broker,
+        api,
+        version,
+        1,
+        "raft-client-2",
+        Endpoint("CONTROLLER", "PLAINTEXT", listener, None, of_controller=True),
+        Address("127.0.0.1", 50_000),
+        flush,
+        authorizer,
+    )
+    sent = messages.write_request(api.key, version, form.write_request(request))
+    values = await route.handler(route.read(api.key, version, memoryview(sent), 0), ctx)
+    written = route.write(api.key, version, values)
+    parts = [written] if isinstance(written, bytes) else written
+    body = memoryview(b"".join(bytes(part) for part in parts))  # type: ignore[arg-type]
+    entity = messages.read_response(api.key, version, body)
+    return form.read_answer(entity, request, "CONTROLLER")
+
+
+async def flush() -> None:
+    pass
+
+
+def as_told(answer: Answer) -> Answer:
+    """Of the leader's endpoints, who asks is told the one of the listener it asks."""
+    if not answer.leader_endpoints:
+        return answer
+    return type(answer)(
+        **{name: getattr(answer, name) for name in type(answer).__dataclass_fields__} | TOLD
+    )
+
+
+@pytest.mark.parametrize(("request_", "answer"), CONVERSATIONS)
+async def test_the_quorum_answers(request_: Request, answer: Answer) -> None:
+    quorum = Quorum(answer)
+    assert await ask(quorum, request_) == as_told(answer)
+    assert [type(asked) for asked in quorum.asked] == [type(request_)]
+
+
+@pytest.mark.parametrize(("request_", "answer"), CONVERSATIONS)
+async def test_what_keeps_the_quorum_from_answering_is_told(
+    request_: Request, answer: Answer
+) -> None:
+    got = await ask(Quorum(KafkaError(ErrorCode.kafka_storage_error, "offline")), request_)
+    assert got.error is ErrorCode.kafka_storage_error
+
+
+@pytest.mark.parametrize(("request_", "answer"), CONVERSATIONS)
+async def test_who_may_ask(request_: Request, answer: Answer) -> None:
+    """Nodes ask each other, and administrators change voters: nobody else."""
+    quorum, api = Quorum(answer), form_of(request_).api
+    changes_voters = api in (apis.ADD_RAFT_VOTER, apis.REMOVE_RAFT_VOTER)
+    needed = AclOperation.ALTER if changes_voters else AclOperation.CLUSTER_ACTION
+    if api is not apis.FETCH:  # whose rule is that of brokers' listeners
+        assert RULES[api].cluster is needed
+    refused = await ask(quorum, request_, authorizer=OnlyTo(None))
+    assert refused.error is ErrorCode.cluster_authorization_failed
+    assert quorum.asked == []
+    assert await ask(quorum, request_, authorizer=OnlyTo(needed)) == as_told(answer)
+
+
+def test_all_is_served_that_nodes_ask() -> None:
+    for kind, form in FORMS.items():
+        assert find_controller_route(form.api.key) is not None
+        assert kind is ApiVersionsRequest or any(type(asked) is kind for asked, _ in CONVERSATIONS)
