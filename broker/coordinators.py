@@ -6,7 +6,7 @@ never has a group or a transaction.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -18,7 +18,6 @@ from odradek.replication.controller.image import MetadataDelta
 from odradek.replication.partition.partition import Partition
 
 if TYPE_CHECKING:
-    from odradek.broker.coordination.leadership import Leadership
     from odradek.broker.groups.consumer.settings import ConsumerSettings
     from odradek.broker.groups.coordinator import GroupCoordinator
     from odradek.broker.node import Broker
@@ -168,20 +167,15 @@ class Coordinators:
 
     def role_changed(self, partition: Partition) -> None:
         """A partition was opened here, or changed hands."""
-        leadership: Leadership[Any, Any]
-        if partition.topic == OFFSETS_TOPIC:
-            leadership = self.groups.leadership
+        if not partition.is_leader:
+            self.partition_gone(partition.topic, partition.index)
+        elif partition.topic == OFFSETS_TOPIC:
+            self.groups.leadership.elected(partition.index, partition.leader_epoch)
         elif partition.topic == TRANSACTIONS_TOPIC:
-            leadership = self.transactions.leadership
-        else:
-            return
-        if partition.is_leader:
-            leadership.elected(partition.index, partition.leader_epoch)
-        else:
-            leadership.resigned(partition.index)
+            self.transactions.leadership.elected(partition.index, partition.leader_epoch)
 
     def partition_gone(self, topic: str, index: int) -> None:
-        """A partition left this node, or its directory failed."""
+        """A partition is not led here any more, or left this node, or its directory failed."""
         if topic == OFFSETS_TOPIC and self._groups is not None:
             self._groups.leadership.resigned(index)
         elif topic == TRANSACTIONS_TOPIC and self._transactions is not None:
