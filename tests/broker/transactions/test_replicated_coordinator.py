@@ -1,0 +1,202 @@
+"""A coordinator whose partition has other replicas: what is answered when, and to whom it passes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from types import MappingProxyType
+
+import pytest
+import trio
+
+from odradek.broker.coordination.leadership import LoadInProgress, NotCoordinator
+from odradek.broker.coordination.topics import TRANSACTIONS_TOPIC
+from odradek.broker.coordinator_log import PartitionCoordinatorLog
+from odradek.broker.transactions.actions import Outcome, ProducerAnswer
+from odradek.broker.transactions.config import TransactionConfig
+from odradek.broker.transactions.coordinator import TransactionCoordinator
+from odradek.broker.transactions.markers import TransactionMarker
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.image import MetadataImage, TopicImage
+from odradek.replication.partition.leading import Surroundings
+from odradek.replication.partition.partition import Partition
+from odradek.storage.directories.names import TopicPartition
+from odradek.testing.virtual_clock import VirtualClock
+from odradek.testing.virtual_offload import VirtualOffload
+from tests.replication.partition.controller_stub import Controller
+from tests.storage.log.log_world import FOREVER, TOPIC_ID, World
+
+ME, FOLLOWER, OTHER = 1, 2, 3
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+class NoMarkers:
+    async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, Outcome]:
+        return dict.fromkeys(marker.partitions, Outcome.WRITTEN)
+
+
+async def _an_id() -> int:
+    return 1000
+
+
+class Stand:
+    """Node 1 leads the one partition of `__transaction_state`, with node 2 in sync."""
+
+    def __init__(self, clock: VirtualClock, *, min_isr: int = 1) -> None:
+        controller = Controller()
+        self.image = replace(
+            controller.partition, leader=ME, isr=(ME, FOLLOWER), leader_epoch=5, partition_epoch=10
+        )
+        self.world = World(clock=clock, config=replace(FOREVER, min_insync_replicas=min_isr))
+        surroundings = Surroundings(
+            dict(controller.brokers).get, lag_max_ms=30_000, propose=lambda *proposal: None
+        )
+        self.partition = Partition(
+            self.world.log,
+            topic_id=TOPIC_ID,
+            node_id=ME,
+            image=self.image,
+            surroundings=lambda: surroundings,
+        )
+        topic = TopicImage(TRANSACTIONS_TOPIC, TOPIC_ID, {0: self.image})
+        image = MetadataImage(topics_by_name=MappingProxyType({TRANSACTIONS_TOPIC: topic}))
+        self.coordinator = TransactionCoordinator(
+            PartitionCoordinatorLog(
+                TRANSACTIONS_TOPIC, lambda *_: self.partition, lambda: image, VirtualOffload()
+            ),
+            TransactionConfig(append_timeout_ms=2000),
+            clock=clock,
+            markers=NoMarkers(),
+            producer_id=_an_id,
+            transaction_version=lambda: 2,
+        )
+        self.coordinator.leadership.elected(0, 5)
+        self.answers: list[ProducerAnswer | ErrorCode] = []
+
+    async def init(self, name: str = "a") -> None:
+        try:
+            self.answers.append(await self.coordinator.init_producer_id(name, 60_000))
+        except KafkaError as error:
+            self.answers.append(error.code)
+
+    def fetched(self, offset: int) -> None:
+        """The follower has all below it."""
+        assert self.partition.leading is not None
+        self.partition.leading.fetched(FOLLOWER, offset=offset, start_offset=0, broker_epoch=1)
+
+    def led_by(self, leader: int, leader_epoch: int, isr: tuple[int, ...] = (ME, FOLLOWER)) -> None:
+        """The cluster decided so; as a node tells its coordinators."""
+        self.image = replace(
+            self.image,
+            leader=leader,
+            leader_epoch=leader_epoch,
+            isr=isr,
+            partition_epoch=self.image.partition_epoch + 1,
+        )
+        self.partition.update(self.image)
+        if self.partition.is_leader:
+            self.coordinator.leadership.elected(0, leader_epoch)
+        else:
+            self.coordinator.leadership.resigned(0)
+
+    @property
+    def errors(self) -> list[ErrorCode]:
+        return [each if isinstance(each, ErrorCode) else each.error for each in self.answers]
+
+
+@asynccontextmanager
+async def running(stand: Stand) -> AsyncIterator[trio.Nursery]:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(stand.coordinator.run)
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+async def test_nothing_is_answered_before_the_followers_have_it(clock: VirtualClock) -> None:
+    stand = Stand(clock)
+    async with running(stand) as nursery:
+        nursery.start_soon(stand.init)
+        await clock.settle()
+        assert stand.world.log.end_offset == 1
+        assert stand.answers == []
+        stand.fetched(0)
+        await clock.settle()
+        assert stand.answers == []
+        stand.fetched(1)
+        await clock.settle()
+        assert stand.errors == [ErrorCode.none]
+
+
+async def test_followers_that_are_late(clock: VirtualClock) -> None:
+    stand = Stand(clock)
+    async with running(stand) as nursery:
+        nursery.start_soon(stand.init)
+        await clock.run_for(1.9)
+        assert stand.answers == []
+        await clock.run_for(0.2)
+        assert stand.errors == [ErrorCode.coordinator_not_available]
+
+
+async def test_too_few_in_sync_and_nothing_is_written(clock: VirtualClock) -> None:
+    stand = Stand(clock, min_isr=2)
+    stand.led_by(ME, 6, isr=(ME,))
+    async with running(stand):
+        await stand.init()
+        assert stand.errors == [ErrorCode.coordinator_not_available]
+        assert stand.world.log.end_offset == 0
+
+
+async def test_who_waits_is_told_when_another_leads(clock: VirtualClock) -> None:
+    stand = Stand(clock)
+    async with running(stand) as nursery:
+        nursery.start_soon(stand.init)
+        await clock.settle()
+        stand.led_by(FOLLOWER, 6)
+        await clock.settle()
+        assert stand.errors == [ErrorCode.not_coordinator]
+        with pytest.raises(NotCoordinator):
+            stand.coordinator.describe("a")
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["step by step", "in one step"])
+async def test_what_comes_back_is_what_the_log_holds(clock: VirtualClock, is_seen: bool) -> None:
+    """Another led meanwhile, and had not got our last record: it is not there any more."""
+    stand = Stand(clock)
+    async with running(stand) as nursery:
+        nursery.start_soon(stand.init, "kept")
+        await clock.settle()
+        stand.fetched(1)
+        await clock.settle()
+        nursery.start_soon(stand.init, "lost")
+        await clock.settle()
+        if is_seen:
+            stand.led_by(FOLLOWER, 6)
+        stand.world.log.truncate_to(1)
+        stand.led_by(ME, 7)
+        with pytest.raises(LoadInProgress):
+            stand.coordinator.describe("kept")
+        await clock.settle()
+        assert stand.errors == [ErrorCode.none, ErrorCode.not_coordinator]
+        assert stand.coordinator.describe("kept").producer_id == 1000
+        with pytest.raises(KafkaError) as unknown:
+            stand.coordinator.describe("lost")
+        assert unknown.value.code is ErrorCode.transactional_id_not_found
+
+
+async def test_the_next_epoch_of_the_same_leader_changes_nothing(clock: VirtualClock) -> None:
+    stand = Stand(clock)
+    async with running(stand) as nursery:
+        nursery.start_soon(stand.init)
+        await clock.settle()
+        stand.led_by(ME, 6)
+        await clock.settle()
+        assert stand.answers == []
+        stand.fetched(1)
+        await clock.settle()
+        assert stand.errors == [ErrorCode.none]
+        assert stand.coordinator.leadership.loads == 0
