@@ -11,13 +11,12 @@ that ends by an error leaves its directories for recovery.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.broker import storage_settings
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.controller_channel import ControllerChannel
 from odradek.broker.controller_duties import ControllerDuties
@@ -30,8 +29,9 @@ from odradek.broker.coordinators import Coordinators
 from odradek.broker.fetch_wait import DueFetches, fetch_timers
 from odradek.broker.lifecycle import BrokerLifecycle
 from odradek.broker.producer_ids import ProducerIds
+from odradek.broker.quorum_member import new_metadata, new_transport
 from odradek.broker.quorum_settings import is_alone
-from odradek.broker.registration import registration_of, told_of
+from odradek.broker.registration import registration_of
 from odradek.broker.replicas import Replicas
 from odradek.broker.security.configured import change_acls, configured_authorizer, load_acls
 from odradek.broker.server import Endpoint, Opened, Server, close_listeners, open_listeners
@@ -58,15 +58,22 @@ if TYPE_CHECKING:
     from odradek.broker.transactions.verification import TransactionPartitions
     from odradek.protocol.apis import Api
     from odradek.replication.controller.topics import CreatedTopic, NewTopic
+    from odradek.replication.raft.wire_transport import WireTransport
     from odradek.storage.log_manager import LogManager
 
 log = logging.getLogger("odradek.node")
 
+HAND_OVER_SECONDS = 5.0
+"""How long the others of a quorum may take to do without this node."""
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
 
 
 class CannotStart(Exception):
     """The node can't start; the text says why and what to do."""
+
+
+class Stopped(CannotStart):
+    """The node was told to stop while it waited for others of its cluster."""
 
 
 class StorageLost(Exception):
@@ -93,6 +100,7 @@ class Broker:
         self.config = config
         self.node_id = config.node_id
         self._stop_asked = trio.Event()
+        self._waiting: trio.CancelScope | None = None
         self.stopped = trio.Event()
         """Set when all is closed, however it ended."""
         self.due_fetches = DueFetches()
@@ -100,6 +108,7 @@ class Broker:
         self.producer_ids = ProducerIds(self._reserve_producer_ids)
         self.authorizer = configured_authorizer(config)
         self.server = Server(self)
+        self._controller_server = Server(self)
         self.turnstile = Turnstile()
         self.controller = ControllerChannel(seams.network, lambda: self.metadata, self._answer_here)
         """The way to the active controller, wherever it is."""
@@ -159,6 +168,8 @@ class Broker:
     def stop(self) -> None:
         """Ask the node to end; `run` returns when all is closed."""
         self._stop_asked.set()
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     # The life of a node
 
@@ -203,9 +214,10 @@ class Broker:
         )
         try:
             self.controller_endpoints = [endpoint for endpoint, _ in controllers]
-            await self._start_metadata()
+            transport = new_transport(self.seams, config, self.controller_endpoints)
+            await self._start_metadata(transport)
             try:
-                await self._run_on_metadata(controllers, task_status)
+                await self._run_on_metadata(controllers, transport, task_status)
             except BaseException as error:
                 if _is_cancellation(error):
                     await self._close()
@@ -231,53 +243,67 @@ class Broker:
             reason = error.strerror or error
             raise CannotStart(f"can't listen on {addresses}: {reason}") from None
 
-    async def _start_metadata(self) -> None:
-        directory = self.directories.metadata
-        assert directory.id is not None
-        self.metadata = Metadata(
-            self.seams,
-            directory.path,
-            node_id=self.node_id,
-            cluster_id=self.cluster_id,
-            directory_id=directory.id,
-            controller_listeners=told_of(self.controller_endpoints),
-            settings=storage_settings.metadata_log(self.config),
-            min_insync_replicas=self.config.get_int("min.insync.replicas"),
+    async def _start_metadata(self, transport: WireTransport | None) -> None:
+        self.metadata = new_metadata(
+            self.seams, self.config, self.directories, self.controller_endpoints, transport
         )
         try:
             await self.metadata.start()
         except (InvalidMetadata, InvalidQuorum, KafkaError, OSError) as error:
             raise CannotStart(f"the metadata log can't be used: {error}") from error
-        self.controller_duties = ControllerDuties(self.metadata, self.seams.clock, self.config)
 
     async def _run_on_metadata(
-        self, controllers: Opened, task_status: trio.TaskStatus[None]
+        self,
+        controllers: Opened,
+        transport: WireTransport | None,
+        task_status: trio.TaskStatus[None],
     ) -> None:
         """The house: what a node is to the others of its cluster."""
         async with trio.open_nursery() as house:
             self.controller.start(house)
             house.start_soon(self._stop_when, self.metadata.failed)
+            if transport is not None:
+                await house.start(transport.run)
             await house.start(self.metadata.run)
-            await house.start(self.controller_duties.run)
-            if controllers:
-                await house.start(Server(self).serve, controllers)
+            if self.config.is_controller:
+                self.controller_duties = ControllerDuties(
+                    self.metadata, self.seams.clock, self.config
+                )
+                await house.start(self.controller_duties.run)
+                await house.start(self._controller_server.serve, controllers)
+            await self._unless_stopped(self.metadata.wait_until_caught_up)
             self.apply_broker_configs(self.metadata.image)
-            self._replicas = Replicas(self)
-            self.logs, self.directory_reports = self.replicas.logs, self.replicas.directory_reports
-            self.lifecycle = BrokerLifecycle(
-                self.metadata,
-                self.controller,
-                self.seams.clock,
-                self.config,
-                offline=lambda: self.directory_reports.offline,
-                cordoned=self.replicas.cordoned_ids,
-            )
-            self._partitions = await self.replicas.load()
+            if self.config.is_broker:
+                await self._load_replicas()
             if self.authorizer is not None:
                 load_acls(self.authorizer, self.metadata.image)
             self.metadata.subscribe(self._metadata_changed)
-            await self._run_as_broker(task_status)
+            if self.config.is_broker:
+                await self._run_as_broker(task_status)
+            else:
+                self.endpoints = ()
+                task_status.started()
+                await self._stop_asked.wait()
+            await self.metadata.shut_down(HAND_OVER_SECONDS)
             house.cancel_scope.cancel()
+
+    async def _load_replicas(self) -> None:
+        replicas = self._replicas = Replicas(self)
+        self.logs, self.directory_reports = replicas.logs, replicas.directory_reports
+        self.lifecycle = BrokerLifecycle(
+            self.metadata,
+            self.controller,
+            self.seams.clock,
+            self.config,
+            offline=lambda: self.directory_reports.offline,
+            cordoned=replicas.cordoned_ids,
+        )
+        before = self.metadata.image
+        self._partitions = await replicas.load()
+        if self.metadata.image is not before:  # others have gone on meanwhile
+            self.apply_broker_configs(self.metadata.image)
+            replicas.cordon()
+            self.logs.update_configs()
 
     async def _run_as_broker(self, task_status: trio.TaskStatus[None]) -> None:
         """What a node is to clients."""
@@ -290,18 +316,32 @@ class Broker:
             await room.start(self.logs.run)
             await self.lifecycle.register(registration_of(self))
             await room.start(self.lifecycle.run)
-            await self.lifecycle.caught_up.wait()
+            room.start_soon(self._fail_unregistered)
+            await self._unless_stopped(self.lifecycle.caught_up.wait)
             await self.replicas.start(room)
-            await self.lifecycle.serve()
             async with trio.open_nursery() as serving:
                 await serving.start(self.server.serve, opened)
                 serving.start_soon(self._stop_when, self.logs.all_failed)
                 serving.start_soon(self._stop_when, self.directory_reports.unheard)
+                await self._unless_stopped(self.lifecycle.serve)
                 task_status.started()
                 await self._stop_asked.wait()
                 await self.lifecycle.shut_down()
                 serving.cancel_scope.cancel()
             room.cancel_scope.cancel()
+
+    async def _unless_stopped(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """Wait for others of the cluster. Raises Stopped if the node is asked to end meanwhile."""
+        with trio.CancelScope() as self._waiting:
+            if self._stop_asked.is_set():
+                self._waiting.cancel()
+            await wait()
+        if self._waiting.cancelled_caught:
+            raise Stopped("it was told to stop before it could serve")
+
+    async def _fail_unregistered(self) -> None:
+        await self.lifecycle.failed.wait()
+        raise CannotStart(self.lifecycle.failure)
 
     async def _stop_when(self, lost: trio.Event) -> None:
         await lost.wait()
@@ -317,7 +357,9 @@ class Broker:
         with trio.CancelScope(shield=True):
             await self.metadata.close()
             if self._partitions is not None:
-                await self.logs.close(broker_epoch=self.broker_epoch)
+                registered = self.broker_epoch >= 0
+                epoch = self.broker_epoch if registered else self.logs.previous_broker_epoch
+                await self.logs.close(broker_epoch=epoch)
 
     def _why_lost(self) -> str:
         failures = [
@@ -338,8 +380,9 @@ class Broker:
             self.apply_broker_configs(delta.image)
         if self.authorizer is not None and delta.image.acls is not delta.before.acls:
             change_acls(self.authorizer, delta.before, delta.image)
-        self.replicas.metadata_changed(delta)
-        self.coordinators.metadata_changed(delta)
+        if self._partitions is not None:
+            self.replicas.metadata_changed(delta)
+            self.coordinators.metadata_changed(delta)
 
     def apply_broker_configs(self, image: MetadataImage) -> None:
         """Take over the dynamic broker configs."""
@@ -407,7 +450,7 @@ def _is_cancellation(error: BaseException) -> bool:
     """Whether nothing went wrong: the node's nurseries were cancelled, or Ctrl-C came."""
     if isinstance(error, BaseExceptionGroup):
         return all(_is_cancellation(each) for each in error.exceptions)
-    return isinstance(error, (trio.Cancelled, KeyboardInterrupt))
+    return isinstance(error, (trio.Cancelled, KeyboardInterrupt, Stopped))
 
 
 def _said_plainly(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -421,4 +464,4 @@ def _said_plainly(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return group
 
 
-__all__ = ["Broker", "CannotStart", "StorageLost"]
+__all__ = ["Broker", "CannotStart", "Stopped", "StorageLost"]

@@ -14,17 +14,16 @@ _EVERYWHERE = frozenset(("", "0.0.0.0", "::"))
 
 def quorum_settings(config: ServerConfig, cluster_id: str) -> QuorumSettings:
     """The configs `controller.quorum.*`; fetches are held for what Kafka's are held."""
-    name = "controller.quorum"
     return QuorumSettings(
         cluster_id=cluster_id,
-        election_timeout_ms=config.get_int(f"{name}.election.timeout.ms"),
-        election_backoff_max_ms=config.get_int(f"{name}.election.backoff.max.ms"),
-        fetch_timeout_ms=config.get_int(f"{name}.fetch.timeout.ms"),
-        request_timeout_ms=config.get_int(f"{name}.request.timeout.ms"),
-        retry_backoff_ms=config.get_int(f"{name}.retry.backoff.ms"),
-        fetch_max_bytes=config.get_int(f"{name}.fetch.max.bytes"),
-        fetch_snapshot_max_bytes=config.get_int(f"{name}.fetch.snapshot.max.bytes"),
-        auto_join=config.get_bool(f"{name}.auto.join.enable"),
+        election_timeout_ms=config.get_int("controller.quorum.election.timeout.ms"),
+        election_backoff_max_ms=config.get_int("controller.quorum.election.backoff.max.ms"),
+        fetch_timeout_ms=config.get_int("controller.quorum.fetch.timeout.ms"),
+        request_timeout_ms=config.get_int("controller.quorum.request.timeout.ms"),
+        retry_backoff_ms=config.get_int("controller.quorum.retry.backoff.ms"),
+        fetch_max_bytes=config.get_int("controller.quorum.fetch.max.bytes"),
+        fetch_snapshot_max_bytes=config.get_int("controller.quorum.fetch.snapshot.max.bytes"),
+        auto_join=config.get_bool("controller.quorum.auto.join.enable"),
         can_become_voter=config.is_controller,
     )
 

@@ -53,14 +53,14 @@ REPLICATION: Rows = (
         doc="Requests after which finished ones are swept out of those waiting in Produce."),
     row("delete.records.purgatory.purge.interval.requests", INT, "1", MEDIUM,
         doc="Requests after which finished ones are swept out of those waiting in DeleteRecords."),
-    row("auto.leader.rebalance.enable", BOOLEAN, "true", HIGH,
+    row("auto.leader.rebalance.enable", BOOLEAN, "true", HIGH, effect=True,
         doc="Give leadership back to the preferred replicas by itself."),
-    row("leader.imbalance.check.interval.seconds", LONG, "300", HIGH, at_least(1),
+    row("leader.imbalance.check.interval.seconds", LONG, "300", HIGH, at_least(1), effect=True,
         doc="How often the spread of leaders is looked at, in seconds."),
-    row("unclean.leader.election.interval.ms", LONG, "300000", MEDIUM, at_least(1), internal=True,
+    row("unclean.leader.election.interval.ms", LONG, "300000", MEDIUM, at_least(1), internal=True, effect=True,
         doc="How often partitions without a leader are looked at for an unclean election, in ms. For "
             "tests."),
-    row("unclean.leader.election.enable", BOOLEAN, "false", HIGH, mode=CLUSTER_WIDE,
+    row("unclean.leader.election.enable", BOOLEAN, "false", HIGH, mode=CLUSTER_WIDE, effect=True,
         doc="Let a replica outside the in-sync set lead when there is no other, at the price of "
             "records."),
     row("security.inter.broker.protocol", STRING, "PLAINTEXT", MEDIUM, one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),

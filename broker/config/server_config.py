@@ -267,6 +267,11 @@ class ServerConfig:
         names = self.get_list("controller.listener.names")
         return tuple(endpoint for endpoint in self.all_listeners if endpoint.name in names)
 
+    @property
+    def controller_listener(self) -> str:
+        """The name of the listener on which controllers are asked."""
+        return self.get_list("controller.listener.names")[0].upper()
+
     def _of_brokers(self, endpoints: tuple[ListenerEndpoint, ...]) -> tuple[ListenerEndpoint, ...]:
         names = self.get_list("controller.listener.names")
         return tuple(endpoint for endpoint in endpoints if endpoint.name not in names)
@@ -418,20 +423,7 @@ def _without_refused(configs: Mapping[str, str], *, of_broker: bool) -> dict[str
 
 
 def _check_served(config: ServerConfig) -> None:
-    """What Kafka takes and this broker cannot do yet is refused, not passed over: a node that began
-    a cluster of its own where it should join one would do harm."""
-    if config.process_roles != {"broker", "controller"}:
-        raise ConfigError.of(
-            "process.roles",
-            ",".join(config.get_list("process.roles")),
-            "a node that is not both is not supported yet, only broker,controller",
-        )
-    for name in ("controller.quorum.voters", "controller.quorum.bootstrap.servers"):
-        controllers = config.get_list(name)
-        if len(controllers) > 1:
-            raise ConfigError.of(
-                name, ",".join(controllers), "several controllers are not supported yet, only one"
-            )
+    """What Kafka takes and this broker cannot do yet is refused, not passed over."""
     check_authorizer(
         config.get_str("authorizer.class.name"), config.layers.static.get(SUPER_USERS, "")
     )

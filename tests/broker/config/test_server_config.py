@@ -318,21 +318,28 @@ def test_several_listeners_with_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "roles"),
     [
-        {
-            "process.roles": "broker",
-            "controller.quorum.voters": "2@h:1",
-            "listeners": "PLAINTEXT://:9092",
-        },
-        {"process.roles": "controller", "listeners": "CONTROLLER://:9093"},
-        {"controller.quorum.voters": "1@localhost:9093,2@h:1"},
-        {"controller.quorum.voters": "", "controller.quorum.bootstrap.servers": "a:1,b:1"},
+        (
+            {
+                "process.roles": "broker",
+                "controller.quorum.voters": "2@h:1",
+                "listeners": "PLAINTEXT://:9092",
+            },
+            (True, False),
+        ),
+        ({"process.roles": "controller", "listeners": "CONTROLLER://:9093"}, (False, True)),
+        ({"controller.quorum.voters": "1@localhost:9093,2@h:1"}, (True, True)),
+        (
+            {"controller.quorum.voters": "", "controller.quorum.bootstrap.servers": "a:1,b:1"},
+            (True, True),
+        ),
     ],
 )
-def test_clusters_of_several_are_refused(changes: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="not supported yet"):
-        ServerConfig.from_properties({**QUORUM, **changes})
+def test_a_node_has_roles(changes: dict[str, str], roles: tuple[bool, bool]) -> None:
+    config = ServerConfig.from_properties({**QUORUM, **changes})
+    assert (config.is_broker, config.is_controller) == roles
+    assert config.controller_listener == "CONTROLLER"
 
 
 def test_protocols_that_are_not_served_are_refused() -> None:
