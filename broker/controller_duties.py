@@ -12,13 +12,14 @@ A node that is alone (`is_alone`) sends no heartbeats to itself, and is not miss
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import trio
 
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
+from odradek.replication.controller.leadership import leads
 from odradek.replication.controller.operations import Plan
 from odradek.replication.raft.errors import NotController
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
     from odradek.replication.controller.brokers import BrokerRegistration
     from odradek.replication.controller.heartbeats import Heartbeat, HeartbeatAnswer
+    from odradek.replication.controller.image import BrokerImage
     from odradek.replication.controller.sessions import BrokerSessions
+    from odradek.replication.controller.steps import Steps
     from odradek.replication.raft.voters import QuorumInfo
     from odradek.seams.clock import Clock
 
@@ -116,22 +119,33 @@ class ControllerDuties:
 
     async def register(self, registration: BrokerRegistration) -> int:
         """The broker's epoch. Raises what `register_for_session` does, and NotController."""
+        from odradek.replication.controller import steps
         from odradek.replication.controller.heartbeats import register_for_session
 
+        image, unclean = self._metadata.image, self.unclean_election
+        existing = image.brokers.get(registration.id)
+        if existing is not None and not self.sessions.is_alive(existing, self._now_ms()):
+            await self._make_first(
+                steps.forget_last_incarnation(image, registration, unclean_election=unclean)
+            )
         return await self._metadata.perform(
             lambda image: register_for_session(
                 image,
                 self.sessions,
                 registration,
                 now_ms=self._now_ms(),
-                unclean_election=self.unclean_election,
+                unclean_election=unclean,
             )
         )
 
     async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
         """Raises what `broker_heartbeat` does, and NotController."""
         from odradek.replication.controller.heartbeats import broker_heartbeat
+        from odradek.replication.controller.steps import AT_ONCE
 
+        before = self._metadata.image.brokers.get(heartbeat.broker_id)
+        if before is not None and before.epoch == heartbeat.broker_epoch:
+            await self._make_way(before, heartbeat)
         answer = await self._metadata.perform(
             lambda image: broker_heartbeat(
                 image,
@@ -139,10 +153,71 @@ class ControllerDuties:
                 heartbeat,
                 now_ms=self._now_ms(),
                 unclean_election=self.unclean_election,
+                at_once=AT_ONCE,
             )
         )
         self._heard.set()
+        if before is not None:
+            await self._follow_up(before)
         return answer
+
+    async def _make_way(self, broker: BrokerImage, heartbeat: Heartbeat) -> None:
+        """What has to come before a broker, or a directory of it, is said to be gone."""
+        from odradek.replication.controller import steps
+
+        image, unclean = self._metadata.image, self.unclean_election
+        failed = [each for each in broker.directories if each in heartbeat.offline]
+        if failed:
+            await self._make_first(
+                steps.leave_directories(image, broker.id, failed, unclean_election=unclean)
+            )
+        goes = heartbeat.want_shut_down and not leads(image, broker.id)
+        if not broker.fenced and (heartbeat.want_fence or goes):
+            await self._make_first(
+                steps.leave_in_sync_sets(image, broker.id, unclean_election=unclean)
+            )
+
+    async def _follow_up(self, before: BrokerImage) -> None:
+        """What comes after a broker is said to serve, or to shut down."""
+        from odradek.replication.controller import steps
+
+        image, unclean = self._metadata.image, self.unclean_election
+        broker = image.brokers.get(before.id)
+        if broker is None:
+            return
+        if before.fenced and not broker.fenced:
+            await self._step(steps.lead_what_nobody_leads(image, unclean_election=unclean))
+        if broker.in_controlled_shutdown and not broker.fenced:
+            left = steps.leave_in_sync_sets(image, broker.id, unclean_election=unclean)
+            if left.keys:
+                await self._step(left)
+                self.sessions.shutting_down(broker, self._metadata.image.offset)
+
+    async def _make_first(self, steps: Steps) -> None:
+        """As `_step`, before an operation that can do few of them by itself."""
+        from odradek.replication.controller.steps import AT_ONCE
+
+        if len(steps.keys) > AT_ONCE:
+            await self._step(steps)
+
+    async def _step(self, steps: Steps) -> None:
+        """Go through them, with others in between, and commit them together. Raises KafkaError."""
+        failures: list[KafkaError] = []
+
+        async def perform(operation: Callable[[MetadataImage], Plan[None]]) -> None:
+            try:
+                await self._metadata.perform(operation)
+            except KafkaError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as commits:
+            for operation in steps.operations():
+                commits.start_soon(perform, operation)
+                await trio.lowlevel.checkpoint()
+                if failures:
+                    break
+        if failures:
+            raise failures[0]
 
     # A term
 
@@ -184,8 +259,6 @@ class ControllerDuties:
                 term.cancel_scope.cancel()
 
     async def _fence_the_silent(self) -> None:
-        from odradek.replication.controller.heartbeats import fence_oldest_expired
-
         while self._metadata.is_active:
             self._heard = trio.Event()
             deadline_ms = self.sessions.next_deadline_ms
@@ -194,14 +267,24 @@ class ControllerDuties:
             elif (left_ms := deadline_ms - self._now_ms()) > 0:
                 await trio.sleep(left_ms / 1000)
             else:
-                await self._commit(
-                    lambda image: fence_oldest_expired(
-                        image,
-                        self.sessions,
-                        now_ms=self._now_ms(),
-                        unclean_election=self.unclean_election,
-                    )
-                )
+                await self._tried(self._fence_oldest)
+
+    async def _fence_oldest(self) -> None:
+        """Its partitions first: others lead by the time that it is said to be gone."""
+        from odradek.replication.controller import steps
+        from odradek.replication.controller.heartbeats import fence_oldest_expired
+
+        image, unclean = self._metadata.image, self.unclean_election
+        broker_id = self.sessions.oldest_expired(self._now_ms())
+        if broker_id is not None:
+            await self._make_first(
+                steps.leave_in_sync_sets(image, broker_id, unclean_election=unclean)
+            )
+        await self._metadata.perform(
+            lambda image: fence_oldest_expired(
+                image, self.sessions, now_ms=self._now_ms(), unclean_election=unclean
+            )
+        )
 
     async def _balance_leaders(self) -> None:
         from odradek.replication.controller.elections import balance_leaders
@@ -222,13 +305,13 @@ class ControllerDuties:
 
     async def _all_of(self, operation: Callable[[MetadataImage], Plan[bool]]) -> None:
         """Perform as long as it says that there is more, with others in between."""
-        while await self._commit(operation):
+        while await self._tried(lambda: self._metadata.perform(operation)):
             await trio.lowlevel.checkpoint()
 
-    async def _commit(self, operation: Callable[[MetadataImage], Plan[T]]) -> T | None:
-        """Perform; None, after a pause, if that could not be committed."""
+    async def _tried(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """None, after a pause, if that could not be committed."""
         try:
-            return await self._metadata.perform(operation)
+            return await work()
         except KafkaError as error:
             log.warning("a change of the controller's own is not committed: %s", error)
             await trio.sleep(PAUSE_SECONDS)

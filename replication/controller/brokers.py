@@ -13,8 +13,9 @@ again. What says that it serves, or is about to stop, comes first: it holds what
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -35,6 +36,7 @@ from odradek.replication.controller.image import (
     MetadataImage,
 )
 from odradek.replication.controller.leadership import (
+    Place,
     leader_and_isr_updates,
     partitions_eligible_on,
     partitions_in_directory,
@@ -106,8 +108,7 @@ def register_broker(
             "restarted this should self-resolve once the heartbeat manager expires the broker's "
             "session.",
         )
-    _check_directories(image, registration)
-    _check_features(image, registration)
+    check_registration(image, registration)
     broker = BrokerImage(
         id=registration.id,
         epoch=next_offset,
@@ -128,10 +129,19 @@ def register_broker(
             in_controlled_shutdown=existing.in_controlled_shutdown,
         )
     else:
-        clean = existing is not None and existing.epoch == registration.previous_epoch
-        records += _after_shutdown(image, registration.id, clean, unclean_election)
+        clean = is_clean_start(image, registration)
+        places = affected_by_shutdown(image, registration.id, clean=clean)
+        records += after_shutdown(
+            image, places, registration.id, clean=clean, unclean_election=unclean_election
+        )
     records.append(broker_record(broker, metadata_version(image.features)))
     return Plan(records, broker.epoch, atomic=False)
+
+
+def check_registration(image: MetadataImage, registration: BrokerRegistration) -> None:
+    """Raises KafkaError: invalid_registration, unsupported_version."""
+    _check_directories(image, registration)
+    _check_features(image, registration)
 
 
 def _has_directories(image: MetadataImage) -> bool:
@@ -171,18 +181,35 @@ def _check_features(image: MetadataImage, registration: BrokerRegistration) -> N
             )
 
 
-def _after_shutdown(
-    image: MetadataImage, broker_id: int, clean: bool, unclean_election: bool
+def is_clean_start(image: MetadataImage, registration: BrokerRegistration) -> bool:
+    """Whether the last incarnation kept what it had."""
+    existing = image.brokers.get(registration.id)
+    return existing is not None and existing.epoch == registration.previous_epoch
+
+
+def affected_by_shutdown(image: MetadataImage, broker_id: int, *, clean: bool) -> Iterator[Place]:
+    """Partitions that the last incarnation's end means something for, as far as fencing has not
+    seen to it."""
+    yield from partitions_in_sync_on(image, broker_id)
+    if not clean and elr_enabled(image.features):
+        yield from partitions_eligible_on(image, broker_id)
+
+
+def after_shutdown(
+    image: MetadataImage,
+    places: Iterable[Place],
+    broker_id: int,
+    *,
+    clean: bool,
+    unclean_election: bool,
 ) -> list[Any]:
-    """What the last incarnation's end means for partitions, as far as fencing has not seen to it."""
-    in_sync = partitions_in_sync_on(image, broker_id)
+    """What a broker's last end means for these partitions (KIP-966)."""
     if clean or not elr_enabled(image.features):
         return leader_and_isr_updates(
-            image, in_sync, remove=broker_id, unclean_election=unclean_election
+            image, places, remove=broker_id, unclean_election=unclean_election
         )
-    affected = [*in_sync, *partitions_eligible_on(image, broker_id)]
     return leader_and_isr_updates(
-        image, affected, unclean_shutdown=broker_id, unclean_election=unclean_election
+        image, places, unclean_shutdown=broker_id, unclean_election=unclean_election
     )
 
 
@@ -192,9 +219,14 @@ def register_controller(image: MetadataImage, controller: ControllerImage) -> Pl
 
 
 def unfence_broker(
-    image: MetadataImage, broker_id: int, broker_epoch: int, *, unclean_election: bool = False
+    image: MetadataImage,
+    broker_id: int,
+    broker_epoch: int,
+    *,
+    unclean_election: bool = False,
+    at_once: int | None = None,
 ) -> Plan[None]:
-    """Let it serve, and lead what has no leader and may have it.
+    """Let it serve, and lead what has no leader and may have it: all, or the first `at_once`.
 
     A broker that is shutting down comes back by registering again.
     """
@@ -203,7 +235,7 @@ def unfence_broker(
         return Plan([], None)
     updates = leader_and_isr_updates(
         image,
-        partitions_without_leader(image),
+        islice(partitions_without_leader(image), at_once),
         add=broker_id,
         unclean_election=unclean_election,
     )
@@ -226,9 +258,15 @@ def fence_broker(
 
 
 def begin_controlled_shutdown(
-    image: MetadataImage, broker_id: int, broker_epoch: int, *, unclean_election: bool = False
+    image: MetadataImage,
+    broker_id: int,
+    broker_epoch: int,
+    *,
+    unclean_election: bool = False,
+    at_once: int | None = None,
 ) -> Plan[None]:
-    """It is going to stop: its partitions go to others while it still answers (KIP-841)."""
+    """It is going to stop: its partitions, all or the first `at_once`, go to others while it still
+    answers (KIP-841)."""
     broker = check_broker_epoch(image, broker_id, broker_epoch)
     if broker.fenced:
         return Plan([], None)
@@ -237,7 +275,7 @@ def begin_controlled_shutdown(
         records.append(_change(broker_id, broker_epoch, in_controlled_shutdown=1))
     records += leader_and_isr_updates(
         image,
-        partitions_in_sync_on(image, broker_id),
+        islice(partitions_in_sync_on(image, broker_id), at_once),
         remove=broker_id,
         unclean_election=unclean_election,
     )

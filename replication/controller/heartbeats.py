@@ -9,6 +9,7 @@ one after the other, first the directories: a broker that is unfenced leads noth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from odradek.replication.controller.brokers import (
 )
 from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.leadership import leads
 from odradek.replication.controller.operations import Plan
 from odradek.replication.controller.sessions import BrokerSessions
 from odradek.seams.values import value_class
@@ -89,11 +91,13 @@ def broker_heartbeat(
     *,
     now_ms: int,
     unclean_election: bool = False,
+    at_once: int | None = None,
 ) -> Plan[HeartbeatAnswer]:
     """Raises StaleBrokerEpoch; the session of whoever is registered is not prolonged then.
 
     A session ends with the answer that the broker should shut down: its next incarnation need not
-    wait for it to expire.
+    wait for it to expire. `at_once` is how many partitions may be decided on with a broker that begins
+    to serve or to shut down: the rest is for `steps.py`. None: all of them.
     """
     broker = check_broker_epoch(image, heartbeat.broker_id, heartbeat.broker_epoch)
     is_caught_up = heartbeat.metadata_offset >= sessions.registration_offset(broker)
@@ -103,12 +107,15 @@ def broker_heartbeat(
         want_fence=heartbeat.want_fence,
         want_shut_down=heartbeat.want_shut_down,
         may_serve=is_caught_up and not broker.in_controlled_shutdown,
-        leads=lambda: _leads(image, broker.id),
+        leads=lambda: leads(image, broker.id),
         is_known=lambda: sessions.shutdown_is_known(image, broker),
     )
     # A controlled shutdown may have been committed in part: what it still leads moves now
     stays = now is then and then is not BrokerState.CONTROLLED_SHUTDOWN
-    records = _records(image, heartbeat, None if stays else _CHANGES[then], unclean_election)
+    change = None if stays else _CHANGES[then]
+    if change is not None and then in (BrokerState.UNFENCED, BrokerState.CONTROLLED_SHUTDOWN):
+        change = partial(change, at_once=at_once)
+    records = _records(image, heartbeat, change, unclean_election)
     sessions.heard(broker, now_ms, heartbeat.metadata_offset)
     if then is BrokerState.CONTROLLED_SHUTDOWN and (records or now is not then):
         sessions.shutting_down(broker, image.offset + len(records))
@@ -133,14 +140,6 @@ def fence_oldest_expired(
             return Plan(plan.records, broker_id, atomic=False)
         sessions.forget(broker_id)
     return Plan([], None)
-
-
-def _leads(image: MetadataImage, broker_id: int) -> bool:
-    return any(
-        partition.leader == broker_id
-        for topic in image.topics_by_id.values()
-        for partition in topic.partitions.values()
-    )
 
 
 def _records(

@@ -132,6 +132,15 @@ def partitions_in_directory(
             yield topic, index, partition
 
 
+def leads(image: MetadataImage, broker_id: int) -> bool:
+    """Whether the broker leads any partition."""
+    return any(
+        partition.leader == broker_id
+        for topic in image.topics_by_id.values()
+        for partition in topic.partitions.values()
+    )
+
+
 def _all_partitions(image: MetadataImage) -> Iterator[Place]:
     for topic in image.topics_by_id.values():
         for index, partition in topic.partitions.items():

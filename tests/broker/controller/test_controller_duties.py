@@ -8,6 +8,7 @@ import trio
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.brokers import fence_broker, unfence_broker
+from odradek.replication.controller.steps import AT_ONCE
 from odradek.replication.controller.topics import NewTopic
 from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata
 from tests.replication.controller.clusters import cluster, create, partition
@@ -177,3 +178,49 @@ def forget_eligible(metadata: FakeMetadata) -> None:
             None,
         )
     )
+
+
+async def test_a_broker_with_many_partitions_is_fenced_in_steps_that_others_come_between(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    image, _ = create(cluster(3), NewTopic("t", assignments=dict.fromkeys(range(500), (1, 2, 3))))
+    metadata = FakeMetadata(image)
+    node = ControllerNode(metadata)
+    nursery.start_soon(keep_alive, node, 2, 3)
+    await nursery.start(node.controller_duties.run)
+    await trio.sleep(SESSION_SECONDS + 1)
+    assert leaders(node) == {2}
+    assert fenced(node) == {1}
+    assert len(metadata.batches) == 18
+    assert max(len(batch) for batch in metadata.batches) == AT_ONCE
+    assert type(metadata.batches[-1][-1]).__name__ == "BrokerRegistrationChangeRecord"
+
+
+async def test_a_controlled_shutdown_of_many_is_over_when_all_know_of_the_last_step(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    image, _ = create(cluster(2), NewTopic("t", assignments=dict.fromkeys(range(200), (1, 2))))
+    node = ControllerNode(FakeMetadata(image))
+    await beat(node, 2)
+    assert not await asks_to_go(node, 1)
+    assert leaders(node) == {2}
+    assert not await asks_to_go(node, 1), "2 has not said that it knows"
+    assert fenced(node) == set()
+    await beat(node, 2)
+    assert await asks_to_go(node, 1)
+    assert fenced(node) == {1}
+
+
+async def asks_to_go(node: ControllerNode, broker: int) -> bool:
+    image = node.metadata.image
+    values = {
+        "broker_id": broker,
+        "broker_epoch": image.brokers[broker].epoch,
+        "current_metadata_offset": image.offset,
+        "want_fence": False,
+        "want_shut_down": True,
+    }
+    answer = await Channel(node).request(apis.BROKER_HEARTBEAT, values)
+    assert answer.error_code is ErrorCode.none
+    may_go: bool = answer.should_shut_down
+    return may_go

@@ -1,0 +1,150 @@
+"""Changes of thousands of partitions come to the same in small steps as at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from odradek.replication.controller.brokers import (
+    begin_controlled_shutdown,
+    directories_offline,
+    fence_broker,
+    register_broker,
+    unfence_broker,
+)
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.operations import Plan
+from odradek.replication.controller.steps import (
+    AT_ONCE,
+    Steps,
+    forget_last_incarnation,
+    lead_what_nobody_leads,
+    leave_directories,
+    leave_in_sync_sets,
+)
+from odradek.replication.controller.topics import NewTopic
+from tests.replication.controller.clusters import (
+    cluster,
+    committed,
+    create,
+    directory,
+    perform,
+    registration,
+)
+
+ROUND = ((1, 2, 3), (2, 3, 1), (3, 1, 2))
+
+
+@pytest.fixture
+def image() -> MetadataImage:
+    """100 partitions that three have, or 1 alone; what 1 has is in its only directory."""
+    wanted = {n: ROUND[n % len(ROUND)] for n in range(60)}
+    alone = dict.fromkeys(range(40), (1,))
+    return create(cluster(3), NewTopic("t", assignments=wanted), NewTopic("u", assignments=alone))[
+        0
+    ]
+
+
+def stepped(image: MetadataImage, steps: Steps) -> MetadataImage:
+    for operation in steps.operations():
+        plan = operation(image)
+        assert len(plan.records) <= AT_ONCE
+        image, _ = perform(image, plan)
+    return image
+
+
+def state(image: MetadataImage) -> Any:
+    """What matters of partitions and brokers; offsets and partition epochs may differ."""
+    brokers = {each.id: (each.fenced, each.directories) for each in image.brokers.values()}
+    return brokers, {
+        (topic.name, index): (p.leader, p.leader_epoch, p.isr, p.elr, p.last_known_elr)
+        for topic in image.topics_by_id.values()
+        for index, p in topic.partitions.items()
+    }
+
+
+def fenced(image: MetadataImage, *brokers: int) -> MetadataImage:
+    for broker in brokers:
+        epoch = image.brokers[broker].epoch
+        image = committed(image, fence_broker(image, broker, epoch).records)
+    return image
+
+
+Operation = Callable[[MetadataImage], Plan[Any]]
+
+
+def epoch_of(image: MetadataImage, broker: int = 1) -> int:
+    return image.brokers[broker].epoch
+
+
+def test_to_be_fenced(image: MetadataImage) -> None:
+    whole = fenced(image, 1)
+    steps = leave_in_sync_sets(image, 1)
+    assert len(steps.keys) == 100
+    left = stepped(image, steps)
+    assert not left.brokers[1].fenced, "that comes last"
+    plan = fence_broker(left, 1, epoch_of(left))
+    assert len(plan.records) == 1
+    assert state(committed(left, plan.records)) == state(whole)
+
+
+def test_a_directory_that_failed(image: MetadataImage) -> None:
+    failed = [directory(1)]
+    whole = committed(image, directories_offline(image, 1, epoch_of(image), failed).records)
+    left = stepped(image, leave_directories(image, 1, failed))
+    plan = directories_offline(left, 1, epoch_of(left), failed)
+    assert len([each for each in plan.records if hasattr(each, "partition_id")]) == 0
+    assert state(committed(left, plan.records)) == state(whole)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_broker_that_comes_back(image: MetadataImage, clean: bool) -> None:
+    """Fenced or not; what an unclean shutdown means for eligible leaders is decided too."""
+    for before in (image, fenced(image, 1), fenced(image, 2, 3, 1)):
+        epoch = epoch_of(before) if clean else -1
+        who = registration(1, incarnation=5, previous_epoch=epoch)
+        whole, _ = perform(before, register_broker(before, who, next_offset=before.offset + 1))
+        left = stepped(before, forget_last_incarnation(before, who))
+        plan = register_broker(left, who, next_offset=left.offset + 1)
+        assert len(plan.records) == 1
+        assert state(committed(left, plan.records)) == state(whole)
+
+
+def test_the_same_incarnation_forgets_nothing(image: MetadataImage) -> None:
+    assert forget_last_incarnation(image, registration(1)).keys == ()
+    assert forget_last_incarnation(image, registration(9)).keys == ()
+
+
+def test_a_broker_that_serves_again_leads_what_waited_for_it(image: MetadataImage) -> None:
+    dark = fenced(image, 2, 3, 1)
+    whole = committed(dark, unfence_broker(dark, 1, epoch_of(dark)).records)
+    first = unfence_broker(dark, 1, epoch_of(dark), at_once=AT_ONCE)
+    assert len(first.records) == 1 + AT_ONCE
+    begun = committed(dark, first.records)
+    steps = lead_what_nobody_leads(begun)
+    assert state(stepped(begun, steps)) == state(whole)
+    assert {each.leader for each in whole.topics_by_name["t"].partitions.values()} == {1}
+
+
+def test_a_controlled_shutdown(image: MetadataImage) -> None:
+    whole = committed(image, begin_controlled_shutdown(image, 1, epoch_of(image)).records)
+    first = begin_controlled_shutdown(image, 1, epoch_of(image), at_once=AT_ONCE)
+    assert len(first.records) == 1 + AT_ONCE
+    begun = committed(image, first.records)
+    assert begun.brokers[1].in_controlled_shutdown
+    assert state(stepped(begun, leave_in_sync_sets(begun, 1))) == state(whole)
+
+
+def test_what_changes_between_two_steps_is_decided_as_it_is_by_then(image: MetadataImage) -> None:
+    """Deleted, or left already."""
+    from odradek.protocol.schemas.topic_records import RemoveTopicRecord
+
+    steps = leave_in_sync_sets(image, 1)
+    operations = list(steps.operations())
+    once = committed(image, operations[0](image).records)
+    assert operations[0](once).records == []
+    topic = image.topics_by_name["t"]
+    gone = committed(once, [RemoveTopicRecord(topic_id=topic.id)])
+    assert operations[1](gone).records == []
