@@ -136,6 +136,8 @@ def _run(args: argparse.Namespace) -> int:
         raise WrongUsage(f"can't read {args.config}: {error.strerror}") from None
     for warning in config.warnings:
         logging.getLogger("odradek.config").warning("%s", warning)
+    if topics and not config.is_broker:
+        raise WrongUsage("--topic is for brokers: this node is a controller only")
     from odradek.broker.node import Broker
 
     broker = Broker(seams, config)
@@ -189,7 +191,7 @@ async def _serve(broker: Broker, topics: list[tuple[str, int]], port_file: str |
     """Run the broker to its end. Raises CommandFailed for what kept it from starting or stopped it."""
     import trio
 
-    from odradek.broker.node import CannotStart, StorageLost
+    from odradek.broker.node import CannotStart, Stopped, StorageLost
     from odradek.protocol.errors import KafkaError
     from odradek.seams.watchdog import watch
 
@@ -206,6 +208,8 @@ async def _serve(broker: Broker, topics: list[tuple[str, int]], port_file: str |
                 nursery.start_soon(_settle, broker)
                 await broker.stopped.wait()
                 nursery.cancel_scope.cancel()
+    except* Stopped:
+        pass  # as it was told to
     except* (CannotStart, StorageLost, KafkaError, OSError) as group:
         reasons = [str(error) for error in _leaves(group)]
     if reasons:
@@ -224,7 +228,8 @@ async def _settle(broker: Broker) -> None:
     """Load what the first clients will need; from then on, collect garbage."""
     from odradek.broker.warm_up import warm_up
 
-    await warm_up(broker.seams.clock)
+    if broker.config.is_broker:
+        await warm_up(broker.seams.clock)
     gc.freeze()  # what lives now lives to the end: not worth looking at again
     gc.enable()
 
@@ -245,7 +250,7 @@ async def _stop_on_signal(signals: object, broker: Broker) -> None:
 def _announce(broker: Broker, port_file: str | None) -> None:
     from odradek.seams import files
 
-    address = broker.endpoints[0].address
+    address = (*broker.endpoints, *broker.controller_endpoints)[0].address
     if port_file is not None:
         broker.seams.files.write_new(files.Path(port_file), f"{address}\n".encode())
     directories = ",".join(str(path) for path in broker.config.log_dirs)
