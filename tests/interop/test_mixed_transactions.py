@@ -1,0 +1,123 @@
+"""Transactions in mixed company: coordinators and partitions of two kinds of brokers, each with the
+other's (KIP-98, KIP-890).
+
+`__transaction_state` and `__consumer_offsets` have partitions on both brokers, so that of a handful of
+transactional ids and groups each broker coordinates some; every transaction writes to both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.interop.clients import PATIENCE_S, produce
+from tests.interop.kafka_tools import run_tool
+from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company
+from tests.interop.test_transactions import COMMITTED, java, transactional, values
+
+pytestmark = pytest.mark.interop
+
+IDS = 8
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCompany]:
+    with mixed_company(tmp_path_factory.mktemp("mixed")) as it:
+        yield it
+
+
+@pytest.fixture(params=["ours", "theirs"])
+def bootstrap(company: MixedCompany, request: pytest.FixtureRequest) -> str:
+    broker = company.ours if request.param == "ours" else company.theirs
+    return broker.bootstrap
+
+
+@pytest.fixture
+def topic(company: MixedCompany) -> str:
+    name = f"mixed-{next(_numbers)}"
+    company.create_topic(name, [OURS, THEIRS])
+    assert company.leaders(name) == [OURS, THEIRS]
+    return name
+
+
+def test_both_coordinate(company: MixedCompany, topic: str) -> None:
+    transactional(company.ours.bootstrap, "first")
+    assert set(company.leaders("__transaction_state")) == {OURS, THEIRS}
+
+
+def test_librdkafka_commits_and_aborts(bootstrap: str, topic: str) -> None:
+    committed = []
+    for number in range(IDS):
+        producer = transactional(bootstrap, f"{topic}-{number}")
+        for commits in (True, False, True):
+            producer.begin_transaction()
+            for partition in (0, 1):
+                value = f"{number}-{partition}-{commits}"
+                producer.produce(topic, value.encode(), partition=partition)
+                committed += [value] * commits
+            if commits:
+                producer.commit_transaction(PATIENCE_S)
+            else:
+                producer.abort_transaction(PATIENCE_S)
+    read = values(bootstrap, topic, len(committed), partitions=range(2), config=COMMITTED)
+    assert sorted(read) == sorted(committed)
+
+
+def test_java_commits_and_aborts(bootstrap: str, topic: str) -> None:
+    """Its Produce has the partitions' leaders add them to the transaction (KIP-890)."""
+    committed: list[str] = []
+    for number in range(4):
+        committed += java("ends", bootstrap, topic, f"{topic}-{number}", 6)
+    read = values(bootstrap, topic, len(committed), partitions=range(2), config=COMMITTED)
+    assert sorted(read) == sorted(committed)
+
+
+def test_offsets_are_committed_with_what_was_made_of_them(
+    company: MixedCompany, bootstrap: str, topic: str
+) -> None:
+    out = f"{topic}-out"
+    company.create_topic(out, [OURS, THEIRS])
+    produce(bootstrap, topic, [b"%d" % n for n in range(10)])
+    for number in range(4):
+        group = f"{topic}-{number}"
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+        producer = transactional(bootstrap, group)
+        producer.begin_transaction()
+        producer.produce(out, b"made", partition=number % 2)
+        producer.send_offsets_to_transaction(
+            [TopicPartition(topic, 0, number + 1)], consumer.consumer_group_metadata(), PATIENCE_S
+        )
+        producer.commit_transaction(PATIENCE_S)
+        (found,) = consumer.committed([TopicPartition(topic, 0)], PATIENCE_S)
+        consumer.close()
+        assert found.offset == number + 1
+    assert values(bootstrap, out, 4, partitions=range(2), config=COMMITTED) == ["made"] * 4
+
+
+def test_who_comes_later_fences_who_was_there(bootstrap: str, topic: str) -> None:
+    for number in range(4):
+        seen = java("fence", bootstrap, topic, f"{topic}-{number}")
+        assert seen == {"first": "ProducerFencedException", "second": "committed"}
+
+
+def test_kafkas_tool_finds_the_transactions_of_both(bootstrap: str, topic: str) -> None:
+    producers: list[Producer] = []
+    for number in range(4):
+        producers.append(transactional(bootstrap, f"{topic}-{number}"))
+        producers[-1].begin_transaction()
+        producers[-1].produce(topic, b"open", partition=number % 2)
+        producers[-1].flush(PATIENCE_S)
+    listed = run_tool("transactions", "--bootstrap-server", bootstrap, "list").stdout
+    for number in range(4):
+        assert f"{topic}-{number}" in listed
+        described = run_tool(
+            "transactions", "--bootstrap-server", bootstrap, "describe",
+            "--transactional-id", f"{topic}-{number}",
+        ).stdout  # fmt: skip
+        assert "Ongoing" in described
+        assert f"{topic}-{number % 2}" in described
+    for producer in producers:
+        producer.abort_transaction(PATIENCE_S)
