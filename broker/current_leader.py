@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from odradek.broker.context import RequestContext
-from odradek.protocol.fetch import NodeEndpoint
+from odradek.protocol.leaders import NodeEndpoint
 
 UNKNOWN = (-1, -1)
 

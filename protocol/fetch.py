@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from struct import Struct
 from uuid import UUID
 
-from odradek.protocol.codec.primitives import append_count, append_string, append_uvarint
+from odradek.protocol.codec.primitives import append_count, append_string
+from odradek.protocol.leaders import (
+    CURRENT_LEADER,
+    CURRENT_LEADER_SIZE,
+    NodeEndpoint,
+    node_endpoints_tags,
+)
 from odradek.seams.files import Buffer, FileSlice
 
 Part = Buffer | FileSlice
@@ -59,16 +65,6 @@ class FetchedTopic:
     partitions: Sequence[FetchedPartition]
 
 
-@dataclass(slots=True, kw_only=True)
-class NodeEndpoint:
-    """Where the leader is that an answer names; sent from version 16 on."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None = None
-
-
 def write_fetch_response(
     version: int,
     *,
@@ -108,7 +104,7 @@ def write_fetch_response(
             out.append(0)
     if flexible:
         if node_endpoints and version >= NODE_ENDPOINTS_VERSION:
-            out += _node_endpoints_tag(node_endpoints)
+            out += node_endpoints_tags(node_endpoints)
         else:
             out.append(0)
     if out:
@@ -165,7 +161,7 @@ def _append_partition_tags(out: bytearray, partition: FetchedPartition) -> None:
     if diverging is not None:
         sections.append(_DIVERGING.pack(0, 13, *diverging, 0))
     if leader is not None:
-        sections.append(_LEADER.pack(1, 9, *leader, 0))
+        sections.append(CURRENT_LEADER.pack(1, CURRENT_LEADER_SIZE, *leader, 0))
     if snapshot is not None:
         sections.append(_SNAPSHOT.pack(2, 13, *snapshot, 0))
     out.append(len(sections))
@@ -173,24 +169,4 @@ def _append_partition_tags(out: bytearray, partition: FetchedPartition) -> None:
 
 
 _DIVERGING = Struct(">bbiqb")
-_LEADER = Struct(">bbiib")
 _SNAPSHOT = Struct(">bbqib")
-
-
-def _node_endpoints_tag(endpoints: Sequence[NodeEndpoint]) -> bytearray:
-    """The section of the response's tagged fields, with the endpoints in it (tag 0)."""
-    field = bytearray()
-    append_count(field, len(endpoints), True)
-    for endpoint in endpoints:
-        field += _INT32.pack(endpoint.node_id)
-        append_string(field, endpoint.host, True)
-        field += _INT32.pack(endpoint.port)
-        if endpoint.rack is None:
-            field.append(0)
-        else:
-            append_string(field, endpoint.rack, True)
-        field.append(0)
-    section = bytearray(b"\1\0")
-    append_uvarint(section, len(field))
-    section += field
-    return section

@@ -8,10 +8,17 @@ from struct import Struct
 from uuid import UUID
 
 from odradek.protocol.codec.primitives import append_count, append_string, append_uvarint
+from odradek.protocol.leaders import (
+    CURRENT_LEADER,
+    CURRENT_LEADER_SIZE,
+    NodeEndpoint,
+    node_endpoints_tags,
+)
 from odradek.protocol.produce import FLEXIBLE_VERSION, TOPIC_ID_VERSION
 
 LOG_START_VERSION = 5
 RECORD_ERRORS_VERSION = 8
+LEADER_VERSION = 10
 
 _INT32 = Struct(">i")
 _PARTITION_V3 = Struct(">ihqq")
@@ -37,6 +44,8 @@ class ProducedPartition:
     record_errors: Sequence[tuple[int, str | None]] = ()
     """(index in the batch, what is wrong) of each record that was refused."""
     error_message: str | None = None
+    current_leader: tuple[int, int] | None = None
+    """(leader id, leader epoch), tag 0 from version 10."""
 
 
 ProducedTopic = tuple[str | None, UUID | None, Sequence[ProducedPartition]]
@@ -44,11 +53,14 @@ ProducedTopic = tuple[str | None, UUID | None, Sequence[ProducedPartition]]
 
 
 def write_produce_response(
-    version: int, topics: Sequence[ProducedTopic], throttle_time_ms: int = 0
+    version: int,
+    topics: Sequence[ProducedTopic],
+    throttle_time_ms: int = 0,
+    node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytearray:
     """The body of a Produce response."""
     if version >= FLEXIBLE_VERSION:
-        return _write_flexible(version, topics, throttle_time_ms)
+        return _write_flexible(version, topics, throttle_time_ms, node_endpoints)
     out = bytearray()
     append_count(out, len(topics), False)
     for name, _, partitions in topics:
@@ -61,7 +73,10 @@ def write_produce_response(
 
 
 def _write_flexible(
-    version: int, topics: Sequence[ProducedTopic], throttle_time_ms: int
+    version: int,
+    topics: Sequence[ProducedTopic],
+    throttle_time_ms: int,
+    node_endpoints: Sequence[NodeEndpoint],
 ) -> bytearray:
     """From version 9 on: most partitions have nothing to tell but their offsets."""
     out = bytearray()
@@ -73,7 +88,11 @@ def _write_flexible(
             append_string(out, name or "", True)
         append_uvarint(out, len(partitions) + 1)
         for partition in partitions:
-            if partition.record_errors or partition.error_message is not None:
+            if (
+                partition.record_errors
+                or partition.error_message is not None
+                or partition.current_leader is not None
+            ):
                 _append_partition(out, partition, version, True)
                 continue
             out += _PARTITION_FLEXIBLE.pack(
@@ -85,7 +104,11 @@ def _write_flexible(
                 _NO_ERRORS_FLEXIBLE,
             )
         out.append(0)
-    out += _THROTTLE_FLEXIBLE.pack(throttle_time_ms, 0)
+    if node_endpoints and version >= LEADER_VERSION:
+        out += _INT32.pack(throttle_time_ms)
+        out += node_endpoints_tags(node_endpoints)
+    else:
+        out += _THROTTLE_FLEXIBLE.pack(throttle_time_ms, 0)
     return out
 
 
@@ -109,8 +132,8 @@ def _append_partition(
         )
     if version < RECORD_ERRORS_VERSION:
         return
-    if not partition.record_errors and partition.error_message is None:
-        out += _NO_ERRORS_FLEXIBLE if flexible else _NO_ERRORS
+    if not flexible and not partition.record_errors and partition.error_message is None:
+        out += _NO_ERRORS
         return
     append_count(out, len(partition.record_errors), flexible)
     for index, reason in partition.record_errors:
@@ -119,5 +142,10 @@ def _append_partition(
         if flexible:
             out.append(0)
     append_string(out, partition.error_message, flexible)
-    if flexible:
+    if not flexible:
+        return
+    if partition.current_leader is None or version < LEADER_VERSION:
         out.append(0)
+    else:
+        out.append(1)
+        out += CURRENT_LEADER.pack(0, CURRENT_LEADER_SIZE, *partition.current_leader, 0)

@@ -33,7 +33,6 @@ from odradek.protocol.fetch import (
     NODE_ENDPOINTS_VERSION,
     FetchedPartition,
     FetchedTopic,
-    NodeEndpoint,
     write_fetch_response,
 )
 from odradek.protocol.fetch_request import (
@@ -42,6 +41,7 @@ from odradek.protocol.fetch_request import (
     FetchRequest,
     read_fetch,
 )
+from odradek.protocol.leaders import NodeEndpoint
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.values import value_class

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+
+import trio
 
 from odradek.broker.apis.authorized import check_topic, may_cluster
 from odradek.broker.context import RequestContext
@@ -12,7 +15,7 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
 from odradek.replication.controller.acls import AclOperation
-from odradek.replication.partition.partition import Partition
+from odradek.replication.partition.partition import Changed, Partition
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.partition_log import TimestampAndOffset
 
@@ -32,6 +35,7 @@ SPECIAL_SINCE_VERSION = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
+OFFSET_NOT_AVAILABLE_VERSION = 5
 READ_COMMITTED = 1
 CONSUMER, DEBUGGER = -1, -2
 TO_HIGH_WATERMARK = -1
@@ -74,7 +78,7 @@ async def _list_partition(
             partition.check_epoch(epoch)
         else:
             partition.check_leader(epoch)
-        found = await _find(partition, wanted.timestamp, _last_fetchable(partition, request), ctx)
+        found = await _find(partition, wanted.timestamp, request, ctx)
     except KafkaError as error:
         return {"partition_index": index, "error_code": error.code, "timestamp": -1, "offset": -1}
     return {
@@ -94,11 +98,23 @@ def _last_fetchable(partition: Partition, request: Any) -> int:
     return partition.log.high_watermark
 
 
+def _check_newest(partition: Partition, request: Any, ctx: RequestContext) -> None:
+    """A consumer that asks for what is newest is told nothing while a new leader's high watermark is
+    that of the time before it: it would go back (KIP-207)."""
+    if request.replica_id == CONSUMER and partition.is_behind_its_epoch:
+        is_known = ctx.api_version >= OFFSET_NOT_AVAILABLE_VERSION
+        raise KafkaError(
+            ErrorCode.offset_not_available if is_known else ErrorCode.leader_not_available,
+            f"the high watermark of {partition!r} is not in this epoch yet",
+        )
+
+
 async def _find(
-    partition: Partition, timestamp: int, last_fetchable: int, ctx: RequestContext
+    partition: Partition, timestamp: int, request: Any, ctx: RequestContext
 ) -> TimestampAndOffset:
-    log = partition.log
+    log, last_fetchable = partition.log, _last_fetchable(partition, request)
     if timestamp == LATEST:
+        _check_newest(partition, request, ctx)
         return TimestampAndOffset(-1, last_fetchable, partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = log.log_start_offset
@@ -112,6 +128,7 @@ async def _find(
     else:
         found = await ctx.broker.seams.offload.run(log.find_timestamp, timestamp, lane=lane)
     if found is None or found.offset >= last_fetchable:
+        _check_newest(partition, request, ctx)
         return TimestampAndOffset(-1, -1, -1)
     return found
 
@@ -149,22 +166,72 @@ async def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[st
     }
 
 
+@dataclass(slots=True)
+class _Deletion:
+    """Of one partition: what is answered, and what it waits for until then."""
+
+    index: int
+    low_watermark: int = -1
+    error_code: ErrorCode = ErrorCode.none
+    offset: int = -1
+    waits_in: Partition | None = None
+
+    def fail(self, error: KafkaError) -> None:
+        self.low_watermark, self.error_code, self.waits_in = -1, error.code, None
+
+    def look(self) -> None:
+        """See whether the logs of all replicas that are up start there by now."""
+        if self.waits_in is None:
+            return
+        try:
+            self.waits_in.check_leader()
+        except KafkaError as error:
+            self.fail(error)
+            return
+        self.low_watermark = self.waits_in.low_watermark()
+        if self.low_watermark >= self.offset:
+            self.waits_in = None
+
+
 async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """Move log start offsets up (KIP-107); the bytes follow with the next retention run."""
+    """Move log start offsets up on all replicas (KIP-107); the bytes follow with the next retention
+    run."""
+    topics = [
+        (topic.name, [await _delete_before(topic.name, each, ctx) for each in topic.partitions])
+        for topic in request.topics
+    ]
+    every = [each for _, deletions in topics for each in deletions]
+    with trio.move_on_after(max(0.0, request.timeout.total_seconds())):
+        while True:
+            for each in every:
+                each.look()
+            waits = [each.waits_in for each in every if each.waits_in is not None]
+            if not waits:
+                break
+            await Changed.wait(waits)
+    for each in every:
+        if each.waits_in is not None:
+            each.error_code = ErrorCode.request_timed_out
     return {
         "topics": [
             {
-                "name": topic.name,
+                "name": name,
                 "partitions": [
-                    await _delete_before(topic.name, each, ctx) for each in topic.partitions
+                    {
+                        "partition_index": each.index,
+                        "low_watermark": each.low_watermark,
+                        "error_code": each.error_code,
+                    }
+                    for each in deletions
                 ],
             }
-            for topic in request.topics
+            for name, deletions in topics
         ]
     }
 
 
-async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> dict[str, Any]:
+async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> _Deletion:
+    deletion = _Deletion(wanted.partition_index)
     try:
         check_topic(ctx, topic)
         if ctx.broker.is_internal(topic):
@@ -173,21 +240,16 @@ async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> dict[s
             )
         partition = await ctx.broker.partitions.get(topic, None, wanted.partition_index)
         partition.check_leader()
-        low_watermark = _advance_log_start(partition, wanted.offset)
+        deletion.offset = _advance_log_start(partition, wanted.offset)
+        deletion.waits_in = partition
+        deletion.low_watermark = partition.low_watermark()
     except KafkaError as error:
-        return {
-            "partition_index": wanted.partition_index,
-            "low_watermark": -1,
-            "error_code": error.code,
-        }
-    return {
-        "partition_index": wanted.partition_index,
-        "low_watermark": low_watermark,
-        "error_code": ErrorCode.none,
-    }
+        deletion.fail(error)
+    return deletion
 
 
 def _advance_log_start(partition: Partition, requested: int) -> int:
+    """Up to where: what was requested, by its offset."""
     log = partition.log
     if "delete" not in log.config.cleanup_policy:
         raise KafkaError(
@@ -197,7 +259,7 @@ def _advance_log_start(partition: Partition, requested: int) -> int:
     if not 0 <= offset <= log.high_watermark:
         raise OffsetOutOfRange(f"offset {offset} is past the high watermark {log.high_watermark}")
     log.advance_log_start(offset, "records deleted by a client")
-    return log.log_start_offset
+    return offset
 
 
 HANDLERS = {

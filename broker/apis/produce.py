@@ -21,8 +21,13 @@ from odradek.broker.context import RequestContext
 from odradek.broker.dispatch import Route
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
+from odradek.protocol.leaders import NodeEndpoint
 from odradek.protocol.produce import ProduceRequest, ProduceTopic, read_produce
-from odradek.protocol.produce_response import ProducedPartition, write_produce_response
+from odradek.protocol.produce_response import (
+    LEADER_VERSION,
+    ProducedPartition,
+    write_produce_response,
+)
 from odradek.protocol.records.batch import COMPRESSION_MASK, MAGIC, TRANSACTIONAL_MASK
 from odradek.protocol.records.compression import ZSTD
 from odradek.replication.errors import RequestTimedOut
@@ -67,7 +72,16 @@ Topics = Sequence[tuple[str | None, UUID | None, list[Outcome]]]
 """By name or id, as the request has them."""
 
 
-async def produce(request: ProduceRequest, ctx: RequestContext) -> Topics | None:
+@dataclass(slots=True)
+class Answer:
+    """What the writer of the response needs."""
+
+    topics: Topics
+    endpoints: Sequence[NodeEndpoint] = ()
+    """Of the brokers that lead what this one does not."""
+
+
+async def produce(request: ProduceRequest, ctx: RequestContext) -> Answer | None:
     """Append every partition's batch, then answer as `acks` says: never (0), now (1), or when the
     in-sync replicas have it (-1)."""
     refused = _refusal(request, ctx)
@@ -87,7 +101,25 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Topics | None
         await _flush(due, ctx)
     if request.acks == ACKS_ALL and _pending(topics):
         await _replicated(topics, request.timeout_ms, ctx)
-    return topics
+    if ctx.api_version >= LEADER_VERSION:
+        for _, _, outcomes in topics:
+            for outcome in outcomes:
+                if outcome.error_code == ErrorCode.not_leader_or_follower:
+                    return Answer(topics, _tell_leaders(topics, ctx))
+    return Answer(topics)
+
+
+def _tell_leaders(topics: Topics, ctx: RequestContext) -> list[NodeEndpoint]:
+    """Put into the answers who leads there, and where those brokers are (KIP-951)."""
+    from odradek.broker.current_leader import current_leader, endpoints_of
+
+    leaders = []
+    for name, topic_id, outcomes in topics:
+        for outcome in outcomes:
+            if outcome.error_code == ErrorCode.not_leader_or_follower:
+                outcome.current_leader = current_leader(ctx, name, topic_id, outcome.index)
+                leaders.append(outcome.current_leader[0])
+    return endpoints_of(ctx, leaders)
 
 
 def _refusal(request: ProduceRequest, ctx: RequestContext) -> KafkaError | None:
@@ -187,6 +219,7 @@ def _append(
         appended.log_start_offset,
         (),
         None,
+        None,
         appended.last_offset,
         partition,
         partition.leader_epoch,
@@ -272,8 +305,8 @@ def read(key: int, version: int, view: memoryview, offset: int) -> ProduceReques
     return read_produce(view, version, offset)
 
 
-def write(key: int, version: int, topics: Topics) -> bytearray:
-    return write_produce_response(version, topics)
+def write(key: int, version: int, answer: Answer) -> bytearray:
+    return write_produce_response(version, answer.topics, node_endpoints=answer.endpoints)
 
 
 HANDLERS = {apis.PRODUCE: Route(produce, read=read, write=write, prompt=True)}

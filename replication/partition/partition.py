@@ -285,6 +285,12 @@ class Partition:
             follower, offset=offset, start_offset=start_offset, broker_epoch=broker_epoch
         )
 
+    @property
+    def is_behind_its_epoch(self) -> bool:
+        """Whether the high watermark is still that of another leader."""
+        leading = self.leading
+        return leading is not None and leading.leader.start_offset > self.log.high_watermark
+
     def low_watermark(self) -> int:
         """Where the logs of all replicas that are up start at the least; see `Leader`."""
         if self.leading is None:

@@ -15,9 +15,9 @@ from odradek.protocol.fetch import (
     TOPIC_ID_VERSION,
     FetchedPartition,
     FetchedTopic,
-    NodeEndpoint,
     Part,
 )
+from odradek.protocol.leaders import NodeEndpoint
 from odradek.protocol.messages import field
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
 from odradek.replication.raft.messages import (

@@ -2,98 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 import pytest
 import trio
 import trio.testing
 
-from odradek.broker.apis.fetch import Answer, fetch
-from odradek.broker.connection import unpin
-from odradek.broker.context import RequestContext
-from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch import FetchedPartition
-from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
-from odradek.replication.controller.image import BrokerImage, MetadataImage, PartitionImage
-from odradek.replication.partition.partition import Partition
 from odradek.seams.files import FileSlice
-from odradek.testing import Broker
-from tests.broker.test_produce import batch
-
-PATIENCE_SECONDS = 20.0
-OTHER, STRANGER = 77, 78
-EPOCH = 9
-SIZE = len(batch())
-NOW_MS = 1_700_000_000_000
-
-
-class Stage:
-    """A broker with a partition that has a second replica, on broker OTHER."""
-
-    def __init__(self, broker: Broker, partition: Partition) -> None:
-        self.node = broker.node
-        self.partition = partition
-        self.me = partition.leader
-        self.image = PartitionImage(
-            (self.me, OTHER), (UUID(int=1001), UUID(int=1002)), (self.me, OTHER), self.me, EPOCH, 5
-        )
-        self.partition.update(self.image)
-
-    def append(self) -> None:
-        self.partition.append(memoryview(bytearray(batch())), acks=1, now_ms=NOW_MS)
-
-    def context(self, version: int) -> RequestContext:
-        async def flush() -> None:
-            pass
-
-        endpoint = self.node.endpoints[0]
-        return RequestContext(
-            self.node, apis.FETCH, version, 1, "test", endpoint, endpoint.address, flush
-        )
-
-    async def ask(self, offset: int, *, version: int = 17, **more: Any) -> FetchedPartition:
-        found = await self.whole_answer(offset, version=version, **more)
-        ((_, answer),) = found.chosen
-        return answer
-
-    async def whole_answer(
-        self,
-        offset: int,
-        *,
-        version: int = 17,
-        epoch: int = EPOCH,
-        last_epoch: int = -1,
-        **more: Any,
-    ) -> Answer:
-        request = FetchRequest()
-        request.max_bytes = 2**20
-        request.min_bytes = 1
-        for name, value in more.items():
-            setattr(request, name, value)
-        name, topic_id = ("t", None) if version < 13 else (None, self.partition.topic_id)
-        wanted = FetchPartition(0, epoch, offset, last_epoch, 0, 2**20)
-        request.topics = [FetchTopic(name, topic_id, [wanted])]
-        with trio.fail_after(PATIENCE_SECONDS):
-            found = await fetch(request, self.context(version))
-        assert found is not None
-        unpin(
-            part for _, each in found.chosen for part in each.records if isinstance(part, FileSlice)
-        )
-        return found
-
-    async def follow(self, offset: int, **more: Any) -> FetchedPartition:
-        return await self.ask(offset, **{"replica_id": OTHER, **more})
-
-
-@asynccontextmanager
-async def stage() -> AsyncIterator[Stage]:
-    async with Broker(topics={"t": 1}) as broker:
-        yield Stage(broker, await broker.node.partitions.get("t", None, 0))
+from tests.broker.two_replicas import EPOCH, OTHER, PATIENCE_SECONDS, SIZE, STRANGER, stage
 
 
 def size(answer: FetchedPartition) -> int:
@@ -194,20 +114,9 @@ async def test_consumers_read_from_followers_what_these_know_to_be_replicated() 
         assert (await on.follow(0, epoch=10)).error_code == ErrorCode.not_leader_or_follower
 
 
-def with_brokers(on: Stage, **racks: str | None) -> MetadataImage:
-    """The image, with brokers `me` and `other` in these racks."""
-    image = on.node.metadata.image
-    me = image.brokers[on.me]
-    brokers: dict[int, BrokerImage] = {
-        on.me: replace(me, rack=racks.get("me")),
-        OTHER: replace(me, id=OTHER, rack=racks.get("other")),
-    }
-    return replace(image, brokers=brokers)
-
-
 async def test_who_leads_now_is_told_and_where_that_is() -> None:
     async with stage() as on:
-        on.node.metadata.image = with_brokers(on)
+        await on.register_other()
         on.partition.update(replace(on.image, leader=OTHER, leader_epoch=10, partition_epoch=6))
         found = await on.whole_answer(0)
         ((_, answer),) = found.chosen
@@ -227,9 +136,8 @@ async def test_a_consumer_is_sent_to_the_replica_in_its_rack(
     selector = {
         "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"
     }
-    async with Broker(topics={"t": 1}, configs=selector) as broker:
-        on = Stage(broker, await broker.node.partitions.get("t", None, 0))
-        on.node.metadata.image = with_brokers(on, me="here", other="there")
+    async with stage(selector) as on:
+        await on.register_other("there")
         on.append()
         on.append()
         await on.follow(1)

@@ -29,12 +29,12 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-def in_sync(partition: Partition, *replicas: int) -> None:
-    """The cluster's word on who is in sync."""
+def in_sync(partition: Partition, *replicas: int, leader: int = -1, leader_epoch: int = -1) -> None:
+    """The cluster's word on who is in sync, and who leads: the same as before unless it is said."""
     directories = tuple(UUID(int=1000 + replica) for replica in replicas)
-    partition.update(
-        PartitionImage(replicas, directories, replicas, partition.leader, partition.leader_epoch, 0)
-    )
+    leader = partition.leader if leader < 0 else leader
+    leader_epoch = partition.leader_epoch if leader_epoch < 0 else leader_epoch
+    partition.update(PartitionImage(replicas, directories, replicas, leader, leader_epoch, 0))
 
 
 async def produce_to_two(
@@ -60,9 +60,9 @@ async def produce_to_two(
     )
     topic = ProduceTopic("t", None, [(0, memoryview(bytearray(batch())))])
     with trio.fail_after(PATIENCE_SECONDS):
-        topics = await produce(ProduceRequest(None, -1, timeout_ms, [topic]), ctx)
-    assert topics is not None
-    return topics
+        answer = await produce(ProduceRequest(None, -1, timeout_ms, [topic]), ctx)
+    assert answer is not None
+    return answer.topics
 
 
 def test_what_is_replicated_while_earlier_answers_are_sent_is_not_waited_for(
@@ -89,3 +89,18 @@ def test_without_time_the_answer_is_that_it_is_up(broker: Broker, timeout_ms: in
 
     ((_, _, (outcome,)),) = broker._call(run)
     assert outcome.error_code == ErrorCode.request_timed_out
+
+
+def test_who_has_ceased_to_lead_acknowledges_nothing(broker: Broker) -> None:
+    """Though it leads again, and the offset is below the high watermark: it may be another record."""
+
+    async def deposed_and_elected(partition: Partition) -> None:
+        me, epoch = partition.leader, partition.leader_epoch
+        in_sync(partition, me, me + 1, leader=me + 1, leader_epoch=epoch + 1)
+        in_sync(partition, me, leader=me, leader_epoch=epoch + 2)
+
+    async def run() -> Topics:
+        return await produce_to_two(broker, int(4000 * PATIENCE_SECONDS), deposed_and_elected)
+
+    ((_, _, (outcome,)),) = broker._call(run)
+    assert outcome.error_code == ErrorCode.not_leader_or_follower

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from odradek.protocol import messages
 from odradek.protocol.apis import PRODUCE
+from odradek.protocol.leaders import NodeEndpoint
 from odradek.protocol.produce_response import (
     ProducedPartition,
     ProducedTopic,
@@ -28,6 +29,10 @@ partitions = st.builds(
     log_start_offset=int64,
     record_errors=st.lists(st.tuples(int32, texts), max_size=3),
     error_message=texts,
+    current_leader=st.none() | st.tuples(int32, int32),
+)
+endpoints = st.builds(
+    NodeEndpoint, node_id=int32, host=st.text(max_size=150), port=int32, rack=texts
 )
 topics = st.tuples(st.text(max_size=150), st.none() | st.uuids(), st.lists(partitions, max_size=3))
 
@@ -49,6 +54,16 @@ def as_values(topic: ProducedTopic) -> dict[str, object]:
                     for index, reason in each.record_errors
                 ],
                 "error_message": each.error_message,
+                **(
+                    {}
+                    if each.current_leader is None
+                    else {
+                        "current_leader": {
+                            "leader_id": each.current_leader[0],
+                            "leader_epoch": each.current_leader[1],
+                        }
+                    }
+                ),
             }
             for each in partitions
         ],
@@ -56,13 +71,21 @@ def as_values(topic: ProducedTopic) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@given(wanted=st.lists(topics, max_size=3), throttle_time_ms=st.integers(0, 2**31 - 1))
+@given(
+    wanted=st.lists(topics, max_size=3),
+    throttle_time_ms=st.integers(0, 2**31 - 1),
+    nodes=st.lists(endpoints, max_size=2),
+)
 def test_every_version_is_written_as_the_schema_has_it(
-    version: int, wanted: list[ProducedTopic], throttle_time_ms: int
+    version: int, wanted: list[ProducedTopic], throttle_time_ms: int, nodes: list[NodeEndpoint]
 ) -> None:
     values = {
         "responses": [as_values(topic) for topic in wanted],
         "throttle_time": throttle_time_ms,
+        "node_endpoints": [
+            {"node_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
+            for each in nodes
+        ],
     }
-    written = write_produce_response(version, wanted, throttle_time_ms)
+    written = write_produce_response(version, wanted, throttle_time_ms, nodes)
     assert written == messages.write_response(PRODUCE.key, version, values)

@@ -1,0 +1,128 @@
+"""Offsets as a leader with other replicas tells them, and log starts that all replicas move up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from odradek.broker.apis.offsets import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    delete_records,
+    list_offsets,
+)
+from odradek.protocol import apis, messages
+from odradek.protocol.errors import ErrorCode
+from tests.broker.two_replicas import EPOCH, OTHER, PATIENCE_SECONDS, Stage, stage
+
+CONSUMER, DEBUGGER = -1, -2
+
+
+async def ask(on: Stage, timestamp: int, *, replica_id: int = CONSUMER, version: int = 9) -> Any:
+    values = {
+        "replica_id": replica_id,
+        "isolation_level": 0,
+        "topics": [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": timestamp}]}],
+    }
+    body = memoryview(messages.write_request(apis.LIST_OFFSETS.key, version, values))
+    request = messages.read_request(apis.LIST_OFFSETS.key, version, body)
+    answer = await list_offsets(request, on.context(version))
+    ((found,),) = [topic["partitions"] for topic in answer["topics"]]
+    return found
+
+
+async def elected_again(on: Stage) -> None:
+    """With two records of before, of which one is known to be replicated."""
+    on.append()
+    on.append()
+    await on.follow(1)
+    on.partition.update(replace(on.image, leader_epoch=EPOCH + 1, partition_epoch=6))
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "version", "error"),
+    [
+        (LATEST, 9, ErrorCode.offset_not_available),
+        (LATEST, 4, ErrorCode.leader_not_available),
+        (MAX_TIMESTAMP, 9, ErrorCode.none),  # of the record that is replicated
+        (2**60, 9, ErrorCode.offset_not_available),
+        (EARLIEST, 9, ErrorCode.none),
+    ],
+)
+async def test_what_is_newest_is_not_told_before_the_high_watermark_is_in_the_epoch(
+    timestamp: int, version: int, error: ErrorCode
+) -> None:
+    async with stage() as on:
+        await elected_again(on)
+        assert (await ask(on, timestamp, version=version))["error_code"] == error
+        await on.follow(2, epoch=EPOCH + 1)
+        assert (await ask(on, timestamp, version=version))["error_code"] == ErrorCode.none
+
+
+async def test_followers_are_told_the_log_s_end() -> None:
+    async with stage() as on:
+        await elected_again(on)
+        for asker in (OTHER, DEBUGGER):
+            assert (await ask(on, LATEST, replica_id=asker))["offset"] == 2
+        on.partition.update(replace(on.image, leader=OTHER, leader_epoch=11, partition_epoch=7))
+        not_leader = ErrorCode.not_leader_or_follower
+        assert (await ask(on, LATEST, replica_id=OTHER))["error_code"] == not_leader
+        assert (await ask(on, LATEST, replica_id=DEBUGGER))["offset"] == 2
+
+
+async def delete_before(on: Stage, offset: int, timeout_s: float) -> dict[str, Any]:
+    partition = SimpleNamespace(partition_index=0, offset=offset)
+    request = SimpleNamespace(
+        topics=[SimpleNamespace(name="t", partitions=[partition])],
+        timeout=timedelta(seconds=timeout_s),
+    )
+    answer = await delete_records(request, on.context(2))
+    ((found,),) = [topic["partitions"] for topic in answer["topics"]]
+    return dict(found)
+
+
+async def replicated(on: Stage, known: bool = True) -> None:
+    """Two records, and where the follower's log starts, if that is `known`."""
+    on.append()
+    on.append()
+    await on.follow(2)
+    if known:
+        await on.register_other()
+
+
+async def test_records_are_deleted_once_the_replicas_have_done_so() -> None:
+    async with stage() as on:
+        await replicated(on)
+        answers: list[dict[str, Any]] = []
+
+        async def asking() -> None:
+            answers.append(await delete_before(on, 1, PATIENCE_SECONDS))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asking)
+            await trio.sleep(0.05)
+            assert on.partition.log.log_start_offset == 1
+            assert answers == []
+            assert on.partition.leading is not None
+            on.partition.leading.fetched(OTHER, offset=2, start_offset=1, broker_epoch=-1)
+        assert answers == [{"partition_index": 0, "low_watermark": 1, "error_code": 0}]
+
+
+async def test_a_replica_that_is_too_slow_to_delete_is_waited_for_no_longer() -> None:
+    async with stage() as on:
+        await replicated(on)
+        answer = await delete_before(on, 1, 0.01)
+        assert (answer["low_watermark"], answer["error_code"]) == (0, ErrorCode.request_timed_out)
+
+
+async def test_a_replica_that_is_down_is_not_waited_for() -> None:
+    async with stage() as on:
+        await replicated(on, known=False)
+        assert (await delete_before(on, 1, PATIENCE_SECONDS))["low_watermark"] == 1
