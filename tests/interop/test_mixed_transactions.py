@@ -7,6 +7,7 @@ transactional ids and groups each broker coordinates some; every transaction wri
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
