@@ -20,6 +20,7 @@ import trio
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.controller_channel import ControllerChannel
 from odradek.broker.controller_duties import ControllerDuties
+from odradek.broker.controller_registration import ControllerRegistration
 from odradek.broker.coordination.topics import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
@@ -270,6 +271,8 @@ class Broker:
                     self.metadata, self.seams.clock, self.config
                 )
                 await house.start(self.controller_duties.run)
+                registration = ControllerRegistration(self.metadata, self.controller)
+                await house.start(registration.run)
                 await house.start(self._controller_server.serve, controllers)
             await self._unless_stopped(self.metadata.wait_until_caught_up)
             self.apply_broker_configs(self.metadata.image)
