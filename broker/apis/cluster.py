@@ -5,41 +5,61 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from odradek.broker.apis.authorized import NOT_ASKED, cluster_operations
+from odradek.broker.apis.authorized import NOT_ASKED, check_cluster, cluster_operations
 from odradek.broker.apis.topic_view import NO_CONTROLLER, TopicView
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
+from odradek.replication.controller.acls import AclOperation
+from odradek.replication.controller.features import CONTROLLER_REGISTRATION, metadata_version
 
 _BROKERS = 1
 _CONTROLLERS = 2
+_NAMES = {_BROKERS: "brokers", _CONTROLLERS: "controllers"}
 
 
 async def describe_cluster(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    wanted = field(request, "endpoint_type", _BROKERS)
-    if wanted != _BROKERS:
-        code = ErrorCode.unsupported_endpoint_type
-        message = f"There is no endpoint type {wanted}"
-        if wanted == _CONTROLLERS:
-            code = ErrorCode.mismatched_endpoint_type
-            message = "This is a broker's listener: ask one of the controllers' about controllers"
+    """Of brokers where brokers listen, of controllers where controllers do (KIP-919)."""
+    try:
+        _check_asked(field(request, "endpoint_type", _BROKERS), ctx)
+        answer = _controllers(ctx) if ctx.endpoint.of_controller else _brokers(request, ctx)
+    except KafkaError as error:
         return {
-            "error_code": code,
-            "error_message": message,
+            "error_code": error.code,
+            "error_message": error.message,
             "cluster_id": "",
             "brokers": [],
         }
-    view = TopicView(ctx)
-    brokers = view.brokers(fenced=field(request, "include_fenced_brokers", False))
-    controller = view.controller_id()
+    if not any(node["broker_id"] == answer["controller_id"] for node in answer["brokers"]):
+        answer["controller_id"] = NO_CONTROLLER
     return {
         "error_code": ErrorCode.none,
-        "endpoint_type": _BROKERS,
         "cluster_id": ctx.broker.cluster_id,
-        "controller_id": controller
-        if any(broker.id == controller for broker, _ in brokers)
-        else NO_CONTROLLER,
+        "cluster_authorized_operations": cluster_operations(ctx)
+        if request.include_cluster_authorized_operations
+        else NOT_ASKED,
+        **answer,
+    }
+
+
+def _check_asked(wanted: int, ctx: RequestContext) -> None:
+    here = _CONTROLLERS if ctx.endpoint.of_controller else _BROKERS
+    if wanted == here:
+        return
+    code = ErrorCode.mismatched_endpoint_type
+    message = f"This is a listener of {_NAMES[here]}: ask one of the others"
+    if wanted not in _NAMES:
+        code = ErrorCode.unsupported_endpoint_type
+        message = f"There is no endpoint type {wanted}"
+    raise KafkaError(code if ctx.api_version > 0 else ErrorCode.invalid_request, message)
+
+
+def _brokers(request: Any, ctx: RequestContext) -> dict[str, Any]:
+    view = TopicView(ctx)
+    return {
+        "endpoint_type": _BROKERS,
+        "controller_id": view.controller_id(),
         "brokers": [
             {
                 "broker_id": broker.id,
@@ -48,11 +68,34 @@ async def describe_cluster(request: Any, ctx: RequestContext) -> Mapping[str, An
                 "rack": broker.rack,
                 "is_fenced": broker.fenced,
             }
-            for broker, endpoint in brokers
+            for broker, endpoint in view.brokers(
+                fenced=field(request, "include_fenced_brokers", False)
+            )
         ],
-        "cluster_authorized_operations": cluster_operations(ctx)
-        if request.include_cluster_authorized_operations
-        else NOT_ASKED,
+    }
+
+
+def _controllers(ctx: RequestContext) -> dict[str, Any]:
+    metadata = ctx.broker.metadata
+    if metadata_version(metadata.image.features) < CONTROLLER_REGISTRATION:
+        raise KafkaError(
+            ErrorCode.unsupported_version, "Controllers are not registered at this metadata.version"
+        )
+    check_cluster(ctx, AclOperation.ALTER)
+    return {
+        "endpoint_type": _CONTROLLERS,
+        "controller_id": metadata.leader_id,
+        "brokers": [
+            {
+                "broker_id": controller.id,
+                "host": endpoint.host,
+                "port": endpoint.port,
+                "rack": None,
+            }
+            for _, controller in sorted(metadata.image.controllers.items())
+            for endpoint in controller.endpoints
+            if endpoint.name == ctx.endpoint.name
+        ],
     }
 
 

@@ -57,3 +57,31 @@ async def test_a_controller_does_what_it_is_asked_directly() -> None:
             ("CONTROLLER", controller.bound.port)
         ]
         nursery.cancel_scope.cancel()
+
+
+async def test_controllers_are_described_where_controllers_listen() -> None:
+    """And brokers where brokers do (KIP-919)."""
+    async with Broker(configs=CONFIGS) as broker, trio.open_nursery() as nursery:
+        (controller,) = broker.node.controller_endpoints
+        to_broker = await connect(broker.node.endpoints[0].address, nursery)
+        to_controller = await connect(controller.address, nursery)
+        asked = {"include_cluster_authorized_operations": False, "include_fenced_brokers": False}
+        for connection, own, port in (
+            (to_broker, 1, broker.port),
+            (to_controller, 2, controller.bound.port),
+        ):
+            found = await connection.request(
+                apis.DESCRIBE_CLUSTER, {**asked, "endpoint_type": own}, timeout_s=5
+            )
+            assert found.error_code is ErrorCode.none
+            assert found.controller_id == 1
+            assert [(each.broker_id, each.port) for each in found.brokers] == [(1, port)]
+            other = await connection.request(
+                apis.DESCRIBE_CLUSTER, {**asked, "endpoint_type": 3 - own}, timeout_s=5
+            )
+            assert other.error_code is ErrorCode.mismatched_endpoint_type
+            strange = await connection.request(
+                apis.DESCRIBE_CLUSTER, {**asked, "endpoint_type": 7}, timeout_s=5
+            )
+            assert strange.error_code is ErrorCode.unsupported_endpoint_type
+        nursery.cancel_scope.cancel()
