@@ -36,7 +36,8 @@ class Channel(Protocol):
 
 
 class ControllerMetadata(Protocol):
-    image: MetadataImage
+    @property
+    def image(self) -> MetadataImage: ...
 
     @property
     def is_active(self) -> bool: ...
