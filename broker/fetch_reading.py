@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -26,6 +27,9 @@ from odradek.replication.controller.acls import AclOperation
 from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.truncation import find_divergence
 from odradek.seams.files import FileSlice, WouldBlock
+
+if TYPE_CHECKING:
+    from odradek.broker.leader_throttle import LeaderThrottle
 
 READ_COMMITTED = 1
 PARTITIONS_A_TURN = 64
@@ -49,10 +53,17 @@ class Limits:
     """Whether it may read from a replica that does not lead (KIP-392)."""
     rack: str = ""
     """Where the reader is, if it is to be sent to a replica there."""
+    throttle: LeaderThrottle | None = None
+    """Of a follower."""
 
     @property
     def is_follower(self) -> bool:
         return self.replica_id >= 0
+
+    def holds_back(self, partition: Partition) -> bool:
+        """Whether the reader gets no records there now."""
+        throttle = self.throttle
+        return throttle is not None and throttle.holds_back(partition, self.replica_id)
 
     def check_role(self, partition: Partition, current_leader_epoch: int) -> None:
         """Raises what `Partition.check_leader` does, if this reader can't read there."""
@@ -161,6 +172,8 @@ def read_again(before: Sequence[Read], limits: Limits, min_bytes: int) -> list[R
             if known.partition is None or not known.is_served_here():
                 return None
             if not known.is_current():
+                if limits.holds_back(known.partition):
+                    return None
                 read = _read_log(known.partition, known.wanted, limits, size_bytes, nowait=True)
                 size_bytes += _read_slices(read.answer, READ_AT_ONCE_BYTES - size_bytes)
                 known = read
@@ -262,7 +275,10 @@ async def _read_for_follower(
     follower, epoch = limits.replica_id, limits.replica_epoch
     tells_epoch = wanted.current_leader_epoch >= 0
     partition.check_follower(follower, epoch, tells_epoch=tells_epoch)
-    read = await _read_anywhere(partition, wanted, ctx, limits, size_bytes)
+    if limits.holds_back(partition):
+        read = _read_log(partition, wanted, limits, size_bytes, held_back=True)
+    else:
+        read = await _read_anywhere(partition, wanted, ctx, limits, size_bytes)
     if again or read.answer.diverging_epoch is not None:
         return read
     try:
@@ -289,7 +305,12 @@ def _check_allowed(wanted: Wanted, ctx: RequestContext, limits: Limits) -> None:
 
 
 def _read_log(
-    partition: Partition, wanted: Wanted, limits: Limits, size_bytes: int, nowait: bool = False
+    partition: Partition,
+    wanted: Wanted,
+    limits: Limits,
+    size_bytes: int,
+    nowait: bool = False,
+    held_back: bool = False,
 ) -> Read:
     log = partition.log
     high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
@@ -313,7 +334,8 @@ def _read_log(
     limit = high_watermark
     committed = limits.isolation_level == READ_COMMITTED
     if limits.is_follower:
-        limit = end_offset = log.end_offset
+        end_offset = log.end_offset
+        limit = wanted.offset if held_back else end_offset
         committed = False
     elif committed:
         limit = last_stable_offset

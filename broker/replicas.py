@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -31,6 +32,7 @@ from odradek.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
     from odradek.broker.in_sync_changes import InSyncChanges
+    from odradek.broker.leader_throttle import LeaderThrottle
     from odradek.broker.node import Broker
 
 log = logging.getLogger("odradek.node")
@@ -57,6 +59,17 @@ class Replicas:
             lambda node_id: broker.metadata.image.brokers.get(node_id),
             self._new_in_sync_changes,
             lag_max_ms=broker.config.get_int("replica.lag.time.max.ms"),
+        )
+
+    @cached_property
+    def leader_throttle(self) -> LeaderThrottle:
+        from odradek.broker.leader_throttle import LeaderThrottle
+
+        broker = self._broker
+        return LeaderThrottle(
+            broker.config,
+            lambda topic: broker.metadata.image.topic_configs(topic),
+            broker.seams.clock,
         )
 
     def _new_in_sync_changes(self) -> InSyncChanges:

@@ -94,7 +94,9 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer | None:
     return _answer(plan, found, ctx)
 
 
-def _answer(plan: FetchPlan, found: Iterable[Read], ctx: RequestContext) -> Answer:
+def _answer(plan: FetchPlan, found: Sequence[Read], ctx: RequestContext) -> Answer:
+    if found and (throttle := found[0].limits.throttle) is not None:
+        throttle.sent((each.partition, each.answer) for each in found if each.partition is not None)
     chosen = plan.select((each.wanted, each.answer) for each in found)
     endpoints: Sequence[NodeEndpoint] = ()
     if ctx.api_version >= NODE_ENDPOINTS_VERSION:
@@ -206,6 +208,7 @@ def _limits(request: FetchRequest, ctx: RequestContext) -> Limits:
         request.replica_id,
         request.replica_epoch,
         any_replica=is_modern,
+        throttle=ctx.broker.replicas.leader_throttle if request.replica_id >= 0 else None,
         rack=request.rack if is_modern and config["replica.selector.class"] else "",
     )
 

@@ -112,7 +112,7 @@ TOPIC_ROWS: Rows = (
         doc="How far ahead of the broker's clock a record's creation time may lie, in ms; ignored "
             "with LogAppendTime."),
     row("leader.replication.throttled.replicas", LIST, "", MEDIUM, throttled_replicas,
-        scope=Scope.TOPIC,
+        scope=Scope.TOPIC, effect=True,
         doc="Replicas whose sending is throttled, as partition:broker pairs, or `*` for all."),
     row("follower.replication.throttled.replicas", LIST, "", MEDIUM, throttled_replicas,
         scope=Scope.TOPIC,

@@ -12,6 +12,8 @@ import trio.testing
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch import FetchedPartition
+from odradek.protocol.schemas.topic_records import ConfigRecord
+from odradek.replication.controller.image import BROKER, TOPIC
 from odradek.seams.files import FileSlice
 from tests.broker.two_replicas import EPOCH, OTHER, PATIENCE_SECONDS, SIZE, STRANGER, stage
 
@@ -145,3 +147,27 @@ async def test_a_consumer_is_sent_to_the_replica_in_its_rack(
         assert found.preferred_read_replica == preferred
         if preferred >= 0:
             assert (size(found), found.high_watermark) == (0, 1)
+
+
+def set_config(kind: int, resource: str, name: str, value: str) -> ConfigRecord:
+    return ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value)
+
+
+async def test_who_is_not_in_sync_is_held_back_where_its_topic_is_throttled() -> None:
+    async with stage() as on:
+        on.append()
+        on.append()
+        partition, image = on.partition, on.image
+        partition.update(replace(image, isr=(on.me,), partition_epoch=6))
+        assert size(await on.follow(0)) == 2 * SIZE  # not throttled
+        await on.node.metadata.commit(
+            [
+                set_config(BROKER, "", "leader.replication.throttled.rate", "1"),
+                set_config(TOPIC, "t", "leader.replication.throttled.replicas", f"0:{on.me}"),
+            ]
+        )
+        assert size(await on.follow(0)) == 2 * SIZE  # a burst, which is to be waited for
+        found = await on.follow(0)
+        assert (size(found), found.error_code, found.high_watermark) == (0, 0, 2)
+        partition.update(replace(image, isr=(on.me, OTHER), partition_epoch=7))
+        assert size(await on.follow(0)) == 2 * SIZE

@@ -1,0 +1,64 @@
+"""What this node's leaders send to followers of throttled replicas, and when that is too fast (KIP-73).
+
+Only who is not in sync is held back, and is told nothing but where the log ends: a follower that is in
+sync would lag, and leave. Its fetch counts as always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from odradek.broker.config.server_config import ServerConfig
+from odradek.protocol.fetch import FetchedPartition
+from odradek.replication.partition.partition import Partition
+from odradek.replication.quota import ReplicationQuota, is_throttled
+from odradek.seams.clock import Clock
+from odradek.seams.files import FileSlice
+
+REPLICAS = "leader.replication.throttled.replicas"
+RATE = "leader.replication.throttled.rate"
+
+
+class LeaderThrottle:
+    def __init__(
+        self,
+        config: ServerConfig,
+        topic_configs: Callable[[str], Mapping[str, str]],
+        clock: Clock,
+    ) -> None:
+        """`topic_configs`: what is set on a topic itself."""
+        self._node_id = config.node_id
+        self._topic_configs = topic_configs
+        self._clock = clock
+        self._quota = ReplicationQuota(
+            lambda: config.get_int(RATE),
+            samples=config.get_int("replication.quota.window.num"),
+            sample_seconds=config.get_int("replication.quota.window.size.seconds"),
+        )
+
+    def holds_back(self, partition: Partition, follower: int) -> bool:
+        """Whether `follower` gets no records of `partition` now."""
+        leading = partition.leading
+        return (
+            leading is not None
+            and self._quota.is_exceeded(self._clock.monotonic())
+            and follower not in leading.leader.in_sync.committed
+            and self._is_throttled(partition)
+        )
+
+    def sent(self, answers: Iterable[tuple[Partition, FetchedPartition]]) -> None:
+        """These go to a follower now."""
+        size_bytes = sum(
+            part.size if isinstance(part, FileSlice) else len(part)
+            for partition, answer in answers
+            if answer.records and self._is_throttled(partition)
+            for part in answer.records
+        )
+        if size_bytes:
+            self._quota.record(size_bytes, self._clock.monotonic())
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        replicas = self._topic_configs(partition.topic).get(REPLICAS)
+        return bool(replicas) and is_throttled(
+            [each.strip() for each in (replicas or "").split(",")], partition.index, self._node_id
+        )
