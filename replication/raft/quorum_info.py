@@ -21,7 +21,7 @@ def described(driver: QuorumDriver, metadata_log: MetadataLog, *, wall_ms: int) 
     if leadership is not None:
 
         def info(progress: Progress) -> ReplicaInfo:
-            if progress.key == leadership.key:
+            if progress.key.id == leadership.key.id:  # of a static quorum's voters no more is known
                 return ReplicaInfo(progress.key, end_offset, wall_ms, wall_ms)
             return ReplicaInfo(
                 progress.key,
