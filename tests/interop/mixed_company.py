@@ -62,7 +62,9 @@ class MixedCompany:
 
 
 @contextmanager
-def mixed_company(directory: Path) -> Iterator[MixedCompany]:
+def mixed_company(
+    directory: Path, our_config: Mapping[str, str] = {}, their_config: Mapping[str, str] = {}
+) -> Iterator[MixedCompany]:
     """Both, formatted by `odradek storage`, started, and let in by our controller."""
     port, controller, other = free_port(), free_port(), free_port()
     shared = {**SETTINGS, "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}"}
@@ -72,6 +74,7 @@ def mixed_company(directory: Path) -> Iterator[MixedCompany]:
         "node.id": str(OURS),
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
         "log.dirs": f"{directory}/data-1",
+        **our_config,
     }
     theirs = {
         **shared,
@@ -79,6 +82,7 @@ def mixed_company(directory: Path) -> Iterator[MixedCompany]:
         "node.id": str(THEIRS),
         "listeners": f"PLAINTEXT://127.0.0.1:{other}",
         "log.dirs": f"{directory}/data-2",
+        **their_config,
     }
     _format(directory / "ours.properties", ours, "--standalone")
     _format(directory / "theirs.properties", theirs)

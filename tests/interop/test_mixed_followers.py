@@ -1,0 +1,138 @@
+"""A partition that this broker leads and Apache Kafka follows: who is in sync, what acks=all waits for.
+
+The controller is ours, too. A follower that dies is fenced and leaves the in-sync set, comes back, cuts
+nothing that it should keep, catches up and joins; one that is stopped (SIGSTOP) lags and leaves.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.interop.broker_process import deadline
+from tests.interop.clients import PATIENCE_S
+from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company
+
+pytestmark = pytest.mark.interop
+
+LAG_MS = 2000
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCompany]:
+    settings = {
+        "replica.lag.time.max.ms": str(LAG_MS),
+        "replica.selector.class": ("org.apache.kafka.common.replica.RackAwareReplicaSelector"),
+    }
+    with mixed_company(
+        tmp_path_factory.mktemp("followers"),
+        {**settings, "broker.rack": "here"},
+        {**settings, "broker.rack": "there"},
+    ) as it:
+        yield it
+
+
+def create(company: MixedCompany, name: str, **configs: str) -> None:
+    admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
+    topic = NewTopic(name, num_partitions=1, replica_assignment=[[OURS, THEIRS]], config=configs)
+    admin.create_topics([topic])[name].result(30)
+    assert company.leaders(name) == [OURS]
+
+
+def wait_in_sync(company: MixedCompany, topic: str, *brokers: int) -> None:
+    admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
+    with deadline(30, f"{topic}'s in-sync set to be {brokers}") as check:
+        while True:
+            found = admin.list_topics(topic, 10).topics[topic].partitions
+            if 0 in found and sorted(found[0].isrs) == sorted(brokers):
+                return
+            check()
+
+
+def produce(
+    company: MixedCompany, topic: str, values: list[bytes], **config: object
+) -> list[object]:
+    """What became of each: None, or the error."""
+    producer = Producer(
+        {
+            "bootstrap.servers": company.ours.bootstrap,
+            "acks": "all",
+            "linger.ms": 0,
+            **config,
+        }
+    )
+    told: list[object] = []
+    for value in values:
+        producer.produce(topic, value, on_delivery=lambda error, _: told.append(error))
+    assert producer.flush(PATIENCE_S) == 0
+    return told
+
+
+def read(bootstrap: str, topic: str, count: int, **config: object) -> list[bytes]:
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "reads", "enable.auto.commit": False, **config}
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[bytes] = []
+    with deadline(PATIENCE_S, f"{count} records") as check:
+        while len(found) < count:
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                found.append(message.value())
+            check(0)
+    consumer.close()
+    return found
+
+
+def numbered(count: int, size: int = 100) -> list[bytes]:
+    return [b"%06d" % number + b"x" * size for number in range(count)]
+
+
+def test_kafka_follows(company: MixedCompany) -> None:
+    create(company, "followed", **{"min.insync.replicas": "2"})
+    values = numbered(2000)
+    assert produce(company, "followed", values) == [None] * len(values)
+    wait_in_sync(company, "followed", OURS, THEIRS)
+    assert read(company.ours.bootstrap, "followed", len(values)) == values
+    near = {"client.rack": "there"}  # so that it is sent to the follower
+    assert read(company.ours.bootstrap, "followed", len(values), **near) == values
+
+
+def test_a_follower_that_is_stopped_lags_and_leaves(company: MixedCompany) -> None:
+    create(company, "lags", **{"min.insync.replicas": "1"})
+    wait_in_sync(company, "lags", OURS, THEIRS)
+    os.kill(company.theirs.process.pid, signal.SIGSTOP)
+    try:
+        values = numbered(10)
+        assert produce(company, "lags", values) == [None] * len(values)  # once it has left
+        wait_in_sync(company, "lags", OURS)
+    finally:
+        os.kill(company.theirs.process.pid, signal.SIGCONT)
+    wait_in_sync(company, "lags", OURS, THEIRS)
+
+
+def test_too_few_in_sync_are_told_of(company: MixedCompany) -> None:
+    create(company, "strict", **{"min.insync.replicas": "2"})
+    wait_in_sync(company, "strict", OURS, THEIRS)
+    os.kill(company.theirs.process.pid, signal.SIGSTOP)
+    try:
+        wait_in_sync_under_writes(company)
+        (error,) = produce(company, "strict", [b"refused"], **{"message.timeout.ms": 2000})
+        assert isinstance(error, KafkaError)
+    finally:
+        os.kill(company.theirs.process.pid, signal.SIGCONT)
+    wait_in_sync(company, "strict", OURS, THEIRS)
+    assert produce(company, "strict", [b"taken"]) == [None]
+
+
+def wait_in_sync_under_writes(company: MixedCompany) -> None:
+    """A follower that has everything does not lag: something has to be written."""
+    producer = Producer({"bootstrap.servers": company.ours.bootstrap, "acks": 1})
+    producer.produce("strict", b"unreplicated")
+    assert producer.flush(PATIENCE_S) == 0
+    wait_in_sync(company, "strict", OURS)
