@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 import pytest
@@ -13,10 +14,11 @@ import trio
 from odradek.broker.coordination.leadership import LoadInProgress, NotCoordinator
 from odradek.broker.coordination.topics import TRANSACTIONS_TOPIC
 from odradek.broker.coordinator_log import PartitionCoordinatorLog
-from odradek.broker.transactions.actions import Outcome, ProducerAnswer
+from odradek.broker.transactions.actions import Outcome, Producer, ProducerAnswer
 from odradek.broker.transactions.config import TransactionConfig
 from odradek.broker.transactions.coordinator import TransactionCoordinator
 from odradek.broker.transactions.markers import TransactionMarker
+from odradek.broker.transactions.states import State
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataImage, TopicImage
 from odradek.replication.partition.leading import Surroundings
@@ -35,8 +37,12 @@ def clock() -> VirtualClock:
     return VirtualClock()
 
 
-class NoMarkers:
+class Markers:
+    def __init__(self) -> None:
+        self.sent: list[TransactionMarker] = []
+
     async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, Outcome]:
+        self.sent.append(marker)
         return dict.fromkeys(marker.partitions, Outcome.WRITTEN)
 
 
@@ -65,13 +71,14 @@ class Stand:
         )
         topic = TopicImage(TRANSACTIONS_TOPIC, TOPIC_ID, {0: self.image})
         image = MetadataImage(topics_by_name=MappingProxyType({TRANSACTIONS_TOPIC: topic}))
+        self.markers = Markers()
         self.coordinator = TransactionCoordinator(
             PartitionCoordinatorLog(
                 TRANSACTIONS_TOPIC, lambda *_: self.partition, lambda: image, VirtualOffload()
             ),
             TransactionConfig(append_timeout_ms=2000),
             clock=clock,
-            markers=NoMarkers(),
+            markers=self.markers,
             producer_id=_an_id,
             transaction_version=lambda: 2,
         )
@@ -83,6 +90,10 @@ class Stand:
             self.answers.append(await self.coordinator.init_producer_id(name, 60_000))
         except KafkaError as error:
             self.answers.append(error.code)
+
+    async def ended(self, end: Callable[..., Awaitable[ProducerAnswer]]) -> None:
+        with suppress(KafkaError):
+            self.answers.append(await end(client_version=2))
 
     def fetched(self, offset: int) -> None:
         """The follower has all below it."""
@@ -200,3 +211,31 @@ async def test_the_next_epoch_of_the_same_leader_changes_nothing(clock: VirtualC
         await clock.settle()
         assert stand.errors == [ErrorCode.none]
         assert stand.coordinator.leadership.loads == 0
+
+
+async def test_a_decision_is_acted_on_when_all_have_it(clock: VirtualClock) -> None:
+    """Who led before had written it, and perhaps not to all: the next leader may not know it."""
+    stand = Stand(clock)
+    target = TopicPartition("t", 0)
+    async with running(stand) as nursery:
+        nursery.start_soon(stand.init)
+        await clock.settle()
+        stand.fetched(1)
+        await clock.settle()
+        nursery.start_soon(partial(stand.coordinator.add_partitions, "a", 1000, 0, [target]))
+        await clock.settle()
+        stand.fetched(2)
+        await clock.settle()
+        producer = Producer(1000, 0)
+        nursery.start_soon(
+            partial(stand.ended, partial(stand.coordinator.end, "a", producer, is_commit=True))
+        )
+        await clock.settle()
+        assert stand.world.log.end_offset == 3
+        stand.led_by(ME, 7)  # as one who was elected, and has the decision
+        await clock.run_for(1)
+        assert stand.coordinator.describe("a").state is State.PREPARE_COMMIT
+        assert stand.markers.sent == []
+        stand.fetched(3)
+        await clock.settle()
+        assert [each.partitions for each in stand.markers.sent] == [(target,)]
