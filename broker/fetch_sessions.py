@@ -74,8 +74,9 @@ class Wanted:
             or answer.high_watermark != self.told_high_watermark
             or answer.log_start_offset != self.told_log_start_offset
         )
-        failed = answer.error_code != ErrorCode.none
-        # After an error the recovery is news even where no offset moved.
+        failed = answer.error_code != ErrorCode.none or answer.diverging_epoch is not None
+        # After an error the recovery is news even where no offset moved; of an answer that says where
+        # the logs part, a follower takes nothing else.
         self.told_high_watermark = -1 if failed else answer.high_watermark
         self.told_log_start_offset = answer.log_start_offset
         return news

@@ -254,6 +254,11 @@ class Follower:
         self._under_way = self._change or self._question()
         return self._under_way
 
+    def ask_anew(self) -> None:
+        """Nobody has its question any more: it is to be put to the leader again."""
+        if not self.is_changing:
+            self._under_way = None
+
     def awaits(self, question: Want) -> bool:
         """Whether it is this one that is under way, and not another, or none."""
         return question is self._under_way

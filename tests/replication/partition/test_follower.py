@@ -277,6 +277,18 @@ def test_it_knows_what_it_waits_for() -> None:
     assert not stand.follower.awaits(question)
 
 
+def test_a_question_that_nobody_puts_any_more_is_asked_anew() -> None:
+    stand = Stand()
+    question = stand.fetch()
+    stand.follower.ask_anew()
+    assert not stand.follower.awaits(question)
+    again = stand.fetch()
+    stand.follower.fetched(again, Fetched(6, 0, EpochEnd(1, 3)))
+    change = stand.wants()
+    stand.follower.ask_anew()
+    assert stand.follower.awaits(change)  # that goes on, whoever asks
+
+
 def test_records_that_could_not_be_appended_are_fetched_again() -> None:
     stand = Stand()
     take = stand.follower.fetched(stand.fetch(), Fetched(6, 0))

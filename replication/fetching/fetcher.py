@@ -1,0 +1,292 @@
+"""A fetcher: one task, one connection and one fetch session with a broker that leads partitions.
+
+It goes in rounds: see what the partitions want (`questions.py`), then ask once: where leaders' logs
+begin or end if somebody must know, else for records. Changes of logs are made beside it.
+
+A leader without news holds a fetch for replica.fetch.wait.max.ms, and nothing else is answered on that
+connection meanwhile. So it is told to hold it for less where something will be due before; and for a
+partition that has a new leader, whose producers may be waiting for this very follower, the fetch is given
+up together with its connection.
+
+What breaks the connection delays all partitions together, and costs none of them its question.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import trio
+
+from odradek.client.connection import BrokerConnection, open_connection
+from odradek.client.errors import ClientError, Unsupported
+from odradek.protocol.apis import FETCH, LIST_OFFSETS
+from odradek.protocol.errors import ErrorCode, InvalidFrame, error_code
+from odradek.protocol.fetch_response import OLDEST_VERSION, FetchResponse, read_fetch_response
+from odradek.replication.fetching.questions import LogChanges, LostPlace, Questions
+from odradek.replication.fetching.requests import (
+    FetchLimits,
+    offsets_request,
+    read_offsets,
+    write_fetch,
+)
+from odradek.replication.fetching.session import FetchPlan, Key
+from odradek.replication.fetching.settings import FetchingSettings
+from odradek.replication.partition.follower import Located
+from odradek.replication.partition.following import Following
+from odradek.replication.quota import ReplicationQuota
+from odradek.seams.clock import Clock
+from odradek.seams.network import Address, Network
+
+log = logging.getLogger("odradek.fetching")
+
+FIRST_RECONNECT_SECONDS = 0.05
+GIVE_UP_INTERVAL_SECONDS = 1.0
+"""How often a fetch that is held may be given up for a new leader's sake."""
+TURN_BYTES = 256 << 10
+TURN_PARTITIONS = 50
+"""What is dealt with between two turns of others: half a millisecond or so."""
+
+
+class Surroundings(LogChanges, Protocol):
+    """What a fetcher needs of its node."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def broker_epoch(self) -> int: ...
+
+    @property
+    def settings(self) -> FetchingSettings: ...
+
+    @property
+    def quota(self) -> ReplicationQuota: ...
+
+    @property
+    def network(self) -> Network: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def address_of(self, broker_id: int) -> Address | None:
+        """Where a broker listens for others, if it is known."""
+        ...
+
+
+class Fetcher:
+    """See the module. `run` until `stop`; all else is synchronous, on the loop."""
+
+    def __init__(self, leader_id: int, number: int, around: Surroundings) -> None:
+        """`number` tells it from the other fetchers of the same leader's."""
+        self.leader_id = leader_id
+        self.name = f"broker-{around.node_id}-fetcher-{number}"
+        self._around = around
+        self._clock = around.clock
+        self._questions = Questions(around.node_id, around.quota, around, around.clock)
+        self._woken = trio.Event()
+        self._life = trio.CancelScope()
+        self._conversation: trio.CancelScope | None = None
+        self._connected_to: Address | None = None
+        self._holding: trio.CancelScope | None = None
+        """Of a fetch that the leader may be holding."""
+        self._given_up_at = -GIVE_UP_INTERVAL_SECONDS
+        self._reconnect_seconds = FIRST_RECONNECT_SECONDS
+        self._was_refused = False
+        """The last fetch was answered with an error as a whole."""
+
+    def __repr__(self) -> str:
+        return f"<{self.name} at broker {self.leader_id}, {len(self)} partitions>"
+
+    # Partitions
+
+    def __len__(self) -> int:
+        return len(self._questions)
+
+    def add(self, key: Key, following: Following) -> None:
+        """Follow it; or it is followed already, and its leader is of another epoch now."""
+        self._questions.add(key, following)
+        self._woken.set()
+        now = self._clock.monotonic()
+        if self._holding is not None and now - self._given_up_at >= GIVE_UP_INTERVAL_SECONDS:
+            self._given_up_at = now
+            self._holding.cancel()
+
+    def remove(self, key: Key) -> None:
+        self._questions.remove(key)
+        self._woken.set()
+
+    def rouse(self, key: Key) -> None:
+        """A change of its log has ended."""
+        self._questions.rouse(key)
+        self._woken.set()
+
+    def brokers_changed(self) -> None:
+        """The leader's broker may be elsewhere, or back."""
+        is_elsewhere = self._around.address_of(self.leader_id) != self._connected_to
+        if self._conversation is not None and is_elsewhere:
+            self._conversation.cancel()
+        self._reconnect_seconds = FIRST_RECONNECT_SECONDS
+        self._woken.set()
+
+    def stop(self) -> None:
+        """There is nothing to fetch any more."""
+        self._life.cancel()
+
+    # The connection
+
+    async def run(self) -> None:
+        with self._life:
+            while True:
+                address = self._around.address_of(self.leader_id)
+                if address is None:
+                    await self._wait(None)
+                    continue
+                with trio.CancelScope() as self._conversation:
+                    self._connected_to = address
+                    await self._converse(address)
+                self._conversation = self._connected_to = None
+                self._questions.session.lost()
+
+    async def _wait(self, seconds: float | None) -> None:
+        """Until something happens, or for so long."""
+        with trio.move_on_after(float("inf") if seconds is None else seconds):
+            await self._woken.wait()
+        self._woken = trio.Event()
+
+    async def _converse(self, address: Address) -> None:
+        """Connect, and fetch until that ends; after a failure, wait."""
+        failure: ClientError | None = None
+        async with trio.open_nursery() as nursery:
+            try:
+                connection = await open_connection(
+                    self._around.network,
+                    address,
+                    nursery,
+                    client_id=self.name,
+                    timeout_s=self._timeout_s,
+                )
+                await self._fetch_on(connection)
+            except ClientError as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            await self._failed(failure)
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._around.settings.socket_timeout_ms / 1000
+
+    async def _failed(self, failure: ClientError) -> None:
+        seconds = self._reconnect_seconds
+        level = logging.WARNING if seconds == FIRST_RECONNECT_SECONDS else logging.DEBUG
+        log.log(level, "%s cannot fetch from broker %d: %s", self.name, self.leader_id, failure)
+        most = self._around.settings.back_off_ms / 1000
+        self._reconnect_seconds = min(2 * seconds, max(most, FIRST_RECONNECT_SECONDS))
+        await self._clock.sleep(min(seconds, most))
+
+    async def _fetch_on(self, connection: BrokerConnection) -> None:
+        """Until the connection breaks, or is to be given up. Raises ClientError."""
+        version = connection.version_of(FETCH)
+        if version < OLDEST_VERSION:
+            raise Unsupported(f"version {version} of Fetch has no topic ids")
+        questions = self._questions
+        while True:
+            await self._settle()
+            lost = questions.take_lost()
+            if lost:
+                await self._locate(connection, lost)
+            elif not len(questions.session):
+                await self._wait(questions.seconds_to_next())
+            elif not await self._fetch(connection, version):
+                return
+
+    async def _settle(self) -> None:
+        """Until nobody wants anything else, with turns of others in between."""
+        questions = self._questions
+        questions.begin_round()
+        for count in itertools.count(1):
+            size_bytes = questions.settle_next()
+            if size_bytes is None:
+                return
+            if size_bytes or count % TURN_PARTITIONS == 0:
+                await trio.lowlevel.checkpoint()
+
+    # Requests
+
+    async def _fetch(self, connection: BrokerConnection, version: int) -> bool:
+        """One request; False if it was given up. Raises ClientError."""
+        plan = self._questions.session.plan()
+        body = write_fetch(
+            version,
+            plan,
+            self._limits(plan),
+            node_id=self._around.node_id,
+            broker_epoch=self._around.broker_epoch,
+        )
+        with trio.CancelScope() as self._holding:
+            try:
+                answer = await connection.exchange(FETCH, version, body, timeout_s=self._timeout_s)
+            finally:
+                self._holding = None
+            try:
+                await self._hear(read_fetch_response(answer))
+            except InvalidFrame as garbage:
+                raise connection.garbled(FETCH, garbage) from garbage
+            return True
+        return False
+
+    def _limits(self, plan: FetchPlan) -> FetchLimits:
+        settings = self._around.settings
+        patience_ms = self._questions.patience_ms(settings.wait_max_ms) if plan.is_complete else 0
+        return FetchLimits(
+            max_bytes=settings.response_max_bytes,
+            partition_max_bytes=settings.fetch_max_bytes,
+            min_bytes=settings.min_bytes,
+            max_wait_ms=patience_ms,
+        )
+
+    async def _hear(self, answer: FetchResponse) -> None:
+        questions, code = self._questions, error_code(answer.error_code)
+        if code is not ErrorCode.none:
+            await self._refused(code)
+            return
+        self._was_refused = False
+        self._reconnect_seconds = FIRST_RECONNECT_SECONDS
+        questions.session.answered(answer.session_id)
+        size_bytes = count = 0
+        for data in answer.partitions:
+            size_bytes += questions.heard(data)
+            count += 1
+            if size_bytes >= TURN_BYTES or count >= TURN_PARTITIONS:
+                size_bytes = count = 0
+                await trio.lowlevel.checkpoint()
+
+    async def _refused(self, code: ErrorCode) -> None:
+        """The session is over; twice in a row, something else is wrong."""
+        log.info("broker %d refuses what %s asks: %s", self.leader_id, self.name, code.name)
+        self._questions.session.lost()
+        if self._was_refused:
+            await self._clock.sleep(self._around.settings.back_off_ms / 1000)
+        self._was_refused = True
+
+    async def _locate(self, connection: BrokerConnection, lost: Sequence[LostPlace]) -> None:
+        """Raises ClientError, and then all of them know it."""
+        asked = [
+            (each.following.partition.topic, each.following.partition.index, each.question)
+            for each in lost
+        ]
+        values = offsets_request(
+            asked,
+            node_id=self._around.node_id,
+            timeout_ms=self._around.settings.socket_timeout_ms,
+        )
+        found: Mapping[tuple[str, int], Located | ErrorCode] = {}
+        try:
+            answer = await connection.request(LIST_OFFSETS, values, timeout_s=self._timeout_s)
+            found = read_offsets(answer)
+        finally:
+            for each in lost:
+                self._questions.located(each, found)

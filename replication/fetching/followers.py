@@ -1,0 +1,213 @@
+"""All partitions that this node follows, and the fetchers that fetch for them.
+
+Of each leader's broker there are num.replica.fetchers fetchers; a partition's is picked by its topic's
+id and index. One begins when it gets its first partition and ends when it has none any more. What is
+decided comes from outside: `role_changed` for whatever the cluster says of a partition's leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+import trio
+
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.fetching.fetcher import Fetcher
+from odradek.replication.fetching.session import Key
+from odradek.replication.fetching.settings import FetchingSettings
+from odradek.replication.partition.follower import LogChange
+from odradek.replication.partition.following import (
+    Following,
+    LogChanger,
+    NoRemoteTier,
+    RemoteTier,
+)
+from odradek.replication.partition.partition import Partition
+from odradek.replication.quota import ReplicationQuota
+from odradek.seams.clock import Clock
+from odradek.seams.network import Address, Network
+
+_Name = tuple[str, int]
+
+
+class _Followed:
+    """A partition of the table."""
+
+    __slots__ = ("fetcher", "following", "key")
+
+    def __init__(self, key: Key, following: Following) -> None:
+        self.key = key
+        self.following = following
+        self.fetcher: Fetcher | None = None
+
+
+class Followers:
+    """See the module. All but `run` is synchronous, on the loop."""
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        listener: str,
+        image: Callable[[], MetadataImage],
+        broker_epoch: Callable[[], int],
+        settings: Callable[[], FetchingSettings],
+        quota: ReplicationQuota,
+        logs: LogChanger,
+        network: Network,
+        clock: Clock,
+        on_role: Callable[[Partition], None],
+        tier: RemoteTier | None = None,
+    ) -> None:
+        """`listener`: the name of the one that brokers use (inter.broker.listener.name). `quota` is the
+        followers' (follower.replication.throttled.rate). `on_role` hears of a partition whose role had
+        to wait for a change of its log."""
+        self.node_id = node_id
+        self.quota = quota
+        self.network = network
+        self.clock = clock
+        self._listener = listener
+        self._image = image
+        self._broker_epoch = broker_epoch
+        self._settings = settings
+        self._logs = logs
+        self._tier = NoRemoteTier(logs) if tier is None else tier
+        self._on_role = on_role
+        self._followed: dict[_Name, _Followed] = {}
+        self._by_key: dict[Key, _Followed] = {}
+        self._fetchers: dict[tuple[int, int], Fetcher] = {}
+        self._running: dict[tuple[int, int], Fetcher] = {}
+        self._changed = trio.Event()
+        self._nursery: trio.Nursery | None = None
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def following(self, topic: str, index: int) -> Following | None:
+        followed = self._followed.get((topic, index))
+        return None if followed is None else followed.following
+
+    # What the cluster decides
+
+    def role_changed(self, partition: Partition) -> None:
+        """Somebody leads it, or nobody does, or this node: follow or let be."""
+        name = (partition.topic, partition.index)
+        followed = self._followed.get(name)
+        if followed is not None and followed.following.partition is not partition:
+            self.gone(*name)
+            followed = None
+        if partition.is_leader:
+            self.gone(*name)
+        elif partition.leader < 0:
+            if followed is not None:
+                followed.following.stop()
+                self._give(followed, None)
+        else:
+            self._follow(followed or self._begin(name, partition))
+
+    def gone(self, topic: str, index: int) -> None:
+        """The replica is not here any more, or its directory is offline, or this node leads it."""
+        followed = self._followed.pop((topic, index), None)
+        if followed is not None:
+            del self._by_key[followed.key]
+            followed.following.stop()
+            self._give(followed, None)
+
+    def brokers_changed(self) -> None:
+        """Brokers have come, gone, or are elsewhere."""
+        for fetcher in self._fetchers.values():
+            fetcher.brokers_changed()
+
+    def settings_changed(self) -> None:
+        """num.replica.fetchers may be another; the rest is looked up when it is used."""
+        for followed in self._followed.values():
+            if followed.fetcher is not None:
+                self._follow(followed)
+
+    def _begin(self, name: _Name, partition: Partition) -> _Followed:
+        following = Following(
+            partition,
+            self._logs,
+            self._tier,
+            self.clock,
+            back_off_ms=self.settings.back_off_ms,
+            on_role=self._on_role,
+        )
+        key = (partition.topic_id, partition.index)
+        followed = self._followed[name] = self._by_key[key] = _Followed(key, following)
+        return followed
+
+    def _follow(self, followed: _Followed) -> None:
+        partition, following = followed.following.partition, followed.following
+        fetcher = self._fetcher_for(partition.leader, followed.key)
+        is_same = fetcher is followed.fetcher and following.leader_epoch == partition.leader_epoch
+        following.follow(partition.leader_epoch)
+        if not is_same:
+            self._give(followed, fetcher)
+
+    def _give(self, followed: _Followed, fetcher: Fetcher | None) -> None:
+        before, followed.fetcher = followed.fetcher, fetcher
+        if before is not None and before is not fetcher:
+            before.remove(followed.key)
+            followed.following.follower.ask_anew()
+        if fetcher is not None:
+            fetcher.add(followed.key, followed.following)
+        self._changed.set()
+
+    # The fetchers
+
+    def _fetcher_for(self, leader: int, key: Key) -> Fetcher:
+        topic_id, index = key
+        place = (leader, _spread(topic_id, index) % self.settings.fetchers)
+        fetcher = self._fetchers.get(place)
+        if fetcher is None:
+            fetcher = self._fetchers[place] = Fetcher(*place, self)
+        return fetcher
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Fetch, until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            while True:
+                self._changed = trio.Event()
+                for place, fetcher in tuple(self._fetchers.items()):
+                    if not len(fetcher):
+                        fetcher.stop()
+                        del self._fetchers[place]
+                    elif self._running.get(place) is not fetcher:
+                        self._nursery.start_soon(fetcher.run)
+                self._running = dict(self._fetchers)
+                await self._changed.wait()
+
+    # What fetchers ask
+
+    @property
+    def broker_epoch(self) -> int:
+        return self._broker_epoch()
+
+    @property
+    def settings(self) -> FetchingSettings:
+        return self._settings()
+
+    def address_of(self, broker_id: int) -> Address | None:
+        """Where it listens for other brokers, if that is known."""
+        broker = self._image().brokers.get(broker_id)
+        endpoint = None if broker is None else broker.endpoint(self._listener)
+        return None if endpoint is None else Address(endpoint.host, endpoint.port)
+
+    def change(self, key: Key, following: Following, change: LogChange) -> None:
+        """Make it, in a task; whoever fetches the partition by then goes on."""
+        assert self._nursery is not None, "fetchers run in it"
+        self._nursery.start_soon(self._make, key, following, change)
+
+    async def _make(self, key: Key, following: Following, change: LogChange) -> None:
+        await following.make(change)
+        followed = self._by_key.get(key)
+        if followed is not None and followed.fetcher is not None:
+            followed.fetcher.rouse(key)
+
+
+def _spread(topic_id: UUID, index: int) -> int:
+    """The partitions of a topic go to the fetchers in turn, whatever it is called."""
+    return topic_id.int % (1 << 31) + index

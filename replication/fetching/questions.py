@@ -1,0 +1,241 @@
+"""What the partitions that are followed from one broker want to know of it, without I/O.
+
+Of each that is restless (an answer was about it, its role has changed, its delay is over) it is asked
+what it wants, and that is put where it belongs: into the fetch session, among those who must look for
+their place in the leader's log, to be made if it is a change of its own log, or to be looked at later.
+All others cost nothing, however many they are.
+
+A throttled partition (KIP-73) that is behind is held back while the quota is exceeded: its question
+stands, and is not put to the leader. One that has all that is replicated is asked for all the same, for
+the quota is not to cost anybody the in-sync set.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from odradek.protocol.errors import ErrorCode, error_code
+from odradek.protocol.fetch_response import PartitionData
+from odradek.replication.fetching.session import FetchSession, Key
+from odradek.replication.partition.follower import (
+    AskOffset,
+    Fetch,
+    Fetched,
+    Located,
+    LogChange,
+    Want,
+)
+from odradek.replication.partition.following import Following
+from odradek.replication.quota import ReplicationQuota, is_throttled
+from odradek.seams.clock import Clock
+from odradek.seams.values import value_class
+from odradek.storage.log.epochs import EpochEnd
+
+CHANGING_WAIT_MS = 20
+"""How long a fetch is held while a log is being changed: that partition is to be asked for soon."""
+
+
+class LogChanges(Protocol):
+    def change(self, key: Key, following: Following, change: LogChange) -> None:
+        """Have it made in a task, and have `Questions.rouse` called then."""
+        ...
+
+
+@value_class
+class LostPlace:
+    """A partition that must know where the leader's log begins or ends."""
+
+    key: Key
+    following: Following
+    question: AskOffset
+
+
+class Questions:
+    """See the module."""
+
+    def __init__(
+        self, node_id: int, quota: ReplicationQuota, changes: LogChanges, clock: Clock
+    ) -> None:
+        self.session = FetchSession()
+        self._node_id = node_id
+        self._quota = quota
+        self._changes = changes
+        self._clock = clock
+        self._followings: dict[Key, Following] = {}
+        self._restless: dict[Key, None] = {}
+        self._lost: list[LostPlace] = []
+        self._changing: dict[Key, None] = {}
+        self._delayed: list[tuple[int, int, Key]] = []
+        """(when it is due, ms; a number; which): a heap."""
+        self._numbers = itertools.count()
+        self._throttled: dict[Key, None] = {}
+        """Of those in the session, the ones the quota is for."""
+        self._held_back: dict[Key, Fetch] = {}
+
+    def __len__(self) -> int:
+        return len(self._followings)
+
+    def add(self, key: Key, following: Following) -> None:
+        """Follow it; or it is followed already, and its leader is of another epoch now."""
+        self._followings[key] = following
+        self.rouse(key)
+
+    def remove(self, key: Key) -> None:
+        self._followings.pop(key, None)
+        self.rouse(key)
+
+    def rouse(self, key: Key) -> None:
+        """Ask it what it wants now."""
+        self._restless[key] = None
+
+    # What is wanted
+
+    def begin_round(self) -> None:
+        """Rouse those whose time has come."""
+        now_ms = self._now_ms()
+        while self._delayed and self._delayed[0][0] <= now_ms:
+            self.rouse(heapq.heappop(self._delayed)[2])
+        if self._throttled or self._held_back:
+            self._apply_quota()
+
+    def settle_next(self) -> int | None:
+        """Ask the next one that is restless; None if none is. How many bytes of what was fetched
+        before it has taken (it goes on being restless then)."""
+        key = next(iter(self._restless), None)
+        if key is None:
+            return None
+        del self._restless[key]
+        self._changing.pop(key, None)
+        following = self._followings.get(key)
+        if following is None:
+            self._forget(key)
+            return 0
+        want = following.wants()
+        if isinstance(want, Fetch):
+            if following.has_answer(want):
+                self.rouse(key)
+                return self._count(following, following.take_rest(want))
+            self._pose(key, following, want)
+        elif not self._stands(key, following):
+            self._forget(key)
+            self._put_off(key, following, want)
+        return 0
+
+    def take_lost(self) -> Sequence[LostPlace]:
+        """Those who are to be asked for by ListOffsets; `located` then."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    def _stands(self, key: Key, following: Following) -> bool:
+        """Whether it waits for the answer to what was asked before."""
+        question = self.session.question(key) or self._held_back.get(key)
+        return question is not None and following.follower.awaits(question)
+
+    def _put_off(self, key: Key, following: Following, want: Want | None) -> None:
+        """It does not fetch now."""
+        if isinstance(want, AskOffset):
+            self._lost.append(LostPlace(key, following, want))
+        elif isinstance(want, LogChange):
+            self._changing[key] = None
+            self._changes.change(key, following, want)
+        elif want is not None:
+            raise AssertionError(f"every leader of a KRaft cluster compares in Fetch: {want}")
+        elif following.due_ms > self._now_ms():
+            heapq.heappush(self._delayed, (following.due_ms, next(self._numbers), key))
+
+    def _pose(self, key: Key, following: Following, question: Fetch) -> None:
+        self._throttled.pop(key, None)
+        self._held_back.pop(key, None)
+        if following.is_behind and self._is_throttled(following):
+            if self._quota.is_exceeded(self._clock.monotonic()):
+                self._hold_back(key, question)
+                return
+            self._throttled[key] = None
+        self.session.want(key, question)
+
+    def _forget(self, key: Key) -> None:
+        self._throttled.pop(key, None)
+        self._held_back.pop(key, None)
+        self.session.forget(key)
+
+    # Time
+
+    def seconds_to_next(self) -> float | None:
+        """Until something is due; None if nothing is."""
+        now = self._clock.monotonic()
+        times = [self._delayed[0][0] / 1000 - now] if self._delayed else []
+        if self._held_back:
+            times.append(self._quota.seconds_left(now))
+        return max(0.0, min(times)) if times else None
+
+    def patience_ms(self, at_most_ms: int) -> int:
+        """How long the leader may hold a fetch for lack of news."""
+        if self._changing:
+            at_most_ms = min(at_most_ms, CHANGING_WAIT_MS)
+        seconds = self.seconds_to_next()
+        return at_most_ms if seconds is None else min(at_most_ms, math.ceil(seconds * 1000))
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    # The quota
+
+    def _is_throttled(self, following: Following) -> bool:
+        partition = following.partition
+        listed = partition.log.config.follower_replication_throttled_replicas
+        return is_throttled(listed, partition.index, self._node_id)
+
+    def _apply_quota(self) -> None:
+        if self._quota.is_exceeded(self._clock.monotonic()):
+            for key in tuple(self._throttled):
+                following, question = self._followings.get(key), self.session.question(key)
+                if following is not None and question is not None and following.is_behind:
+                    self._hold_back(key, question)
+            return
+        held_back, self._held_back = self._held_back, {}
+        for key, question in held_back.items():
+            following = self._followings.get(key)
+            if following is not None and following.follower.awaits(question):
+                self._throttled[key] = None
+                self.session.want(key, question)
+
+    def _hold_back(self, key: Key, question: Fetch) -> None:
+        self._forget(key)
+        self._held_back[key] = question
+
+    def _count(self, following: Following, size_bytes: int) -> int:
+        if size_bytes and self._is_throttled(following):
+            self._quota.record(size_bytes, self._clock.monotonic())
+        return size_bytes
+
+    # Answers
+
+    def heard(self, data: PartitionData) -> int:
+        """A Fetch answer is about this; how many bytes were taken."""
+        key = (data.topic_id, data.partition_index)
+        question, following = self.session.question(key), self._followings.get(key)
+        if question is None or following is None:
+            return 0
+        self.rouse(key)
+        if data.error_code:
+            following.refused(question, error_code(data.error_code))
+            return 0
+        diverging = None if data.diverging_epoch is None else EpochEnd(*data.diverging_epoch)
+        answer = Fetched(data.high_watermark, data.log_start_offset, diverging)
+        return self._count(following, following.fetched(question, answer, data.records))
+
+    def located(
+        self, place: LostPlace, found: Mapping[tuple[str, int], Located | ErrorCode]
+    ) -> None:
+        """What ListOffsets answered; about those it does not name, nothing is known."""
+        partition = place.following.partition
+        told = found.get((partition.topic, partition.index), ErrorCode.network_exception)
+        if isinstance(told, Located):
+            place.following.located(place.question, told)
+        else:
+            place.following.refused(place.question, told)
+        self.rouse(place.key)

@@ -1,0 +1,311 @@
+"""A partition that this node follows: its `Follower` at work on the log.
+
+The fetcher of the leader's broker (`replication/fetching`) asks what is wanted and brings what came of
+it; here it is done. What changes the log at its end, or is quick, happens on the loop, in the same step
+as the decision. What cuts it (`make`) goes through offload, and meanwhile the partition changes its role
+to nothing that appends (`Partition.begin_change`).
+
+An answer may hold ten thousand batches. They are appended in pieces, with turns of others in between:
+what is left answers the follower's next question, which it fits if the log still ends where it begins
+and the leader's epoch is still the same, and is dropped otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from struct import Struct
+from typing import Protocol
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD
+from odradek.replication.partition.follower import (
+    AskOffset,
+    BuildRemoteAux,
+    Fetch,
+    Fetched,
+    Follower,
+    Located,
+    LogChange,
+    StartAnewAt,
+    Take,
+    TruncateTo,
+    Want,
+)
+from odradek.replication.partition.partition import Partition
+from odradek.replication.partition.truncation import Epochs
+from odradek.seams.clock import Clock
+from odradek.seams.values import value_class
+from odradek.storage.errors import LogFailed, StorageError, UnexpectedOffset
+from odradek.storage.log.partition_log import PartitionLog
+
+log = logging.getLogger("odradek.following")
+
+FIRST_BACK_OFF_MS = 20
+PIECE_BYTES = 256 << 10
+PIECE_BATCHES = 100
+"""What is appended between two turns of others: half a millisecond or so."""
+
+_OFFSET_AND_LENGTH = Struct(">qi")
+_LAST_OFFSET_DELTA = Struct(">i")
+_LAST_OFFSET_DELTA_AT = 23
+
+
+class LogChanger(Protocol):
+    """Changes of a log that take long, each beside no other of the same log: `LogManager`."""
+
+    async def truncate(self, which: PartitionLog, offset: int) -> None: ...
+
+    async def start_anew(
+        self, which: PartitionLog, offset: int, log_start_offset: int | None = None
+    ) -> None: ...
+
+
+class RemoteTier(Protocol):
+    """Where the leader's log is that it does not have on its own disks any more (KIP-405)."""
+
+    async def build_aux(self, which: PartitionLog, change: BuildRemoteAux) -> None:
+        """Make the log one that goes on where the tier ends; see `BuildRemoteAux`. KafkaError: it is
+        tried again after a while."""
+        ...
+
+
+class NoRemoteTier:
+    """Nothing can be read from a tier here: the follower starts where the leader's disks do."""
+
+    def __init__(self, logs: LogChanger) -> None:
+        self._logs = logs
+
+    async def build_aux(self, which: PartitionLog, change: BuildRemoteAux) -> None:
+        await self._logs.start_anew(which, change.local_start_offset)
+
+
+class _FollowedLog:
+    """The log as its follower knows it."""
+
+    def __init__(self, which: PartitionLog) -> None:
+        self._log = which
+
+    @property
+    def start_offset(self) -> int:
+        return self._log.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._log.high_watermark
+
+    @property
+    def epochs(self) -> Epochs:
+        return self._log.epochs
+
+
+@value_class
+class _Rest:
+    """What is left of an answer."""
+
+    leader_epoch: int
+    offset: int
+    """The first that it holds."""
+    answer: Fetched
+    records: memoryview
+
+
+class Following:
+    """See the module. All but `make` is synchronous, on the loop."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        logs: LogChanger,
+        tier: RemoteTier,
+        clock: Clock,
+        *,
+        back_off_ms: int,
+        on_role: Callable[[Partition], None],
+    ) -> None:
+        """`on_role` hears of a role that was put off until a change of the log was done."""
+        self.partition = partition
+        self.follower = Follower(
+            _FollowedLog(partition.log),
+            back_off_ms=back_off_ms,
+            first_back_off_ms=FIRST_BACK_OFF_MS,
+        )
+        self.is_behind = True
+        """Whether the leader has records that are replicated and not here, as far as is known."""
+        self._logs = logs
+        self._tier = tier
+        self._clock = clock
+        self._on_role = on_role
+        self._rest: _Rest | None = None
+
+    def __repr__(self) -> str:
+        return f"<Following {self.partition.topic}-{self.partition.index} {self.follower.state}>"
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.follower.leader_epoch
+
+    @property
+    def due_ms(self) -> int:
+        return self.follower.due_ms
+
+    def follow(self, leader_epoch: int) -> None:
+        """There is a leader of this epoch, on another broker."""
+        if leader_epoch > self.leader_epoch:
+            self.is_behind = True
+        self.follower.follow(leader_epoch)
+
+    def stop(self) -> None:
+        """There is no leader, or it is this node, or the replica is gone."""
+        self.follower.stop()
+        self._rest = None
+
+    # Asking
+
+    def wants(self) -> Want | None:
+        """As `Follower.wants`; no log is asked that is offline."""
+        if self.partition.log.failure is not None:
+            self.stop()
+            return None
+        return self.follower.wants(self._now_ms())
+
+    def has_answer(self, question: Fetch) -> bool:
+        """Whether the rest of an earlier answer answers this; `take_rest` then."""
+        rest, self._rest = self._rest, None
+        if rest is None or (rest.leader_epoch, rest.offset) != (
+            question.leader_epoch,
+            question.offset,
+        ):
+            return False
+        self._rest = rest
+        return True
+
+    # Answers
+
+    def fetched(self, question: Fetch, answer: Fetched, records: memoryview) -> int:
+        """Take the records, or the first of them; how many bytes. The follower wants something else
+        then, or the same again later."""
+        take = self.follower.fetched(question, answer)
+        if take is None:
+            return 0
+        try:
+            return self._take(take, answer, records)
+        except KafkaError as error:
+            log.warning("%r cannot take offset %d: %s", self.partition, take.offset, error)
+            self.follower.failed(take, _code_of(error), self._now_ms())
+        except Exception:  # ours, and this partition's alone
+            log.exception("%r is not followed any more", self.partition)
+            self.stop()
+        return 0
+
+    def take_rest(self, question: Fetch) -> int:
+        """`has_answer` said so."""
+        rest, self._rest = self._rest, None
+        assert rest is not None
+        return self.fetched(question, rest.answer, rest.records)
+
+    def located(self, question: AskOffset, answer: Located) -> None:
+        """Where the leader's log begins or ends."""
+        self.follower.located(question, answer, self._now_ms())
+
+    def refused(self, question: Want, code: ErrorCode) -> None:
+        """The leader answered with an error, or nobody did."""
+        if code is ErrorCode.kafka_storage_error:
+            code = (
+                ErrorCode.unknown_server_error
+            )  # the leader's disk: it may get another, or a leader
+        self.follower.failed(question, code, self._now_ms())
+
+    def _take(self, take: Take, answer: Fetched, records: memoryview) -> int:
+        size_bytes, last_offset = first_piece(records)
+        which = self.partition.log
+        try:
+            appended = which.append_as_follower(
+                records[:size_bytes], leader_epoch=take.leader_epoch
+            )
+        except UnexpectedOffset as error:
+            is_empty = which.log_start_offset == which.end_offset
+            if not is_empty or error.last_offset < which.end_offset:
+                raise StorageError(ErrorCode.corrupt_message, str(error)) from error
+            self._rest = _Rest(take.leader_epoch, error.first_offset, answer, records)
+            self.follower.begin_before(take, error.first_offset)
+            return 0
+        high_watermark, start = self.follower.limits(take)
+        self.partition.replicated(high_watermark, size_bytes)
+        which.advance_log_start(start, "the leader's log does")
+        self.follower.taken(take)
+        end = which.end_offset
+        self.is_behind = answer.high_watermark > end
+        if last_offset >= 0 and appended.last_offset == last_offset:
+            # And not fewer: they may be of a later epoch.
+            self._rest = _Rest(take.leader_epoch, end, answer, records[size_bytes:])
+        return size_bytes
+
+    # Changes of the log
+
+    async def make(self, change: LogChange) -> None:
+        """Do it, and go on; what goes wrong is this partition's affair."""
+        self.partition.begin_change()
+        try:
+            await self._change(change)
+        except KafkaError as error:
+            log.warning("%r could not be changed: %s", self.partition, error)
+            self.follower.failed(change, _code_of(error), self._now_ms())
+        except (
+            Exception
+        ) as error:  # ours, and this partition's alone: nobody knows what its log is now
+            log.exception("%r is offline, by an error of its own", self.partition)
+            self.partition.log.fail(error)
+            self.follower.failed(change, ErrorCode.kafka_storage_error, self._now_ms())
+        else:
+            self.follower.changed(change)
+        finally:
+            if self.partition.end_change():
+                self._on_role(self.partition)
+
+    async def _change(self, change: LogChange) -> None:
+        which = self.partition.log
+        if isinstance(change, TruncateTo):
+            if change.offset < which.end_offset:
+                log.info("%r is cut at %d, where its leader's parts", self.partition, change.offset)
+            await self._logs.truncate(which, change.offset)
+        elif isinstance(change, StartAnewAt):
+            log.info("%r starts anew at %d", self.partition, change.offset)
+            await self._logs.start_anew(which, change.offset)
+        else:
+            await self._tier.build_aux(which, change)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+
+def _code_of(error: KafkaError) -> ErrorCode:
+    """What the follower makes of an error of its own: only a log that failed is past helping."""
+    if error.code is ErrorCode.kafka_storage_error and not isinstance(error, LogFailed):
+        return ErrorCode.unknown_server_error
+    return error.code
+
+
+def first_piece(records: memoryview) -> tuple[int, int]:
+    """The size of the first so many whole batches, and their last offset; all, and -1, if there is
+    nothing to be left for later."""
+    size = len(records)
+    position = last = count = 0
+    while position < PIECE_BYTES and count < PIECE_BATCHES:
+        if size - position < HEADER_SIZE:
+            return size, -1
+        length: int = _OFFSET_AND_LENGTH.unpack_from(records, position)[1]
+        after = position + LOG_OVERHEAD + length
+        if length <= 0 or after >= size:
+            return (
+                size,
+                -1,
+            )  # the last; if it is cut short, or garbage, whoever appends it looks closer
+        position, last, count = after, position, count + 1
+    (base_offset, _) = _OFFSET_AND_LENGTH.unpack_from(records, last)
+    (delta,) = _LAST_OFFSET_DELTA.unpack_from(records, last + _LAST_OFFSET_DELTA_AT)
+    return position, base_offset + delta
