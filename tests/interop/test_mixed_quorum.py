@@ -1,0 +1,131 @@
+"""One quorum of Apache Kafka's controllers and ours: elections, logs, snapshots, voters that change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odradek.protocol.uuids import uuid_to_text
+from tests.interop.mixed_quorum import Controller, Quorum, initial_controllers, quorum
+
+QUICK = {"metadata.max.idle.interval.ms": "100"}
+"""A no-op record ten times a second: there is always something to replicate."""
+OFTEN = {**QUICK, "metadata.log.max.record.bytes.between.snapshots": "500"}
+
+KAFKA, OURS = "kafka", "odradek"
+
+
+def led_by_another(than: int) -> Callable[[Any], bool]:
+    return lambda told: told.leader_id != than
+
+
+def all_level(nodes: list[Controller]) -> Callable[[Any], bool]:
+    """Every voter has fetched to the end, or nearly: records come all the time."""
+
+    def level(told: Any) -> bool:
+        ends = {each.replica_id: each.log_end_offset for each in told.current_voters}
+        return (
+            ends.keys() == {node.id for node in nodes}
+            and min(ends.values()) >= told.high_watermark - 5
+            and told.high_watermark > 0
+        )
+
+    return level
+
+
+def assert_same_logs(nodes: list[Controller]) -> None:
+    """Byte for byte, as far as they go: batches are passed on as the leader wrote them."""
+    logs = [node.batches() for node in nodes]
+    shared = set.intersection(*(set(each) for each in logs))
+    assert len(shared) > 5
+    for offset in sorted(shared):
+        assert len({each[offset] for each in logs}) == 1, f"the logs differ at {offset}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kinds", "static"), [((KAFKA, KAFKA, OURS), True), ((KAFKA, OURS, OURS), False)]
+)
+def test_leaders_of_both_kinds_come_and_go(
+    tmp_path: Path, kinds: tuple[str, ...], static: bool
+) -> None:
+    """SIGKILL and SIGTERM in turn, until each kind has led and was followed by the other."""
+    with quorum(tmp_path, kinds, QUICK, static=static) as mixed:
+        words = () if static else initial_controllers(mixed.nodes)
+        for node in mixed.nodes:
+            node.format(mixed.cluster_id, *words)
+        for node in mixed.nodes:
+            node.start()
+        led: list[str] = []
+        for attempt in range(8):
+            told = mixed.wait_for("all to be level", all_level(mixed.nodes))
+            leader = mixed.node(told.leader_id)
+            led.append(leader.kind)
+            if attempt >= 3 and {KAFKA, OURS} <= set(led):
+                break
+            (leader.stop if attempt % 2 else leader.kill)()
+            mixed.wait_for("another to lead", led_by_another(leader.id))
+            leader.start()
+        assert {KAFKA, OURS} <= set(led), led
+        for node in reversed(mixed.nodes):
+            node.stop()
+        assert_same_logs(mixed.nodes)
+
+
+@pytest.mark.parametrize(("first", "second"), [(KAFKA, OURS), (OURS, KAFKA)])
+def test_a_newcomer_of_the_other_kind_takes_over(tmp_path: Path, first: str, second: str) -> None:
+    """It begins with the leader's snapshot, becomes a voter, leads, and removes who was there first,
+    all by kafka-metadata-quorum."""
+    with quorum(tmp_path, (first, second), OFTEN) as mixed:
+        old, new = mixed.nodes
+        old.format(mixed.cluster_id, "--standalone")
+        new.format(mixed.cluster_id, "--no-initial-controllers")
+        old.start()
+        mixed.wait_for("a snapshot", lambda told: old.snapshots())
+        new.start()
+        mixed.wait_for("an observer", lambda told: _caught_up(told, new))
+        assert min(new.batches(), default=1) > 0, "what the snapshot covers was not fetched"
+        added = mixed.tool(old, "--command-config", str(new.config), "add-controller")
+        assert "Added controller 2" in added.stdout
+        told = mixed.wait_for("two voters", all_level(mixed.nodes))
+        (directory,) = [
+            each.replica_directory_id for each in told.current_voters if each.replica_id == old.id
+        ]
+        replication = mixed.tool(old, "describe", "--replication").stdout
+        assert [line.split()[-1] for line in replication.splitlines()[1:3]] == [
+            "Leader",
+            "Follower",
+        ]
+        _hand_over(mixed, old, new)
+        removed = mixed.tool(
+            new,
+            "remove-controller",
+            *("--controller-id", str(old.id)),
+            *("--controller-directory-id", uuid_to_text(directory)),
+        )
+        assert "Removed" in removed.stdout
+        told = mixed.wait_for("one voter", all_level([new]))
+        assert [each.replica_id for each in told.observers] == [old.id]
+        new.stop()
+        old.stop()
+        assert_same_logs(mixed.nodes)
+
+
+def _caught_up(told: Any, node: Controller) -> bool:
+    return any(
+        each.replica_id == node.id and each.log_end_offset >= told.high_watermark - 5
+        for each in told.observers
+    )
+
+
+def _hand_over(mixed: Quorum, old: Controller, new: Controller) -> None:
+    """Who leads is stopped; of two voters the other can lead again only once it is back."""
+    old.stop()
+    old.start()
+    mixed.wait_for(
+        "the new one to lead",
+        lambda told: told.leader_id == new.id and all_level(mixed.nodes)(told),
+    )
