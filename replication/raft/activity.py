@@ -15,12 +15,14 @@ class Activity:
     def __init__(self) -> None:
         self.driver: QuorumDriver | None = None
         self._epoch: int | None = None  # in which it took over
+        self._stopped = False
         self._callbacks: list[Callable[[bool], None]] = []
 
     @property
     def is_active(self) -> bool:
         driver = self.driver
-        return driver is not None and driver.leads and driver.quorum.epoch == self._epoch
+        leads = driver is not None and driver.leads and driver.quorum.epoch == self._epoch
+        return leads and not self._stopped
 
     def may_begin(self, applied_offset: int) -> bool:
         """It leads, and `applied_offset` says that its image has all that came before its epoch."""
@@ -41,6 +43,10 @@ class Activity:
             return False
         self._epoch = None
         return True
+
+    def stop(self) -> None:
+        """For good: the node takes no part in the quorum any more."""
+        self._stopped = True
 
     def announce(self) -> None:
         for callback in self._callbacks:

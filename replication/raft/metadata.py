@@ -328,17 +328,15 @@ class Metadata:
             raise commit.error
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call back at every commit from now on; returns the way to unsubscribe.
-
-        Listeners are called in the order in which they subscribed, and must not block or raise.
-        """
+        """Call back at every commit from now on, in the order in which they subscribed; returns the
+        way to unsubscribe. Listeners must not block or raise."""
         return self._state.subscribe(listener)
 
     # The active controller
 
     def on_active(self, callback: Callable[[bool], None]) -> None:
         """Call back, on the loop, when this node becomes the active controller (True), which may be
-        now, and when it ceases to be (False). Nothing may be awaited or raised there."""
+        now, and when it ceases to be (False). Nothing may be raised there."""
         self._activity.subscribe(callback)
 
     async def _take_over(self) -> None:
@@ -418,16 +416,18 @@ class Metadata:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take part in the quorum, replay what is committed, take snapshots; until cancelled."""
         driver = self._running()
-        try:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(driver.run)
-                nursery.start_soon(self._keep_up)
-                nursery.start_soon(self._snapshotting.run)
-                nursery.start_soon(self._stay_awake)
-                task_status.started()
-        finally:
-            if not driver.quorum.is_alone:  # nobody else could commit what others wait for
-                self._state.step_down(NotController("this node is stopping"))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(driver.run)
+            nursery.start_soon(self._keep_up)
+            nursery.start_soon(self._snapshotting.run)
+            nursery.start_soon(self._stay_awake)
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                if not driver.quorum.is_alone:  # nobody commits any more what others wait for
+                    self._activity.stop()
+                    self.quorum_changed()
 
     async def _keep_up(self) -> None:
         """Replay what is committed, as long as others decide; take over when this node may."""

@@ -1,0 +1,337 @@
+"""A quorum of whole `Metadata` nodes, each on a disk of its own, over a network in memory.
+
+    quorum = Nodes(world, voters=3)
+    async with quorum:
+        leader = await quorum.leader()
+        await quorum.commit("a")
+        await quorum.crash(leader)
+
+Time moves in `pass_time` alone. A crash cuts a node's power, and then ends its tasks; what asked it
+something has no answer. Whoever is cut off hears nobody and is not heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+import trio
+
+from odradek.protocol.errors import KafkaError
+from odradek.replication.controller.image import Endpoint, MetadataDelta
+from odradek.replication.raft.bootstrap import write_first_snapshot
+from odradek.replication.raft.messages import (
+    Answer,
+    ApiVersionsAnswer,
+    ApiVersionsRequest,
+    Endpoints,
+    Request,
+)
+from odradek.replication.raft.metadata import Metadata
+from odradek.replication.raft.metadata_log import MetadataLogSettings
+from odradek.replication.raft.requests import ANYONE
+from odradek.replication.raft.roles import QuorumSettings
+from odradek.replication.raft.transport import Unanswered
+from odradek.replication.raft.voters import Voter, VoterEndpoint
+from odradek.testing.power import NodeCrashed
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_world import VirtualNode, VirtualWorld
+from tests.replication.raft.nodes import ROOT, configs, set_config
+
+T = TypeVar("T")
+
+DELAY_SECONDS = 0.002
+DISK_SECONDS = 0.001
+
+
+def directory_of(node_id: int) -> UUID:
+    return UUID(int=(1 << 127) + node_id)
+
+
+def voter_of(node_id: int) -> Voter:
+    endpoint = VoterEndpoint("CONTROLLER", f"host-{node_id}", 9093)
+    return Voter(node_id, directory_of(node_id), (endpoint,))
+
+
+@dataclass(eq=False)
+class Life:
+    """A node from one start to the next crash."""
+
+    id: int
+    node: VirtualNode
+    metadata: Metadata
+    nursery: trio.Nursery | None = None
+    over: trio.Event = field(default_factory=trio.Event)
+    activity: list[bool] = field(default_factory=list)
+    deltas: list[MetadataDelta] = field(default_factory=list)
+
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    @property
+    def is_up(self) -> bool:
+        return self.nursery is not None and self.node.power.on
+
+    def end(self) -> None:
+        self.node.power.cut()
+        self.scope.cancel()
+
+
+class Nodes:
+    """See the module. Nodes 1 to `voters` vote from the start; `static`: by their configs alone."""
+
+    def __init__(
+        self,
+        world: VirtualWorld,
+        voters: int = 3,
+        *,
+        static: bool = False,
+        settings: MetadataLogSettings | None = None,
+        quorum_settings: QuorumSettings | None = None,
+        max_idle_ms: int = 0,
+    ) -> None:
+        self.world = world
+        self.voters = tuple(range(1, voters + 1))
+        self.static = static
+        self.settings = settings
+        self.quorum_settings = quorum_settings or QuorumSettings()
+        self.max_idle_ms = max_idle_ms
+        self.lives: dict[int, Life] = {}
+        self.cut_off: set[int] = set()
+        self.acknowledged: list[str] = []
+        self._nursery: trio.Nursery | None = None
+
+    async def __aenter__(self) -> Nodes:
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        for each in self.voters:
+            self.start(each)
+        return self
+
+    async def __aexit__(self, *failure: Any) -> Any:
+        for life in self.lives.values():
+            life.end()
+        await self.until(lambda: all(life.over.is_set() for life in self.lives.values()))
+        return await self._manager.__aexit__(*failure)
+
+    # Lives
+
+    def start(
+        self, node_id: int, disk: VirtualDisk | None = None, *, may_vote: bool = True
+    ) -> Life:
+        """On its disk, or on a new one."""
+        assert self._nursery is not None
+        fresh = disk is None
+        if disk is None:
+            disk = VirtualDisk()
+            disk.mount(ROOT)
+        node = self.world.node(f"node-{node_id}", disk)
+        node.offload.delay_seconds = DISK_SECONDS
+        if fresh and not self.static and node_id in self.voters:
+            members = [voter_of(each) for each in self.voters]
+            write_first_snapshot(node.files, ROOT, members, now_ms=node.seams.clock.wall_ms())
+        life = Life(node_id, node, self._metadata(node, node_id, may_vote=may_vote))
+        life.metadata.on_active(life.activity.append)
+        life.metadata.subscribe(life.deltas.append)
+        self.lives[node_id] = life
+        self._nursery.start_soon(self._live, life)
+        return life
+
+    def _metadata(self, node: VirtualNode, node_id: int, *, may_vote: bool) -> Metadata:
+        where = [Endpoint("CONTROLLER", f"host-{node_id}", 9093, 0)]
+        static = {each: (f"host-{each}", 9093) for each in self.voters}
+        return Metadata(
+            node.seams,
+            ROOT,
+            node_id=node_id,
+            cluster_id="cluster",
+            directory_id=directory_of(node_id),
+            controller_listeners=where if may_vote else (),
+            voters=static if self.static else None,
+            bootstrap_servers=[(f"host-{each}", 9093) for each in self.voters],
+            may_vote=may_vote,
+            transport=Wire(self, node_id),
+            settings=self.settings,
+            quorum_settings=self.quorum_settings,
+            max_idle_ms=self.max_idle_ms,
+        )
+
+    async def _live(self, life: Life) -> None:
+        try:
+            with life.scope:
+                async with trio.open_nursery() as nursery:
+                    await life.metadata.start()
+                    life.nursery = nursery
+                    await life.metadata.run()
+        except BaseException as error:
+            if not _crashed(error):
+                raise
+        finally:
+            life.nursery = None
+            life.over.set()
+
+    async def crash(self, node_id: int) -> VirtualDisk:
+        """What is left of its disk."""
+        life = self.lives.pop(node_id)
+        life.end()
+        while not life.over.is_set():
+            await self.pass_time(0.01)
+        return life.node.disk.crash(self.world.seed)
+
+    async def restart(self, node_id: int) -> Life:
+        return self.start(node_id, await self.crash(node_id))
+
+    async def stop(self, node_id: int) -> VirtualDisk:
+        """In order: the quorum is handed over, everything flushed."""
+        life = self.lives[node_id]
+        await self.during(lambda: life.metadata.shut_down(5.0))
+        life.scope.cancel()
+        while not life.over.is_set():
+            await self.pass_time(0.01)
+        await self.during(life.metadata.close)
+        del self.lives[node_id]
+        return life.node.disk
+
+    # Time
+
+    async def pass_time(self, seconds: float) -> None:
+        await self.world.clock.run_for(seconds)
+
+    async def until(self, reached: Callable[[], T], within: float = 20.0) -> T:
+        """Let time pass until that is true."""
+        waited = 0.0
+        while not (found := reached()):
+            assert waited < within, [self.described(each) for each in self.lives.values()]
+            await self.pass_time(0.01)
+            waited += 0.01
+        return found
+
+    async def during(self, call: Callable[[], Any], within: float = 20.0) -> Any:
+        """Let time pass until the call is done."""
+        results: list[Any] = []
+        failures: list[BaseException] = []
+
+        async def run() -> None:
+            try:
+                results.append(await call())
+            except (KafkaError, NodeCrashed) as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            await self.until(lambda: results or failures, within)
+        if failures:
+            raise failures[0]
+        return results[0]
+
+    # What they do
+
+    def up(self) -> list[Life]:
+        return [each for each in self.lives.values() if each.is_up]
+
+    def active(self) -> list[Life]:
+        return [each for each in self.up() if each.metadata.is_active]
+
+    async def leader(self) -> Life:
+        """The active controller of the latest epoch among those that are not cut off."""
+
+        def found() -> Life | None:
+            active = [each for each in self.active() if each.id not in self.cut_off]
+            return max(active, key=lambda each: each.metadata.leader_epoch, default=None)
+
+        return await self.until(found)
+
+    async def commit(self, name: str) -> None:
+        """Through whoever leads; once more if it lost its epoch meanwhile."""
+        while True:
+            leader = await self.leader()
+            try:
+                await self.during(partial(leader.metadata.commit, [set_config(name)]))
+            except (KafkaError, NodeCrashed):
+                continue
+            self.acknowledged.append(name)
+            return
+
+    async def snapshots(self) -> None:
+        """Each node takes one of its own."""
+        for life in self.up():
+            with suppress(NodeCrashed):
+                await self.during(life.metadata.take_snapshot)
+
+    async def level(self, within: float = 20.0) -> None:
+        """Until all have the same image, with all that was acknowledged in it."""
+
+        def same() -> bool:
+            images = [each.metadata.image for each in self.up()]
+            first = replace(images[0], timestamp_ms=0)
+            return len(images) == len(self.lives) and all(
+                replace(each, timestamp_ms=0) == first for each in images
+            )
+
+        await self.until(same, within)
+        for each in self.up():
+            missing = set(self.acknowledged) - set(configs(each.metadata.image))
+            assert not missing, f"node {each.id} lacks {sorted(missing)}"
+
+    def described(self, life: Life) -> str:
+        quorum, cut = life.metadata.quorum, ", cut off" if life.id in self.cut_off else ""
+        return (
+            f"{life.id}{'' if life.is_up else ' down'} of {quorum.leader_id} in "
+            f"{quorum.leader_epoch}, {life.metadata.image.offset} of {quorum.high_watermark} of "
+            f"{quorum.log_end_offset}{', active' if life.metadata.is_active else ''}{cut}"
+        )
+
+
+class Wire:
+    """One node's way to the others."""
+
+    def __init__(self, nodes: Nodes, node_id: int) -> None:
+        self._nodes = nodes
+        self._me = node_id
+        self._turn = 0
+
+    async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Answer:
+        nodes = self._nodes
+        if to == ANYONE:
+            others = [each for each in nodes.voters if each != self._me]
+            self._turn += 1
+            to = others[self._turn % len(others)]
+        await trio.sleep(DELAY_SECONDS)
+        life = nodes.lives.get(to)
+        if life is None or life.nursery is None or not life.node.power.on:
+            raise Unanswered(f"node {to} is down")
+        if {self._me, to} & nodes.cut_off:
+            await trio.sleep(1.5)
+            raise Unanswered(f"node {to} is not heard of")
+        if isinstance(request, ApiVersionsRequest):
+            return ApiVersionsAnswer(kraft_versions=(0, 1))
+        answers: list[Answer] = []
+        done = trio.Event()
+        life.nursery.start_soon(_serve, life, replace(request), answers, done)
+        await done.wait()
+        await trio.sleep(DELAY_SECONDS)
+        if not answers or {self._me, to} & nodes.cut_off:
+            raise Unanswered(f"node {to} broke off")
+        return answers[0]
+
+
+async def _serve(life: Life, request: Request, answers: list[Answer], done: trio.Event) -> None:
+    try:
+        answers.append(await life.metadata.answer(request))
+    except (KafkaError, NodeCrashed):
+        pass
+    finally:
+        done.set()
+
+
+def _crashed(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_crashed(each) for each in error.exceptions)
+    return isinstance(error, NodeCrashed | trio.Cancelled)
+
+
+def values(lives: Sequence[Life]) -> list[set[str]]:
+    return [set(configs(each.metadata.image)) for each in lives]

@@ -1,0 +1,263 @@
+"""Three and five nodes of a quorum: elections, fail-over, logs that part, snapshots to newcomers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+
+from odradek.replication.raft.errors import NotController
+from odradek.replication.raft.metadata_log import MetadataLogSettings
+from odradek.testing.virtual_world import VirtualWorld
+from tests.replication.raft.nodes import LOG_DIRECTORY, configs, names, set_config
+from tests.replication.raft.quorum_of_nodes import Nodes, values
+
+
+def play(
+    story: Callable[[Nodes], Awaitable[None]], *, seed: int = 1, voters: int = 3, **how: object
+) -> None:
+    world = VirtualWorld(seed)
+
+    async def main() -> None:
+        async with Nodes(world, voters, **how) as quorum:  # type: ignore[arg-type]
+            await story(quorum)
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("voters", [2, 3, 5])
+@pytest.mark.parametrize("static", [False, True])
+def test_one_leads_and_all_have_the_same_image(voters: int, static: bool) -> None:
+    async def story(quorum: Nodes) -> None:
+        leader = await quorum.leader()
+        for name in "abc":
+            await quorum.commit(name)
+        await quorum.level()
+        assert [each.id for each in quorum.active()] == [leader.id]
+        for each in quorum.up():
+            assert each.metadata.leader_id == leader.id
+            expected = None if each is leader else (f"host-{leader.id}", 9093)
+            assert each.metadata.leader_address == expected
+            assert each.metadata.kraft_version == (0 if static else 1)
+
+    play(story, voters=voters, static=static)
+
+
+def test_another_takes_over_from_a_leader_that_crashes() -> None:
+    async def story(quorum: Nodes) -> None:
+        first = await quorum.leader()
+        await quorum.commit("a")
+        await quorum.restart(first.id)
+        second = await quorum.leader()
+        assert second.metadata.leader_epoch > first.metadata.leader_epoch
+        await quorum.commit("b")
+        await quorum.level()
+        assert values(quorum.up()) == [{"a", "b"}] * 3
+        assert second.activity == [True]
+
+    play(story)
+
+
+def test_who_is_cut_off_ceases_to_be_active_and_what_it_decided_is_forgotten() -> None:
+    async def story(quorum: Nodes) -> None:
+        old = await quorum.leader()
+        await quorum.commit("a")
+        quorum.cut_off.add(old.id)
+        with pytest.raises(NotController):
+            await quorum.during(lambda: old.metadata.commit([set_config("lost")]))
+        assert old.activity == [True, False]
+        await quorum.commit("b")
+        assert set(configs(old.metadata.image)) == {"a"}
+        quorum.cut_off.clear()
+        await quorum.level()
+        assert values(quorum.up()) == [{"a", "b"}] * 3
+        assert len(quorum.active()) == 1
+
+    play(story)
+
+
+def test_without_a_majority_nothing_is_committed() -> None:
+    async def story(quorum: Nodes) -> None:
+        leader = await quorum.leader()
+        await quorum.commit("a")
+        disks = {each: await quorum.crash(each) for each in quorum.voters if each != leader.id}
+        with pytest.raises(NotController):
+            await quorum.during(lambda: leader.metadata.commit([set_config("b")]))
+        assert "b" not in configs(leader.metadata.image)
+        for each, disk in disks.items():
+            quorum.start(each, disk)
+        await quorum.commit("c")
+        await quorum.level()
+
+    play(story)
+
+
+def test_a_leader_that_stops_hands_over_before_anybody_misses_it() -> None:
+    async def story(quorum: Nodes) -> None:
+        first = await quorum.leader()
+        await quorum.commit("a")
+        began = quorum.world.clock.monotonic()
+        disk = await quorum.stop(first.id)
+        assert first.activity == [True, False]
+        second = await quorum.leader()
+        assert quorum.world.clock.monotonic() - began < 0.5, "no fetch has timed out"
+        await quorum.commit("b")
+        quorum.start(first.id, disk)
+        await quorum.level()
+        assert second.metadata.is_active
+
+    play(story)
+
+
+def test_all_start_again_with_what_they_had() -> None:
+    async def story(quorum: Nodes) -> None:
+        for name in "abc":
+            await quorum.commit(name)
+        epoch = (await quorum.leader()).metadata.leader_epoch
+        disks = {each: await quorum.crash(each) for each in quorum.voters}
+        for each, disk in disks.items():
+            quorum.start(each, disk)
+        assert (await quorum.leader()).metadata.leader_epoch > epoch
+        await quorum.level()
+        assert values(quorum.up()) == [{"a", "b", "c"}] * 3
+
+    play(story)
+
+
+def test_operations_are_decided_on_what_the_last_controller_committed() -> None:
+    """A new one takes over once it has replayed all that came before its epoch."""
+
+    async def story(quorum: Nodes) -> None:
+        for round in range(4):
+            leader = await quorum.leader()
+            assert set(configs(leader.metadata.image)) == set(quorum.acknowledged)
+            await quorum.commit(f"c{round}")
+            await quorum.restart(leader.id)
+
+    play(story)
+
+
+# Who only observes
+
+
+def test_an_observer_follows_and_never_leads() -> None:
+    async def story(quorum: Nodes) -> None:
+        await quorum.commit("a")
+        observer = quorum.start(7, may_vote=False)
+        await quorum.level()
+        caught_up = await quorum.until(lambda: observer.is_up and observer)
+        await quorum.during(caught_up.metadata.wait_until_caught_up)
+        leader = await quorum.leader()
+        assert [each.key.id for each in leader.metadata.quorum.observers] == [7]
+        assert caught_up.metadata.leader_address == (f"host-{leader.id}", 9093)
+        await quorum.restart(leader.id)
+        await quorum.commit("b")
+        await quorum.level()
+        assert observer.activity == []
+        with pytest.raises(NotController):
+            await observer.metadata.commit([set_config("c")])
+
+    play(story)
+
+
+def test_listeners_hear_the_same_on_every_node() -> None:
+    async def story(quorum: Nodes) -> None:
+        leader = await quorum.leader()
+        for name in "abcde":
+            await quorum.commit(name)
+        await quorum.level()
+        for life in quorum.up():
+            told = [
+                record.name
+                for delta in life.deltas
+                for record in delta.records
+                if record.__class__.__name__ == "ConfigRecord" and record.name in "abcde"
+            ]
+            assert told == list("abcde"), life.id
+            steps = [(each.before.offset, each.image.offset) for each in life.deltas]
+            assert all(before < after for before, after in steps)
+        assert leader.metadata.is_active
+
+    play(story)
+
+
+# Snapshots
+
+SMALL = MetadataLogSettings(segment_bytes=16_384, snapshot_bytes=12_000, retention_bytes=1)
+
+
+async def write_much(quorum: Nodes, until_start: int = 1) -> None:
+    """Until the leader's log begins past `until_start`."""
+    number = 0
+    while (await quorum.leader()).metadata._log.start_offset < until_start:
+        leader = await quorum.leader()
+        values = [set_config(f"c{number % 50}", f"value {number}" * 20) for _ in range(10)]
+        await quorum.during(partial(leader.metadata.commit, values))
+        number += 1
+        assert number < 500
+
+
+def test_a_newcomer_is_sent_a_snapshot_and_tells_it_as_one_change() -> None:
+    async def story(quorum: Nodes) -> None:
+        await write_much(quorum)
+        await quorum.commit("last")
+        newcomer = quorum.start(7, may_vote=False)
+        await quorum.level()
+        first = newcomer.deltas[0]
+        assert first.before.offset == -1
+        assert first.image.offset + 1 >= newcomer.metadata._log.start_offset > 0
+        assert "metadata.version" in first.changed_features
+        assert {name for _, name in first.changed_configs} == {""}
+        await quorum.restart(7)
+        await quorum.level()
+
+    play(story, settings=SMALL)
+
+
+def test_a_voter_that_was_away_too_long_gets_a_snapshot_too() -> None:
+    async def story(quorum: Nodes) -> None:
+        leader = await quorum.leader()
+        away = next(each for each in quorum.voters if each != leader.id)
+        disk = await quorum.crash(away)
+        await write_much(quorum, 40)
+        back = quorum.start(away, disk)
+        await quorum.level()
+        assert back.metadata._log.start_offset > 0
+        assert len(names(back.node.files, ".part")) == 0
+        leader = await quorum.leader()
+        if leader is not back:
+            await quorum.restart(leader.id)
+        await quorum.commit("after")
+        await quorum.level()
+
+    play(story, settings=SMALL)
+
+
+def test_every_node_takes_its_own_snapshots_and_prunes_its_log() -> None:
+    async def story(quorum: Nodes) -> None:
+        await write_much(quorum, 100)
+        await quorum.level()
+        await quorum.pass_time(1)
+        for life in quorum.up():
+            assert life.metadata._log.start_offset > 0
+            assert len(names(life.node.files, ".checkpoint")) <= 2
+            assert f"{0:020d}.log" not in life.node.files.list(LOG_DIRECTORY)
+
+    play(story, settings=SMALL)
+
+
+# Idle
+
+
+def test_an_idle_controller_writes_noops_where_it_is_followed() -> None:
+    async def story(quorum: Nodes) -> None:
+        leader = await quorum.leader()
+        await quorum.commit("a")
+        await quorum.level()
+        before, deltas = leader.metadata.image.offset, len(leader.deltas)
+        await quorum.pass_time(5)
+        assert 8 <= leader.metadata.image.offset - before <= 10
+        assert len(leader.deltas) == deltas, "nothing to hear of"
+
+    play(story, max_idle_ms=500)

@@ -1,0 +1,128 @@
+"""Power lost at every sync of a voter, and random misfortune: what was acknowledged stays.
+
+After each crash the node starts on what is left of its disk, takes part again, and has what the
+others have.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from odradek.replication.raft.metadata_log import MetadataLogSettings
+from odradek.testing.virtual_world import VirtualWorld
+from tests.replication.raft.quorum_of_nodes import Life, Nodes
+
+SETTINGS = MetadataLogSettings(retention_bytes=1500)
+
+
+async def some_work(quorum: Nodes) -> None:
+    """Commits, with a snapshot on each node that prunes its log."""
+    for number in range(6):
+        await quorum.commit(f"c{len(quorum.acknowledged)}")
+        if number % 3 == 2:
+            await quorum.snapshots()
+
+
+async def _chosen(quorum: Nodes, role: str) -> Life:
+    leader = await quorum.leader()
+    await quorum.level()
+    if role == "leader":
+        return leader
+    return next(each for each in quorum.up() if each is not leader)
+
+
+def _syncs_of(role: str) -> int:
+    world, found = VirtualWorld(5), []
+
+    async def main() -> None:
+        async with Nodes(world, settings=SETTINGS) as quorum:
+            victim = await _chosen(quorum, role)
+            before = victim.node.files.syncs
+            await some_work(quorum)
+            found.append(victim.node.files.syncs - before)
+
+    world.run(main)
+    return found[0]
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_power_lost_at_every_sync(role: str) -> None:
+    syncs = _syncs_of(role)
+    assert syncs > 10
+    for sync in range(1, syncs + 1):
+        world = VirtualWorld(sync)
+
+        async def main(sync: int = sync, world: VirtualWorld = world) -> None:
+            async with Nodes(world, settings=SETTINGS) as quorum:
+                victim = await _chosen(quorum, role)
+                files = victim.node.files
+                (files.cut_power_at if sync % 2 else files.cut_power_after)(files.syncs + sync)
+                await some_work(quorum)
+                await quorum.restart(victim.id)
+                await some_work(quorum)
+                await quorum.level()
+
+        world.run(main)
+
+
+async def misfortunes(quorum: Nodes, source: random.Random, rounds: int) -> None:
+    for _ in range(rounds):
+        victim = source.choice(quorum.voters)
+        match source.choice(["crash", "cut off", "decapitate", "snapshot", "start anew", "work"]):
+            case "crash":
+                await quorum.restart(victim)
+            case "decapitate":
+                for life in quorum.active():
+                    await quorum.restart(life.id)
+            case "cut off":
+                quorum.cut_off = {victim}
+            case "start anew":
+                disks = {each: await quorum.crash(each) for each in quorum.voters}
+                for each, disk in disks.items():
+                    quorum.start(each, disk)
+            case "snapshot":
+                await quorum.snapshots()
+            case _:
+                pass
+        for _ in range(source.randint(0, 4)):
+            await quorum.commit(f"c{len(quorum.acknowledged)}")
+        await quorum.pass_time(source.choice([0.0, 0.01, 0.3, 3.0]))
+        if source.random() < 0.5:
+            quorum.cut_off.clear()
+
+
+def live_through(seed: int) -> None:
+    source, world = random.Random(seed), VirtualWorld(seed)
+
+    async def main() -> None:
+        async with Nodes(
+            world,
+            source.choice([3, 5]),
+            static=source.random() < 0.3,
+            settings=source.choice([None, SETTINGS]),
+            max_idle_ms=source.choice([0, 200]),
+        ) as quorum:
+            await misfortunes(quorum, source, 8)
+            quorum.cut_off.clear()
+            quorum.max_idle_ms = 0
+            await quorum.commit("last")
+            await quorum.level()
+            epochs = {each.metadata.leader_epoch for each in quorum.up()}
+            assert len(epochs) == 1
+            assert len(quorum.active()) == 1
+
+    world.run(main)
+
+
+def test_what_was_acknowledged_survives() -> None:
+    for seed in range(16):
+        live_through(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hundred", range(5))
+def test_what_was_acknowledged_survives_in_the_long_run(hundred: int) -> None:
+    for seed in range(1000 + 100 * hundred, 1100 + 100 * hundred):
+        live_through(seed)
