@@ -21,6 +21,7 @@ from odradek.broker import storage_settings
 from odradek.broker.directory_reports import DirectoryReports
 from odradek.broker.in_sync_upkeep import InSyncUpkeep
 from odradek.broker.partitions import PartitionTable
+from odradek.broker.replica_fetching import ReplicaFetching
 from odradek.replication.controller import image as images
 from odradek.replication.controller.image import MetadataDelta, TopicImage
 from odradek.replication.partition.partition import Partition
@@ -60,6 +61,8 @@ class Replicas:
             self._new_in_sync_changes,
             lag_max_ms=broker.config.get_int("replica.lag.time.max.ms"),
         )
+
+        self._fetching = ReplicaFetching(broker, self.logs, self._role_changed)
 
     @cached_property
     def leader_throttle(self) -> LeaderThrottle:
@@ -113,7 +116,7 @@ class Replicas:
             broker.node_id,
             surroundings=self._in_sync.surroundings,
             on_role=self._role_changed,
-            on_gone=broker.coordinators.partition_gone,
+            on_gone=self._gone,
             on_lost=self._replica_lost,
         )
         self.logs.mover.on_moved = self._replica_moved
@@ -124,6 +127,7 @@ class Replicas:
         assert self.partitions is not None
         await house.start(self.directory_reports.run)
         await house.start(self._in_sync.run)
+        await house.start(self._fetching.run)
         await self.logs.promote_moved(self._is_elsewhere)
         await self._set_aside_strays()
         await self.partitions.open_all()
@@ -151,6 +155,7 @@ class Replicas:
         if broker_configs:
             self.cordon()
             self.logs.update_configs()
+            self._fetching.settings_changed()
         if delta.changed_features or broker_configs:
             self.directory_reports.cordoned(self.cordoned_ids())
         topics = [name for kind, name in delta.changed_configs if kind == images.TOPIC]
@@ -159,6 +164,7 @@ class Replicas:
         self.partitions.metadata_changed(delta)
         if delta.changed_brokers:
             self._in_sync.brokers_changed()
+            self._fetching.brokers_changed()
 
     def cordon(self) -> None:
         self.logs.cordon(self._broker.config.cordoned_log_dirs)
@@ -183,13 +189,19 @@ class Replicas:
             return  # found while logs are loaded: nobody waits for any yet
         lost = self.partitions.directory_failed(logs)
         for failed in logs:
-            self._broker.coordinators.partition_gone(failed.topic, failed.partition)
+            self._gone(failed.topic, failed.partition)
         self.directory_reports.directory_failed(directory.id, lost)
 
     def _role_changed(self, partition: Partition) -> None:
         if partition.log.failure is None:
+            self._fetching.role_changed(partition)
             self._broker.coordinators.role_changed(partition)
             self.directory_reports.seen(partition, self.logs.directory_of(partition.log).id)
+
+    def _gone(self, topic: str, index: int) -> None:
+        """The replica is not here any more, or its directory is offline."""
+        self._fetching.gone(topic, index)
+        self._broker.coordinators.partition_gone(topic, index)
 
     def _replica_lost(self, topic: TopicImage, index: int) -> None:
         """A replica's log cannot be had. Where its directory failed, or is none of ours, the

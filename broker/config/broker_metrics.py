@@ -56,7 +56,7 @@ METRICS: Rows = (
         doc="Class that decides the quotas of clients."),
     row("leader.replication.throttled.rate", LONG, "9223372036854775807", MEDIUM, at_least(0), CLUSTER_WIDE, effect=True,
         doc="Bytes a second a leader may send to followers of throttled replicas. Dynamic only."),
-    row("follower.replication.throttled.rate", LONG, "9223372036854775807", MEDIUM, at_least(0), CLUSTER_WIDE,
+    row("follower.replication.throttled.rate", LONG, "9223372036854775807", MEDIUM, at_least(0), CLUSTER_WIDE, effect=True,
         doc="Bytes a second a follower may fetch of throttled replicas. Dynamic only."),
     row("replica.alter.log.dirs.io.max.bytes.per.second", LONG, "9223372036854775807", MEDIUM, at_least(0), CLUSTER_WIDE,
         doc="Bytes a second that moves between log directories may copy. Dynamic only.", effect=True),

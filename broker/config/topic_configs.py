@@ -115,7 +115,7 @@ TOPIC_ROWS: Rows = (
         scope=Scope.TOPIC, effect=True,
         doc="Replicas whose sending is throttled, as partition:broker pairs, or `*` for all."),
     row("follower.replication.throttled.replicas", LIST, "", MEDIUM, throttled_replicas,
-        scope=Scope.TOPIC,
+        scope=Scope.TOPIC, effect=True,
         doc="Replicas whose fetching is throttled, as partition:broker pairs, or `*` for all."),
     row("remote.storage.enable", BOOLEAN, "false", MEDIUM, scope=Scope.TOPIC,
         doc="Tier this topic: copy closed segments to the remote store. Needs "
