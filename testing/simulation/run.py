@@ -22,7 +22,7 @@ from odradek.testing.virtual_world import VirtualWorld
 
 DELAY_S = (0.0002, 0.004)
 HEALED_WITHIN_S = 60.0
-LIMIT_S = 600.0
+LIMIT_S = 300.0
 
 
 @dataclass
@@ -80,21 +80,25 @@ class _Simulation:
             cluster.start(node.number)
         nursery.start_soon(checkers.run)
         network = self._world.node(CLIENTS).network
-        async with open_cluster(network, cluster.bootstrap, timeout_s=REQUEST_S) as clients:
-            work = Workload(clients, self._world.clock, plan, self._trace)
-            await work.make_topic()
-            self._trace.add("the topic is there")
-            async with trio.open_nursery() as working:
-                working.start_soon(work.read_along)
-                async with trio.open_nursery() as writing:
-                    writing.start_soon(work.write)
-                    await faults.play(plan.faults)
-                    await faults.heal()
-                    self._trace.add("healed")
-                    await self._whole(checkers)
-                await work.read_final()
-                work.enough()
-            run.anomalies += anomalies(work.history)
+        work = Workload(
+            lambda: open_cluster(network, cluster.bootstrap, timeout_s=REQUEST_S),
+            self._world.clock,
+            plan,
+            self._trace,
+        )
+        await work.make_topic()
+        self._trace.add("the topic is there")
+        async with trio.open_nursery() as working:
+            working.start_soon(work.read_along)
+            async with trio.open_nursery() as writing:
+                writing.start_soon(work.write)
+                await faults.play(plan.faults)
+                await faults.heal()
+                self._trace.add("healed")
+                await self._whole(checkers)
+            await work.read_final()
+            work.enough()
+        run.anomalies += anomalies(work.history)
         await self._whole(checkers)
         checkers.final()
         run.anomalies += [Anomaly("node failed", text) for text in cluster.failures]

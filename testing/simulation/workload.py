@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import trio
@@ -34,17 +35,26 @@ from odradek.testing.simulation.transactional_client import (
 
 TOPIC = "records"
 PARTITIONS = 2
-WRITES = 30
-TRANSACTIONS = 6
-PATIENCE_S = 120.0
+WRITES = 15
+TRANSACTIONS = 4
+PATIENCE_S = 60.0
 """How long anything may take; all heals long before."""
 REQUEST_S = 5.0
+POLL_S = 0.5
+PAUSE_S = 0.1
 
 
 class Workload:
-    def __init__(self, cluster: Cluster, clock: Clock, plan: Plan, trace: Trace) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[Cluster]],
+        clock: Clock,
+        plan: Plan,
+        trace: Trace,
+    ) -> None:
+        """Each client gets connections of its own: what one waits for does not hold up another."""
         self.history = History()
-        self._cluster = cluster
+        self._connect = connect
         self._clock = clock
         self._plan = plan
         self._trace = trace
@@ -53,9 +63,10 @@ class Workload:
 
     async def make_topic(self) -> None:
         topic = NewTopic(TOPIC, PARTITIONS, min(3, self._plan.nodes))
-        await self._cluster.retrying(
-            partial(_unless_there, self._cluster, topic), timeout_s=PATIENCE_S, also=_not_yet
-        )
+        async with self._connect() as cluster:
+            await cluster.retrying(
+                partial(_unless_there, cluster, topic), timeout_s=PATIENCE_S, also=_not_yet
+            )
 
     async def write(self) -> None:
         """All that writers and transactional clients do; returns when they are done."""
@@ -73,7 +84,10 @@ class Workload:
         options = ProducerOptions(
             request_timeout_s=REQUEST_S, delivery_timeout_s=chance.choice([2.0, PATIENCE_S])
         )
-        async with open_producer(self._cluster, self._clock, entropy, options) as producer:
+        async with (
+            self._connect() as cluster,
+            open_producer(cluster, self._clock, entropy, options) as producer,
+        ):
             for number in range(WRITES):
                 await self._write_one(producer, name, number, chance.randrange(PARTITIONS))
                 await trio.sleep(chance.expovariate(WRITES / RUN_S))
@@ -95,7 +109,13 @@ class Workload:
     async def _transact(self, name: str) -> None:
         chance = random.Random(f"{name} {self._chance.random()}")
         protocol = chance.choice(list(Protocol))
-        client = TransactionalClient(self._cluster, self._clock, name, TOPIC, protocol)
+        async with self._connect() as cluster:
+            client = TransactionalClient(cluster, self._clock, name, TOPIC, protocol)
+            await self._transactions(client, name, chance)
+
+    async def _transactions(
+        self, client: TransactionalClient, name: str, chance: random.Random
+    ) -> None:
         ready = False
         for number in range(TRANSACTIONS):
             transaction = Transaction(name, number)
@@ -147,27 +167,29 @@ class Workload:
     async def read_along(self) -> None:
         """Everything from the first offset to where the topic ends when it is `enough`."""
         seen = self.history.polled.setdefault("reader", [])
-        reader = self._reader(Isolation.READ_COMMITTED)
-        while not (self._enough.is_set() and reader.at_end()):
-            seen += await _poll(reader)
+        async with self._connect() as cluster:
+            reader = _reader(cluster, Isolation.READ_COMMITTED)
+            while not (self._enough.is_set() and reader.at_end()):
+                seen += await _poll(reader)
 
     def enough(self) -> None:
         """All is written and healed: read what is left, and end."""
         self._enough.set()
 
-    def _reader(self, isolation: Isolation) -> Reader:
-        reader = Reader(self._cluster, ReaderOptions(isolation))
-        reader.assign({TopicPartition(TOPIC, index): 0 for index in range(PARTITIONS)})
-        return reader
-
     async def read_final(self) -> None:
         """What is committed, what is still open, and what the groups have."""
         if self._plan.transactional:
             await trio.sleep(TIMEOUT_MS / 1000 + 2)  # whoever died is aborted by now
+        async with self._connect() as cluster:
+            await self._read_all(cluster)
+            for number in range(self._plan.transactional):
+                await self._read_group(cluster, f"client-{number}")
+
+    async def _read_all(self, cluster: Cluster) -> None:
         history = self.history
         ends: dict[Isolation, dict[TopicPartition, int]] = {}
         for isolation in Isolation:
-            reader = self._reader(isolation)
+            reader = _reader(cluster, isolation)
             found = await _poll(reader)
             while not reader.at_end():
                 found += await _poll(reader)
@@ -179,17 +201,21 @@ class Workload:
             for where, end in ends[Isolation.READ_UNCOMMITTED].items()
             if ends[Isolation.READ_COMMITTED][where] != end
         ]
-        for number in range(self._plan.transactional):
-            await self._read_group(f"client-{number}")
 
-    async def _read_group(self, client: str) -> None:
+    async def _read_group(self, cluster: Cluster, client: str) -> None:
         try:
-            found = await self._cluster.retrying(partial(committed_offsets, self._cluster, client))
+            found = await cluster.retrying(partial(committed_offsets, cluster, client))
         except ClientError:  # still to be decided
             self.history.stuck.add(client)
             return
         if found:
             self.history.group_offsets[client] = found[TopicPartition(TOPIC, 0)].offset
+
+
+def _reader(cluster: Cluster, isolation: Isolation) -> Reader:
+    reader = Reader(cluster, ReaderOptions(isolation))
+    reader.assign({TopicPartition(TOPIC, index): 0 for index in range(PARTITIONS)})
+    return reader
 
 
 async def _unless_there(cluster: Cluster, topic: NewTopic) -> None:
@@ -215,8 +241,8 @@ async def _done(act: Callable[[], Awaitable[None]]) -> bool:
 
 async def _poll(reader: Reader) -> list[Seen]:
     try:
-        records = await reader.poll(0.1)
+        records = await reader.poll(POLL_S)
     except (KafkaError, ClientError):
-        await trio.sleep(0.1)
+        await trio.sleep(PAUSE_S)
         return []
     return [Seen(each.partition, each.offset, each.value or b"") for each in records]
