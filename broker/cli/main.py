@@ -48,6 +48,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "odradek.broker.cli.storage",
         "format a node's directories for its cluster, and look at them",
     ),
+    "cluster": ("odradek.broker.cli.local_cluster", "run several brokers on this machine"),
     "topics": ("odradek.broker.cli.topics", "list, describe, create, alter and delete topics"),
     "groups": ("odradek.broker.cli.groups", "list, describe, reset and delete consumer groups"),
     "configs": ("odradek.broker.cli.configs", "describe and alter configs"),

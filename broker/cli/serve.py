@@ -89,6 +89,11 @@ def add_parser(
         help="gets HOST:PORT in it, whole, once requests are answered",
     )
     parser.add_argument(
+        "--stop-with-stdin",
+        action="store_true",
+        help="stop, too, at the end of stdin: when whoever holds its other end is gone",
+    )
+    parser.add_argument(
         "--log-level",
         default="warning",
         choices=["debug", "info", "warning", "error"],
@@ -141,7 +146,7 @@ def _run(args: argparse.Namespace) -> int:
     from odradek.broker.node import Broker
 
     broker = Broker(seams, config)
-    trio.run(_serve, broker, topics, args.port_file)
+    trio.run(_serve, broker, topics, args.port_file, args.stop_with_stdin)
     return 0
 
 
@@ -187,7 +192,9 @@ def _topic(text: str) -> tuple[str, int]:
     return name, int(partitions) if colon else -1
 
 
-async def _serve(broker: Broker, topics: list[tuple[str, int]], port_file: str | None) -> None:
+async def _serve(
+    broker: Broker, topics: list[tuple[str, int]], port_file: str | None, stop_with_stdin: bool
+) -> None:
     """Run the broker to its end. Raises CommandFailed for what kept it from starting or stopped it."""
     import trio
 
@@ -200,6 +207,8 @@ async def _serve(broker: Broker, topics: list[tuple[str, int]], port_file: str |
         async with trio.open_nursery() as nursery:
             with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 nursery.start_soon(_stop_on_signal, signals, broker)
+                if stop_with_stdin:
+                    nursery.start_soon(_stop_with_stdin, broker)
                 nursery.start_soon(watch, STALL_SECONDS_MAX)
                 await nursery.start(broker.run)
                 for name, partitions in topics:
@@ -245,6 +254,14 @@ async def _stop_on_signal(signals: object, broker: Broker) -> None:
         break
     await trio.sleep(CLOSE_SECONDS_MAX)
     give_up(f"closing takes more than {CLOSE_SECONDS_MAX:.0f} s")
+
+
+async def _stop_with_stdin(broker: Broker) -> None:
+    from odradek.broker.cli.terminal import stdin_chunks
+
+    async for _ in stdin_chunks():
+        pass  # what it says is not for us
+    broker.stop()
 
 
 def _announce(broker: Broker, port_file: str | None) -> None:

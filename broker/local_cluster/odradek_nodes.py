@@ -42,7 +42,7 @@ class OdradekNodes:
     def command(self, node: NodePlan) -> Sequence[str]:
         return [
             sys.executable, "-m", "odradek.broker", "serve",
-            "--config", node.config_file, "--log-level", self._log_level,
+            "--config", node.config_file, "--log-level", self._log_level, "--stop-with-stdin",
         ]  # fmt: skip
 
 

@@ -22,6 +22,8 @@ from typing import TypeVar
 import trio
 
 from odradek.broker.local_cluster.nodes import Software, State
+from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
+from odradek.seams.real import real_seams
 from odradek.testing.cluster.links import End
 from odradek.testing.cluster.running import NodeIds, RunningCluster, Wanted, run_cluster
 
@@ -35,21 +37,22 @@ class Cluster:
     `controllers` asks for nodes that are nothing else. Brokers have the ids from 1 on.
 
     `configs` are every node's, by Kafka's names. `data` is a directory to use and keep; without one the
-    data is temporary, and the nodes are killed at the end. `software` is what the nodes run.
+    data is temporary, and the nodes are killed at the end. `software` is what the nodes run, Odradek
+    unless it is given.
     """
 
     def __init__(
         self,
         *,
-        software: Software,
         brokers: int = 3,
         controllers: int = 0,
         configs: Mapping[str, str] | None = None,
         data: str | Path | None = None,
+        software: Software | None = None,
     ) -> None:
         place = None if data is None else str(data)
         self._wanted = Wanted(brokers, controllers, configs, place)
-        self._software = software
+        self._software = OdradekNodes(real_seams()) if software is None else software
         self._context: AbstractAsyncContextManager[RunningCluster] | None = None
         self._running: RunningCluster | None = None
         self._thread: threading.Thread | None = None

@@ -20,12 +20,12 @@ import trio
 
 from odradek.broker.local_cluster.nodes import NodeFailed, Nodes, Software, State
 from odradek.broker.local_cluster.plan import HOST, ClusterPlan, Door, NodePlan, make_plan
+from odradek.broker.local_cluster.ports import free_ports
 from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing.cluster.links import CLIENTS, End, Links, Shape
-from odradek.testing.cluster.ports import free_port
 from odradek.testing.cluster.proxy import Proxy
 from odradek.testing.cluster.sources import owner_of
 
@@ -175,7 +175,7 @@ async def run_cluster(wanted: Wanted, software: Software) -> AsyncIterator[Runni
     with _directory(wanted.data) as directory:
         async with trio.open_nursery() as nursery:
             try:
-                cluster = await _start(_plan(wanted, directory), software, nursery)
+                cluster = await _start(await _plan(wanted, directory), software, nursery)
                 yield cluster
                 if wanted.data is not None:
                     cluster.heal()
@@ -197,22 +197,22 @@ async def _start(plan: ClusterPlan, software: Software, nursery: trio.Nursery) -
     return cluster
 
 
-def _plan(wanted: Wanted, directory: str) -> ClusterPlan:
+async def _plan(wanted: Wanted, directory: str) -> ClusterPlan:
     entropy = RealEntropy()
+    # Two addresses a listener, and at most two listeners a node.
+    count = 4 * (wanted.brokers + wanted.controllers)
+    ports = iter(await free_ports(TcpNetwork(), entropy, HOST, count))
+    doors = (
+        Door(Address(HOST, next(ports)), Address(HOST, next(ports))) for _ in range(count // 2)
+    )
     return make_plan(
         brokers=wanted.brokers,
         controllers=wanted.controllers,
         directory=directory,
         new_id=lambda: uuid_to_text(entropy.uuid()),
-        addresses=_doors(),
+        addresses=doors,
         settings=wanted.configs,
     )
-
-
-def _doors() -> Iterator[Door]:
-    while True:
-        listen, advertised = Address(HOST, free_port()), Address(HOST, free_port())
-        yield Door(listen, advertised)
 
 
 async def _open_proxies(nodes: Nodes, links: Links, nursery: trio.Nursery) -> None:

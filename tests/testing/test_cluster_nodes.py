@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from odradek.broker.local_cluster.nodes import State
-from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
-from odradek.seams.real import real_seams
-from odradek.testing.cluster.blocking import Cluster
+from odradek.testing import Cluster
 from odradek.testing.cluster.links import CLIENTS
 from tests.interop.broker_process import deadline
 from tests.interop.clients import create_topic, produce, read_all
@@ -23,7 +21,7 @@ NODE = 1
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Cluster]:
-    with Cluster(software=OdradekNodes(real_seams()), brokers=1) as running:
+    with Cluster(brokers=1) as running:
         yield running
         gc.collect()  # librdkafka's handles complain while they outlive the broker
 
@@ -38,7 +36,7 @@ def cluster(started: Cluster) -> Cluster:
 
 
 def test_a_node_is_killed_started_again_stopped_and_gone_at_the_end() -> None:
-    with Cluster(software=OdradekNodes(real_seams()), brokers=1) as cluster:
+    with Cluster(brokers=1) as cluster:
         directory = Path(cluster.running.plan.node(NODE).directory)
         assert cluster.state(NODE) is State.RUNNING
         create_topic(cluster.bootstrap, "t")
@@ -86,16 +84,15 @@ def test_clients_are_cut_off_by_the_proxy(cluster: Cluster) -> None:
 
 
 def test_a_node_that_can_not_start_says_why() -> None:
-    software = OdradekNodes(real_seams())
     with (
         pytest.raises(Exception, match=r"num\.partitions"),
-        Cluster(software=software, brokers=1, configs={"num.partitions": "none"}),
+        Cluster(brokers=1, configs={"num.partitions": "none"}),
     ):
         raise AssertionError("it started")
 
 
 async def test_under_trio_the_same_verbs_are_awaited() -> None:
-    async with Cluster(software=OdradekNodes(real_seams()), brokers=1) as cluster:
+    async with Cluster(brokers=1) as cluster:
         await cluster.kill(NODE)
         assert cluster.state(NODE) is State.DEAD
         await cluster.restart(NODE)

@@ -1,0 +1,155 @@
+"""`odradek cluster`, seen from outside: a cluster of one from its start to its end, and one of three."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.interop.broker_process import deadline
+from tests.interop.clients import create_topic, produce, read_all
+
+PATIENCE_S = 60
+
+
+class Command:
+    """A cluster's command, and the others that are about it."""
+
+    def __init__(self, path: Path) -> None:
+        self.data = path / "data"
+        self.port_file = path / "ports"
+        self.output = path / "output"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *words: str) -> None:
+        """Run it, and wait for its port file."""
+        self.port_file.unlink(missing_ok=True)
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                self._words("--port-file", str(self.port_file), *words),
+                stdout=output,
+                stderr=output,
+            )
+        with deadline(PATIENCE_S, "the port file") as check:
+            while not self.port_file.exists():
+                assert self.process.poll() is None, self.output.read_text()
+                check()
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self._words(*words), capture_output=True, text=True, check=False, timeout=PATIENCE_S
+        )
+
+    def status(self) -> dict[str, Any]:
+        done = self.run("status", "--json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)["brokers"][0]
+        return found
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(PATIENCE_S)
+
+    def _words(self, *words: str) -> list[str]:
+        what = list(words)
+        where = ["--data", str(self.data)]
+        return [sys.executable, "-m", "odradek.broker", "cluster", *what, *where]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Command]:
+    made = Command(tmp_path)
+    yield made
+    if made.process is not None:
+        made.process.kill()
+        made.process.wait()
+
+
+def test_a_cluster_is_run_looked_at_broken_mended_and_comes_back(command: Command) -> None:
+    command.start("--brokers", "1", "--listen", "127.0.0.1:0")
+    address = command.port_file.read_text().strip()
+    running = command.status()
+    assert (running["id"], running["address"], running["state"]) == (1, address, "running")
+    create_topic(address, "t")
+    produce(address, "t", [b"kept"])
+
+    os.kill(running["pid"], signal.SIGKILL)
+    with deadline(PATIENCE_S, "the node's death") as check:
+        while command.status()["state"] != "dead":
+            check()
+    assert command.status()["pid"] is None
+    assert command.run("restart", "1").returncode == 0
+    assert command.status()["state"] == "running"
+    refused = command.run("restart", "2")
+    assert (refused.returncode, refused.stderr) == (1, "odradek: there is no node 2, only 1\n")
+    assert command.run().stderr == f"odradek: the cluster in {command.data} is running already\n"
+
+    assert command.stop() == 0
+    assert command.status() == {"id": 1, "pid": None, "address": address, "state": "stopped"}
+    assert command.run("restart", "1").returncode == 1
+    lines = command.output.read_text().splitlines()
+    assert f"odradek: 1 broker at {address}, data in {command.data}" in lines
+    assert all(line.startswith(("node-1 | ", "odradek: ")) for line in lines)
+
+    command.start()
+    assert command.port_file.read_text().strip() == address
+    assert [message.value() for message in read_all(address, "t", 1)] == [b"kept"]
+    assert command.stop() == 0
+
+
+def test_nodes_end_when_who_started_them_is_killed(command: Command) -> None:
+    command.start("--brokers", "1", "--listen", "127.0.0.1:0")
+    pid = command.status()["pid"]
+    assert command.process is not None
+    command.process.kill()
+    command.process.wait()
+    with deadline(PATIENCE_S, "the node's end") as check, suppress(ProcessLookupError):
+        while True:
+            os.kill(pid, 0)
+            check()
+    assert command.status()["state"] == "stopped"
+
+
+def test_a_cluster_that_is_there_is_no_other(command: Command) -> None:
+    command.start("--brokers", "1", "--listen", "127.0.0.1:0")
+    command.stop()
+    other = command.run("--brokers", "3")
+    assert other.returncode == 2
+    assert "the cluster in" in other.stderr
+    assert command.run("--set", "num.partitions=3").returncode == 2
+
+
+def test_where_no_cluster_is_there_is_nothing_to_show(command: Command) -> None:
+    shown = command.run("status")
+    assert shown.returncode == 1
+    assert f"no cluster in {command.data}" in shown.stderr
+
+
+def test_three_brokers_know_each_other_and_survive_one(command: Command) -> None:
+    command.start("--brokers", "3", "--listen", "127.0.0.1:0")
+    addresses = command.port_file.read_text().split()
+    rows = json.loads(command.run("status", "--json").stdout)["brokers"]
+    assert [(row["id"], row["address"], row["state"]) for row in rows] == [
+        (node, address, "running") for node, address in enumerate(addresses, start=1)
+    ]
+    assert len({row["pid"] for row in rows}) == 3
+    os.kill(rows[0]["pid"], signal.SIGKILL)
+    create_topic(addresses[1], "made-by-two")
+    assert command.run("restart", "1").returncode == 0
+    assert brokers_seen_by(addresses[0]) == [1, 2, 3]
+    assert command.stop() == 0
+
+
+def brokers_seen_by(address: str) -> list[int]:
+    admin = AdminClient({"bootstrap.servers": address})
+    return sorted(admin.list_topics(timeout=PATIENCE_S).brokers)
