@@ -1,0 +1,226 @@
+"""Nodes with roles, as whole brokers behind virtual doors: how they come together, and how they go."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.node import Broker, CannotStart, Stopped
+from odradek.client.connection import open_connection
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.releases import initial_levels
+from odradek.replication.raft.formatting import NodeFormat, format_node
+from odradek.seams.network import Address
+from odradek.testing.virtual_world import VirtualNode, VirtualWorld
+
+CLUSTER_ID = "cluster-of-a-test-0001"
+BOTH, BROKER, CONTROLLER = "broker,controller", "broker", "controller"
+COMBINED = {1: BOTH, 2: BOTH, 3: BOTH}
+APART = {1: CONTROLLER, 2: CONTROLLER, 3: CONTROLLER, 4: BROKER, 5: BROKER}
+
+
+def config_of(number: int, roles: Mapping[int, str], **more: str) -> ServerConfig:
+    addresses = {"broker": "PLAINTEXT://node-{}:9092", "controller": "CONTROLLER://node-{}:9093"}
+    listeners = [addresses[role].format(number) for role in roles[number].split(",")]
+    voters = [f"{each}@node-{each}:9093" for each in roles if CONTROLLER in roles[each]]
+    configs = {
+        "process.roles": roles[number],
+        "node.id": str(number),
+        "listeners": ",".join(listeners),
+        "log.dirs": "/data",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": ",".join(voters),
+        "default.replication.factor": "2",
+        **{name.replace("_", "."): value for name, value in more.items()},
+    }
+    return ServerConfig.from_properties(configs, test_node=True)
+
+
+class Nodes:
+    def __init__(self, world: VirtualWorld, roles: Mapping[int, str]) -> None:
+        self.world = world
+        self.roles = roles
+        self.doors: dict[int, VirtualNode] = {}
+        self.brokers: dict[int, Broker] = {}
+        self.nursery: Any = None
+
+    def format(self, number: int) -> None:
+        config = config_of(number, self.roles)
+        doors = self.doors[number] = self.world.node(f"node-{number}")
+        format_node(
+            doors.files,
+            doors.seams.entropy,
+            NodeFormat(
+                node_id=number,
+                cluster_id=CLUSTER_ID,
+                directories=config.log_dirs,
+                metadata=config.metadata_log_dir,
+                levels=initial_levels(None, {}, is_dynamic=False),
+            ),
+            now_ms=doors.seams.clock.wall_ms(),
+            say=lambda _: None,
+        )
+
+    async def start(self, *numbers: int) -> None:
+        """All at once; returns when all serve."""
+        async with trio.open_nursery() as starting:
+            for number in numbers:
+                broker = Broker(self.doors[number].seams, config_of(number, self.roles))
+                self.brokers[number] = broker
+                starting.start_soon(self.nursery.start, broker.run)
+
+    async def stop(self, *numbers: int) -> None:
+        for number in numbers:
+            self.brokers[number].stop()
+        for number in numbers:
+            await self.brokers.pop(number).stopped.wait()
+
+    @property
+    def active(self) -> int:
+        (active,) = [each for each, node in self.brokers.items() if node.metadata.is_active]
+        return active
+
+    async def ask(self, number: int, api: apis.Api, values: Mapping[str, Any]) -> Any:
+        """What a client is answered by a broker."""
+        network = self.world.wires.host("client")
+        async with trio.open_nursery() as nursery:
+            address = Address(f"node-{number}", 9092)
+            connection = await open_connection(network, address, nursery)
+            answer = await connection.request(api, values)
+            nursery.cancel_scope.cancel()
+        return answer
+
+    async def create(self, number: int, topic: str) -> ErrorCode:
+        wanted = {"name": topic, "num_partitions": 2, "replication_factor": -1}
+        answer = await self.ask(
+            number,
+            apis.CREATE_TOPICS,
+            {
+                "topics": [{**wanted, "assignments": [], "configs": []}],
+                "timeout": 5000,
+                "validate_only": False,
+            },
+        )
+        code: ErrorCode = answer.topics[0].error_code
+        return code
+
+
+def run(
+    main: Callable[[Nodes], Awaitable[None]], roles: Mapping[int, str], *, formatted: bool = True
+) -> None:
+    world = VirtualWorld(seed=4)
+    world.clock.jumping = True
+    nodes = Nodes(world, roles)
+    for number in roles:
+        if formatted:
+            nodes.format(number)
+        else:
+            nodes.doors[number] = world.node(f"node-{number}")
+
+    async def all_of_it() -> None:
+        with trio.fail_after(300):
+            async with trio.open_nursery() as nodes.nursery:
+                await main(nodes)
+                nodes.nursery.cancel_scope.cancel()
+
+    world.run(all_of_it)
+
+
+@contextmanager
+def raised(kind: type[Exception], text: str) -> Iterator[None]:
+    """By a node in a nursery."""
+    with pytest.raises(BaseExceptionGroup) as group:
+        yield
+    error: BaseException = group.value
+    while isinstance(error, BaseExceptionGroup):
+        (error,) = error.exceptions
+    assert isinstance(error, kind)
+    assert text in str(error)
+
+
+@pytest.mark.parametrize("roles", [COMBINED, APART], ids=["combined", "apart"])
+def test_nodes_find_each_other(roles: Mapping[int, str]) -> None:
+    async def main(nodes: Nodes) -> None:
+        await nodes.start(*roles)
+        brokers = [each for each in roles if BROKER in roles[each]]
+        controllers = [each for each in roles if CONTROLLER in roles[each]]
+        image = nodes.brokers[nodes.active].metadata.image
+        assert sorted(image.brokers) == brokers
+        assert not any(each.fenced for each in image.brokers.values())
+        assert sorted(image.controllers) == controllers
+        for number in brokers:  # whichever is asked, the controller does it
+            assert await nodes.create(number, f"t{number}") is ErrorCode.none
+        names = {f"t{number}" for number in brokers}
+        for number in brokers:
+            answer = await nodes.ask(number, apis.METADATA, {"topics": None})
+            assert {each.node_id for each in answer.brokers} == set(brokers)
+            while set(nodes.brokers[number].metadata.image.topics_by_name) != names:
+                await trio.sleep(0.1)
+
+    run(main, roles)
+
+
+def test_the_next_controller_goes_on() -> None:
+    """The active one is stopped, and comes back: nothing is forgotten, clients notice nothing."""
+
+    async def main(nodes: Nodes) -> None:
+        await nodes.start(*COMBINED)
+        first = nodes.active
+        others = [each for each in COMBINED if each != first]
+        assert await nodes.create(others[0], "before") is ErrorCode.none
+        await nodes.stop(first)
+        image = nodes.brokers[others[0]].metadata.image
+        assert image.brokers[first].fenced
+        assert await nodes.create(others[1], "between") is ErrorCode.none
+        assert nodes.active in others
+        await nodes.start(first)
+        assert await nodes.create(first, "after") is ErrorCode.none
+        image = nodes.brokers[nodes.active].metadata.image
+        assert not image.brokers[first].fenced
+        assert set(image.topics_by_name) == {"before", "between", "after"}
+
+    run(main, COMBINED)
+
+
+def test_a_cluster_that_went_comes_back() -> None:
+    async def main(nodes: Nodes) -> None:
+        await nodes.start(*APART)
+        assert await nodes.create(4, "t") is ErrorCode.none
+        epochs = {each: nodes.brokers[each].broker_epoch for each in (4, 5)}
+        await nodes.stop(4, 5)
+        await nodes.stop(1, 2, 3)
+        await nodes.start(*APART)
+        image = nodes.brokers[nodes.active].metadata.image
+        assert set(image.topics_by_name) == {"t"}
+        for number, before in epochs.items():
+            assert image.brokers[number].epoch > before
+            assert not image.brokers[number].fenced
+
+    run(main, APART)
+
+
+def test_a_node_waits_for_its_quorum_and_can_be_told_to_stop() -> None:
+    async def main(nodes: Nodes) -> None:
+        async def stop_later() -> None:
+            await trio.sleep(30)
+            nodes.brokers[4].stop()
+
+        nodes.nursery.start_soon(stop_later)
+        with raised(Stopped, "told to stop"):
+            await nodes.start(4)
+
+    run(main, APART)
+
+
+def test_a_node_that_names_others_must_be_formatted() -> None:
+    async def main(nodes: Nodes) -> None:
+        with raised(CannotStart, "odradek storage format"):
+            await nodes.start(1)
+
+    run(main, COMBINED, formatted=False)
