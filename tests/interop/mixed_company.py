@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,14 @@ class MixedCompany:
 
     ours: OdradekProcess
     theirs: RealKafka
+    start_theirs: Callable[[], RealKafka]
+
+    def kill_theirs(self) -> None:
+        self.theirs.kill()
+
+    def restart_theirs(self) -> None:
+        """After `kill_theirs`, on what that left."""
+        self.theirs = self.start_theirs()
 
     def create_topic(self, name: str, leaders: list[int]) -> None:
         """A topic with one replica of each partition, at these nodes."""
@@ -91,13 +99,22 @@ def mixed_company(
         directory / "ours", log_dirs=[directory / "data-1"], port=port, config=ours,
         arguments=arguments,
     )  # fmt: skip
-    with mine, start_kafka(
-        directory / "theirs", config=theirs, log_dirs=[directory / "data-2"], port=other,
-        formatted=True,
-    ) as kafka:  # fmt: skip
-        company = MixedCompany(mine, kafka)
-        _wait_for_both(company)
-        yield company
+
+    def start_theirs() -> RealKafka:
+        return start_kafka(
+            directory / "theirs", config=theirs, log_dirs=[directory / "data-2"], port=other,
+            formatted=True,
+        )  # fmt: skip
+
+    with mine:
+        company = MixedCompany(mine, start_theirs(), start_theirs)
+        try:
+            _wait_for_both(company)
+            yield company
+        except BaseException:
+            company.theirs.kill()
+            raise
+        company.theirs.stop()
 
 
 def _format(file: Path, settings: Mapping[str, str], *flags: str) -> None:
