@@ -114,7 +114,11 @@ class Leadership(Generic[S, T]):
         *,
         load_buffer_bytes: int,
         commit_timeout_ms: int,
+        serves_committed: bool = False,
     ) -> None:
+        """`serves_committed`: a partition is not served before all in-sync replicas have what was
+        loaded. What is done or said by it then cannot be undone by a leader that has not got it."""
+        self._serves_committed = serves_committed
         self._topic = topic
         self._coordinator = coordinator
         self._log = log
@@ -296,19 +300,35 @@ class Leadership(Generic[S, T]):
             led.loading, led.failed = False, True
             self.failed_loads += 1
             return
-        if led.failed:
+        if led.failed or self._led.get(led.partition) is not led:
             return
-        led.loading = False
         self.loads += 1
-        found = self._coordinator.loaded(led)
-        log.info(
-            "%s-%d: %d records gave %s in %.0f ms",
-            self._topic,
-            led.partition,
-            loader.record_count,
-            found,
-            (self._clock.monotonic() - started) * 1000,
+        what = (
+            f"{loader.record_count} records in {(self._clock.monotonic() - started) * 1000:.0f} ms"
         )
+        if self._serves_committed and not self._log.is_committed(led.partition, led.last_offset):
+            assert self._nursery is not None, "the coordinator does not run"
+            self._nursery.start_soon(self._serve_committed, led, what)
+        else:
+            self._serve(led, what)
+
+    def _serve(self, led: LedPartition[S, T], what: str) -> None:
+        led.loading = False
+        found = self._coordinator.loaded(led)
+        log.info("%s-%d: %s gave %s", self._topic, led.partition, what, found)
+
+    async def _serve_committed(self, led: LedPartition[S, T], what: str) -> None:
+        """Serve it when the replicas have what was loaded, if it is led until then."""
+        with trio.CancelScope() as scope:
+            if self._led.get(led.partition) is not led:
+                return
+            led.running = scope
+            try:
+                await self._log.wait_committed(led.partition, led.last_offset)
+            except KafkaError:
+                return  # led by another, of which we shall hear
+            led.running = None
+            self._serve(led, what)
 
     async def _replay_all(self, led: LedPartition[S, T], loader: Loader) -> None:
         turn = Turn(self._clock)

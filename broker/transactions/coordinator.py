@@ -93,6 +93,7 @@ class TransactionCoordinator:
             clock,
             load_buffer_bytes=config.load_buffer_bytes,
             commit_timeout_ms=config.append_timeout_ms,
+            serves_committed=True,
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -217,15 +218,7 @@ class TransactionCoordinator:
         return f"{len(led.shard.transactions)} transactional ids"
 
     async def _finish(self, led: Led) -> None:
-        """Go on with transactions whose end was decided; until then they wait, and so do clients.
-
-        Not before all replicas have what says so: a marker cannot be taken back, and a leader after
-        this one might know of no decision. (Kafka writes the markers at once.)
-        """
-        try:
-            await self._log.wait_committed(led.partition, led.last_offset)
-        except KafkaError:
-            return  # led by another
+        """Go on with transactions whose end was decided; until then they wait, and so do clients."""
         turn = Turn(self._clock)
         for transactional_id in led.shard.take_unfinished():
             if not self.leadership.holds(led):

@@ -18,7 +18,6 @@ from odradek.broker.transactions.actions import Outcome, Producer, ProducerAnswe
 from odradek.broker.transactions.config import TransactionConfig
 from odradek.broker.transactions.coordinator import TransactionCoordinator
 from odradek.broker.transactions.markers import TransactionMarker
-from odradek.broker.transactions.states import State
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataImage, TopicImage
 from odradek.replication.partition.leading import Surroundings
@@ -213,6 +212,26 @@ async def test_the_next_epoch_of_the_same_leader_changes_nothing(clock: VirtualC
         assert stand.coordinator.leadership.loads == 0
 
 
+async def test_who_loses_it_before_the_replicas_had_it_never_served_it(clock: VirtualClock) -> None:
+    stand = Stand(clock)
+    async with running(stand) as nursery:
+        nursery.start_soon(stand.init)
+        await clock.settle()
+        for epoch in (7, 9):
+            stand.led_by(ME, epoch)
+            await clock.settle()
+            stand.led_by(FOLLOWER, epoch + 1)
+            await clock.settle()
+            with pytest.raises(NotCoordinator):
+                stand.coordinator.describe("a")
+        stand.led_by(ME, 11)
+        await clock.settle()
+        stand.fetched(1)
+        await clock.settle()
+        assert stand.coordinator.describe("a").producer_id == 1000
+        assert stand.coordinator.leadership.failed_loads == 0
+
+
 async def test_a_decision_is_acted_on_when_all_have_it(clock: VirtualClock) -> None:
     """Who led before had written it, and perhaps not to all: the next leader may not know it."""
     stand = Stand(clock)
@@ -234,7 +253,8 @@ async def test_a_decision_is_acted_on_when_all_have_it(clock: VirtualClock) -> N
         assert stand.world.log.end_offset == 3
         stand.led_by(ME, 7)  # as one who was elected, and has the decision
         await clock.run_for(1)
-        assert stand.coordinator.describe("a").state is State.PREPARE_COMMIT
+        with pytest.raises(LoadInProgress):
+            stand.coordinator.describe("a")
         assert stand.markers.sent == []
         stand.fetched(3)
         await clock.settle()
