@@ -43,7 +43,6 @@ ApiVersions does not show these, and clients say that the broker does not suppor
   characters.
 - CreateAcls with ANY where an ACL has to say what: INVALID_REQUEST for that ACL; Kafka answers
   UNKNOWN_SERVER_ERROR for the whole request.
-- UpdateFeatures does not change `kraft.version`, which is what the directory was formatted with.
 - Records are not decoded when they are produced: a batch is checked by its header, its CRC and its
   size. Kafka decodes every batch and refuses records that make no sense; here, whoever reads them
   finds out.

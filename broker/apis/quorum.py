@@ -20,6 +20,7 @@ from odradek.replication.controller.feature_updates import (
     FeatureUpdate,
     update_features,
 )
+from odradek.replication.controller.features import KRAFT_VERSION
 from odradek.replication.controller.leadership import MIN_ISR
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
 from odradek.replication.raft.voters import ReplicaInfo
@@ -130,18 +131,14 @@ async def update(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         FeatureUpdate(each.feature, each.max_version_level, field(each, "upgrade_type", UPGRADE))
         for each in request.feature_updates
     ]
-    metadata = ctx.broker.metadata
+    validate_only = field(request, "validate_only", False)
     try:
         check_cluster(ctx)
-        await metadata.perform(
-            lambda image: update_features(
-                image,
-                updates,
-                kraft_version=metadata.kraft_version,
-                min_insync_replicas=_static_min_isr(ctx),
-                validate_only=field(request, "validate_only", False),
-            )
-        )
+        quorum_level = next((each.level for each in updates if each.name == KRAFT_VERSION), None)
+        if quorum_level is not None:  # its voters write it down, once all else is sure
+            await _update_features(ctx, updates, validate_only=True)
+            await ctx.broker.metadata.upgrade_quorum(quorum_level, validate_only=validate_only)
+        await _update_features(ctx, updates, validate_only=validate_only)
     except KafkaError as error:
         message = error.message
         if error.code is ErrorCode.invalid_update_version:
@@ -157,6 +154,21 @@ async def update(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             for each in updates
         ]
     return {"error_code": ErrorCode.none, "error_message": None, "results": results}
+
+
+async def _update_features(
+    ctx: RequestContext, updates: Sequence[FeatureUpdate], *, validate_only: bool
+) -> None:
+    metadata = ctx.broker.metadata
+    await metadata.perform(
+        lambda image: update_features(
+            image,
+            updates,
+            kraft_version=metadata.kraft_version,
+            min_insync_replicas=_static_min_isr(ctx),
+            validate_only=validate_only,
+        )
+    )
 
 
 def _static_min_isr(ctx: RequestContext) -> int:

@@ -107,9 +107,9 @@ def _update(
         )
     if level > present and wanted != UPGRADE:
         raise _invalid(update, "Can't downgrade to a newer version.")
-    if name == KRAFT_VERSION:
-        if level != present:
-            raise _invalid(update, "The quorum's version is what it was formatted with.")
+    if name == KRAFT_VERSION:  # the quorum's own to raise, not a record of the cluster's state
+        if level < present:
+            raise _invalid(update, "Can't downgrade the version of this feature.")
         return
     if name == METADATA_VERSION:
         _check_metadata_version(update, present)

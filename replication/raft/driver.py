@@ -237,12 +237,14 @@ class QuorumDriver:
         """Lead no more in this epoch."""
         await self._event(self.quorum.resign)
 
-    async def upgrade(self, kraft_version: int) -> Refusal | None:
+    async def upgrade(self, kraft_version: int, *, validate_only: bool) -> Refusal | None:
         """Raise kraft.version (KIP-853): why not."""
         refusals: list[Refusal | None] = []
 
         def decide(now_ms: int) -> Events:
-            refusal, actions = self.quorum.upgrade(kraft_version, now_ms)
+            refusal, actions = self.quorum.upgrade(
+                kraft_version, now_ms, validate_only=validate_only
+            )
             refusals.append(refusal)
             return actions
 

@@ -403,10 +403,10 @@ class Metadata:
         self._running()
         return await self._fetches.answer(request)
 
-    async def upgrade_quorum(self, kraft_version: int) -> None:
+    async def upgrade_quorum(self, kraft_version: int, *, validate_only: bool = False) -> None:
         """Raise kraft.version. Raises QuorumRefused and what `perform` raises."""
         self._check_active()
-        refusal = await self._running().upgrade(kraft_version)
+        refusal = await self._running().upgrade(kraft_version, validate_only=validate_only)
         if refusal is not None:
             raise QuorumRefused(refusal.error, refusal.message)
         await self._commit(self._log.end_offset)

@@ -124,7 +124,7 @@ class Reconfiguration:
         )
         stand.out.append(Reply(request, answer))
 
-    def upgrade(self, version: int) -> Refusal | None:
+    def upgrade(self, version: int, *, validate_only: bool = False) -> Refusal | None:
         """Raise kraft.version, and write the voters of a static quorum to the log with it."""
         stand = self._stand
         if error := self.leader_only(stand.epoch):
@@ -132,7 +132,8 @@ class Reconfiguration:
         leadership = stand.state
         assert isinstance(leadership, Leadership)
         refusal = decide_upgrade(version, leadership, stand.history, stand.in_memory_voters)
-        if refusal is None and version != stand.history.kraft_version:
+        is_new = version != stand.history.kraft_version
+        if refusal is None and is_new and not validate_only:
             self._append(leadership, stand.in_memory_voters, kraft_version=version)
         return refusal
 

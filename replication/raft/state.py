@@ -321,9 +321,11 @@ class Quorum:
 
     # What the node wants
 
-    def upgrade(self, kraft_version: int, now_ms: int) -> tuple[Refusal | None, Sequence[Action]]:
+    def upgrade(
+        self, kraft_version: int, now_ms: int, *, validate_only: bool = False
+    ) -> tuple[Refusal | None, Sequence[Action]]:
         """Raise kraft.version (KIP-853): why not, or what to do."""
-        refusal = self._reconfiguration.upgrade(kraft_version)
+        refusal = self._reconfiguration.upgrade(kraft_version, validate_only=validate_only)
         return refusal, self._actions(now_ms)
 
     def resign(self, now_ms: int) -> Sequence[Action]:

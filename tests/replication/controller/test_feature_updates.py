@@ -63,7 +63,7 @@ def test_refusals() -> None:
         formatted({**DEFAULT_FEATURES, "group.version": 0}),
         FeatureUpdate("group.version", 1, SAFE_DOWNGRADE),
     )
-    assert "formatted" in refused(image, FeatureUpdate("kraft.version", 0, SAFE_DOWNGRADE))
+    assert "Can't downgrade" in refused(image, FeatureUpdate("kraft.version", 0, SAFE_DOWNGRADE))
     updated(image, FeatureUpdate("kraft.version", 1))
 
 

@@ -101,6 +101,7 @@ class Nodes:
         self.max_idle_ms = max_idle_ms
         self.lives: dict[int, Life] = {}
         self.cut_off: set[int] = set()
+        self.lost_disks: set[int] = set()
         self.acknowledged: list[str] = []
         self._nursery: trio.Nursery | None = None
 
@@ -130,7 +131,7 @@ class Nodes:
             disk.mount(ROOT)
         node = self.world.node(f"node-{node_id}", disk)
         node.offload.delay_seconds = DISK_SECONDS
-        if fresh and not self.static and node_id in self.voters:
+        if fresh and not self.static and node_id in self.voters and node_id not in self.lost_disks:
             members = [voter_of(each) for each in self.voters]
             write_first_snapshot(node.files, ROOT, members, now_ms=node.seams.clock.wall_ms())
         life = Life(node_id, node, self._metadata(node, node_id, may_vote=may_vote))
@@ -148,10 +149,10 @@ class Nodes:
             ROOT,
             node_id=node_id,
             cluster_id="cluster",
-            directory_id=directory_of(node_id),
+            directory_id=directory_of(node_id + 100 * (node_id in self.lost_disks)),
             controller_listeners=where if may_vote else (),
             voters=static if self.static else None,
-            bootstrap_servers=[(f"host-{each}", 9093) for each in self.voters],
+            bootstrap_servers=[(f"host-{each}", 9093) for each in self.voters if each != node_id],
             may_vote=may_vote,
             transport=Wire(self, node_id),
             settings=self.settings,

@@ -1,0 +1,180 @@
+"""Voters that come, go, move and lose their disks while the quorum goes on (KIP-853)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.raft.errors import QuorumRefused
+from odradek.replication.raft.messages import (
+    AddVoterRequest,
+    Answer,
+    RemoveVoterRequest,
+)
+from odradek.replication.raft.roles import QuorumSettings
+from odradek.testing.virtual_world import VirtualWorld
+from tests.replication.raft.nodes import configs
+from tests.replication.raft.quorum_of_nodes import Nodes, voter_of
+from tests.replication.raft.test_several_nodes import play
+
+
+async def asked(quorum: Nodes, request: AddVoterRequest | RemoveVoterRequest) -> Answer:
+    """The leader, until it can tell: the first times another change may be under way."""
+    while True:
+        leader = await quorum.leader()
+        answer: Answer = await quorum.during(partial(leader.metadata.answer, request))
+        if answer.error is not ErrorCode.request_timed_out:
+            return answer
+        await quorum.pass_time(0.1)
+        request = replace(request)
+
+
+def voters(quorum: Nodes) -> list[tuple[int, ...]]:
+    return [tuple(each.id for each in life.metadata.quorum.voters) for life in quorum.up()]
+
+
+def test_a_voter_is_added_and_others_are_removed() -> None:
+    async def story(quorum: Nodes) -> None:
+        await quorum.commit("a")
+        quorum.start(4)
+        await quorum.level()
+        assert (await asked(quorum, AddVoterRequest(voter=voter_of(4)))).error == 0
+        await quorum.level()
+        assert voters(quorum) == [(1, 2, 3, 4)] * 4
+        for each in (1, 2):
+            answer = await asked(quorum, RemoveVoterRequest(voter=voter_of(each).key))
+            assert answer.error == 0
+            await quorum.commit(f"without {each}")
+        await quorum.crash(1)
+        await quorum.crash(2)
+        await quorum.commit("b")
+        await quorum.level()
+        assert voters(quorum) == [(3, 4)] * 2
+        disks = {each: await quorum.crash(each) for each in (3, 4)}
+        for each, disk in disks.items():
+            quorum.start(each, disk)
+        await quorum.commit("c")
+        await quorum.level()
+        assert voters(quorum) == [(3, 4)] * 2
+
+    play(story)
+
+
+def test_a_leader_that_removes_itself_goes_when_all_know() -> None:
+    async def story(quorum: Nodes) -> None:
+        first = await quorum.leader()
+        await quorum.commit("a")
+        answer = await asked(quorum, RemoveVoterRequest(voter=voter_of(first.id).key))
+        assert answer.error == 0
+        await quorum.until(lambda: not first.metadata.is_active)
+        second = await quorum.leader()
+        assert second is not first
+        await quorum.commit("b")
+        await quorum.level()
+        assert first.metadata.quorum.leader_id == second.id, "it observes"
+
+    play(story)
+
+
+def test_a_controller_joins_by_itself() -> None:
+    async def story(quorum: Nodes) -> None:
+        await quorum.commit("a")
+        quorum.start(4)
+        await quorum.until(lambda: set(voters(quorum)) == {(1, 2, 3, 4)})
+        await quorum.commit("b")
+        await quorum.level()
+
+    play(story, quorum_settings=QuorumSettings(auto_join=True))
+
+
+def test_a_voter_that_lost_its_disk_is_removed_and_joins_as_another() -> None:
+    async def story(quorum: Nodes) -> None:
+        leader = await quorum.leader()
+        await quorum.commit("a")
+        lost = next(each for each in quorum.voters if each != leader.id)
+        await quorum.crash(lost)
+        quorum.lost_disks.add(lost)
+        anew = quorum.start(lost)
+        await quorum.until(
+            lambda: (
+                anew.is_up
+                and any(
+                    each.id == lost and each.directory_id == anew.metadata._member.directory_id
+                    for each in anew.metadata.quorum.voters
+                )
+            )
+        )
+        await quorum.commit("b")
+        await quorum.level()
+
+    play(story, quorum_settings=QuorumSettings(auto_join=True))
+
+
+def test_a_lone_node_becomes_one_of_three_and_alone_again() -> None:
+    """It leads before anybody else is there, and does not stop."""
+
+    async def story(quorum: Nodes) -> None:
+        first = await quorum.leader()
+        await quorum.commit("a")
+        for each in (2, 3):
+            quorum.start(each)
+            await quorum.level()
+            assert (await asked(quorum, AddVoterRequest(voter=voter_of(each)))).error == 0
+        await quorum.commit("b")
+        await quorum.level()
+        for each in (2, 3):
+            answer = await asked(quorum, RemoveVoterRequest(voter=voter_of(each).key))
+            assert answer.error == 0
+            await quorum.crash(each)
+        await quorum.commit("c")
+        assert first.activity == [True]
+        assert set(configs(first.metadata.image)) == {"a", "b", "c"}
+
+    play(story, voters=1)
+
+
+def test_a_static_quorum_is_made_a_dynamic_one() -> None:
+    async def story(quorum: Nodes) -> None:
+        await quorum.commit("a")
+        leader = await quorum.leader()
+        with pytest.raises(QuorumRefused):
+            await quorum.during(partial(leader.metadata.upgrade_quorum, 7))
+        await quorum.pass_time(5)  # the others have told their directories
+        await quorum.during(partial(leader.metadata.upgrade_quorum, 1))
+        await quorum.commit("b")
+        await quorum.level()
+        assert {each.metadata.kraft_version for each in quorum.up()} == {1}
+        for life in quorum.up():
+            assert [each.key for each in life.metadata.quorum.voters] == [
+                voter_of(each).key for each in quorum.voters
+            ]
+        await quorum.restart(leader.id)
+        await quorum.commit("c")
+        await quorum.level()
+        quorum.start(4)
+        await quorum.level()
+        assert (await asked(quorum, AddVoterRequest(voter=voter_of(4)))).error == 0
+
+    play(story, static=True)
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    def run() -> list[str]:
+        told: list[str] = []
+        world = VirtualWorld(11)
+
+        async def main() -> None:
+            async with Nodes(world) as quorum:
+                for round in range(3):
+                    leader = await quorum.leader()
+                    await quorum.commit(f"c{round}")
+                    told.append(f"{world.clock.monotonic()} {quorum.described(leader)}")
+                    await quorum.restart(leader.id)
+
+        world.run(main)
+        return told
+
+    assert run() == run()
