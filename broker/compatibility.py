@@ -27,9 +27,6 @@ higher minimum for a broker that it can't talk to (KAFKA-18659); versions 0 to 2
 
 ApiVersions does not show these, and clients say that the broker does not support them.
 
-- AlterClientQuotas comes with the enforcement of quotas: there is none yet, and a limit that nobody
-  keeps is not to be set. DescribeClientQuotas tells what the metadata log has, which Kafka may have
-  written, and which is kept.
 - SaslHandshake and SaslAuthenticate: listeners are PLAINTEXT for now.
 - The APIs of share groups (KIP-932) and of streams groups (KIP-1071): there are no such groups.
 - GetTelemetrySubscriptions and PushTelemetry: Kafka shows them only where a metrics reporter takes what
@@ -37,6 +34,10 @@ ApiVersions does not show these, and clients say that the broker does not suppor
 
 ## Where this broker differs on purpose
 
+- Client quotas: a fetch that exceeds `consumer_byte_rate` is answered with its records, and its client is
+  silenced for as long as Kafka would have it come back with nothing. `request_percentage` is of the
+  event loop's time, of which there is 100. `controller_mutation_rate` and `connection_creation_rate` are
+  refused: nothing here would keep them.
 - ListOffsets: the timestamp -4 (earliest local offset) is answered from version 7 on, as KIP-405 has
   it; Kafka answers it from version 8 on.
 - A request with a string that is not UTF-8 closes the connection; Kafka reads it with replacement

@@ -31,6 +31,7 @@ from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Connection, ConnectionLost
 
 if TYPE_CHECKING:
+    from odradek.broker.dispatch import Route
     from odradek.broker.node import Broker
     from odradek.broker.server import Endpoint
 
@@ -151,11 +152,30 @@ class ClientConnection:
         if not route.prompt:
             await self.flush()
         request = route.read(api.key, version, frame_view, header.body)
+        if broker.client_quotas is not None and not self._endpoint.of_controller:
+            await self._answer_within_quotas(route, request, len(frame_view), ctx)
+            return
         values = await route.handler(request, ctx)
         if values is None:
             return
         self._add(api, version, header.correlation_id, route.write(api.key, version, values))
         if self._unsent_bytes > UNSENT_BYTES_MAX:
+            await self.flush()
+
+    async def _answer_within_quotas(
+        self, route: Route, request: Any, request_bytes: int, ctx: RequestContext
+    ) -> None:
+        from odradek.broker.throttling import answer_within
+
+        quotas = self._broker.client_quotas
+        assert quotas is not None
+        body, wait_ms = await answer_within(quotas, route, request, request_bytes, ctx)
+        if body is not None:
+            self._add(ctx.api, ctx.api_version, ctx.correlation_id, body)
+        if wait_ms > 0:
+            await self.flush()
+            await trio.sleep(wait_ms / 1000)
+        elif self._unsent_bytes > UNSENT_BYTES_MAX:
             await self.flush()
 
     def _answer_at_once(self, ctx: RequestContext, values: Any) -> None:

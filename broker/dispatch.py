@@ -46,7 +46,7 @@ class Route:
 MODULES: Mapping[str, Sequence[Api]] = {
     "acls": (apis.DESCRIBE_ACLS, apis.CREATE_ACLS, apis.DELETE_ACLS),
     "api_versions": (apis.API_VERSIONS,),
-    "client_quotas": (apis.DESCRIBE_CLIENT_QUOTAS,),
+    "client_quotas": (apis.ALTER_CLIENT_QUOTAS, apis.DESCRIBE_CLIENT_QUOTAS),
     "cluster": (apis.DESCRIBE_CLUSTER,),
     "configs": (
         apis.DESCRIBE_CONFIGS,

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from odradek.broker.fetch_sessions import FetchSessions
     from odradek.broker.groups.coordinator import GroupCoordinator
     from odradek.broker.partitions import PartitionTable
+    from odradek.broker.quotas import ClientQuotas
     from odradek.broker.transactions.coordinator import TransactionCoordinator
     from odradek.broker.transactions.markers import MarkerWriter
     from odradek.broker.transactions.verification import TransactionPartitions
@@ -113,6 +114,8 @@ class Broker:
         self.turnstile = Turnstile()
         self.controller = ControllerChannel(seams.network, lambda: self.metadata, self._answer_here)
         """The way to the active controller, wherever it is."""
+        self.client_quotas: ClientQuotas | None = None
+        """None as long as no client has any."""
         self._replicas: Replicas | None = None
         self._partitions: PartitionTable | None = None
         self.coordinators = Coordinators(self)
@@ -280,6 +283,7 @@ class Broker:
                 await self._load_replicas()
             if self.authorizer is not None:
                 load_acls(self.authorizer, self.metadata.image)
+            self.apply_quotas(self.metadata.image)
             self.metadata.subscribe(self._metadata_changed)
             if self.config.is_broker:
                 await self._run_as_broker(task_status)
@@ -383,6 +387,8 @@ class Broker:
             self.apply_broker_configs(delta.image)
         if self.authorizer is not None and delta.image.acls is not delta.before.acls:
             change_acls(self.authorizer, delta.before, delta.image)
+        if delta.image.quotas is not delta.before.quotas:
+            self.apply_quotas(delta.image)
         if self._partitions is not None:
             self.replicas.metadata_changed(delta)
             self.coordinators.metadata_changed(delta)
@@ -392,6 +398,15 @@ class Broker:
         self.config.apply_dynamic(
             image.config(images.BROKER, ""), image.config(images.BROKER, str(self.node_id))
         )
+
+    def apply_quotas(self, image: MetadataImage) -> None:
+        """Take over the quotas of clients."""
+        if image.quotas:
+            from odradek.broker.quotas import quotas_from
+
+            self.client_quotas = quotas_from(image.quotas, self.config, self.client_quotas)
+        else:
+            self.client_quotas = None
 
     # What the controller does for this node
 

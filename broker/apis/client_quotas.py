@@ -1,7 +1,4 @@
-"""DescribeClientQuotas (KIP-546): the quotas in the metadata log.
-
-None is enforced, and so none can be set here: a log that Kafka wrote may have some.
-"""
+"""DescribeClientQuotas and AlterClientQuotas (KIP-546): the quotas in the metadata log."""
 
 from __future__ import annotations
 
@@ -12,7 +9,13 @@ from odradek.broker.apis.authorized import check_cluster, text_of
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.quotas import Component, find_quotas
+from odradek.replication.controller.quotas import (
+    AlteredQuotas,
+    Component,
+    QuotaAlteration,
+    alter_quotas,
+    find_quotas,
+)
 
 Values = dict[str, Any]
 
@@ -43,6 +46,43 @@ def _part(entity_type: str, name: str | None) -> Values:
     return {"entity_type": entity_type, "entity_name": name}
 
 
+async def alter_client_quotas(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    alterations = [
+        QuotaAlteration(
+            [(part.entity_type, part.entity_name) for part in each.entity],
+            [(op.key, None if op.remove else op.value) for op in each.ops],
+        )
+        for each in request.entries
+    ]
+    try:
+        check_cluster(ctx)
+        answers = await ctx.broker.metadata.perform(
+            lambda image: alter_quotas(image, alterations, validate_only=request.validate_only)
+        )
+    except KafkaError as error:
+        return {
+            "entries": [
+                {
+                    "error_code": error.code,
+                    "error_message": text_of(error),
+                    "entity": [_part(kind, name) for kind, name in each.entity],
+                }
+                for each in alterations
+            ]
+        }
+    return {"entries": [_altered(each) for each in answers]}
+
+
+def _altered(answer: AlteredQuotas) -> Values:
+    error = answer.error
+    return {
+        "error_code": ErrorCode.none if error is None else error.code,
+        "error_message": None if error is None else error.message or None,
+        "entity": [_part(kind, name) for kind, name in answer.entity],
+    }
+
+
 HANDLERS = {
+    apis.ALTER_CLIENT_QUOTAS: alter_client_quotas,
     apis.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
 }

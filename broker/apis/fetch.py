@@ -201,6 +201,10 @@ def _forgotten(request: FetchRequest) -> Iterable[PartitionKey]:
 def _limits(request: FetchRequest, ctx: RequestContext) -> Limits:
     config = ctx.broker.config
     max_bytes = min(request.max_bytes, config.get_int("fetch.max.bytes"))
+    if ctx.broker.client_quotas is not None and request.replica_id < 0:
+        from odradek.broker.throttling import fetch_bytes_max
+
+        max_bytes = int(min(max_bytes, fetch_bytes_max(ctx)))
     is_modern = ctx.api_version >= RACK_VERSION and request.replica_id < 0
     return Limits(
         max_bytes,

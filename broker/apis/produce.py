@@ -79,6 +79,7 @@ class Answer:
     topics: Topics
     endpoints: Sequence[NodeEndpoint] = ()
     """Of the brokers that lead what this one does not."""
+    throttle_time_ms: int = 0
 
 
 async def produce(request: ProduceRequest, ctx: RequestContext) -> Answer | None:
@@ -306,7 +307,12 @@ def read(key: int, version: int, view: memoryview, offset: int) -> ProduceReques
 
 
 def write(key: int, version: int, answer: Answer) -> bytearray:
-    return write_produce_response(version, answer.topics, node_endpoints=answer.endpoints)
+    return write_produce_response(
+        version,
+        answer.topics,
+        throttle_time_ms=answer.throttle_time_ms,
+        node_endpoints=answer.endpoints,
+    )
 
 
 HANDLERS = {apis.PRODUCE: Route(produce, read=read, write=write, prompt=True)}

@@ -1,4 +1,4 @@
-"""Client quotas as they are kept, and finding them (KIP-546).
+"""Client quotas as they are kept: setting and finding them (KIP-546).
 
 A quota belongs to an entity: a user, a client id, both, or an IP address; a name of None stands for
 all that have no quota of their own. What quotas mean for a request is the broker's business.
@@ -7,16 +7,38 @@ all that have no quota of their own. What quotas mean for a request is the broke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from ipaddress import ip_address
+from typing import Any, Final
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataImage, QuotaEntity
-from odradek.replication.controller.operations import ItemRefused
+from odradek.replication.controller.operations import ItemRefused, Plan, check_size
 from odradek.seams.values import value_class
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
+
+PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
+CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
+REQUEST_PERCENTAGE: Final = "request_percentage"
+CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
+
+_LONG_MAX: Final = float(2**63 - 1)
+_INT_MAX: Final = float(2**31 - 1)
+_CLIENT_KEYS: Final[Mapping[str, tuple[str, float] | None]] = {
+    PRODUCER_BYTE_RATE: ("LONG", _LONG_MAX),
+    CONSUMER_BYTE_RATE: ("LONG", _LONG_MAX),
+    REQUEST_PERCENTAGE: None,
+    CONTROLLER_MUTATION_RATE: None,
+}
+_IP_KEYS: Final[Mapping[str, tuple[str, float] | None]] = {
+    CONNECTION_CREATION_RATE: ("INT", _INT_MAX),
+}
+"""Of whole numbers the type and the most it holds; None for what may be a fraction."""
+_NOT_KEPT: Final = frozenset({CONTROLLER_MUTATION_RATE, CONNECTION_CREATION_RATE})
+"""Quotas that no broker of ours keeps: a limit without effect is not to be set."""
 
 EXACT, DEFAULT, ANY = 0, 1, 2
 """How a filter's component matches a name: that one, the default, or any."""
@@ -29,6 +51,123 @@ class Component:
     entity_type: str
     match_type: int
     name: str | None
+
+
+@value_class
+class QuotaAlteration:
+    """What is to become of an entity's quotas; a value of None takes the quota away."""
+
+    entity: Sequence[tuple[str, str | None]]
+    ops: Sequence[tuple[str, float | None]]
+
+
+@value_class
+class AlteredQuotas:
+    entity: QuotaEntity
+    error: KafkaError | None = None
+
+
+def alter_quotas(
+    image: MetadataImage, alterations: Sequence[QuotaAlteration], *, validate_only: bool = False
+) -> Plan[list[AlteredQuotas]]:
+    """One answer for each entity, in the order asked. An entity that is named again is refused by
+    then; what was asked of it first is done, as in Kafka."""
+    records: list[Any] = []
+    answers: dict[QuotaEntity, AlteredQuotas] = {}
+    for each in alterations:
+        entity: QuotaEntity = tuple(sorted(dict(each.entity).items(), key=lambda part: part[0]))
+        try:
+            if entity in answers:
+                raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
+            records += _altered(image, entity, each.ops)
+        except ItemRefused as refused:
+            answers[entity] = AlteredQuotas(entity, refused)
+        else:
+            answers[entity] = AlteredQuotas(entity)
+    check_size(records)
+    return Plan([] if validate_only else records, list(answers.values()))
+
+
+def _altered(
+    image: MetadataImage, entity: QuotaEntity, ops: Sequence[tuple[str, float | None]]
+) -> list[Any]:
+    """The records of what changes. Raises ItemRefused."""
+    from odradek.protocol.schemas.security_records import ClientQuotaEntity, ClientQuotaRecord
+
+    wanted: dict[str, float | None] = {}
+    for key, value in ops:
+        if key in wanted:
+            raise _invalid(
+                f"Duplicate quota key {key} not updating quota for this entity {_shown(entity)}"
+            )
+        wanted[key] = value
+    keys = _keys_of(entity)
+    now = image.quotas.get(entity, {})
+    parts = tuple(ClientQuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity)
+    records: list[Any] = []
+    for key, value in wanted.items():
+        if value is None:
+            if key in now:
+                records.append(ClientQuotaRecord(entity=parts, key=key, value=0.0, remove=True))
+            continue
+        _check_value(keys, key, value)
+        if now.get(key) != value:
+            records.append(ClientQuotaRecord(entity=parts, key=key, value=value, remove=False))
+    return records
+
+
+def _keys_of(entity: QuotaEntity) -> Mapping[str, tuple[str, float] | None]:
+    """Which quotas an entity may have. Raises ItemRefused for one that cannot be."""
+    if not entity:
+        raise _invalid("Invalid empty client quota entity")
+    for kind, name in entity:
+        if kind not in (USER, CLIENT_ID, IP):
+            raise _invalid(f"Unhandled client quota entity type: {kind}")
+        if name == "":
+            raise _invalid(f"Empty {kind} not supported")
+    parts = dict(entity)
+    if IP not in parts:
+        return _CLIENT_KEYS
+    if len(parts) > 1:
+        raise _invalid(
+            "Invalid quota entity combination, IP entity should"
+            "not be combined with User or ClientId"
+        )
+    address = parts[IP]
+    if address is not None and not _is_address(address):
+        raise _invalid(f"{address} is not a valid IP or resolvable host.")
+    return _IP_KEYS
+
+
+def _is_address(text: str) -> bool:
+    """Names of hosts are none here: nothing waits for a name server while it decides."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_value(keys: Mapping[str, tuple[str, float] | None], key: str, value: float) -> None:
+    """Raises ItemRefused."""
+    if key not in keys:
+        raise _invalid(f"Invalid configuration key {key}")
+    if key in _NOT_KEPT:
+        raise _invalid(f"{key} is a quota that is not kept here")
+    if not value > 0:  # nor what is no number
+        raise _invalid(f"Quota {key} must be greater than 0")
+    whole = keys[key]
+    if whole is None:
+        return
+    if value > whole[1]:
+        raise _invalid(f"Proposed value for {key} is too large for a {whole[0]}.")
+    if value % 1.0 > 1e-6:
+        raise _invalid(f"{key} cannot be a fractional value.")
+
+
+def _shown(entity: QuotaEntity) -> str:
+    parts = ", ".join(f"{kind}={'null' if name is None else name}" for kind, name in entity)
+    return f"ClientQuotaEntity(entries={{{parts}}})"
 
 
 def find_quotas(

@@ -1,0 +1,160 @@
+"""Clients with quotas of a running broker: told for how long they are throttled, and left alone so long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.records.records import Record, build_batch
+from odradek.testing import Broker
+from tests.scale.raw_client import RawClient
+
+QUOTA = 20_000.0
+"""A second, and at once: of two windows of a second, one counts in full."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"t": 1, "small": 1}, configs={"quota.window.num": "2"}) as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[RawClient]:
+    with RawClient(broker.bootstrap) as connected:
+        yield connected
+        limit(connected)
+
+
+def limit(client: RawClient, **values: float) -> None:
+    """The quotas of whoever has no name, and no others."""
+    everything = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+    ops = [
+        {"key": key, "value": values.get(key, 0.0), "remove": key not in values}
+        for key in everything
+    ]
+    entity = [{"entity_type": "user", "entity_name": "ANONYMOUS"}]
+    answer = client.ask(
+        apis.ALTER_CLIENT_QUOTAS,
+        1,
+        {"entries": [{"entity": entity, "ops": ops}], "validate_only": False},
+    )
+    assert answer.entries[0].error_code is ErrorCode.none, answer.entries[0].error_message
+
+
+def milliseconds(answer: Any) -> int:
+    found: int = round(answer.throttle_time.total_seconds() * 1000)
+    return found
+
+
+def produce(client: RawClient, size_bytes: int, *, topic: str = "t", version: int = 9) -> int:
+    """For how long the client is throttled, in ms."""
+    batch = build_batch([Record(-1, 1_700_000_000_000, None, b"x" * size_bytes)])
+    values = {
+        "transactional_id": None,
+        "acks": 1,
+        "timeout": 5_000,
+        "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
+    }
+    answer = client.ask(apis.PRODUCE, version, values)
+    assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
+    return milliseconds(answer)
+
+
+def fetch(
+    client: RawClient, topic: str = "t", *, max_bytes: int = 1 << 20, replica_id: int = -1
+) -> tuple[int, int]:
+    """For how long the client is throttled, in ms, and how many bytes of records it got."""
+    asked = {
+        "partition": 0,
+        "current_leader_epoch": -1,
+        "fetch_offset": 0,
+        "log_start_offset": -1,
+        "partition_max_bytes": max_bytes,
+    }
+    answer = client.ask(
+        apis.FETCH,
+        11,
+        {
+            "replica_id": replica_id,
+            "max_wait": 0,
+            "min_bytes": 0,
+            "max_bytes": max_bytes,
+            "isolation_level": 0,
+            "session_id": 0,
+            "session_epoch": -1,
+            "topics": [{"topic": topic, "partitions": [asked]}],
+            "forgotten_topics_data": [],
+            "rack_id": "",
+        },
+    )
+    (found,) = answer.responses[0].partitions
+    return milliseconds(answer), len(found.records or b"")
+
+
+def seconds_to_answer(client: RawClient) -> float:
+    begun = time.monotonic()
+    client.ask(apis.API_VERSIONS, 0, {})
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("version", [3, 9, 12])
+def test_a_producer_above_its_quota_is_told_and_left_alone(client: RawClient, version: int) -> None:
+    limit(client, producer_byte_rate=QUOTA)
+    wait_ms = produce(client, 24_000, version=version)
+    assert wait_ms > 100
+    assert seconds_to_answer(client) >= wait_ms / 1000 * 0.9
+
+
+def test_who_stays_within_its_quota_is_not_throttled(client: RawClient) -> None:
+    limit(client, producer_byte_rate=1e9, consumer_byte_rate=1e9, request_percentage=1e6)
+    assert produce(client, 24_000) == 0
+    assert fetch(client)[0] == 0
+    assert seconds_to_answer(client) < 1
+
+
+def test_a_consumer_gets_no_more_than_a_burst_at_once(client: RawClient) -> None:
+    for _ in range(8):
+        produce(client, 8_000, topic="small")
+    limit(client, consumer_byte_rate=QUOTA)
+    wait_ms, size_bytes = fetch(client, "small")
+    assert 0 < size_bytes <= QUOTA
+    begun = time.monotonic()
+    again_ms, _ = fetch(client, "small")
+    assert again_ms > 0
+    assert time.monotonic() - begun >= wait_ms / 1000 * 0.9
+    assert seconds_to_answer(client) >= again_ms / 1000 * 0.9
+
+
+def test_what_replicas_fetch_is_free(client: RawClient) -> None:
+    limit(client, consumer_byte_rate=1.0)
+    assert fetch(client, replica_id=7)[0] == 0, "refused, for it is none, and not throttled"
+
+
+def test_a_client_that_keeps_the_loop_busy_is_slowed_down(client: RawClient) -> None:
+    """A hundredth of a per cent of it is a tenth of a millisecond a second."""
+    limit(client, request_percentage=0.01)
+    waits = []
+    for _ in range(3):
+        answer = client.ask(apis.METADATA, 9, {"topics": None, "allow_auto_topic_creation": False})
+        waits.append(milliseconds(answer))
+    assert 0 < max(waits) <= 1000, "no longer than a window at once"
+
+
+def test_quotas_are_found_where_they_were_set(client: RawClient) -> None:
+    limit(client, producer_byte_rate=QUOTA)
+    answer = client.ask(
+        apis.DESCRIBE_CLIENT_QUOTAS,
+        1,
+        {
+            "components": [{"entity_type": "user", "match_type": 0, "match": "ANONYMOUS"}],
+            "strict": True,
+        },
+    )
+    (entry,) = answer.entries
+    assert [(value.key, value.value) for value in entry.values] == [("producer_byte_rate", QUOTA)]

@@ -1,0 +1,106 @@
+"""Setting quotas: of whom, which, how much; what is refused, and with which words of Kafka's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.quotas import (
+    AlteredQuotas,
+    Component,
+    QuotaAlteration,
+    alter_quotas,
+    find_quotas,
+)
+from tests.replication.controller.clusters import formatted, perform
+
+ALICE = (("user", "alice"),)
+RATES: dict[str, float | None] = {"producer_byte_rate": 1024.0, "consumer_byte_rate": 2048.0}
+
+
+def altered(
+    image: MetadataImage, *wanted: tuple[Any, dict[str, float | None]], validate_only: bool = False
+) -> tuple[MetadataImage, list[AlteredQuotas]]:
+    alterations = [QuotaAlteration(entity, tuple(ops.items())) for entity, ops in wanted]
+    return perform(image, alter_quotas(image, alterations, validate_only=validate_only))
+
+
+def test_quotas_are_set_changed_and_taken_away() -> None:
+    image, (answer,) = altered(formatted(), (ALICE, RATES))
+    assert answer == AlteredQuotas(ALICE)
+    assert image.quotas == {ALICE: RATES}
+    image, _ = altered(image, (ALICE, {"producer_byte_rate": None, "consumer_byte_rate": 1.0}))
+    assert image.quotas == {ALICE: {"consumer_byte_rate": 1.0}}
+    image, _ = altered(image, (ALICE, {"consumer_byte_rate": None}))
+    assert image.quotas == {}
+
+
+def test_what_does_not_change_is_no_record() -> None:
+    image, _ = altered(formatted(), (ALICE, RATES))
+    again, (answer,) = altered(image, (ALICE, {**RATES, "request_percentage": None}))
+    assert answer.error is None
+    assert again.offset == image.offset
+    only_checked, (answer,) = altered(
+        image, (ALICE, {"consumer_byte_rate": 1.0}), validate_only=True
+    )
+    assert (only_checked.offset, answer.error) == (image.offset, None)
+
+
+@pytest.mark.parametrize(
+    "entity",
+    [
+        (("user", None),),
+        (("client-id", "c"),),
+        (("user", "alice"), ("client-id", None)),
+        (("client-id", "c"), ("user", "alice")),
+    ],
+)
+def test_entities_whatever_the_order_of_their_parts(entity: Any) -> None:
+    image, (answer,) = altered(formatted(), (entity, {"request_percentage": 12.5}))
+    assert answer.error is None
+    components = [Component(kind, 0 if name else 1, name) for kind, name in entity]
+    ((found, values),) = find_quotas(image, components, strict=True)
+    assert (dict(found), values) == (dict(entity), {"request_percentage": 12.5})
+
+
+@pytest.mark.parametrize(
+    ("entity", "ops", "reason"),
+    [
+        ((), RATES, "Invalid empty client quota entity"),
+        ((("group", "g"),), RATES, "Unhandled client quota entity type: group"),
+        ((("user", ""),), RATES, "Empty user not supported"),
+        ((("ip", "1.2.3.4"), ("user", "a")), RATES, "Invalid quota entity combination"),
+        ((("ip", "1.2.3"),), RATES, "1.2.3 is not a valid IP"),
+        ((("ip", None),), RATES, "Invalid configuration key producer_byte_rate"),
+        (ALICE, {"speed": 1.0}, "Invalid configuration key speed"),
+        (ALICE, {"producer_byte_rate": 0.0}, "must be greater than 0"),
+        (ALICE, {"producer_byte_rate": float("nan")}, "must be greater than 0"),
+        (ALICE, {"producer_byte_rate": 1.5}, "cannot be a fractional value"),
+        (ALICE, {"producer_byte_rate": 1e19}, "too large for a LONG"),
+        (ALICE, {"controller_mutation_rate": 1.0}, "not kept here"),
+        ((("ip", "1.2.3.4"),), {"connection_creation_rate": 1.0}, "not kept here"),
+    ],
+)
+def test_what_is_refused(entity: Any, ops: dict[str, float | None], reason: str) -> None:
+    image, (refused, fine) = altered(formatted(), (entity, ops), ((("user", "bob"),), RATES))
+    assert refused.error is not None
+    assert refused.error.code is ErrorCode.invalid_request
+    assert reason in refused.error.message
+    assert fine.error is None
+    assert list(image.quotas) == [(("user", "bob"),)]
+
+
+def test_an_entity_or_a_key_named_twice() -> None:
+    twice = QuotaAlteration(ALICE, (("producer_byte_rate", 1.0), ("producer_byte_rate", 2.0)))
+    image = formatted()
+    (answer,) = alter_quotas(image, [twice]).result
+    assert answer.error is not None
+    assert answer.error.message.startswith("Duplicate quota key producer_byte_rate")
+    image, (answer,) = altered(image, (ALICE, RATES), (ALICE, {"producer_byte_rate": 5.0}))
+    assert answer.error is not None
+    expected = "Ignoring duplicate entity ClientQuotaEntity(entries={user=alice})"
+    assert answer.error.message == expected
+    assert image.quotas == {ALICE: RATES}, "as in Kafka, the first one is done"
