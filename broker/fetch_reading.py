@@ -133,8 +133,7 @@ async def read_all(
     """Read in the order of the plan within the request's bytes; the first that has any is not cut
     (KIP-74). The slices in what it returns are pinned.
 
-    `before` is what was found of the same plan earlier in this request: where that is still current
-    it stands, and a partition that is still served here is not looked up and authorized again.
+    `before` is what was found of the same plan earlier: where that is still current it stands, and a partition that is still served here is not looked up and authorized again.
     """
     found: list[Read] = []
     size_bytes = 0
@@ -293,6 +292,7 @@ async def _read_for_follower(
         let_go([read])
         raise
     read.answer.high_watermark = partition.log.high_watermark
+    read.answer.last_stable_offset = partition.log.last_stable_offset
     return read
 
 

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.fetch import FetchedPartition
 from odradek.seams.entropy import Entropy
+
+if TYPE_CHECKING:
+    from odradek.broker.quiet_partitions import QuietPartitions
 
 NO_SESSION = 0
 FINAL_EPOCH = -1
@@ -90,6 +94,12 @@ class Session:
     partitions: dict[PartitionKey, Wanted]
     used_at: float
     is_follower: bool = False
+    quiet: QuietPartitions | None = None
+    """Of a follower, once it has one."""
+
+    def end(self) -> None:
+        if self.quiet is not None:
+            self.quiet.close()
 
 
 @dataclass(slots=True)
@@ -144,7 +154,7 @@ class FetchSessions:
         request.
         """
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            self._sessions.pop(session_id, None)
+            self._drop(session_id)
             if epoch == FINAL_EPOCH or not wanted:
                 return FetchPlan(NO_SESSION, wanted, incremental=False)
             return self._begin(wanted, uses_topic_ids, now, is_follower)
@@ -190,9 +200,10 @@ class FetchSessions:
                 known.renewed_by(each)
         for key in forgotten:
             session.partitions.pop(key, None)
-        self._sessions.pop(session_id)
         if not session.partitions:
+            self._drop(session_id)
             return FetchPlan(NO_SESSION, (), incremental=False)
+        self._sessions.pop(session_id)
         session.epoch = 1 if epoch == 2**31 - 1 else epoch + 1
         session.used_at = now
         self._sessions[session_id] = session
@@ -209,8 +220,13 @@ class FetchSessions:
             oldest = next((each for each in self._sessions.values() if not each.is_follower), None)
             if oldest is None:
                 return False
-        del self._sessions[oldest.session_id]
+        self._drop(oldest.session_id)
         return True
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.end()
 
     def _fresh_id(self) -> int:
         while True:

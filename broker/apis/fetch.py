@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import ceil
+from typing import TYPE_CHECKING
 
 from odradek.broker.context import RequestContext
 from odradek.broker.current_leader import current_leader, endpoints_of
@@ -47,6 +48,9 @@ from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.values import value_class
 from odradek.storage.log.names import LOG, file_name
 
+if TYPE_CHECKING:
+    from odradek.broker.quiet_partitions import QuietPartitions
+
 
 @value_class
 class Answer:
@@ -78,10 +82,11 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer | None:
     except KafkaError as error:
         return Answer(error.code, 0, ())
     limits = _limits(request, ctx)
+    quiet = _leave_quiet(plan, request, ctx) if limits.is_follower else None
     found = await read_all(plan.wanted, ctx, limits)
     min_bytes = min(request.min_bytes, limits.max_bytes)
     if request.max_wait_ms > 0 and size_of(found) < min_bytes:
-        waiting = _Waiting(found, plan, min_bytes, ctx, limits)
+        waiting = _Waiting(found, plan, min_bytes, ctx, limits, quiet)
         await waiting.wait(request.max_wait_ms)
         if waiting.is_answered:
             return None
@@ -91,7 +96,35 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer | None:
     except BaseException:
         let_go(found)
         raise
+    if quiet is not None:
+        quiet.settle(found)
     return _answer(plan, found, ctx)
+
+
+def _leave_quiet(
+    plan: FetchPlan, request: FetchRequest, ctx: RequestContext
+) -> QuietPartitions | None:
+    """Take from the plan of a follower's session where nothing happens; None without a session."""
+    session = plan.session
+    if session is None:
+        return None
+    if session.quiet is None:
+        from odradek.broker.quiet_partitions import QuietPartitions
+
+        lag_max_ms = ctx.broker.config.get_int("replica.lag.time.max.ms")
+        session.quiet = QuietPartitions(lag_max_ms=lag_max_ms)
+    changed = [
+        (topic.topic_id or topic.name, each.partition_index)
+        for topic in request.topics
+        for each in topic.partitions
+    ]
+    plan.wanted = session.quiet.take(
+        session.partitions,
+        [*changed, *_forgotten(request)],
+        broker_epoch=request.replica_epoch,
+        now=ctx.broker.seams.clock.monotonic(),
+    )
+    return session.quiet
 
 
 def _answer(plan: FetchPlan, found: Sequence[Read], ctx: RequestContext) -> Answer:
@@ -120,7 +153,7 @@ def _tell_leaders(
 class _Waiting:
     """A fetch that has found too little. What it has found while it waits is not pinned."""
 
-    __slots__ = ("_ctx", "_limits", "_min_bytes", "_plan", "found", "is_answered")
+    __slots__ = ("_ctx", "_limits", "_min_bytes", "_plan", "_quiet", "found", "is_answered")
 
     def __init__(
         self,
@@ -129,6 +162,7 @@ class _Waiting:
         min_bytes: int,
         ctx: RequestContext,
         limits: Limits,
+        quiet: QuietPartitions | None,
     ) -> None:
         self.found = found
         self.is_answered = False
@@ -137,6 +171,7 @@ class _Waiting:
         self._min_bytes = min_bytes
         self._ctx = ctx
         self._limits = limits
+        self._quiet = quiet
 
     async def wait(self, wait_ms: int) -> None:
         """Read again when there is enough, or after `wait_ms`; no wait where something failed, or
@@ -147,24 +182,52 @@ class _Waiting:
         while monotonic_ms(clock) < until_ms:
             found = self.found
             missing = self._min_bytes - size_of(found)
-            if missing <= 0 or not found or _failed(found) or _is_cut_short(found):
+            if missing <= 0 or _failed(found) or _is_cut_short(found):
+                return
+            if not found and not self._quiet:
                 return
             let_go(found)
             wait = self._begin(missing)
             try:
-                wait.watch(
-                    [each.partition for each in found if each.partition is not None],
-                    end=limits.is_follower,
-                )
-                if not any(each.is_overtaken() for each in found):
+                if not self._watch(wait):
                     await ctx.flush()
                     await wait.wait(until_ms)
             finally:
-                wait.unwatch()
+                self._unwatch(wait)
             if wait.is_answered:
                 self.is_answered = True
                 return
-            self.found = await read_all(self._plan.wanted, ctx, limits, found)
+            self._take_stirred()
+            self.found = await read_all(self._plan.wanted, ctx, limits, self.found)
+
+    def _watch(self, wait: FetchWait | StableWait) -> bool:
+        """True if something has happened already."""
+        found, quiet = self.found, self._quiet
+        if quiet is not None:
+            assert isinstance(wait, FetchWait)
+            quiet.settle(found)
+            quiet.waiting = wait
+            found = [each for each in found if not quiet.is_quiet(each)]
+        wait.watch(
+            [each.partition for each in found if each.partition is not None],
+            end=self._limits.is_follower,
+        )
+        is_stirred = quiet is not None and quiet.is_stirred
+        return is_stirred or any(each.is_overtaken() for each in found)
+
+    def _unwatch(self, wait: FetchWait | StableWait) -> None:
+        wait.unwatch()
+        if self._quiet is not None and self._quiet.waiting is wait:
+            self._quiet.waiting = None
+
+    def _take_stirred(self) -> None:
+        """What was quiet and is not any more is to be read, too."""
+        if self._quiet is None:
+            return
+        known = {each.wanted.key for each in self.found}
+        more = [each for each in self._quiet.stirred() if each.wanted.key not in known]
+        self.found = [*self.found, *more]
+        self._plan.wanted = [*self._plan.wanted, *(each.wanted for each in more)]
 
     def _begin(self, missing_bytes: int) -> FetchWait | StableWait:
         broker = self._ctx.broker
@@ -176,9 +239,12 @@ class _Waiting:
 
     def _answer_at_once(self) -> bool:
         """Answer from memory, in the step of whoever woke it; False if that can't be done."""
+        self._take_stirred()
         found = read_again(self.found, self._limits, self._min_bytes)
         if found is None:
             return False
+        if self._quiet is not None:
+            self._quiet.settle(found)
         assert self._ctx.answer_at_once is not None
         self._ctx.answer_at_once(self._ctx, _answer(self._plan, found, self._ctx))
         return True

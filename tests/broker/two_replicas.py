@@ -82,7 +82,7 @@ class Stage:
             setattr(request, name, value)
         name, topic_id = ("t", None) if version < 13 else (None, self.partition.topic_id)
         wanted = FetchPartition(0, epoch, offset, last_epoch, 0, 2**20)
-        request.topics = [FetchTopic(name, topic_id, [wanted])]
+        request.topics = [FetchTopic(name, topic_id, [wanted])] if offset >= 0 else []
         with trio.fail_after(PATIENCE_SECONDS):
             found = await fetch(request, self.context(version))
         assert found is not None

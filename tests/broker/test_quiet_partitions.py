@@ -1,0 +1,134 @@
+"""A follower's session reads those partitions in which something happens; the others once in a while."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import trio
+
+from odradek.broker.fetch_sessions import Session
+from odradek.broker.quiet_partitions import ALL_SECONDS_MAX, QuietPartitions
+from odradek.protocol.fetch import FetchedPartition
+from tests.broker.test_follower_fetches import size, waits_for
+from tests.broker.two_replicas import EPOCH, OTHER, SIZE, Stage, stage
+
+UNCHANGED = -1
+"""In place of an offset: the session's are as they were."""
+PATIENT_MS = 60_000
+
+
+class FollowerSession:
+    """A follower's, which asks for offset 0 in its first fetch."""
+
+    def __init__(self, on: Stage) -> None:
+        self.on = on
+        self.id = 0
+        self.epoch = 0
+
+    async def fetch(self, offset: int = UNCHANGED, **more: int) -> list[FetchedPartition]:
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        answer = await self.on.whole_answer(
+            offset, replica_id=OTHER, session_id=self.id, session_epoch=epoch, **more
+        )
+        self.id = answer.session_id
+        return [each for _, each in answer.chosen]
+
+    @property
+    def session(self) -> Session:
+        return self.on.node.fetch_sessions._sessions[self.id]
+
+    @property
+    def quiet(self) -> QuietPartitions:
+        assert self.session.quiet is not None
+        return self.session.quiet
+
+
+async def begun(on: Stage) -> FollowerSession:
+    """A session whose partition is quiet."""
+    session = FollowerSession(on)
+    await session.fetch(0)
+    assert await session.fetch() == []
+    assert len(session.quiet) == 1
+    return session
+
+
+async def test_a_quiet_partition_wakes_its_follower() -> None:
+    async with stage() as on:
+        session = await begun(on)
+        (found,) = await waits_for(lambda: session.fetch(max_wait_ms=PATIENT_MS), on.append)
+        assert size(found) == SIZE
+        assert len(session.quiet) == 0
+        (found,) = await session.fetch(1)
+        assert (size(found), found.high_watermark) == (0, 1)
+        assert len(session.quiet) == 1
+        on.append()
+        (found,) = await session.fetch(max_wait_ms=PATIENT_MS)
+        assert size(found) == SIZE
+
+
+async def test_a_high_watermark_is_told_with_the_next_answer() -> None:
+    async with stage() as on:
+        session = await begun(on)
+
+        def moves() -> None:
+            log = on.partition.log
+            log.high_watermark = -1  # so that it can move, though nothing is appended
+            log.advance_high_watermark(0)
+            on.partition._announce(0)
+            on.append()
+
+        (found,) = await waits_for(lambda: session.fetch(max_wait_ms=PATIENT_MS), moves)
+        assert size(found) == SIZE
+
+
+async def test_who_is_not_in_sync_is_looked_at_each_time() -> None:
+    async with stage() as on:
+        on.partition.update(replace(on.image, isr=(on.me,), partition_epoch=6))
+        session = FollowerSession(on)
+        await session.fetch(0)
+        assert len(session.quiet) == 0
+
+
+async def test_a_change_of_hands_is_told_at_once() -> None:
+    async with stage() as on:
+        session = await begun(on)
+        other = replace(on.image, leader=OTHER, leader_epoch=EPOCH + 1, partition_epoch=6)
+        (found,) = await waits_for(
+            lambda: session.fetch(max_wait_ms=PATIENT_MS), lambda: on.partition.update(other)
+        )
+        assert found.error_code != 0
+
+
+async def test_all_are_read_once_in_a_while() -> None:
+    async with stage() as on:
+        session = await begun(on)
+        on.append()
+        await session.fetch()
+        await session.fetch(1)
+        on.partition.log.advance_log_start(1, "a test")
+        assert await session.fetch() == []
+        partitions, quiet = session.session.partitions, session.quiet
+        soon = on.node.seams.clock.monotonic()
+        assert quiet.take(partitions, (), broker_epoch=-1, now=soon) == []
+        late = soon + ALL_SECONDS_MAX
+        assert len(quiet.take(partitions, (), broker_epoch=-1, now=late)) == 1
+        assert len(quiet) == 0
+
+
+async def test_another_life_of_the_follower_is_read_for_anew() -> None:
+    async with stage() as on:
+        session = await begun(on)
+        partitions = session.session.partitions
+        now = on.node.seams.clock.monotonic()
+        assert len(session.quiet.take(partitions, (), broker_epoch=5, now=now)) == 1
+
+
+async def test_a_session_that_has_ended_is_told_nothing() -> None:
+    async with stage() as on:
+        session = await begun(on)
+        assert on.partition._end_watchers
+        quiet = session.quiet
+        session.epoch = 0
+        await session.fetch(0)
+        assert quiet not in on.partition._end_watchers
+        await trio.lowlevel.checkpoint()
