@@ -8,6 +8,7 @@ between the steps; the image moves at the end of each read, at most a megabyte o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import trio
 
@@ -18,6 +19,9 @@ from odradek.replication.raft.metadata_log import MetadataLog
 from odradek.replication.raft.replay import Replay, Transactions
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.storage.errors import OffsetOutOfRange
+
+BATCHES_A_STEP: Final = 10
+"""Most have a few records."""
 
 
 async def catch_up(
@@ -44,9 +48,11 @@ async def _apply(
     batches = await blocking(metadata_log.batches_at, offset, high_watermark)
     replay = Replay(state.image, keep_records=True, transactions=state.transactions)
     size_bytes = 0
-    for batch in batches:
+    for number, batch in enumerate(batches, 1):
         await in_steps(replay.batch_in_steps(batch))
         size_bytes += batch.size
+        if number % BATCHES_A_STEP == 0:
+            await trio.lowlevel.checkpoint()
     state.publish(replay.finish(), size_bytes)
 
 

@@ -119,6 +119,8 @@ class QuorumDriver:
         self._turn = trio.Lock()
         self._counting = trio.Lock()  # from a flush to the event that it is
         self._news = trio.Event()
+        self._moved = trio.Event()
+        self._progress: tuple[int, int, int, bool] | None = None
         self._waiting: dict[int, _Waiting] = {}
         self._unsent: list[Send] = []
         self._lines: dict[int, _Line] = {}
@@ -163,12 +165,24 @@ class QuorumDriver:
             self.tell()
 
     def tell(self) -> None:
-        """There is news for who waits in `news`: the log has grown, more is committed, roles changed."""
+        """There is news: the log has grown, or an event is over."""
         news, self._news = self._news, trio.Event()
         news.set()
+        leadership = self.quorum.leadership
+        known = -1 if leadership is None else leadership.high_watermark
+        progress = (self._log.end_offset, known, self.quorum.epoch, self.leads)
+        if progress != self._progress:
+            self._progress = progress
+            moved, self._moved = self._moved, trio.Event()
+            moved.set()
 
     async def news(self) -> None:
+        """Until there is any."""
         await self._news.wait()
+
+    async def progress(self) -> None:
+        """Until there is something to tell those who fetch: fewer are woken by less."""
+        await self._moved.wait()
 
     async def _do(self, action: Action) -> Events:
         """Do it; what the state machine wants done next because of that."""

@@ -64,7 +64,7 @@ class Fetches:
             elif not self._is_news(request, answer):
                 with trio.move_on_at(until):
                     while not self._is_news(request, answer):
-                        await self._driver.news()
+                        await self._driver.progress()
             told = await self._driver.ask(request, again=True)
             assert isinstance(told, FetchAnswer)
             answer = told

@@ -125,9 +125,8 @@ class LogChanges:
     async def install_snapshot(self) -> list[ControlChange]:
         """Check it, and put it in the log's place. Raises InvalidMetadata if it is not whole."""
         download = self._begun()
-        contents = await self._blocking(self._log.snapshots.downloaded, download)
         end_offset = download.snapshot.end_offset
-        changes = control_changes(contents.batches())
+        changes = await self._blocking(self._changes_in, download)
         async with self.publishing, self.flushing:
             await self._blocking(self._log.install, download)
             self.durable_end = self._log.end_offset
@@ -136,6 +135,9 @@ class LogChanges:
             "%s goes on from the snapshot %s", self._log.directory, download.snapshot.file_name
         )
         return [_at(each, end_offset - 1) for each in changes]
+
+    def _changes_in(self, download: SnapshotDownload) -> list[ControlChange]:
+        return control_changes(self._log.snapshots.downloaded(download).batches())
 
     def _begun(self) -> SnapshotDownload:
         if self._download is None:

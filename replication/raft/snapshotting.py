@@ -27,6 +27,7 @@ from odradek.seams.clock import Clock
 log = logging.getLogger("odradek.metadata")
 
 BATCH_RECORDS: Final = 500
+RECORDS_A_STEP: Final = 50  # encoded in one go
 CHECK_SECONDS: Final = 60.0
 
 
@@ -128,12 +129,15 @@ class Snapshotting:
 async def _write_image(writer: SnapshotWriter, image: MetadataImage) -> None:
     """The records of an image, a batch at a time; others run in between."""
     records = image.records()
-    while batch := list(islice(records, BATCH_RECORDS)):
-        writer.append(
-            [
-                encode_metadata_record(record, record_version(record, image.features))
-                for record in batch
-            ]
-        )
+    values: list[bytes] = []
+    while step := list(islice(records, RECORDS_A_STEP)):
+        values += [
+            encode_metadata_record(record, record_version(record, image.features))
+            for record in step
+        ]
+        if len(values) >= BATCH_RECORDS:
+            writer.append(values)
+            values = []
         await trio.lowlevel.checkpoint()
+    writer.append(values)
     writer.end()

@@ -103,6 +103,7 @@ class Nodes:
         self.cut_off: set[int] = set()
         self.lost_disks: set[int] = set()
         self.acknowledged: list[str] = []
+        self.questions = 0  # that nodes have asked each other
         self._nursery: trio.Nursery | None = None
 
     async def __aenter__(self) -> Nodes:
@@ -300,6 +301,7 @@ class Wire:
             others = [each for each in nodes.voters if each != self._me]
             self._turn += 1
             to = others[self._turn % len(others)]
+        nodes.questions += 1
         await trio.sleep(DELAY_SECONDS)
         life = nodes.lives.get(to)
         if life is None or life.nursery is None or not life.node.power.on:

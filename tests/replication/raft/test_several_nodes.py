@@ -261,3 +261,29 @@ def test_an_idle_controller_writes_noops_where_it_is_followed() -> None:
         assert len(leader.deltas) == deltas, "nothing to hear of"
 
     play(story, max_idle_ms=500)
+
+
+def test_fetches_wait_where_there_is_nothing_new() -> None:
+    async def story(quorum: Nodes) -> None:
+        leader = await quorum.leader()
+        await quorum.restart(leader.id)
+        await quorum.commit("a")
+        quorum.start(7, may_vote=False)
+        await quorum.level()
+        await quorum.pass_time(1)
+        asked = quorum.questions
+        await quorum.pass_time(10)
+        assert quorum.questions - asked <= 3 * 21, "two a second from each of three"
+
+    play(story)
+
+
+def test_a_record_is_fetched_as_soon_as_it_is_appended() -> None:
+    async def story(quorum: Nodes) -> None:
+        await quorum.commit("a")
+        await quorum.level()
+        began = quorum.world.clock.monotonic()
+        await quorum.commit("b")
+        assert quorum.world.clock.monotonic() - began < 0.03
+
+    play(story)

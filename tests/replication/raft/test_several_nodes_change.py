@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.schemas.quorum_state import QuorumState, decode_quorum_state
 from odradek.replication.raft.errors import QuorumRefused
 from odradek.replication.raft.messages import (
     AddVoterRequest,
@@ -16,8 +17,8 @@ from odradek.replication.raft.messages import (
 )
 from odradek.replication.raft.roles import QuorumSettings
 from odradek.testing.virtual_world import VirtualWorld
-from tests.replication.raft.nodes import configs
-from tests.replication.raft.quorum_of_nodes import Nodes, voter_of
+from tests.replication.raft.nodes import LOG_DIRECTORY, configs
+from tests.replication.raft.quorum_of_nodes import Life, Nodes, voter_of
 from tests.replication.raft.test_several_nodes import play
 
 
@@ -34,6 +35,10 @@ async def asked(quorum: Nodes, request: AddVoterRequest | RemoveVoterRequest) ->
 
 def voters(quorum: Nodes) -> list[tuple[int, ...]]:
     return [tuple(each.id for each in life.metadata.quorum.voters) for life in quorum.up()]
+
+
+def stored(life: Life) -> QuorumState:
+    return decode_quorum_state(life.node.files.read(LOG_DIRECTORY / "quorum-state"))
 
 
 def test_a_voter_is_added_and_others_are_removed() -> None:
@@ -143,6 +148,8 @@ def test_a_static_quorum_is_made_a_dynamic_one() -> None:
         with pytest.raises(QuorumRefused):
             await quorum.during(partial(leader.metadata.upgrade_quorum, 7))
         await quorum.pass_time(5)  # the others have told their directories
+        assert stored(leader).data_version == 0
+        assert stored(leader).current_voters == (1, 2, 3)
         await quorum.during(partial(leader.metadata.upgrade_quorum, 1))
         await quorum.commit("b")
         await quorum.level()
@@ -151,9 +158,10 @@ def test_a_static_quorum_is_made_a_dynamic_one() -> None:
             assert [each.key for each in life.metadata.quorum.voters] == [
                 voter_of(each).key for each in quorum.voters
             ]
-        await quorum.restart(leader.id)
+        leader = await quorum.restart(leader.id)
         await quorum.commit("c")
         await quorum.level()
+        assert stored(leader).data_version == 1
         quorum.start(4)
         await quorum.level()
         assert (await asked(quorum, AddVoterRequest(voter=voter_of(4)))).error == 0
