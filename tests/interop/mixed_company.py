@@ -1,4 +1,4 @@
-"""One cluster of two kinds: a broker and controller of ours, and an Apache Kafka broker that joins it."""
+"""One cluster of two kinds: a broker of ours and one of Apache Kafka's; one of them is the controller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.interop.broker_process import deadline, free_port, properties
+from tests.interop.broker_process import BrokerProcess, deadline, free_port, properties
 from tests.interop.odradek_process import OdradekProcess, start_odradek
 from tests.interop.real_kafka import RealKafka, start_kafka
 
@@ -71,50 +71,64 @@ class MixedCompany:
 
 @contextmanager
 def mixed_company(
-    directory: Path, our_config: Mapping[str, str] = {}, their_config: Mapping[str, str] = {}
+    directory: Path,
+    our_config: Mapping[str, str] = {},
+    their_config: Mapping[str, str] = {},
+    *,
+    controller: int = OURS,
 ) -> Iterator[MixedCompany]:
-    """Both, formatted by `odradek storage`, started, and let in by our controller."""
-    port, controller, other = free_port(), free_port(), free_port()
-    shared = {**SETTINGS, "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}"}
-    ours = {
-        **shared,
-        "process.roles": "broker,controller",
-        "node.id": str(OURS),
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-        "log.dirs": f"{directory}/data-1",
-        **our_config,
-    }
-    theirs = {
-        **shared,
-        "process.roles": "broker",
-        "node.id": str(THEIRS),
-        "listeners": f"PLAINTEXT://127.0.0.1:{other}",
-        "log.dirs": f"{directory}/data-2",
-        **their_config,
-    }
-    _format(directory / "ours.properties", ours, "--standalone")
-    _format(directory / "theirs.properties", theirs)
-    arguments = ("--config", str(directory / "ours.properties"))
-    mine = start_odradek(
-        directory / "ours", log_dirs=[directory / "data-1"], port=port, config=ours,
-        arguments=arguments,
-    )  # fmt: skip
+    """Both, formatted by `odradek storage`, started, and let in by the controller, ours or theirs."""
+    listener = f"127.0.0.1:{free_port()}"
+    ports = {OURS: free_port(), THEIRS: free_port()}
+    settings: dict[int, dict[str, str]] = {}
+    for node, more in ((OURS, our_config), (THEIRS, their_config)):
+        own = f"PLAINTEXT://127.0.0.1:{ports[node]}"
+        controls = node == controller
+        settings[node] = {
+            **SETTINGS,
+            "controller.quorum.bootstrap.servers": listener,
+            "process.roles": "broker,controller" if controls else "broker",
+            "node.id": str(node),
+            "listeners": f"{own},CONTROLLER://{listener}" if controls else own,
+            "log.dirs": f"{directory}/data-{node}",
+            **more,
+        }
+        flags = ("--standalone",) if controls else ()
+        _format(directory / f"{node}.properties", settings[node], *flags)
+
+    started: list[BrokerProcess] = []
+
+    def start_ours() -> OdradekProcess:
+        process = start_odradek(
+            directory / "ours", log_dirs=[directory / f"data-{OURS}"], port=ports[OURS],
+            config=settings[OURS], arguments=("--config", str(directory / f"{OURS}.properties")),
+        )  # fmt: skip
+        started.append(process)
+        return process
 
     def start_theirs() -> RealKafka:
-        return start_kafka(
-            directory / "theirs", config=theirs, log_dirs=[directory / "data-2"], port=other,
-            formatted=True,
+        process = start_kafka(
+            directory / "theirs", log_dirs=[directory / f"data-{THEIRS}"], port=ports[THEIRS],
+            config=settings[THEIRS], formatted=True,
         )  # fmt: skip
+        started.append(process)
+        return process
 
-    with mine:
-        company = MixedCompany(mine, start_theirs(), start_theirs)
-        try:
-            _wait_for_both(company)
-            yield company
-        except BaseException:
-            company.theirs.kill()
-            raise
-        company.theirs.stop()
+    try:
+        if controller == OURS:
+            ours, theirs = start_ours(), start_theirs()
+        else:
+            theirs, ours = start_theirs(), start_ours()
+        company = MixedCompany(ours, theirs, start_theirs)
+        _wait_for_both(company)
+        yield company
+        leaving = [company.ours, company.theirs]  # who is no controller asks for its leave first
+        for each in reversed(leaving) if controller == OURS else leaving:
+            each.stop()
+    except BaseException:
+        for each in started:
+            each.kill()
+        raise
 
 
 def _format(file: Path, settings: Mapping[str, str], *flags: str) -> None:
