@@ -199,7 +199,8 @@ class Fetcher:
             if lost:
                 await self._locate(connection, lost)
             elif not len(questions.session):
-                await self._wait(questions.seconds_to_next())
+                next_ms = questions.ms_to_next()
+                await self._wait(None if next_ms is None else next_ms / 1000)
             elif not await self._fetch(connection, version):
                 return
 

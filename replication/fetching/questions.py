@@ -164,20 +164,20 @@ class Questions:
 
     # Time
 
-    def seconds_to_next(self) -> float | None:
-        """Until something is due; None if nothing is."""
-        now = self._clock.monotonic()
-        times = [self._delayed[0][0] / 1000 - now] if self._delayed else []
+    def ms_to_next(self) -> int | None:
+        """Until something is due, 1 at the least; None if nothing is."""
+        times = [self._delayed[0][0] - self._now_ms()] if self._delayed else []
         if self._held_back:
-            times.append(self._quota.seconds_left(now))
-        return max(0.0, min(times)) if times else None
+            seconds = self._quota.seconds_left(self._clock.monotonic())
+            times.append(math.ceil(seconds * 1000))
+        return max(1, min(times)) if times else None
 
     def patience_ms(self, at_most_ms: int) -> int:
         """How long the leader may hold a fetch for lack of news."""
         if self._changing:
             at_most_ms = min(at_most_ms, CHANGING_WAIT_MS)
-        seconds = self.seconds_to_next()
-        return at_most_ms if seconds is None else min(at_most_ms, math.ceil(seconds * 1000))
+        next_ms = self.ms_to_next()
+        return at_most_ms if next_ms is None else min(at_most_ms, next_ms)
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)

@@ -139,12 +139,12 @@ class LeadingBroker:
         self.sessions = FetchSessions(10, self.node.seams.entropy)
         self._listening: trio.CancelScope | None = None
 
-    def lead(self, key: Key, epoch: int, *, config: LogConfig = SMALL) -> Led:
-        """Begin with an empty log."""
+    def lead(self, key: Key, epoch: int, *, config: LogConfig = SMALL, had: bytes = b"") -> Led:
+        """Begin with a log of these batches, which it has had before."""
         topic_id, index = key
         log = PartitionLog.open(
             self.node.files,
-            Path(f"/t{topic_id.int}-{index}"),
+            Path(f"/t{topic_id.int}-{index}.{epoch}"),
             topic=f"t{topic_id.int}",
             partition=index,
             topic_id=topic_id,
@@ -152,6 +152,7 @@ class LeadingBroker:
             clock=self.node.seams.clock,
             clean=False,
         )
+        log.append_as_follower(memoryview(had))
         led = self.led[key] = Led(log, epoch)
         return led
 

@@ -1,0 +1,221 @@
+"""A follower's power goes at every sync of a life in which its log is copied, cut and begun anew: the
+next life ends with what the leader has, whatever was on the disk. And by seed: leaders that change and
+part, connections that break, power cuts, in a network that takes its time."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from uuid import UUID
+
+import pytest
+import trio
+
+from odradek.protocol.records.batch import Batch, batches
+from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.testing.power import NodeCrashed
+from tests.replication.fetching.stand import Stand, all_of, is_same
+
+A = (UUID(int=1), 0)
+POINTS = [Checkpoint.RECOVERY_POINT, Checkpoint.HIGH_WATERMARK, Checkpoint.LOG_START]
+
+
+class Story:
+    """Three leaders one after the other: each later one lacks something of the one before."""
+
+    def __init__(self) -> None:
+        self.stand = Stand()
+        first, second, third = (self.stand.broker(number) for number in (1, 2, 3))
+        self.first, self.second, self.third = first.lead(A, 0), second.lead(A, 0), third.lead(A, 5)
+        self.first.append(3, times=30)
+        self.first.commit(60)
+        self.second.append(3, times=20)
+        self.second.leader_epoch = 2
+        self.second.append(3, times=30)
+        self.second.commit()
+        self.third.append(50, times=6)
+        self.third.commit()
+        self.third.log.advance_log_start(220, "retention")  # within a batch
+
+    async def life(self) -> None:
+        stand = self.stand
+        log = await stand.follow(A, 1, 0)
+        await stand.until(lambda: log.end_offset == self.first.log.end_offset)
+        await self._flush(log)
+        await stand.follow(A, 2, 2)
+        await stand.until(lambda: is_same(log, self.second.log))
+        await self._flush(log)
+        await stand.follow(A, 3, 5)
+        await self._ended(log)
+        await self._flush(log)
+
+    async def _flush(self, log: PartitionLog) -> None:
+        await self.stand.logs.flush(log, log.end_offset)
+        await self.stand.logs.checkpoint(POINTS)
+
+    async def _ended(self, log: PartitionLog) -> None:
+        theirs = self.third.log
+        await self.stand.until(
+            lambda: (log.log_start_offset, log.high_watermark) == (220, theirs.end_offset)
+        )
+
+    async def next_life(self) -> None:
+        async with self.stand.living():
+            await self._ended(await self.stand.follow(A, 3, 5))
+
+
+def run(story: Story, *, seed: int = 0) -> int:
+    """A life, cut short if that was asked for, and the next one; the syncs of the first."""
+    stand = story.stand
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for broker in stand.brokers.values():
+                await nursery.start(broker.serve)
+            try:
+                async with stand.living():
+                    await story.life()
+            except BaseException as error:
+                if not _is_crash(error):
+                    raise
+            syncs.append(stand.node.files.syncs)
+            stand.node = stand.world.restart(stand.node, seed)
+            stand.partitions.clear()
+            await story.next_life()
+            nursery.cancel_scope.cancel()
+
+    syncs: list[int] = []
+    stand.world.run(main)
+    return syncs[0]
+
+
+def _is_crash(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_crash(each) or isinstance(each, trio.Cancelled) for each in error.exceptions)
+    return isinstance(error, NodeCrashed)
+
+
+@pytest.mark.parametrize("when", ["at", "after"])
+def test_power_cut_at_every_sync(when: str) -> None:
+    syncs = run(Story())
+    assert syncs > 30
+    for number in range(1, syncs + 1):
+        story = Story()
+        files = story.stand.node.files
+        (files.cut_power_at if when == "at" else files.cut_power_after)(number)
+        run(story, seed=number)
+
+
+class Chaos:
+    """One follower and whoever leads; `committed` is what must never be another."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.stand = Stand(seed, fragment=self.chance.random() < 0.3)
+        self.committed = b""
+        self.epoch = 0
+        self.leader = 1
+        for number in (1, 2, 3):
+            self.stand.broker(number)
+        self.led = self.stand.brokers[1].lead(A, 0)
+        self.log: PartitionLog | None = None
+
+    def elect(self) -> None:
+        """Another one, which has all that is committed, and maybe some of the rest."""
+        rest = [bytes(each.view) for each in batches(memoryview(all_of(self.led.log)))]
+        kept = self.chance.randint(len(list(batches(memoryview(self.committed)))), len(rest))
+        del self.stand.brokers[self.leader].led[A]
+        self.epoch += 1
+        self.leader = self.chance.choice([1, 2, 3])
+        had = b"".join(rest[:kept])
+        self.led = self.stand.brokers[self.leader].lead(A, self.epoch, had=had)
+        self.commit(0)
+
+    def append(self) -> None:
+        self.led.append(self.chance.randint(1, 3), times=self.chance.randint(1, 6))
+
+    def commit(self, more: int) -> None:
+        """What every replica in sync has; this follower need not be among them."""
+        every = [bytes(each.view) for each in batches(memoryview(all_of(self.led.log)))]
+        known = len(list(batches(memoryview(self.committed))))
+        self.committed = b"".join(every[: known + more])
+        self.led.commit(sum(Batch(memoryview(each)).record_count for each in every[: known + more]))
+
+    def check(self) -> None:
+        log = self.log
+        if log is None or log.failure is not None:
+            return
+        mine = [bytes(each.view) for each in batches(memoryview(all_of(log)))]
+        ends = itertools.accumulate(Batch(memoryview(each)).record_count for each in mine)
+        below = b"".join(
+            each for each, end in zip(mine, ends, strict=True) if end <= log.high_watermark
+        )
+        assert self.committed.startswith(below)
+
+    async def step(self) -> None:
+        stand, chance = self.stand, self.chance
+        happens = chance.random()
+        if happens < 0.4:
+            self.append()
+        elif happens < 0.6:
+            self.commit(chance.randint(0, 4))
+        elif happens < 0.7:
+            self.elect()
+        elif happens < 0.85:
+            await self.tell()
+        elif happens < 0.9:
+            stand.world.wires.cut("follower", f"broker-{self.leader}")
+        elif happens < 0.95:
+            stand.world.wires.partition("follower", f"broker-{self.leader}")
+        else:
+            stand.world.wires.heal()
+        await stand.clock.run_for(chance.choice([0, 0.001, 0.01, 0.1, 0.6]))
+        self.check()
+
+    async def tell(self) -> None:
+        """The follower hears who leads."""
+        self.log = await self.stand.follow(A, self.leader, self.epoch)
+
+    async def life(self) -> None:
+        for _ in range(60):
+            await self.step()
+
+    async def heal(self) -> None:
+        self.stand.world.wires.heal()
+        self.elect()
+        self.append()
+        self.commit(100)
+        await self.tell()
+        assert self.log is not None
+        mine, theirs = self.log, self.led.log
+        await self.stand.until(lambda: is_same(mine, theirs), seconds=120)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_it_ends_with_what_its_leader_has(seed: int) -> None:
+    chaos = Chaos(seed)
+    stand = chaos.stand
+
+    async def main() -> None:
+        stand.world.wires.set_delay(0, chaos.chance.choice([0, 0.002, 0.05]))
+        async with trio.open_nursery() as nursery:
+            for broker in stand.brokers.values():
+                await nursery.start(broker.serve)
+            for _ in range(3):
+                stand.node.files.cut_power_after(chaos.chance.randint(5, 60))
+                try:
+                    async with stand.living():
+                        await chaos.life()
+                        stand.node.power.cut()
+                except BaseException as error:
+                    if not _is_crash(error):
+                        raise
+                stand.node = stand.world.restart(stand.node, seed)
+                stand.partitions.clear()
+                chaos.log = None
+            async with stand.living():
+                await chaos.heal()
+            nursery.cancel_scope.cancel()
+
+    stand.world.run(main)
