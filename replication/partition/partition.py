@@ -98,8 +98,8 @@ class Partition:
         self.topic_id = topic_id
         self._node_id = node_id
         self._surroundings = surroundings
-        self._watchers: set[Watcher] = set()
-        self._end_watchers: set[Watcher] = set()
+        self._watchers: dict[Watcher, None] = {}  # told in the order in which they came
+        self._end_watchers: dict[Watcher, None] = {}
         self._unannounced_bytes = 0
         self._unseen: Unseen | None = None
         """Of a follower."""
@@ -346,13 +346,13 @@ class Partition:
     def watch(self, watcher: Watcher, *, end: bool = False) -> None:
         """Tell `watcher` of what becomes visible; with `end`, of what the leader appends."""
         if end and self.leading is not None:
-            self._end_watchers.add(watcher)
+            self._end_watchers[watcher] = None
         else:
-            self._watchers.add(watcher)
+            self._watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
-        self._watchers.discard(watcher)
-        self._end_watchers.discard(watcher)
+        self._watchers.pop(watcher, None)
+        self._end_watchers.pop(watcher, None)
 
     def retire(self, reason: KafkaError) -> None:
         """The replica is deleted or its directory failed: whoever waits, or asks later, is told."""

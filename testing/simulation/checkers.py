@@ -102,6 +102,25 @@ class Checkers:
             for partition in topic.partitions.values()
         )
 
+    def is_settled(self) -> bool:
+        """Whether every replica ends where the others do, and knows that all of it is committed.
+        Followers hear of a high watermark by their next fetch."""
+        return self.is_whole() and all(
+            partition.log.high_watermark == partition.log.end_offset == self._end_of(partition)
+            for _, broker in self._cluster.running()
+            for partition in broker.partitions
+        )
+
+    def _end_of(self, partition: Partition) -> int:
+        """The log's end at the leader."""
+        leader = self._cluster.nodes[partition.leader].broker
+        found = leader and leader.partitions.opened(partition.topic, partition.index)
+        return found.log.end_offset if found else -1
+
+    async def until_settled(self) -> None:
+        while not self.is_settled():
+            await self._looked.wait()
+
     async def until_whole(self) -> None:
         """Return when a look finds it whole; `run` must be running."""
         while not self.is_whole():

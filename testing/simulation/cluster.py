@@ -46,6 +46,10 @@ OF_MANY: Mapping[str, str] = {
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "2000",
     "replica.lag.time.max.ms": "2000",
+    "controller.quorum.election.timeout.ms": "300",
+    "controller.quorum.fetch.timeout.ms": "600",
+    "controller.quorum.election.backoff.max.ms": "100",
+    "controller.quorum.retry.backoff.ms": "100",
 }
 
 

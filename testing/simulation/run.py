@@ -6,6 +6,7 @@ sync. Whatever hangs ends the run after `LIMIT_S`; that is an anomaly too.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -95,18 +96,18 @@ class _Simulation:
                 await faults.play(plan.faults)
                 await faults.heal()
                 self._trace.add("healed")
-                await self._whole(checkers)
+                await self._within(checkers, checkers.until_whole)
             await work.read_final()
             work.enough()
         run.anomalies += anomalies(work.history)
-        await self._whole(checkers)
+        await self._within(checkers, checkers.until_settled)
         checkers.final()
         run.anomalies += [Anomaly("node failed", text) for text in cluster.failures]
         await cluster.stop_all()
 
-    async def _whole(self, checkers: Checkers) -> None:
+    async def _within(self, checkers: Checkers, healed: Callable[[], Awaitable[None]]) -> None:
         with trio.move_on_after(HEALED_WITHIN_S) as healing:
-            await checkers.until_whole()
+            await healed()
         if healing.cancelled_caught:
             why = checkers.what_is_missing()
             self._run.anomalies.append(Anomaly("not healed", f"in {HEALED_WITHIN_S:g} s: {why}"))

@@ -23,8 +23,15 @@ def test_a_lone_node_keeps_what_it_acknowledged(seed: int) -> None:
     assert any(" has " in line for line in run.trace)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_three_nodes_keep_what_they_acknowledged(seed: int) -> None:
+    run = simulate(draw_plan(seed))
+    assert [str(each) for each in run.anomalies] == []
+    assert any(" has " in line for line in run.trace)
+
+
 def test_a_plan_makes_the_same_run_again() -> None:
-    plan = draw_plan(5, nodes=1)
+    plan = draw_plan(5)
     assert simulate(plan).trace == simulate(plan).trace
 
 
