@@ -151,10 +151,10 @@ class QuorumDriver:
                     actions = deque(happen(self.now_ms))
                     while actions:
                         actions.extendleft(reversed(await self._do(actions.popleft())))
+                    self._owner.quorum_changed()
                 except Exception as error:
                     self.fail(error)
                     raise
-            self._owner.quorum_changed()
             self.tell()
 
     def fail(self, error: Exception) -> None:

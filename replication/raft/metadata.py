@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import trio
@@ -70,8 +70,6 @@ log = logging.getLogger("odradek.metadata")
 
 T = TypeVar("T")
 
-MAX_IDLE_MS: Final = 500  # metadata.max.idle.interval.ms
-
 
 class Metadata:
     """See the module. `directory` is the metadata log directory (`__cluster_metadata-0` goes in it).
@@ -96,7 +94,7 @@ class Metadata:
         transport: Transport | None = None,
         settings: MetadataLogSettings | None = None,
         quorum_settings: QuorumSettings | None = None,
-        max_idle_ms: int = MAX_IDLE_MS,
+        max_idle_ms: int = 500,
         min_insync_replicas: int = 1,
     ) -> None:
         """`controller_listeners` are where other voters reach this one, `controller_listener` is the
@@ -391,6 +389,8 @@ class Metadata:
             log.critical("the metadata log in %s failed: %s", self._directory, error)
         self._state.step_down(LogFailed(f"the metadata log is offline: {error}"))
         self.failed.set()
+        if self._activity.ends():
+            self._activity.announce()
 
     # What others ask, what the operator asks
 

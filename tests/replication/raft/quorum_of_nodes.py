@@ -12,6 +12,7 @@ something has no answer. Whoever is cut off hears nobody and is not heard.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -92,8 +93,12 @@ class Nodes:
         settings: MetadataLogSettings | None = None,
         quorum_settings: QuorumSettings | None = None,
         max_idle_ms: int = 0,
+        disk_seconds: float = DISK_SECONDS,
     ) -> None:
         self.world = world
+        self.disk_seconds = disk_seconds
+        self.loss = 0.0
+        """How much of what is asked does not arrive, or its answer does not."""
         self.voters = tuple(range(1, voters + 1))
         self.static = static
         self.settings = settings
@@ -102,6 +107,7 @@ class Nodes:
         self.lives: dict[int, Life] = {}
         self.cut_off: set[int] = set()
         self.lost_disks: set[int] = set()
+        self.observers: set[int] = set()
         self.acknowledged: list[str] = []
         self.questions = 0  # that nodes have asked each other
         self._nursery: trio.Nursery | None = None
@@ -131,10 +137,13 @@ class Nodes:
             disk = VirtualDisk()
             disk.mount(ROOT)
         node = self.world.node(f"node-{node_id}", disk)
-        node.offload.delay_seconds = DISK_SECONDS
+        node.offload.delay_seconds = self.disk_seconds
         if fresh and not self.static and node_id in self.voters and node_id not in self.lost_disks:
             members = [voter_of(each) for each in self.voters]
             write_first_snapshot(node.files, ROOT, members, now_ms=node.seams.clock.wall_ms())
+        if not may_vote:
+            self.observers.add(node_id)
+        may_vote = node_id not in self.observers
         life = Life(node_id, node, self._metadata(node, node_id, may_vote=may_vote))
         life.metadata.on_active(life.activity.append)
         life.metadata.subscribe(life.deltas.append)
@@ -294,6 +303,7 @@ class Wire:
         self._nodes = nodes
         self._me = node_id
         self._turn = 0
+        self._chance = random.Random(f"{nodes.world.seed} {node_id}")
 
     async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Answer:
         nodes = self._nodes
@@ -303,6 +313,7 @@ class Wire:
             to = others[self._turn % len(others)]
         nodes.questions += 1
         await trio.sleep(DELAY_SECONDS)
+        self._may_be_lost()
         life = nodes.lives.get(to)
         if life is None or life.nursery is None or not life.node.power.on:
             raise Unanswered(f"node {to} is down")
@@ -316,9 +327,14 @@ class Wire:
         life.nursery.start_soon(_serve, life, replace(request), answers, done)
         await done.wait()
         await trio.sleep(DELAY_SECONDS)
+        self._may_be_lost()
         if not answers or {self._me, to} & nodes.cut_off:
             raise Unanswered(f"node {to} broke off")
         return answers[0]
+
+    def _may_be_lost(self) -> None:
+        if self._chance.random() < self._nodes.loss:
+            raise Unanswered("lost on the way")
 
 
 async def _serve(life: Life, request: Request, answers: list[Answer], done: trio.Event) -> None:

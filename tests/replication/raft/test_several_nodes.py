@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -10,7 +11,7 @@ import pytest
 from odradek.replication.raft.errors import NotController
 from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.testing.virtual_world import VirtualWorld
-from tests.replication.raft.nodes import LOG_DIRECTORY, configs, names, set_config
+from tests.replication.raft.nodes import LOG_DIRECTORY, ROOT, configs, names, set_config
 from tests.replication.raft.quorum_of_nodes import Nodes, values
 
 
@@ -285,5 +286,46 @@ def test_a_record_is_fetched_as_soon_as_it_is_appended() -> None:
         began = quorum.world.clock.monotonic()
         await quorum.commit("b")
         assert quorum.world.clock.monotonic() - began < 0.03
+
+    play(story)
+
+
+# Disks
+
+
+def test_a_followers_full_disk_holds_up_nobody_and_goes_on_when_there_is_room() -> None:
+    async def story(quorum: Nodes) -> None:
+        leader = await quorum.leader()
+        await quorum.commit("a")
+        full = next(each for each in quorum.up() if each is not leader)
+        mount = full.node.disk.mount_of(ROOT)
+        room, mount.capacity_bytes = mount.capacity_bytes, mount.used_bytes
+        for name in "bcd":
+            await quorum.commit(name)
+        assert set(configs(full.metadata.image)) == {"a"}
+        mount.capacity_bytes = room
+        await quorum.level()
+        assert full.metadata.failure is None
+
+    play(story)
+
+
+def test_a_node_whose_disk_fails_says_so_and_the_others_go_on() -> None:
+    async def story(quorum: Nodes) -> None:
+        for chosen in ("leader", "follower"):
+            leader = await quorum.leader()
+            await quorum.commit(f"before the {chosen}'s failed")
+            await quorum.level()
+            broken = leader
+            if chosen == "follower":
+                broken = next(each for each in quorum.up() if each is not leader)
+            broken.node.disk.fail(f"{LOG_DIRECTORY}/*.log", errno.EIO, {"sync"})
+            await quorum.commit(f"after the {chosen}'s failed")
+            await quorum.until(broken.metadata.failed.is_set)
+            assert not broken.metadata.is_active
+            assert broken.activity in ([], [True, False])
+            broken.node.disk.heal()
+            await quorum.restart(broken.id)
+            await quorum.level()
 
     play(story)

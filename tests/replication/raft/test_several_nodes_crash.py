@@ -7,12 +7,17 @@ others have.
 from __future__ import annotations
 
 import random
+from contextlib import suppress
+from functools import partial
 
 import pytest
 
+from odradek.protocol.errors import KafkaError
+from odradek.replication.raft.messages import AddVoterRequest, RemoveVoterRequest
 from odradek.replication.raft.metadata_log import MetadataLogSettings
+from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_world import VirtualWorld
-from tests.replication.raft.quorum_of_nodes import Life, Nodes
+from tests.replication.raft.quorum_of_nodes import Life, Nodes, voter_of
 
 SETTINGS = MetadataLogSettings(retention_bytes=1500)
 
@@ -67,25 +72,49 @@ def test_power_lost_at_every_sync(role: str) -> None:
         world.run(main)
 
 
+MISFORTUNES = ["crash", "cut off", "decapitate", "snapshot", "start anew", "voters", "work"]
+
+
+async def misfortune(quorum: Nodes, source: random.Random) -> None:
+    victim = source.choice(list(quorum.lives))
+    match source.choice(MISFORTUNES):
+        case "crash":
+            await quorum.restart(victim)
+        case "decapitate":
+            for life in quorum.active():
+                await quorum.restart(life.id)
+        case "cut off":
+            quorum.cut_off = {victim}
+        case "start anew":
+            disks = {each: await quorum.crash(each) for each in list(quorum.lives)}
+            for each, disk in disks.items():
+                quorum.start(each, disk)
+        case "snapshot":
+            await quorum.snapshots()
+        case "voters" if not quorum.static:
+            await change_voters(quorum, victim)
+        case _:
+            pass
+
+
+async def change_voters(quorum: Nodes, about: int) -> None:
+    """Whatever the leader says to it. One of those that are left may be cut off: three must be."""
+    leader = await quorum.leader()
+    voters = [each.id for each in leader.metadata.quorum.voters]
+    request: AddVoterRequest | RemoveVoterRequest = AddVoterRequest(voter=voter_of(about))
+    if about in voters:
+        if len(voters) <= 3:
+            return
+        request = RemoveVoterRequest(voter=voter_of(about).key)
+    with suppress(KafkaError, NodeCrashed):
+        await quorum.during(partial(leader.metadata.answer, request))
+
+
 async def misfortunes(quorum: Nodes, source: random.Random, rounds: int) -> None:
     for _ in range(rounds):
-        victim = source.choice(quorum.voters)
-        match source.choice(["crash", "cut off", "decapitate", "snapshot", "start anew", "work"]):
-            case "crash":
-                await quorum.restart(victim)
-            case "decapitate":
-                for life in quorum.active():
-                    await quorum.restart(life.id)
-            case "cut off":
-                quorum.cut_off = {victim}
-            case "start anew":
-                disks = {each: await quorum.crash(each) for each in quorum.voters}
-                for each, disk in disks.items():
-                    quorum.start(each, disk)
-            case "snapshot":
-                await quorum.snapshots()
-            case _:
-                pass
+        quorum.loss = source.choice([0.0, 0.0, 0.1, 0.3])
+        await misfortune(quorum, source)
+        quorum.loss = min(quorum.loss, 0.1)
         for _ in range(source.randint(0, 4)):
             await quorum.commit(f"c{len(quorum.acknowledged)}")
         await quorum.pass_time(source.choice([0.0, 0.01, 0.3, 3.0]))
@@ -103,14 +132,15 @@ def live_through(seed: int) -> None:
             static=source.random() < 0.3,
             settings=source.choice([None, SETTINGS]),
             max_idle_ms=source.choice([0, 200]),
+            disk_seconds=source.choice([0.001, 0.03]),
         ) as quorum:
+            quorum.start(9, may_vote=source.random() < 0.7)
             await misfortunes(quorum, source, 8)
             quorum.cut_off.clear()
-            quorum.max_idle_ms = 0
+            quorum.loss = 0.0
             await quorum.commit("last")
             await quorum.level()
-            epochs = {each.metadata.leader_epoch for each in quorum.up()}
-            assert len(epochs) == 1
+            assert len({each.metadata.leader_epoch for each in quorum.up()}) == 1
             assert len(quorum.active()) == 1
 
     world.run(main)
