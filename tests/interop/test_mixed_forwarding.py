@@ -1,0 +1,106 @@
+"""What only the active controller can do, asked of the other kind of broker: envelopes, both ways.
+
+Apache Kafka's broker puts its clients' requests into envelopes for our controller, and our broker does
+so for Kafka's (KIP-590).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from tests.interop.broker_process import deadline
+from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company
+
+pytestmark = pytest.mark.interop
+PATIENCE_S = 30
+
+
+@pytest.fixture(scope="module", params=[OURS, THEIRS], ids=["our controller", "their controller"])
+def company(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[MixedCompany, int]]:
+    """With the id of who is the controller."""
+    directory = tmp_path_factory.mktemp("mixed")
+    with mixed_company(directory, controller=request.param) as company:
+        yield company, request.param
+
+
+@pytest.fixture
+def other(company: tuple[MixedCompany, int]) -> tuple[AdminClient, int]:
+    """A client of the broker that is not the controller, and that broker's id."""
+    both, controller = company
+    asked = both.theirs if controller == OURS else both.ours
+    return AdminClient({"bootstrap.servers": asked.bootstrap}), OURS + THEIRS - controller
+
+
+def done(futures: dict[Any, Any]) -> None:
+    for future in futures.values():
+        future.result(PATIENCE_S)
+
+
+def refused(futures: dict[Any, Any]) -> int:
+    (future,) = futures.values()
+    with pytest.raises(KafkaException) as error:
+        future.result(PATIENCE_S)
+    code: int = error.value.args[0].code()
+    return code
+
+
+def config_of(admin: AdminClient, resource: ConfigResource, name: str) -> str:
+    (future,) = admin.describe_configs([resource]).values()
+    value: str = future.result(PATIENCE_S)[name].value
+    return value
+
+
+def altered(admin: AdminClient, kind: ResourceType, name: str, config: str, value: str) -> None:
+    entry = ConfigEntry(config, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(kind, name, incremental_configs=[entry])
+    done(admin.incremental_alter_configs([resource]))
+    with deadline(PATIENCE_S, f"{config} of {name} to be {value}") as check:
+        while config_of(admin, ConfigResource(kind, name), config) != value:
+            check()
+
+
+def test_topics_come_grow_and_go(other: tuple[AdminClient, int]) -> None:
+    admin, _ = other
+    done(admin.create_topics([NewTopic("forwarded", 2, 2)]))
+    assert refused(admin.create_topics([NewTopic("forwarded", 1, 1)])) == (
+        KafkaError.TOPIC_ALREADY_EXISTS
+    )
+    assert refused(admin.create_topics([NewTopic("too-wide", 1, 3)])) == (
+        KafkaError.INVALID_REPLICATION_FACTOR
+    )
+    done(admin.create_partitions([NewPartitions("forwarded", 4)]))
+    with deadline(PATIENCE_S, "four partitions") as check:
+        while len(admin.list_topics("forwarded", 10).topics["forwarded"].partitions) != 4:
+            check()
+    done(admin.delete_topics(["forwarded"], operation_timeout=PATIENCE_S))
+    with deadline(PATIENCE_S, "no topic") as check:
+        while "forwarded" in admin.list_topics(timeout=10).topics:
+            check()
+
+
+def test_configs_are_checked_by_the_broker_and_changed_by_the_controller(
+    other: tuple[AdminClient, int],
+) -> None:
+    admin, broker = other
+    done(admin.create_topics([NewTopic("configured", 1, 1)]))
+    altered(admin, ResourceType.TOPIC, "configured", "retention.ms", "123456")
+    altered(admin, ResourceType.BROKER, str(broker), "log.cleaner.threads", "2")
+    entry = ConfigEntry("retention.ms", "soon", incremental_operation=AlterConfigOpType.SET)
+    wrong = ConfigResource(ResourceType.TOPIC, "configured", incremental_configs=[entry])
+    assert refused(admin.incremental_alter_configs([wrong])) == KafkaError.INVALID_CONFIG
