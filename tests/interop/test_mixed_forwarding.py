@@ -7,7 +7,6 @@ so for Kafka's (KIP-590).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
