@@ -43,15 +43,19 @@ def config_of(number: int, roles: Mapping[int, str], **more: str) -> ServerConfi
 
 
 class Nodes:
-    def __init__(self, world: VirtualWorld, roles: Mapping[int, str]) -> None:
+    def __init__(
+        self, world: VirtualWorld, roles: Mapping[int, str], configs: Mapping[str, str]
+    ) -> None:
+        """`configs` are more of every node's, with `_` for dots."""
         self.world = world
         self.roles = roles
+        self.configs = configs
         self.doors: dict[int, VirtualNode] = {}
         self.brokers: dict[int, Broker] = {}
         self.nursery: Any = None
 
     def format(self, number: int) -> None:
-        config = config_of(number, self.roles)
+        config = config_of(number, self.roles, **self.configs)
         doors = self.doors[number] = self.world.node(f"node-{number}")
         format_node(
             doors.files,
@@ -71,7 +75,8 @@ class Nodes:
         """All at once; returns when all serve."""
         async with trio.open_nursery() as starting:
             for number in numbers:
-                broker = Broker(self.doors[number].seams, config_of(number, self.roles))
+                config = config_of(number, self.roles, **self.configs)
+                broker = Broker(self.doors[number].seams, config)
                 self.brokers[number] = broker
                 starting.start_soon(self.nursery.start, broker.run)
 
@@ -112,11 +117,15 @@ class Nodes:
 
 
 def run(
-    main: Callable[[Nodes], Awaitable[None]], roles: Mapping[int, str], *, formatted: bool = True
+    main: Callable[[Nodes], Awaitable[None]],
+    roles: Mapping[int, str],
+    *,
+    formatted: bool = True,
+    configs: Mapping[str, str] | None = None,
 ) -> None:
     world = VirtualWorld(seed=4)
     world.clock.jumping = True
-    nodes = Nodes(world, roles)
+    nodes = Nodes(world, roles, configs or {})
     for number in roles:
         if formatted:
             nodes.format(number)
@@ -124,7 +133,7 @@ def run(
             nodes.doors[number] = world.node(f"node-{number}")
 
     async def all_of_it() -> None:
-        with trio.fail_after(300):
+        with trio.fail_after(600):
             async with trio.open_nursery() as nodes.nursery:
                 await main(nodes)
                 nodes.nursery.cancel_scope.cancel()

@@ -1,0 +1,139 @@
+"""Brokers of a cluster that fall silent, lose a disk, or leave: who leads then, and who is in sync."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from odradek.broker.node import Broker
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.image import PartitionImage
+from odradek.seams.files import Path
+from tests.broker.test_nodes_of_a_cluster import COMBINED, Nodes, run
+
+SESSION_SECONDS = 9.0
+TWO_DISKS = {"log_dirs": "/data,/more", "metadata_log_dir": "/data"}
+
+
+async def create(nodes: Nodes, topic: str, *assignment: tuple[int, ...]) -> None:
+    assignments = [
+        {"partition_index": index, "broker_ids": replicas}
+        for index, replicas in enumerate(assignment)
+    ]
+    wanted = {"name": topic, "num_partitions": -1, "replication_factor": -1, "configs": []}
+    answer = await nodes.ask(
+        next(iter(nodes.brokers)),
+        apis.CREATE_TOPICS,
+        {
+            "topics": [{**wanted, "assignments": assignments}],
+            "timeout": 5000,
+            "validate_only": False,
+        },
+    )
+    assert answer.topics[0].error_code is ErrorCode.none
+
+
+def partition(nodes: Nodes, topic: str, index: int = 0) -> PartitionImage:
+    """As the active controller has it."""
+    found = nodes.brokers[nodes.active].metadata.image.partition(topic, index)
+    assert found is not None
+    return found
+
+
+async def until(is_so: Callable[[], Any], seconds: float) -> None:
+    with trio.fail_after(seconds):
+        while not is_so():
+            await trio.sleep(0.05)
+
+
+def cut_off(nodes: Nodes, number: int) -> None:
+    for other in nodes.brokers:
+        if other != number:
+            nodes.world.wires.partition(f"node-{number}", f"node-{other}")
+
+
+async def started(nodes: Nodes) -> tuple[int, int, int]:
+    """The active controller, and the two others; a topic of all three that the second leads."""
+    await nodes.start(*COMBINED)
+    active = nodes.active
+    leader, last = (each for each in COMBINED if each != active)
+    await create(nodes, "t", (leader, active, last))
+    await until(lambda: len(partition(nodes, "t").isr) == 3, 5)
+    return active, leader, last
+
+
+def test_a_leader_that_is_cut_off_is_followed_by_another_one_and_comes_back_in_sync() -> None:
+    async def main(nodes: Nodes) -> None:
+        active, leader, last = await started(nodes)
+        began = trio.current_time()
+        cut_off(nodes, leader)
+        await until(lambda: partition(nodes, "t").leader == active, 2 * SESSION_SECONDS)
+        assert SESSION_SECONDS - 2.1 <= trio.current_time() - began <= SESSION_SECONDS + 0.5
+        assert set(partition(nodes, "t").isr) == {active, last}
+        assert nodes.brokers[active].metadata.image.brokers[leader].fenced
+        nodes.world.wires.heal()
+        await until(lambda: set(partition(nodes, "t").isr) == set(COMBINED), 20)
+        assert not nodes.brokers[nodes.active].metadata.image.brokers[leader].fenced
+        assert partition(nodes, "t").leader == active, "until leaders are balanced"
+
+    run(main, COMBINED)
+
+
+def test_leaders_are_balanced_in_time() -> None:
+    async def main(nodes: Nodes) -> None:
+        active, leader, _ = await started(nodes)
+        cut_off(nodes, leader)
+        await until(lambda: partition(nodes, "t").leader == active, 2 * SESSION_SECONDS)
+        nodes.world.wires.heal()
+        await until(lambda: partition(nodes, "t").leader == leader, 40)
+
+    run(main, COMBINED, configs={"leader_imbalance_check_interval_seconds": "15"})
+
+
+def test_a_leader_that_shuts_down_hands_over_before_it_goes() -> None:
+    async def main(nodes: Nodes) -> None:
+        active, leader, last = await started(nodes)
+        broker: Broker = nodes.brokers[leader]
+        seen: list[tuple[int, bool]] = []
+
+        def look(delta: Any) -> None:
+            now = delta.image.partition("t", 0)
+            seen.append((now.leader, delta.image.brokers[leader].fenced))
+
+        nodes.brokers[active].metadata.subscribe(look)
+        await nodes.stop(leader)
+        assert seen.index((active, False)) < seen.index((active, True)), "it answered until then"
+        assert set(partition(nodes, "t").isr) == {active, last}
+        assert broker.stopped.is_set()
+
+    run(main, COMBINED)
+
+
+def test_a_directory_that_fails_takes_its_leaders_along_and_no_others() -> None:
+    async def main(nodes: Nodes) -> None:
+        active, leader, _ = await started(nodes)
+        await create(nodes, "u", *[(leader, active)] * 4)
+        table = nodes.brokers[leader].partitions
+        await until(lambda: all(table.opened("u", index) for index in range(4)), 5)
+        lost = [
+            index
+            for index in range(4)
+            if str(table.opened("u", index).log.directory).startswith("/more")  # type: ignore[union-attr]
+        ]
+        assert 0 < len(lost) < 4, "new partitions are spread over directories"
+        logs = nodes.brokers[leader].logs
+        nodes.doors[leader].disk.fail("/more*")
+        logs.report_at(Path("/more/u-0/log"), OSError(5, "it broke"))
+        await until(lambda: all(partition(nodes, "u", each).leader == active for each in lost), 3)
+        for index in set(range(4)) - set(lost):
+            assert partition(nodes, "u", index).leader == leader
+        image = nodes.brokers[active].metadata.image
+        assert len(image.brokers[leader].directories) == 1
+        assert not image.brokers[leader].fenced
+        await trio.sleep(3 * SESSION_SECONDS)  # heartbeats tell it again, to no effect
+        assert all(set(partition(nodes, "u", each).isr) == {active} for each in lost)
+
+    run(main, COMBINED, configs=TWO_DISKS)
