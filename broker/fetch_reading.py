@@ -223,7 +223,10 @@ async def _read_partition(
             nearer = nearest_replica(partition, wanted.offset, limits.rack, ctx)
             if nearer is not None:
                 return Read(wanted, _go_to(nearer, partition), partition, limits)
-        return await _read_anywhere(partition, wanted, ctx, limits, size_bytes)
+        try:
+            return _read_log(partition, wanted, limits, size_bytes, nowait=True)
+        except WouldBlock:
+            return await _read_from_disk(partition, wanted, ctx, limits, size_bytes)
     except KafkaError as error:
         answer = FetchedPartition(
             index=wanted.index,
@@ -244,21 +247,17 @@ def _go_to(replica: int, partition: Partition) -> FetchedPartition:
     )
 
 
-async def _read_anywhere(
+async def _read_from_disk(
     partition: Partition, wanted: Wanted, ctx: RequestContext, limits: Limits, size_bytes: int
 ) -> Read:
-    """In memory, or through offload."""
-    try:
-        return _read_log(partition, wanted, limits, size_bytes, nowait=True)
-    except WouldBlock:
-        return await ctx.broker.seams.offload.run(
-            _read_log,
-            partition,
-            wanted,
-            limits,
-            size_bytes,
-            lane=str(partition.log.directory.parent),
-        )
+    return await ctx.broker.seams.offload.run(
+        _read_log,
+        partition,
+        wanted,
+        limits,
+        size_bytes,
+        lane=str(partition.log.directory.parent),
+    )
 
 
 async def _read_for_follower(
@@ -274,10 +273,11 @@ async def _read_for_follower(
     follower, epoch = limits.replica_id, limits.replica_epoch
     tells_epoch = wanted.current_leader_epoch >= 0
     partition.check_follower(follower, epoch, tells_epoch=tells_epoch)
-    if limits.holds_back(partition):
-        read = _read_log(partition, wanted, limits, size_bytes, held_back=True)
-    else:
-        read = await _read_anywhere(partition, wanted, ctx, limits, size_bytes)
+    held_back = limits.holds_back(partition)
+    try:
+        read = _read_log(partition, wanted, limits, size_bytes, nowait=True, held_back=held_back)
+    except WouldBlock:
+        read = await _read_from_disk(partition, wanted, ctx, limits, size_bytes)
     if again or read.answer.diverging_epoch is not None:
         return read
     try:
