@@ -266,8 +266,16 @@ class ControllerDuties:
                 await self._heard.wait()
             elif (left_ms := deadline_ms - self._now_ms()) > 0:
                 await trio.sleep(left_ms / 1000)
+                late_ms = self._late_ms
+                if self._now_ms() - deadline_ms > late_ms:
+                    await trio.sleep(late_ms / 1000)  # it slept itself: what was sent is to be read
             else:
                 await self._tried(self._fence_oldest)
+
+    @property
+    def _late_ms(self) -> int:
+        """How late a broker may be fenced (Kafka looks eight times a session)."""
+        return self._config.get_int("broker.session.timeout.ms") // 8
 
     async def _fence_oldest(self) -> None:
         """Its partitions first: others lead by the time that it is said to be gone."""

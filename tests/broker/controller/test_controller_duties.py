@@ -82,6 +82,21 @@ async def test_what_could_not_be_committed_is_done_later(
     assert fenced(node) == {1, 2, 3}
 
 
+async def test_a_controller_that_was_paused_reads_first_what_it_was_sent(
+    mock_clock: trio.testing.MockClock, node: ControllerNode, nursery: trio.Nursery
+) -> None:
+    await nursery.start(node.controller_duties.run)
+    await trio.testing.wait_all_tasks_blocked()
+    mock_clock.jump(3 * SESSION_SECONDS)
+    await trio.testing.wait_all_tasks_blocked()
+    assert fenced(node) == set()
+    await beat(node, 2)
+    await beat(node, 3)
+    mock_clock.jump(SESSION_SECONDS / 4)
+    await trio.testing.wait_all_tasks_blocked()
+    assert fenced(node) == {1}
+
+
 async def keep_alive(node: ControllerNode, *brokers: int) -> None:
     while True:
         for broker in brokers:
