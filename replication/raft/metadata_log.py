@@ -125,7 +125,9 @@ class MetadataLog:
 
     @property
     def earliest_snapshot(self) -> SnapshotId | None:
-        return self.snapshots.ids[0] if self.snapshots.ids else None
+        """Not those that are about to go (`forget`): the log does not follow on them any more."""
+        start = self.start_offset
+        return next((each for each in self.snapshots.ids if each.end_offset >= start), None)
 
     @property
     def latest_snapshot(self) -> SnapshotId | None:

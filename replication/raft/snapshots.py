@@ -129,7 +129,9 @@ class SnapshotStore:
 
     def download(self, snapshot: SnapshotId) -> SnapshotDownload:
         """A new file for one that another node sends; what was begun of it before is gone."""
-        path = self._directory / f"{snapshot.file_name}.part"
+        # Not the name that this node's own would have: it may be writing the same one
+        name = snapshot.file_name.replace(SUFFIX, f"-fetched{PARTIAL_SUFFIX}")
+        path = self._directory / name
         self._files.remove(path, missing_ok=True)
         return SnapshotDownload(snapshot, self._files.open(path, create=True))
 

@@ -287,7 +287,8 @@ class Simulation:
             if node.quorum is None or node.life != life:
                 return
             node.flushing = False
-            node.log.durable_end = max(node.log.durable_end, min(end, node.log.end_offset))
+            if node.quorum.epoch == epoch:  # else the log may have been cut since
+                node.log.durable_end = max(node.log.durable_end, min(end, node.log.end_offset))
             self._act(node, node.quorum.flushed(end, epoch, self._clock(node)))
 
         slow = not self.reliable and self.random.random() < self.weather.slow_flush

@@ -1,0 +1,117 @@
+"""Snapshots that are sent, beside those that a node takes itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.replication.controller.errors import InvalidMetadata
+from odradek.replication.raft.log_changes import LogChanges
+from odradek.replication.raft.log_view import Valid, check_fetch
+from odradek.replication.raft.metadata_log import MetadataLogSettings
+from odradek.replication.raft.snapshots import SnapshotId, SnapshotStore
+from tests.replication.raft.nodes import (
+    LOG_DIRECTORY,
+    configs,
+    log_of,
+    names,
+    new_node,
+    set_config,
+    started,
+)
+from tests.replication.raft.test_metadata_restarts import again, raw_log
+
+
+async def sent() -> tuple[SnapshotId, bytes]:
+    """One of another node with the same log, and more in it."""
+    node = new_node()
+    metadata = await started(node)
+    await metadata.commit([set_config("a")])
+    await metadata.commit([set_config("b")])
+    snapshot = await metadata.take_snapshot()
+    assert snapshot is not None
+    return snapshot, node.files.read(LOG_DIRECTORY / snapshot.file_name)
+
+
+async def test_one_that_is_fetched_and_ones_own_of_the_same_state_are_two_files() -> None:
+    snapshot, data = await sent()
+    node = new_node()
+    await (await started(node)).close()
+    store = SnapshotStore(node.files, LOG_DIRECTORY)
+    download = store.download(snapshot)
+    download.append(0, data[:100])
+    own = store.writer(snapshot, now_ms=1, timestamp_ms=1)
+    download.append(100, data[100:])
+    own.end()
+    store.publish(snapshot, own)
+    store.publish(snapshot, download)
+    assert node.files.read(LOG_DIRECTORY / snapshot.file_name) == data
+    assert names(node.files, ".part") == []
+
+
+async def test_a_start_removes_what_was_fetched_of_one() -> None:
+    snapshot, data = await sent()
+    node = new_node()
+    await (await started(node)).close()
+    SnapshotStore(node.files, LOG_DIRECTORY).download(snapshot).append(0, data[:100])
+    assert len(names(node.files, ".part")) == 1
+    await started(again(node))
+    assert names(node.files, ".part") == []
+
+
+@pytest.mark.parametrize("published", [False, True])
+async def test_the_log_goes_on_from_one_that_was_sent(published: bool) -> None:
+    """Also where power was lost between its name and the log: the next start empties that."""
+    snapshot, data = await sent()
+    node = new_node()
+    metadata = await started(node)
+    await metadata.close()
+    log = raw_log(node.disk)
+    download = log.snapshots.download(snapshot)
+    download.append(0, data)
+    if published:
+        log.snapshots.publish(snapshot, download)
+    else:
+        log.install(download)
+        assert (log.start_offset, log.end_offset) == (snapshot.end_offset, snapshot.end_offset)
+        assert log.snapshots.ids == [snapshot]
+    restarted = await started(again(node))
+    assert set(configs(restarted.image)) == {"a", "b"}
+    assert restarted.image.offset > snapshot.end_offset
+    assert log_of(node.files, LOG_DIRECTORY / f"{snapshot.end_offset:020d}.log")
+
+
+async def test_one_that_is_not_whole_is_not_installed() -> None:
+    snapshot, data = await sent()
+    node = new_node()
+    await (await started(node)).close()
+    log = raw_log(node.disk)
+    end = log.end_offset
+
+    async def blocking(call: object, *args: object) -> object:
+        return call(*args)  # type: ignore[operator]
+
+    changes = LogChanges(node.seams, log, blocking)
+    await changes.begin_snapshot(snapshot)
+    await changes.append_snapshot(0, data[:-1])
+    with pytest.raises(InvalidMetadata):
+        await changes.install_snapshot()
+    assert log.end_offset == end
+    assert snapshot not in log.snapshots.ids
+
+
+async def test_who_has_all_is_sent_none_while_old_ones_go() -> None:
+    """The log's start moves before they do."""
+    node = new_node()
+    settings = MetadataLogSettings(segment_bytes=16_384, retention_bytes=0)
+    metadata = await started(node, settings=settings)
+    await metadata.commit([set_config("a")])
+    log = metadata._log
+    prune, seen = log.remove, []
+
+    def remove(dropped: list[SnapshotId], now_ms: int) -> None:
+        seen.append(check_fetch(log, log.end_offset, log.last_epoch))
+        prune(dropped, now_ms)
+
+    log.remove = remove  # type: ignore[method-assign, assignment]
+    await metadata.take_snapshot()
+    assert seen == [Valid()]
