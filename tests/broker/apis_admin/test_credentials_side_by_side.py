@@ -106,3 +106,73 @@ def test_describe_client_quotas(both: Both) -> None:
         for components in FILTERS:
             for strict in (True, False):
                 both(apis.DESCRIBE_CLIENT_QUOTAS, version, components=components, strict=strict)
+
+
+def entry(entity: Sequence[tuple[str, str | None]], **ops: float | None) -> Values:
+    """An entity and what becomes of its quotas; None takes one away."""
+    return {
+        "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
+        "ops": [
+            {"key": key, "value": 0.0 if value is None else value, "remove": value is None}
+            for key, value in ops.items()
+        ],
+    }
+
+
+ALICE = [("user", "alice")]
+ALTERATIONS: Sequence[list[Values]] = (
+    [],
+    [entry(ALICE, producer_byte_rate=1e9, consumer_byte_rate=2e9)],
+    [entry(ALICE, producer_byte_rate=1e9), entry([("user", "bob")], request_percentage=12.5)],
+    [entry([("user", None)], request_percentage=5000.0)],
+    [entry([("user", "alice"), ("client-id", None)], consumer_byte_rate=1e9)],
+    [entry([("client-id", "c"), ("user", "alice")], consumer_byte_rate=3e9)],
+    [entry([("client-id", "c")], producer_byte_rate=1e9)],
+    [entry([("client-id", None)], producer_byte_rate=None)],
+    [entry(ALICE, producer_byte_rate=None, request_percentage=None)],
+    [entry(ALICE)],
+    [entry([], producer_byte_rate=1e9)],
+    [entry([("user", "")], producer_byte_rate=1e9), entry([("user", "carol")])],
+    [entry([("hat", "x")], producer_byte_rate=1e9)],
+    [entry([("ip", "10.0.0.1"), ("user", "x")], connection_creation_rate=1.0)],
+    [entry([("ip", "10.0.0.1")], producer_byte_rate=1e9)],
+    [entry([("ip", "no such host.")], connection_creation_rate=1.0)],
+    [entry([("ip", None)], connection_creation_rate=None)],
+    [entry(ALICE, hats=1.0)],
+    [entry(ALICE, producer_byte_rate=0.0)],
+    [entry(ALICE, producer_byte_rate=-1.0)],
+    [entry(ALICE, producer_byte_rate=1.5)],
+    [entry(ALICE, consumer_byte_rate=1e19)],
+    [entry(ALICE, consumer_byte_rate=4e9), entry(ALICE, consumer_byte_rate=5e9)],
+)
+
+
+def test_alter_client_quotas(both: Both) -> None:
+    api = apis.ALTER_CLIENT_QUOTAS
+    for version in api.versions:
+        for entries in ALTERATIONS:
+            for validate_only in (True, False):
+                both(api, version, entries=entries, validate_only=validate_only)
+    twice = [{"key": "producer_byte_rate", "value": 1e9, "remove": False}] * 2
+    both(api, 1, entries=[{**entry(ALICE), "ops": twice}], validate_only=False)
+    described_when(both, _has_quota_of_alice)
+    for components in FILTERS:
+        both(apis.DESCRIBE_CLIENT_QUOTAS, 1, components=components, strict=False)
+    entities: list[list[tuple[str, str | None]]] = [
+        [("user", "alice")],
+        [("user", "bob")],
+        [("user", None)],
+        [("user", "alice"), ("client-id", None)],
+        [("client-id", "c"), ("user", "alice")],
+        [("client-id", "c")],
+    ]
+    nothing = dict.fromkeys(("producer_byte_rate", "consumer_byte_rate", "request_percentage"))
+    both(api, 1, entries=[entry(each, **nothing) for each in entities], validate_only=False)
+
+
+def _has_quota_of_alice(broker: BrokerProcess) -> bool:
+    components = [component("user", EXACT, "alice")]
+    values = {"components": components, "strict": True}
+    answer = ask(broker, apis.DESCRIBE_CLIENT_QUOTAS, 1, values)
+    rates = [value.value for found in answer.entries or () for value in found.values]
+    return rates == [4e9]
