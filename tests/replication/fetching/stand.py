@@ -4,7 +4,7 @@ connections, sessions, log directories on a virtual disk, virtual time."""
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -226,7 +226,7 @@ class LeadingBroker:
             found = [(each, self._read(each)) for each in plan.wanted]
             if any(_is_pressing(each) for _, each in found) or trio.current_time() >= give_up_at:
                 break
-            await trio.sleep(min(0.005, give_up_at - trio.current_time()))
+            await trio.sleep(min(0.01, give_up_at - trio.current_time()))
         topics = [
             FetchedTopic(name="", topic_id=wanted.topic_id, partitions=[answer])
             for wanted, answer in plan.select(found)
@@ -271,7 +271,15 @@ class LeadingBroker:
 class Stand:
     """One node that follows; `follow` what brokers lead."""
 
-    def __init__(self, seed: int = 0, *, config: LogConfig = SMALL, fragment: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        config: LogConfig = SMALL,
+        fragment: bool = False,
+        directories: Sequence[Path] = (Path("/data"),),
+    ) -> None:
+        self.directories = directories
         self.world = VirtualWorld(seed, fragment=fragment)
         self.clock = self.world.clock
         self.config = config
@@ -319,7 +327,9 @@ class Stand:
     async def living(self) -> AsyncIterator[None]:
         """From start to shutdown of the following node."""
         seams = self.node.seams
-        directories = open_directories(seams.files, seams.entropy, [Path("/data")], node_id=9)
+        directories = open_directories(
+            seams.files, seams.entropy, self.directories, node_id=FOLLOWER
+        )
         self.logs = LogManager(
             seams.files,
             seams.clock,
@@ -342,6 +352,7 @@ class Stand:
             on_role=self.roles.append,
         )
         async with trio.open_nursery() as nursery:
+            await nursery.start(self.logs.run)
             await nursery.start(self.followers.run)
             yield
             nursery.cancel_scope.cancel()

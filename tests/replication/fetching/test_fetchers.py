@@ -346,10 +346,10 @@ def test_to_lead_it_waits_for_its_log_to_be_cut() -> None:
 # Many
 
 
-def test_a_thousand_partitions_are_begun_in_several_requests() -> None:
+def test_many_partitions_are_begun_in_several_requests() -> None:
     stand = Stand()
     broker = stand.broker(1)
-    keys = [(UUID(int=7), number) for number in range(1100)]
+    keys = [(UUID(int=7), number) for number in range(600)]
 
     async def test() -> None:
         for key in keys:
@@ -357,12 +357,12 @@ def test_a_thousand_partitions_are_begun_in_several_requests() -> None:
         broker.led[keys[-1]].append()
         logs = [await stand.follow(key, 1, 0) for key in keys]
         await stand.until(lambda: logs[-1].end_offset == 1)
-        assert max(requested(broker)) <= 500
-        await stand.clock.run_for(1)
+        assert max(requested(broker)) == 500
+        await stand.clock.run_for(0.1)
         named = len(broker.requests)
         broker.led[keys[5]].append()
         await stand.until(lambda: logs[5].end_offset == 1)
-        await stand.clock.run_for(1)
+        await stand.clock.run_for(0.1)
         assert sum(requested(broker)[named:]) == 1
 
     stand.run(test)
