@@ -13,7 +13,7 @@ import trio
 
 from odradek.broker.node import Broker
 from odradek.protocol.records.batch import batches
-from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.image import MetadataImage, PartitionImage
 from odradek.replication.partition.partition import Partition
 from odradek.testing.simulation.cluster import SimulatedCluster, SimulatedNode, host
 from odradek.testing.simulation.history import Anomaly
@@ -97,7 +97,7 @@ class Checkers:
         offsets = {broker.metadata.image.offset for _, broker in running}
         image = running[0][1].metadata.image
         return len(offsets) == 1 and all(
-            partition.leader >= 0 and set(partition.isr) == set(partition.replicas)
+            _is_whole(partition)
             for topic in image.topics_by_name.values()
             for partition in topic.partitions.values()
         )
@@ -139,7 +139,7 @@ class Checkers:
             f"{topic.name}-{index} led by {partition.leader}, in sync {partition.isr}"
             for topic in image.topics_by_name.values()
             for index, partition in topic.partitions.items()
-            if partition.leader < 0 or set(partition.isr) != set(partition.replicas)
+            if not _is_whole(partition)
         ]
         return f"images are at {offsets}, {'; '.join(behind) or 'all in sync'}"
 
@@ -165,6 +165,14 @@ class Checkers:
         if len(set(contents.values())) > 1:
             sizes = {number: len(content) for number, content in contents.items()}
             self._found("other records", f"{topic}-{index}: replicas differ, of {sizes} bytes")
+
+
+def _is_whole(partition: PartitionImage) -> bool:
+    return (
+        partition.leader >= 0
+        and set(partition.isr) == set(partition.replicas)
+        and not partition.is_reassigning
+    )
 
 
 def _content(partition: Partition) -> bytes:

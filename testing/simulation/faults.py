@@ -30,11 +30,18 @@ Coverage = Counter[tuple[str, str]]
 
 
 class Faults:
-    def __init__(self, cluster: SimulatedCluster, checkers: Checkers) -> None:
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        checkers: Checkers,
+        reassign: Callable[[Fault], Awaitable[None]],
+    ) -> None:
+        """`reassign` asks for what a reassignment says."""
         self.coverage: Coverage = Counter()
         self._cluster = cluster
         self._world = cluster.world
         self._checkers = checkers
+        self._reassign = reassign
         self._damaging = trio.Lock()
 
     async def play(self, faults: tuple[Fault, ...]) -> None:
@@ -170,6 +177,9 @@ class Faults:
         clock = self._cluster.nodes[fault.node].clock
         clock.skew_ms += int(CLOCK_JUMP_MS * (2 * fault.amount - 1))
 
+    async def _reassignment(self, fault: Fault) -> None:
+        await self._reassign(fault)
+
 
 _HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[None]]] = {
     Kind.KILL: Faults._kill,
@@ -184,4 +194,5 @@ _HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[None]]] = {
     Kind.FULL_DISK: Faults._full_disk,
     Kind.BAD_DISK: Faults._bad_disk,
     Kind.CLOCK_JUMP: Faults._clock_jump,
+    Kind.REASSIGNMENT: Faults._reassignment,
 }

@@ -44,12 +44,15 @@ class Kind(enum.Enum):
     """Writes and syncs of partitions fail with EIO; the node goes down with it, and is started again
     on a disk that works."""
     CLOCK_JUMP = "clock jump"
+    REASSIGNMENT = "reassignment"
+    """No fault, but trouble enough: a partition's replicas move to all nodes but this one; some of the
+    moves are called off."""
 
 
 DAMAGING = frozenset({Kind.POWER_LOSS, Kind.BAD_DISK, Kind.FULL_DISK})
 """After these a replica may lack what it had acknowledged. Of two such at a time nothing can be
 promised: the second waits until the first is in sync again."""
-OF_MANY = DAMAGING | {Kind.PARTITION, Kind.ONE_WAY, Kind.SLOW_NETWORK}
+OF_MANY = DAMAGING | {Kind.PARTITION, Kind.ONE_WAY, Kind.SLOW_NETWORK, Kind.REASSIGNMENT}
 """For these there must be others: who hold the records, or to whom there is a network."""
 
 

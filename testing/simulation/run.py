@@ -75,8 +75,6 @@ class _Simulation:
         cluster = SimulatedCluster(self._world, plan.nodes, self._trace, nursery)
         checkers = Checkers(cluster)
         run.anomalies = checkers.anomalies
-        faults = Faults(cluster, checkers)
-        run.coverage = faults.coverage
         for node in cluster:
             cluster.start(node.number)
         nursery.start_soon(checkers.run)
@@ -87,6 +85,8 @@ class _Simulation:
             plan,
             self._trace,
         )
+        faults = Faults(cluster, checkers, work.reassign)
+        run.coverage = faults.coverage
         await work.make_topic()
         self._trace.add("the topic is there")
         async with trio.open_nursery() as working:
@@ -98,7 +98,6 @@ class _Simulation:
                 self._trace.add("healed")
                 await self._within(checkers, checkers.until_whole)
             await work.read_final()
-            work.enough()
         run.anomalies += anomalies(work.history)
         await self._within(checkers, checkers.until_settled)
         checkers.final()

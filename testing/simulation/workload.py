@@ -21,11 +21,12 @@ from odradek.client.errors import ClientError
 from odradek.client.group_admin import committed_offsets
 from odradek.client.metadata import Cluster
 from odradek.client.producer import Producer, ProducerOptions, open_producer
+from odradek.client.reassignment_admin import alter_reassignments
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import SeededEntropy
 from odradek.testing.simulation.history import History, Outcome, Seen, Sent, Transaction
-from odradek.testing.simulation.plan import RUN_S, Plan
+from odradek.testing.simulation.plan import RUN_S, Fault, Plan
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.simulation.transactional_client import (
     TIMEOUT_MS,
@@ -35,6 +36,8 @@ from odradek.testing.simulation.transactional_client import (
 
 TOPIC = "records"
 PARTITIONS = 2
+MOVED = 1
+"""The partition that has two replicas, and is moved."""
 WRITES = 15
 TRANSACTIONS = 4
 PATIENCE_S = 60.0
@@ -59,14 +62,30 @@ class Workload:
         self._plan = plan
         self._trace = trace
         self._chance = random.Random(f"clients {plan.seed}")
-        self._enough = trio.Event()
+        self._ends: dict[TopicPartition, int] = {}
+        """Where readers get to in the end."""
 
     async def make_topic(self) -> None:
-        topic = NewTopic(TOPIC, PARTITIONS, min(3, self._plan.nodes))
+        nodes = list(range(1, self._plan.nodes + 1))
+        topic = NewTopic(TOPIC, assignments=dict.fromkeys(range(PARTITIONS), nodes))
         async with self._connect() as cluster:
             await cluster.retrying(
                 partial(_unless_there, cluster, topic), timeout_s=PATIENCE_S, also=_not_yet
             )
+            if len(nodes) > 1:
+                await cluster.retrying(
+                    partial(_reassign, cluster, nodes[-2:]), timeout_s=PATIENCE_S
+                )
+
+    async def reassign(self, fault: Fault) -> None:
+        """Ask for it; in one of four cases call it off later."""
+        others = [each for each in range(1, self._plan.nodes + 1) if each != fault.node]
+        replicas = sorted(others, key=lambda each: each != fault.other)
+        async with self._connect() as cluster:
+            await _done(lambda: _reassign(cluster, replicas))
+            if fault.amount < 0.25:
+                await trio.sleep(fault.seconds * fault.amount)
+                await _done(lambda: _reassign(cluster, None))
 
     async def write(self) -> None:
         """All that writers and transactional clients do; returns when they are done."""
@@ -165,16 +184,12 @@ class Workload:
     # Readers
 
     async def read_along(self) -> None:
-        """Everything from the first offset to where the topic ends when it is `enough`."""
+        """Everything from the first offset to where `read_final` finds the end."""
         seen = self.history.polled.setdefault("reader", [])
         async with self._connect() as cluster:
             reader = _reader(cluster, Isolation.READ_COMMITTED)
-            while not (self._enough.is_set() and reader.at_end()):
+            while reader.positions != self._ends:
                 seen += await _poll(reader)
-
-    def enough(self) -> None:
-        """All is written and healed: read what is left, and end."""
-        self._enough.set()
 
     async def read_final(self) -> None:
         """What is committed, what is still open, and what the groups have."""
@@ -196,6 +211,7 @@ class Workload:
             ends[isolation] = reader.positions
             history.final = found
         assert isolation is Isolation.READ_COMMITTED
+        self._ends = ends[isolation]
         history.open_partitions = [
             where.partition
             for where, end in ends[Isolation.READ_UNCOMMITTED].items()
@@ -218,6 +234,12 @@ def _reader(cluster: Cluster, isolation: Isolation) -> Reader:
     return reader
 
 
+async def _reassign(cluster: Cluster, replicas: list[int] | None) -> None:
+    refused = await alter_reassignments(cluster, {TopicPartition(TOPIC, MOVED): replicas})
+    for error in refused.values():
+        raise error
+
+
 async def _unless_there(cluster: Cluster, topic: NewTopic) -> None:
     try:
         await create_topics(cluster, [topic])
@@ -228,7 +250,7 @@ async def _unless_there(cluster: Cluster, topic: NewTopic) -> None:
 
 def _not_yet(error: Exception) -> bool:
     """There are too few brokers for the replicas so far."""
-    return isinstance(error, KafkaError) and error.code is ErrorCode.invalid_replication_factor
+    return isinstance(error, KafkaError) and error.code is ErrorCode.invalid_replica_assignment
 
 
 async def _done(act: Callable[[], Awaitable[None]]) -> bool:

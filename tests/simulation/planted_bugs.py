@@ -1,0 +1,125 @@
+"""Bugs put into the brokers on purpose, two of a kind, to see that the simulated cluster finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from odradek.broker import fetch_reading
+from odradek.replication.controller.partition_change import _Target
+from odradek.replication.partition import follower, leader
+from odradek.replication.partition.leader import Action, Leader
+from odradek.replication.partition.truncation import Truncation
+from odradek.replication.raft import answering
+from odradek.replication.raft.elections import LogEnd
+from odradek.storage.log import recovery
+
+# Election
+
+
+def vote_twice(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has enough of the log gets the vote, even if another has it."""
+    patch.setattr(answering, "grants", lambda *_, up_to_date, **__: up_to_date)
+
+
+def elect_who_lacks_records(patch: pytest.MonkeyPatch) -> None:
+    """A candidate's log is not compared with the voter's."""
+    patch.setattr(answering, "log_end", lambda log: LogEnd(0, 0))
+
+
+# Truncation
+
+
+def keep_what_the_leader_has_not(patch: pytest.MonkeyPatch) -> None:
+    """A follower that is told where the logs part goes on where its own ends."""
+
+    def decide(own: Any, *, end_offset: int, **_: Any) -> Truncation:
+        return Truncation(end_offset, True)
+
+    patch.setattr(follower, "decide_truncation", decide)
+
+
+def tell_nobody_where_logs_part(patch: pytest.MonkeyPatch) -> None:
+    """A leader sends records to whoever asks, whatever is in front of them there."""
+    patch.setattr(fetch_reading, "find_divergence", lambda own, **_: None)
+
+
+# The in-sync set
+
+
+def acknowledge_what_the_leader_has(patch: pytest.MonkeyPatch) -> None:
+    """The high watermark waits for nobody."""
+
+    def decide(current: int, leader: int, ends: Any, in_sync: Any) -> int:
+        return max(current, ends[leader])
+
+    patch.setattr(leader, "decide_high_watermark", decide)
+
+
+def let_in_whoever_fetches(patch: pytest.MonkeyPatch) -> None:
+    """A follower need not have caught up to be in sync."""
+
+    def expand(self: Leader, number: int) -> Sequence[Action]:
+        known = self.in_sync
+        if known.proposal is not None or number in known.committed:
+            return []
+        return self._propose(known.committed | {number})
+
+    patch.setattr(Leader, "_expand", expand)
+    patch.setattr(Leader, "_counted", lambda self, end, now_ms: self.in_sync.committed)
+
+
+# Recovery
+
+
+class _Whatever:
+    """Any checksum at all."""
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def recover_what_is_broken(patch: pytest.MonkeyPatch) -> None:
+    """Recovery checks no checksums."""
+    patch.setattr(recovery, "crc32c", lambda data: _Whatever())
+
+
+# Reassignment
+
+
+def move_before_it_is_copied(patch: pytest.MonkeyPatch) -> None:
+    """The new replicas take over at once, whether or not they have caught up."""
+
+    def complete(self: _Target) -> None:
+        if self.removing or self.adding:
+            self.replicas = tuple(each for each in self.replicas if each not in self.removing)
+            self.isr, self.removing, self.adding = self.replicas, (), ()
+
+    patch.setattr(_Target, "complete_reassignment", complete)
+
+
+def stay_in_sync_after_moving_away(patch: pytest.MonkeyPatch) -> None:
+    """Who is moved away is waited for still."""
+    honest = _Target.complete_reassignment
+
+    def complete(self: _Target) -> None:
+        isr = self.isr
+        honest(self)
+        self.isr = isr
+
+    patch.setattr(_Target, "complete_reassignment", complete)
+
+
+PLANTED = [
+    vote_twice,
+    elect_who_lacks_records,
+    keep_what_the_leader_has_not,
+    tell_nobody_where_logs_part,
+    acknowledge_what_the_leader_has,
+    let_in_whoever_fetches,
+    recover_what_is_broken,
+    move_before_it_is_copied,
+    stay_in_sync_after_moving_away,
+]
