@@ -56,6 +56,7 @@ class InSyncChanges:
         self._controller = controller
         self._waiting: dict[Replica, _Proposed] = {}
         self._wanted = trio.Event()
+        self._complaint: str | None = None
 
     def propose(
         self, topic_id: UUID, index: int, action: AlterPartition, answered: Answered
@@ -86,9 +87,12 @@ class InSyncChanges:
             if answer.error_code is not ErrorCode.none:
                 raise KafkaError(answer.error_code)
         except KafkaError as error:
-            log.warning("in-sync sets of %d partitions are not changed yet: %s", len(sent), error)
+            if self._complaint != str(error):
+                self._complaint = str(error)
+                log.warning("in-sync sets of %d partitions do not change yet: %s", len(sent), error)
             self._waiting = {**sent, **self._waiting}
             return False
+        self._complaint = None
         answers = {
             (topic.topic_id, each.partition_index): each
             for topic in answer.topics

@@ -92,7 +92,9 @@ async def test_without_an_answer_it_is_asked_again_with_the_newest_of_each_parti
 
 
 async def test_a_stale_broker_epoch_is_no_answer_to_any_partition(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    autojump_clock: trio.testing.MockClock,
+    nursery: trio.Nursery,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It is about to register anew: what it proposed is asked for with the new epoch."""
     leader = Leader(1)
@@ -102,6 +104,7 @@ async def test_a_stale_broker_epoch_is_no_answer_to_any_partition(
     await trio.sleep(1)
     assert leader.answers[0] == []
     assert 10 < len(leader.channel.asked) < 30, "with a pause after each"
+    assert len(caplog.records) == 1, "said once"
     leader.epoch = now
     await trio.sleep(1)
     assert leader.answers[0] == [Altered(frozenset({1, 2}), 0, 1)]
