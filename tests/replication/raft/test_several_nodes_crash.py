@@ -156,3 +156,36 @@ def test_what_was_acknowledged_survives() -> None:
 def test_what_was_acknowledged_survives_in_the_long_run(hundred: int) -> None:
     for seed in range(1000 + 100 * hundred, 1100 + 100 * hundred):
         live_through(seed)
+
+
+async def _with_snapshot(quorum: Nodes) -> None:
+    """No log to begin with any more: a newcomer has to be sent a snapshot."""
+    await some_work(quorum)
+    await quorum.level()
+    leader = await quorum.leader()
+    assert leader.metadata._log.start_offset > 0
+
+
+@pytest.mark.parametrize("may_vote", [True, False])
+def test_power_lost_at_every_sync_of_a_newcomer(may_vote: bool) -> None:
+    sync, survived = 0, False
+    while not survived:
+        sync += 1
+        world = VirtualWorld(sync)
+
+        async def main(sync: int = sync, world: VirtualWorld = world) -> bool:
+            async with Nodes(world, settings=SETTINGS) as quorum:
+                await _with_snapshot(quorum)
+                newcomer = quorum.start(7, may_vote=may_vote)
+                files = newcomer.node.files
+                (files.cut_power_at if sync % 2 else files.cut_power_after)(sync)
+                await quorum.commit("while it comes")
+                await quorum.pass_time(1)
+                lives = newcomer.node.power.on
+                await quorum.restart(7)
+                await quorum.commit("after it came")
+                await quorum.level()
+                return lives
+
+        survived = world.run(main)
+    assert sync > 8
