@@ -112,18 +112,30 @@ class Quorum:
         self, directory: Path, kinds: Sequence[str], config: Mapping[str, str], *, static: bool
     ) -> None:
         self.cluster_id = _random_id()
-        self.nodes = [
-            Controller(kind, number, directory / f"{kind}-{number}")
-            for number, kind in enumerate(kinds, 1)
-        ]
+        self.nodes: list[Controller] = []
+        self._directory = directory
+        for kind in kinds:
+            self._make(kind)
         if static:
             voters = ",".join(f"{node.id}@{node.address}" for node in self.nodes)
-            known = {"controller.quorum.voters": voters}
+            self._known = {"controller.quorum.voters": voters}
         else:
             servers = ",".join(str(node.address) for node in self.nodes)
-            known = {"controller.quorum.bootstrap.servers": servers}
+            self._known = {"controller.quorum.bootstrap.servers": servers}
         for node in self.nodes:
-            node.configure({**known, **config})
+            node.configure({**self._known, **config})
+
+    def _make(self, kind: str) -> Controller:
+        number = len(self.nodes) + 1
+        node = Controller(kind, number, self._directory / f"{kind}-{number}")
+        self.nodes.append(node)
+        return node
+
+    def add(self, kind: str, config: Mapping[str, str]) -> Controller:
+        """One more, which the others have not heard of."""
+        node = self._make(kind)
+        node.configure({**self._known, **config})
+        return node
 
     def node(self, node_id: int) -> Controller:
         return self.nodes[node_id - 1]
