@@ -1,7 +1,7 @@
-"""A node: the rooms in the order in which they open, and close.
+"""A node: a broker, a controller, or both; the rooms in the order in which they open, and close.
 
-    directories → metadata → logs recovered → listeners bound → registered → partitions opened
-    → coordinators at work → clients served
+    directories → controllers' listeners → metadata: the house, which a controller has alone
+    → logs recovered → listeners bound → registered → partitions opened → clients served → unfenced
 
 Every task lives in a nursery of `Broker.run`; stopping is cancellation in the reverse order. The mark
 of a clean shutdown is the last thing written, and only where nothing went wrong on the way: a broker
@@ -83,8 +83,8 @@ class StorageLost(Exception):
 
 
 class Broker:
-    """One broker and controller. `run` serves until `stop`; what handlers use are its attributes,
-    which are there from before the first request on."""
+    """One node; that of a controller alone lacks what is about replicas. `run` serves until `stop`; what
+    handlers use are its attributes, which are there from before the first request on."""
 
     directories: Directories
     metadata: Metadata

@@ -85,7 +85,8 @@ at the end of a line to go on in the next, `\\u00e9` for characters. It may also
 
 ## Where this is not Kafka
 
-- A node is a broker and the only controller, for now; a file for a cluster of several is refused.
+- A node that is a broker and a controller, and whose configs name no other controller, formats its
+  directories by itself; every other one has to be told its cluster (`odradek storage format`), as in Kafka.
 - Listeners are PLAINTEXT for now; a file that asks for SSL or SASL is refused.
 - `listeners` cannot be changed while the broker runs; the change is refused.
 - `${provider:path:key}` in a value is not looked up, and the file's author is warned.
