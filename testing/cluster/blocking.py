@@ -38,7 +38,7 @@ class Cluster:
 
     `configs` are every node's, by Kafka's names. `data` is a directory to use and keep; without one the
     data is temporary, and the nodes are killed at the end. `software` is what the nodes run, Odradek
-    unless it is given.
+    unless it is given. Without proxies (`proxied`) bytes travel faster, and the network has no faults.
     """
 
     def __init__(
@@ -49,9 +49,10 @@ class Cluster:
         configs: Mapping[str, str] | None = None,
         data: str | Path | None = None,
         software: Software | None = None,
+        proxied: bool = True,
     ) -> None:
         place = None if data is None else str(data)
-        self._wanted = Wanted(brokers, controllers, configs, place)
+        self._wanted = Wanted(brokers, controllers, configs, place, proxied)
         self._software = OdradekNodes(real_seams()) if software is None else software
         self._context: AbstractAsyncContextManager[RunningCluster] | None = None
         self._running: RunningCluster | None = None

@@ -1,0 +1,222 @@
+"""What happens to a cluster under load: the faults of Kafka's own system tests.
+
+Each fault is a function of a `Scene`. It returns when what it did is over and the cluster could be
+whole again; the test then waits until it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from odradek.testing import Cluster
+from odradek.testing.cluster.links import CLIENTS
+from tests.system.kafka_facts import (
+    active_controller,
+    leader,
+    partition,
+    reassign,
+    wait_for_controller,
+    wait_for_in_sync,
+    wait_for_leader,
+    wait_until_in_sync,
+    wait_until_reassigned,
+)
+from tests.system.load import Load
+
+BOUNCES = 2
+LONG_S = 8.0
+"""Longer than a client waits for an answer. Where it passes, time itself is the fault."""
+MBIT_3_BYTES = 3_000_000 / 8
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A cluster, and a load on a topic."""
+
+    cluster: Cluster
+    topic: str
+    partitions: int
+    load: Load
+    replicas: int = 3
+
+    def leader(self) -> int:
+        return leader(self.cluster, self.topic)
+
+    def other(self, than: int) -> int:
+        """A broker that is another one."""
+        return next(each for each in self.cluster.brokers if each != than)
+
+    def wait_for_another_leader(self, than: int) -> None:
+        wait_for_leader(
+            self.cluster, self.topic, lambda found: found != than, broker=self.other(than)
+        )
+
+    def wait_until_in_sync(self) -> None:
+        wait_until_in_sync(self.cluster, self.topic, self.replicas, self.partitions)
+
+
+def _bounce(scene: Scene, end: Callable[[int], None], *, leads: bool) -> None:
+    """End the leader, or a follower, of the first partition, and start it again."""
+    for _ in range(BOUNCES):
+        first = scene.leader()
+        node = first if leads else scene.other(first)
+        end(node)
+        if leads:
+            scene.wait_for_another_leader(node)
+        scene.load.wait_for_progress()
+        scene.cluster.restart(node)
+        scene.wait_until_in_sync()
+
+
+def clean_bounce_of_the_leader(scene: Scene) -> None:
+    _bounce(scene, scene.cluster.stop, leads=True)
+
+
+def hard_bounce_of_the_leader(scene: Scene) -> None:
+    _bounce(scene, scene.cluster.kill, leads=True)
+
+
+def clean_bounce_of_a_follower(scene: Scene) -> None:
+    _bounce(scene, scene.cluster.stop, leads=False)
+
+
+def hard_bounce_of_a_follower(scene: Scene) -> None:
+    _bounce(scene, scene.cluster.kill, leads=False)
+
+
+def _bounce_controller(scene: Scene, end: Callable[[int], None]) -> None:
+    for _ in range(BOUNCES):
+        node = active_controller(scene.cluster, broker=scene.cluster.brokers[0])
+        end(node)
+        others = scene.other(node)
+        wait_for_controller(scene.cluster, lambda found, was=node: found != was, broker=others)
+        scene.load.wait_for_progress()
+        scene.cluster.restart(node)
+        scene.wait_until_in_sync()
+
+
+def clean_bounce_of_the_controller(scene: Scene) -> None:
+    _bounce_controller(scene, scene.cluster.stop)
+
+
+def hard_bounce_of_the_controller(scene: Scene) -> None:
+    _bounce_controller(scene, scene.cluster.kill)
+
+
+def rolling_restart(scene: Scene) -> None:
+    for node in scene.cluster.brokers:
+        scene.cluster.restart(node)
+        scene.wait_until_in_sync()
+
+
+def leader_cut_off_from_clients(scene: Scene) -> None:
+    """It stays the leader; what was sent to it before is answered too late, or in time."""
+    node = scene.leader()
+    scene.cluster.partition(node, [CLIENTS])
+    wait_for_controller(scene.cluster, lambda found: found >= 0, broker=scene.other(node))
+    time.sleep(LONG_S)
+    scene.cluster.heal()
+
+
+def leader_cut_off_from_brokers(scene: Scene) -> None:
+    """Its clients still reach it; what they send it can't be acknowledged."""
+    node = scene.leader()
+    scene.cluster.partition(node)
+    scene.wait_for_another_leader(node)
+    scene.load.wait_for_progress()
+    scene.cluster.heal()
+
+
+def leader_paused(scene: Scene) -> None:
+    """For longer than its session: it wakes up believing that it leads."""
+    node = scene.leader()
+    scene.cluster.pause(node)
+    scene.wait_for_another_leader(node)
+    scene.load.wait_for_progress()
+    scene.cluster.resume(node)
+
+
+def slow_network_between_brokers(scene: Scene) -> None:
+    scene.cluster.degrade(latency_ms=100, bytes_per_s=MBIT_3_BYTES)
+    time.sleep(LONG_S)
+    scene.load.wait_for_progress()
+    scene.cluster.heal()
+
+
+def unclean_election(scene: Scene) -> frozenset[bytes]:
+    """A replica that has not been in sync for a while leads, because the topic lets it.
+
+    `A` is the leader, `B` the other replica; `C`, which has none, is the active controller. B dies, and
+    comes back unable to reach A; then A dies. Returns the values that were acknowledged by A alone: they
+    may be lost.
+    """
+    cluster, a = scene.cluster, scene.leader()
+    [b] = set(_replicas(scene)) - {a}
+    [c] = set(cluster.brokers) - {a, b}
+    before = scene.load.acknowledged_values()
+    cluster.kill(b)
+    wait_for_in_sync(cluster, scene.topic, {a}, broker=c)
+    scene.load.wait_for_progress()
+    cluster.partition(a, [b])
+    cluster.restart(b)
+    scene.load.wait_for_progress()
+    cluster.kill(a)
+    alone = scene.load.acknowledged_values() - before
+    wait_for_leader(cluster, scene.topic, lambda found: found == b, broker=c)
+    scene.load.wait_for_progress()
+    cluster.heal()
+    cluster.restart(a)
+    scene.wait_until_in_sync()
+    return frozenset(alone)
+
+
+def _replicas(scene: Scene) -> list[int]:
+    return list(partition(scene.cluster, scene.topic).replicas)
+
+
+def reassignment_under_bounce(scene: Scene) -> None:
+    """Each partition moves on by a broker, around the ring, while one of them is bounced."""
+    brokers = scene.cluster.brokers
+    for turn, bounced in enumerate(brokers, start=1):
+        wanted = ring(brokers, scene.partitions, scene.replicas, turn)
+        reassign(scene.cluster, scene.topic, wanted)
+        if turn % 2:
+            scene.cluster.kill(bounced)
+        scene.cluster.restart(bounced)
+        wait_until_reassigned(scene.cluster, scene.topic, wanted)
+
+
+def ring(
+    brokers: Sequence[int], partitions: int, replicas: int, turn: int
+) -> Mapping[int, Sequence[int]]:
+    """Replicas of each partition: the next so many brokers, from one on that differs by `turn`."""
+    return {
+        index: [brokers[(index + turn + step) % len(brokers)] for step in range(replicas)]
+        for index in range(partitions)
+    }
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens, over how many partitions the load is spread, and how large its keys are."""
+
+    happens: Callable[[Scene], None]
+    partitions: int = 3
+    padding_bytes: int = 0
+
+
+FAULTS: Mapping[str, Fault] = {
+    "leader-clean": Fault(clean_bounce_of_the_leader),
+    "leader-hard": Fault(hard_bounce_of_the_leader),
+    "follower-clean": Fault(clean_bounce_of_a_follower, partitions=1),
+    "follower-hard": Fault(hard_bounce_of_a_follower, partitions=1),
+    "controller-clean": Fault(clean_bounce_of_the_controller),
+    "controller-hard": Fault(hard_bounce_of_the_controller),
+    "rolling-restart": Fault(rolling_restart),
+    "cut-off-from-clients": Fault(leader_cut_off_from_clients),
+    "cut-off-from-brokers": Fault(leader_cut_off_from_brokers),
+    "paused": Fault(leader_paused),
+    "slow-network": Fault(slow_network_between_brokers, padding_bytes=4000),
+}

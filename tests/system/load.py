@@ -1,0 +1,326 @@
+"""Real clients that write and read while a cluster is broken under them: librdkafka's.
+
+A load keeps its `Ledger`; its thread goes on through every fault, as an application would, and
+`finish` waits until what it has sent is settled. A `Watcher` reads along in a group.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from tests.interop.broker_process import deadline
+from tests.system.ledger import Ledger, Outcome, Row, Transaction
+
+PATIENCE_S = 120.0
+PAUSE_S = 0.005
+PER_TRANSACTION = 6
+ABORT_EVERY = 4
+COMMON: Mapping[str, Any] = {
+    "socket.timeout.ms": 5000,
+    "reconnect.backoff.max.ms": 500,
+    "topic.metadata.refresh.interval.ms": 5000,
+    "log_level": 0,
+}
+
+
+class Load(ABC):
+    """Writes to all partitions of a topic on a thread of its own, from entering to `finish`.
+
+    `may_lose`: an unclean election may lose what was acknowledged. `padding_bytes` is the size of keys.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        *,
+        may_lose: bool = False,
+        padding_bytes: int = 0,
+    ) -> None:
+        self.key = bytes(padding_bytes)
+        self.may_lose = may_lose
+        self.ledger = Ledger(type(self).__name__)
+        self.topic = topic
+        self.partitions = partitions
+        self.failure: BaseException | None = None
+        self._bootstrap = bootstrap
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @abstractmethod
+    def _write(self) -> None:
+        """Write until `_enough`, and until all is settled."""
+
+    def _run(self) -> None:
+        try:
+            self._write()
+        except BaseException as failure:
+            self.failure = failure
+
+    def wait_for_progress(self, transactions: int = 20) -> None:
+        """Until so many more are acknowledged; AssertionError if that takes too long."""
+        wanted = self.ledger.acknowledged + transactions
+        with deadline(PATIENCE_S, f"{wanted} acknowledgements of {self.ledger.producer}") as check:
+            while self.ledger.acknowledged < wanted:
+                assert self._thread.is_alive(), f"the load has ended: {self.failure!r}"
+                check()
+
+    def acknowledged_values(self) -> set[bytes]:
+        """All values that are committed by now."""
+        committed = [
+            each.values
+            for each in list(self.ledger.transactions)
+            if each.outcome is Outcome.COMMITTED
+        ]
+        return {value for values in committed for value in values}
+
+    def finish(self) -> Ledger:
+        """Write no more, and wait for what is under way."""
+        self._enough.set()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "what was sent is not settled"
+        if self.failure is not None:
+            raise self.failure
+        return self.ledger
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._enough.set()
+        self._thread.join(PATIENCE_S)
+
+    def _values(self, transaction: Transaction, count: int) -> Sequence[tuple[int, bytes]]:
+        """The next values of a transaction, with the partition of each."""
+        values = [self.ledger.next_value() for _ in range(count)]
+        transaction.values = values
+        return [(number % self.partitions, value) for number, value in enumerate(values)]
+
+
+class IdempotentLoad(Load):
+    """acks=all, idempotence: each record is one that must be there once.
+
+    Where it may lose, a log that has lost what was acknowledged makes the producer's numbers wrong,
+    which is the end of the producer, and nobody says what became of what was under way: another goes on.
+    """
+
+    _turn = 0
+
+    def _write(self) -> None:
+        producer = self._producer()
+        while not self._enough.is_set():
+            try:
+                self._write_one(producer)
+            except KafkaException as failed:
+                if not (self.may_lose and failed.args[0].fatal()):
+                    raise
+                producer = self._producer()
+        assert producer.flush(PATIENCE_S) == 0, "records are still under way"
+
+    def _write_one(self, producer: Producer) -> None:
+        transaction = self.ledger.begin()
+        self._turn = (self._turn + 1) % self.partitions
+        for _, value in self._values(transaction, 1):
+            producer.produce(self.topic, value, self.key, self._turn, on_delivery=self._delivered)
+        producer.poll(PAUSE_S)
+
+    def _producer(self) -> Producer:
+        return Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 2,
+                "delivery.timeout.ms": int(PATIENCE_S * 1000),
+                "retry.backoff.max.ms": 500,
+                **COMMON,
+            }
+        )
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        value = message.value()
+        assert value is not None
+        if error is not None:
+            assert self.may_lose, f"{value!r}: {error}"
+            return
+        self.ledger.places[value] = (message.partition(), message.offset())
+        number = int(value.rpartition(b":")[2])
+        self.ledger.transactions[number - 1].outcome = Outcome.COMMITTED
+
+
+class TransactionalLoad(Load):
+    """Transactions over all partitions; each fourth is aborted on purpose."""
+
+    def _write(self) -> None:
+        producer = self._producer()
+        number = 0
+        while not self._enough.is_set():
+            number += 1
+            try:
+                self._transaction(producer, abort=number % ABORT_EVERY == 0)
+            except KafkaException as failed:
+                error: KafkaError = failed.args[0]
+                if error.txn_requires_abort():
+                    _insist(producer.abort_transaction)
+                    self.ledger.transactions[-1].outcome = Outcome.ABORTED
+                elif error.fatal():  # what became of the last one, nobody says
+                    producer = self._producer()
+                else:
+                    raise
+            self._enough.wait(PAUSE_S)
+
+    def _producer(self) -> Producer:
+        producer = Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "transactional.id": self.topic,
+                "transaction.timeout.ms": 30_000,
+                "linger.ms": 2,
+                **COMMON,
+            }
+        )
+        _insist(producer.init_transactions)
+        return producer
+
+    def _transaction(self, producer: Producer, *, abort: bool) -> None:
+        producer.begin_transaction()
+        transaction = self.ledger.begin()
+        for partition, value in self._values(transaction, PER_TRANSACTION):
+            producer.produce(self.topic, value, self.key, partition)
+        if abort:
+            _insist(producer.abort_transaction)
+            transaction.outcome = Outcome.ABORTED
+        else:
+            _insist(producer.commit_transaction)
+            transaction.outcome = Outcome.COMMITTED
+
+
+def _insist(act: Any) -> None:
+    """Do it again for as long as librdkafka says that it may be repeated."""
+    with deadline(PATIENCE_S, act.__name__) as check:
+        while True:
+            try:
+                act(10.0)
+                return
+            except KafkaException as failed:
+                if not failed.args[0].retriable():
+                    raise
+            check()
+
+
+LOADS: Mapping[str, type[Load]] = {
+    "idempotent": IdempotentLoad,
+    "transactional": TransactionalLoad,
+}
+
+
+class Watcher:
+    """A member of a group that reads committed records while things happen; it may read some again.
+
+    `changed` has what it saw at an offset where it had seen something else before.
+    """
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.seen: dict[tuple[int, int], bytes] = {}
+        self.changed: list[str] = []
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": f"watches-{topic}",
+                "auto.offset.reset": "earliest",
+                "auto.commit.interval.ms": 500,
+                "session.timeout.ms": 10_000,
+                "isolation.level": "read_committed",
+                "check.crcs": True,
+                **COMMON,
+            }
+        )
+        self._topic = topic
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def _read(self) -> None:
+        self._consumer.subscribe([self._topic])
+        while not self._enough.is_set():
+            message = self._consumer.poll(0.2)
+            if message is None or message.error() is not None:
+                continue
+            place, value = (message.partition(), message.offset()), message.value()
+            if self.seen.setdefault(place, value) != value:
+                self.changed.append(f"{place}: {self.seen[place]!r}, later {value!r}")
+                self.seen[place] = value
+        self._consumer.close()  # here, so that a consumer that hangs does not hang the test
+
+    def wait_for(self, partitions: Mapping[int, Sequence[Row]]) -> None:
+        """Until it has seen all of these; AssertionError if it does not."""
+        wanted = _by_place(partitions)
+        with deadline(PATIENCE_S, "the group to read everything") as check:
+            while not wanted.items() <= self.seen.items():
+                assert self._thread.is_alive()
+                check()
+
+    def anomalies(self, partitions: Mapping[int, Sequence[Row]]) -> list[str]:
+        """What it read and is not there now, or is another there."""
+        there = {
+            (part, offset): value for part, rows in partitions.items() for offset, value in rows
+        }
+        return self.changed + [
+            f"{value!r} was read at {place}, where {there.get(place)!r} is now"
+            for place, value in self.seen.items()
+            if there.get(place) != value
+        ]
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._enough.set()
+        self._thread.join(PATIENCE_S)
+
+
+def _by_place(partitions: Mapping[int, Sequence[Row]]) -> dict[tuple[int, int], bytes]:
+    return {(part, offset): value for part, rows in partitions.items() for offset, value in rows}
+
+
+def read_partitions(bootstrap: str, topic: str, partitions: int) -> dict[int, list[Row]]:
+    """All committed records, to the ends that the partitions have now."""
+    found: dict[int, list[Row]] = {index: [] for index in range(partitions)}
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reads-without-committing",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "check.crcs": True,
+            **COMMON,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, index, 0) for index in found])
+        ended: set[int] = set()
+        with deadline(PATIENCE_S, f"the ends of {topic}") as check:
+            while len(ended) < partitions:
+                check(0)
+                message = consumer.poll(1.0)
+                if message is None:
+                    continue
+                error = message.error()
+                if error is None:
+                    found[message.partition()].append((message.offset(), message.value()))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+                else:
+                    raise AssertionError(str(error))
+    finally:
+        consumer.close()
+    return found

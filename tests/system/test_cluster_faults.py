@@ -1,0 +1,120 @@
+"""Three brokers, real clients, one fault: nothing acknowledged is lost, nothing is there twice.
+
+Each fault meets a producer with acks=all and idempotence, and again one with transactions, with three
+replicas and min.insync.replicas=2. Meanwhile a group reads along. Afterwards the replicas' logs are
+the same, byte for byte.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from odradek.broker.local_cluster.nodes import State
+from odradek.testing import Cluster
+from tests.system.clusters import (
+    CONFIGS,
+    SOFTWARE,
+    TOPIC_CONFIG,
+    UNCLEAN_TOPIC_CONFIG,
+    assert_replicas_equal,
+)
+from tests.system.faults import FAULTS, Scene, reassignment_under_bounce, ring, unclean_election
+from tests.system.kafka_facts import active_controller, create_topic
+from tests.system.ledger import Row
+from tests.system.load import LOADS, Watcher, read_partitions
+
+pytestmark = pytest.mark.slow
+BROKERS = 3
+KINDS = [name.strip() for name in os.environ.get("ODRADEK_INTEROP_BROKER", "odradek").split(",")]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with Cluster(software=SOFTWARE[request.param](), brokers=BROKERS, configs=CONFIGS) as running:
+        yield running
+        gc.collect()  # librdkafka's handles complain while they outlive the brokers
+
+
+@pytest.fixture
+def whole(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster; what a failed test left broken is mended for the next one."""
+    yield cluster
+    cluster.heal()
+    for broker in cluster.brokers:
+        if cluster.state(broker) is not State.RUNNING:
+            cluster.kill(broker)
+            cluster.restart(broker)
+
+
+@pytest.mark.parametrize("kind", LOADS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_nothing_acknowledged_is_lost_or_doubled(whole: Cluster, fault: str, kind: str) -> None:
+    what, topic = FAULTS[fault], f"{fault}-{kind}"
+    partitions = what.partitions
+    create_topic(whole, topic, partitions, TOPIC_CONFIG)
+    with (
+        LOADS[kind](whole.bootstrap, topic, partitions, padding_bytes=what.padding_bytes) as load,
+        Watcher(whole.bootstrap, topic) as watcher,
+    ):
+        scene = Scene(whole, topic, partitions, load)
+        load.wait_for_progress()
+        what.happens(scene)
+        rows = settled(scene)
+        assert load.ledger.anomalies(rows) == []
+        watcher.wait_for(rows)
+        assert watcher.anomalies(rows) == []
+    assert_replicas_equal(whole, topic, partitions)
+
+
+@pytest.mark.parametrize("kind", LOADS)
+def test_reassignment_under_bounce_loses_and_doubles_nothing(whole: Cluster, kind: str) -> None:
+    topic, partitions, replicas = f"reassigned-{kind}", 6, 2
+    start = ring(whole.brokers, partitions, replicas, 0)
+    create_topic(whole, topic, partitions, TOPIC_CONFIG, assignment=list(start.values()))
+    with (
+        LOADS[kind](whole.bootstrap, topic, partitions) as load,
+        Watcher(whole.bootstrap, topic) as watcher,
+    ):
+        scene = Scene(whole, topic, partitions, load, replicas)
+        load.wait_for_progress()
+        reassignment_under_bounce(scene)
+        rows = settled(scene)
+        assert load.ledger.anomalies(rows) == []
+        watcher.wait_for(rows)
+        assert watcher.anomalies(rows) == []
+    assert_replicas_equal(whole, topic, partitions)
+
+
+@pytest.mark.parametrize("kind", LOADS)
+def test_an_unclean_election_loses_what_only_the_old_leader_had(whole: Cluster, kind: str) -> None:
+    """Logs are cut to what the new leader has (KIP-101, KIP-320): nothing is doubled, all agree, and
+    whoever reads along is told."""
+    topic = f"unclean-{kind}"
+    controller = active_controller(whole, broker=whole.brokers[0])
+    replicas = [broker for broker in whole.brokers if broker != controller]
+    create_topic(whole, topic, 1, UNCLEAN_TOPIC_CONFIG, assignment=[replicas])
+    with (
+        LOADS[kind](whole.bootstrap, topic, 1, may_lose=True) as load,
+        Watcher(whole.bootstrap, topic) as watcher,
+    ):
+        scene = Scene(whole, topic, 1, load, len(replicas))
+        load.wait_for_progress()
+        lost_by_choice = unclean_election(scene)
+        rows = settled(scene)
+        assert load.ledger.anomalies(rows, lost_by_choice=lost_by_choice) == []
+        there = {value for _, value in rows[0]}
+        assert lost_by_choice - there, "the election was not unclean"
+        watcher.wait_for(rows)
+    assert_replicas_equal(whole, topic, 1)
+
+
+def settled(scene: Scene) -> dict[int, list[Row]]:
+    """The topic's records, once it all goes on as before and what was sent is acknowledged."""
+    scene.load.wait_for_progress()
+    scene.wait_until_in_sync()
+    scene.load.finish()
+    return read_partitions(scene.cluster.bootstrap, scene.topic, scene.partitions)
