@@ -315,7 +315,13 @@ class Broker:
     async def _run_as_broker(self, task_status: trio.TaskStatus[None]) -> None:
         """What a node is to clients."""
         opened = await self._listen(self.config.listeners, self.config.advertised_listeners)
-        self.endpoints = [endpoint for endpoint, _ in opened]
+        try:
+            self.endpoints = [endpoint for endpoint, _ in opened]
+            await self._run_room(opened, task_status)
+        finally:
+            await close_listeners(opened)
+
+    async def _run_room(self, opened: Opened, task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as room:
             room.start_soon(self.fetch_timers.run)
             self.coordinators.start(room)

@@ -227,6 +227,26 @@ def test_a_node_waits_for_its_quorum_and_can_be_told_to_stop() -> None:
     run(main, APART)
 
 
+def test_a_node_that_was_told_to_stop_before_it_served_can_be_started_again() -> None:
+    """It had bound its listeners, and waited for a controller to register it."""
+
+    async def main(nodes: Nodes) -> None:
+        await nodes.start(1, 2, 3)
+
+        async def stop_later() -> None:
+            while 4 not in nodes.brokers or not hasattr(nodes.brokers[4], "endpoints"):
+                await trio.sleep(0.001)
+            nodes.brokers[4].stop()
+
+        nodes.nursery.start_soon(stop_later)
+        with raised(Stopped, "told to stop"):
+            await nodes.start(4)
+        await nodes.start(4)
+        assert await nodes.create(4, "t") is ErrorCode.invalid_replication_factor
+
+    run(main, APART)
+
+
 def test_a_node_that_names_others_must_be_formatted() -> None:
     async def main(nodes: Nodes) -> None:
         with raised(CannotStart, "odradek storage format"):
