@@ -44,12 +44,11 @@ class MixedCompany:
         """After `kill_theirs`, on what that left."""
         self.theirs = self.start_theirs()
 
-    def create_topic(self, name: str, leaders: list[int]) -> None:
-        """A topic with one replica of each partition, at these nodes."""
+    def create_topic(self, name: str, leaders: list[int], *, replicas: int = 1) -> None:
+        """A topic whose partitions are led by these nodes, and with 2 replicated to the other."""
         admin = AdminClient({"bootstrap.servers": self.ours.bootstrap})
-        topic = NewTopic(
-            name, num_partitions=len(leaders), replica_assignment=[[each] for each in leaders]
-        )
+        assignment = [[each, OURS + THEIRS - each][:replicas] for each in leaders]
+        topic = NewTopic(name, num_partitions=len(leaders), replica_assignment=assignment)
         admin.create_topics([topic])[name].result(30)
 
     def leaders(self, topic: str) -> list[int]:
@@ -120,7 +119,7 @@ def mixed_company(
         else:
             theirs, ours = start_theirs(), start_ours()
         company = MixedCompany(ours, theirs, start_theirs)
-        _wait_for_both(company)
+        wait_for_both(company)
         yield company
         leaving = [company.ours, company.theirs]  # who is no controller asks for its leave first
         for each in reversed(leaving) if controller == OURS else leaving:
@@ -139,7 +138,8 @@ def _format(file: Path, settings: Mapping[str, str], *flags: str) -> None:
     )
 
 
-def _wait_for_both(company: MixedCompany) -> None:
+def wait_for_both(company: MixedCompany) -> None:
+    """Until both are registered and unfenced."""
     with deadline(60, "both brokers to be known") as check:
         while True:
             admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
