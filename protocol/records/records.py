@@ -8,7 +8,7 @@ accounted for; and where Java's is not: offsets rise, and lie within the batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from odradek.protocol.errors import CorruptBatch
@@ -55,6 +55,12 @@ def decode(batch: Batch, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Rec
 
     `max_bytes` bounds what the records may decompress to. The CRC is not checked here.
     """
+    return list(decode_lazily(batch, max_bytes=max_bytes))
+
+
+def decode_lazily(batch: Batch, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
+    """As `decode`, one record at a time: for who lets others run in between. That a batch is not
+    whole may turn out in the middle of it."""
     if len(batch.view) != batch.size:
         raise CorruptBatch(f"{len(batch.view)} bytes of a batch of {batch.size}")
     count = batch.record_count
@@ -65,15 +71,14 @@ def decode(batch: Batch, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Rec
         raise CorruptBatch(f"{count} records in {len(body)} bytes")
     append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
     try:
-        return _decode_records(bytes(body), batch, append_time)
+        yield from _decode_records(bytes(body), batch, append_time)
     except IndexError:
         raise CorruptBatch("a record is cut short") from None
 
 
-def _decode_records(body: bytes, batch: Batch, append_time: int | None) -> list[Record]:
+def _decode_records(body: bytes, batch: Batch, append_time: int | None) -> Iterator[Record]:
     base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
     last_delta = batch.last_offset_delta
-    records = []
     position = 0
     previous = -1
     for _ in range(batch.record_count):
@@ -95,10 +100,9 @@ def _decode_records(body: bytes, batch: Batch, append_time: int | None) -> list[
         if position != end:
             raise CorruptBatch(f"a record of {size} bytes ends {end - position} bytes early")
         timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
-        records.append(Record(base_offset + offset_delta, timestamp, key, value, headers))
+        yield Record(base_offset + offset_delta, timestamp, key, value, headers)
     if position != len(body):
         raise CorruptBatch(f"{len(body) - position} bytes after the last record")
-    return records
 
 
 def _headers(body: bytes, position: int, end: int, count: int) -> tuple[Headers, int]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records.batch import Batch
 from odradek.protocol.records.control import ControlType, control_type
-from odradek.protocol.records.records import Record, decode
+from odradek.protocol.records.records import Record, decode_lazily
 from odradek.protocol.schemas.control_records import (
     KRaftVersionRecord,
     LeaderChangeMessage,
@@ -118,7 +118,7 @@ class Replay:
 
     def _contents(self, batch: Batch, *, of_snapshot: int | None = None) -> Iterator[None]:
         try:
-            for number, record in enumerate(decode(batch), 1):
+            for number, record in enumerate(decode_lazily(batch), 1):
                 if batch.is_control:
                     offset = record.offset if of_snapshot is None else of_snapshot - 1
                     self._control(record, offset)
