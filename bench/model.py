@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 Better = Literal["higher", "lower"]
 Parameter = str | int | float | bool
@@ -32,6 +32,7 @@ class Feature(enum.Enum):
     GROUPS = "consumer groups"
     TWO_DIRECTORIES = "two log directories, and moves between them"
     COMPACTION = "compaction, and the sizes of its logs told while it runs"
+    CLUSTER = "a cluster of three brokers, each a process that can be killed"
 
 
 class Stage(enum.Enum):
@@ -40,6 +41,7 @@ class Stage(enum.Enum):
     FRESH = "a process started for it alone, over an empty directory"
     SHARED = "the process that all shared workloads use, one after the other"
     LAST = "the same process, once all shared workloads have been run"
+    CLUSTER = "three brokers started for it alone, over empty directories"
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,21 @@ class ServerProcess(Protocol):
         ...
 
 
+class ServerCluster(Protocol):
+    """Several brokers in one cluster; a broker is known by its id."""
+
+    @property
+    def brokers(self) -> tuple[int, ...]: ...
+
+    def kill(self, broker: int) -> None:
+        """SIGKILL, and wait until it is gone."""
+        ...
+
+    def restart(self, broker: int) -> None:
+        """Stop it cleanly if it runs, start it, and wait until it answers."""
+        ...
+
+
 class Topics(Protocol):
     """How topics are made and removed on a target; most peers do it by the admin APIs."""
 
@@ -162,12 +179,14 @@ class Topics(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """A running broker. `process` is None if the bench was only given an address."""
+    """A running broker, or several. `process` is None if the bench was only given an address; of a
+    `cluster` it stands for all its processes."""
 
     peer: str
     bootstrap: str
     topics: Topics
     process: ServerProcess | None = None
+    cluster: ServerCluster | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -230,6 +249,17 @@ class Peer(Protocol):
         """Run it on a free port with its data in `directory`, as long as the context lasts.
 
         Entering returns once a Metadata request is answered; raises PeerFailed."""
+        ...
+
+
+@runtime_checkable
+class ClusterPeer(Protocol):
+    """A peer that does not lack Feature.CLUSTER."""
+
+    def start_cluster(self, directory: Path) -> AbstractContextManager[Target]:
+        """Run three of it as one cluster, with their data in `directory`, as long as the context lasts.
+
+        Entering returns once every broker answers; raises PeerFailed."""
         ...
 
 

@@ -1,8 +1,8 @@
 """The order of a run: peers take turns run by run, what was disturbed is repeated, failures are named.
 
 Within a workload the peers alternate (A B C A B C …), so that what changes on the machine in the
-meantime changes for all. Three parts follow each other: workloads that want a process of their own,
-those that share one process a peer (started once, up to the end, so that its memory afterwards means
+meantime changes for all. Four parts follow each other: workloads that want a process of their own,
+those that want a cluster, those that share one process a peer (started once, up to the end, so that its memory afterwards means
 something), and those that look at that process last. The first `warm_ups` rounds of shared workloads
 do not count: a JVM gets the time to compile.
 
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from odradek.bench.model import (
+    ClusterPeer,
     Limit,
     Peer,
     PeerFailed,
@@ -140,6 +141,8 @@ class Runner:
             self._measure_limits()
             for workload in self._plan.of(Stage.FRESH):
                 self._take_turns(workload, self._fresh, warm_ups=0)
+            for workload in self._plan.of(Stage.CLUSTER):
+                self._take_turns(workload, self._cluster, warm_ups=0)
             self._run_shared()
         except KeyboardInterrupt:
             self._results.interrupted = True
@@ -186,6 +189,12 @@ class Runner:
     @contextmanager
     def _fresh(self, peer: Peer) -> Iterator[Target]:
         with peer.start(self._new_directory()) as target:
+            yield target
+
+    @contextmanager
+    def _cluster(self, peer: Peer) -> Iterator[Target]:
+        assert isinstance(peer, ClusterPeer), "why_not has said that it is one"
+        with peer.start_cluster(self._new_directory()) as target:
             yield target
 
     def _new_directory(self) -> Path:

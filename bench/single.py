@@ -21,6 +21,7 @@ from pathlib import Path
 
 from odradek.bench import machine
 from odradek.bench.model import (
+    ClusterPeer,
     Peer,
     PeerFailed,
     PeerUnavailable,
@@ -68,7 +69,8 @@ def _run(workload: Workload, args: argparse.Namespace) -> int:
         raise PeerUnavailable(reason)
     peer.obtain()
     print(f"{workload.title}: {peer.title} {peer.version()}")
-    fresh = workload.stage is Stage.FRESH
+    started = _cluster_started if workload.stage is Stage.CLUSTER else _started
+    fresh = workload.stage in (Stage.FRESH, Stage.CLUSTER)
     with ExitStack() as stack:
         stack.enter_context(warm_memory(int(args.warm_memory * (1 << 30))))
         target = None if fresh else stack.enter_context(_started(peer, args.directory))
@@ -77,7 +79,7 @@ def _run(workload: Workload, args: argparse.Namespace) -> int:
             if target is not None:
                 _measure(workload, target)
             else:
-                with _started(peer, args.directory) as alone:
+                with started(peer, args.directory) as alone:
                     _measure(workload, alone)
     return 0
 
@@ -90,6 +92,17 @@ def _started(peer: Peer, parent: Path | None) -> Iterator[Target]:
     ):
         if target.process is not None:
             print(f"process {target.process.pid} at {target.bootstrap}", flush=True)
+        yield target
+
+
+@contextmanager
+def _cluster_started(peer: Peer, parent: Path | None) -> Iterator[Target]:
+    assert isinstance(peer, ClusterPeer), "why_not has said that it is one"
+    with (
+        tempfile.TemporaryDirectory(dir=parent, prefix="odradek-bench-") as directory,
+        peer.start_cluster(Path(directory)) as target,
+    ):
+        print(f"cluster at {target.bootstrap}", flush=True)
         yield target
 
 

@@ -21,6 +21,7 @@ class GivenAddress:
     default = False
     lacks: Mapping[Feature, str] = {
         Feature.PROCESS: NOT_OURS,
+        Feature.CLUSTER: NOT_OURS,
         Feature.RESTART: NOT_OURS,
         Feature.TWO_DIRECTORIES: NOT_OURS,
     }

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from odradek.bench.model import Feature, PeerFailed, Target
+from odradek.bench.peers.clusters import three_brokers
 from odradek.bench.peers.kafka_jars import java_program, kafka_jars, kafka_version
+from odradek.bench.peers.kafka_nodes import KafkaNodes
 from odradek.bench.peers.process import Launch, free_port, running
 from odradek.bench.peers.topics import AdminTopics
 
@@ -52,6 +54,13 @@ class Kafka:
 
     def settings(self) -> Mapping[str, str]:
         return {**SETTINGS, "JVM": " ".join(JVM)}
+
+    @contextmanager
+    def start_cluster(self, directory: Path) -> Iterator[Target]:
+        """Three of them, as it is run anywhere: each in a JVM with the heap of its own scripts."""
+        java = [java_program(), *JVM, "-cp", os.pathsep.join(kafka_jars())]
+        with three_brokers(self.name, KafkaNodes(java), directory) as target:
+            yield target
 
     @contextmanager
     def start(self, directory: Path) -> Iterator[Target]:

@@ -26,6 +26,7 @@ class Nisshi:
     title = "nisshi, in memory"
     default = False
     lacks: Mapping[Feature, str] = {
+        Feature.CLUSTER: "is one broker",
         Feature.RESTART: "keeps its records in memory",
         Feature.COMPACTION: "has no log directories to describe",
     }

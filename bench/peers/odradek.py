@@ -13,8 +13,11 @@ from pathlib import Path
 
 import odradek.bench
 from odradek.bench.model import Feature, Target
+from odradek.bench.peers.clusters import three_brokers
 from odradek.bench.peers.process import Launch, free_port, running
 from odradek.bench.peers.topics import AdminTopics
+from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
+from odradek.seams.real import real_seams
 
 # What Kafka's own example configuration sets too: one member's first assignment is not to wait for
 # others.
@@ -47,6 +50,11 @@ class Odradek:
 
     def settings(self) -> Mapping[str, str]:
         return SETTINGS
+
+    @contextmanager
+    def start_cluster(self, directory: Path) -> Iterator[Target]:
+        with three_brokers(self.name, OdradekNodes(real_seams()), directory) as target:
+            yield target
 
     @contextmanager
     def start(self, directory: Path) -> Iterator[Target]:

@@ -23,12 +23,13 @@ PATIENCE_S = 30.0
 class AdminTopics:
     """`model.Topics` by CreateTopics and DeleteTopics; one connection for each call."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, *, replicas: int = 1) -> None:
         self._bootstrap = bootstrap
+        self._replicas = replicas
 
     def create(self, name: str, partitions: int) -> None:
         async def create(cluster: Cluster) -> None:
-            await create_topics(cluster, [NewTopic(name, partitions, replication_factor=1)])
+            await create_topics(cluster, [NewTopic(name, partitions, self._replicas)])
             for partition in range(partitions):
                 await cluster.retrying(partial(cluster.leader, name, partition), also=_not_yet)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from odradek.bench.model import Workload
 from odradek.bench.workloads import (
     beside,
+    clusters,
     compaction,
     groups,
     latency,
@@ -29,4 +30,5 @@ WORKLOADS: Sequence[Workload] = (
     *groups.WORKLOADS,
     *recovery.WORKLOADS,
     *moves.WORKLOADS,
+    *clusters.WORKLOADS,
 )

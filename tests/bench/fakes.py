@@ -92,6 +92,20 @@ class FakePeer:
 
 
 @dataclass
+class FakeClusterPeer(FakePeer):
+    """Can be several."""
+
+    @contextmanager
+    def start_cluster(self, directory: Path) -> Iterator[Target]:
+        assert not list(directory.iterdir())
+        self.journal.append(f"start cluster {self.name}")
+        try:
+            yield Target(self.name, "127.0.0.1:1", FakeTopics(), FakeProcess(ord(self.name)))
+        finally:
+            self.journal.append(f"stop cluster {self.name}")
+
+
+@dataclass
 class FakeWorkload:
     """Gives what `outcome` says of the target's peer, or raises it."""
 

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from odradek.bench import obtaining
-from odradek.bench.model import Feature, PeerFailed, PeerUnavailable, Stage, Target, why_not
+from odradek.bench.model import (
+    ClusterPeer,
+    Feature,
+    PeerFailed,
+    PeerUnavailable,
+    Stage,
+    Target,
+    why_not,
+)
 from odradek.bench.peers import PEERS
 from odradek.bench.peers.mock import LibrdkafkaMock
 from odradek.bench.peers.odradek import Odradek
@@ -112,3 +120,6 @@ def test_what_a_peer_lacks_is_the_reason_for_leaving_a_workload_out() -> None:
     assert why_not(Recovery(1), PEERS["kfake-disk"]) is None
     assert all(why_not(Startup(), peer) is None for peer in PEERS.values())
     assert Startup().stage is Stage.FRESH
+    several = [peer.name for peer in PEERS.values() if isinstance(peer, ClusterPeer)]
+    assert several == [peer.name for peer in PEERS.values() if Feature.CLUSTER not in peer.lacks]
+    assert several == ["odradek", "kafka"]

@@ -22,6 +22,7 @@ from odradek.bench.results_file import Failure, Results, State
 from odradek.bench.runner import FAILURES_MAX, Plan, Runner
 from tests.bench.fakes import (
     SPEED,
+    FakeClusterPeer,
     FakePeer,
     FakeWatch,
     FakeWorkload,
@@ -92,6 +93,17 @@ def test_fresh_workloads_have_a_process_each_before_the_shared_ones(
         *["start a", "fresh a", "stop a"] * 2,
         "start a", "shared a", "shared a", "last a", "last a", "stop a",
     ]  # fmt: skip
+
+
+def test_cluster_workloads_have_a_cluster_each_and_only_where_there_can_be_one(
+    tmp_path: Path, journal: Journal
+) -> None:
+    needs = frozenset({Feature.CLUSTER})
+    workload = FakeWorkload("w", journal, needs=needs, stage=Stage.CLUSTER)
+    alone = FakePeer("b", journal, lacks={Feature.CLUSTER: "is one broker"})
+    results = run(tmp_path, [FakeClusterPeer("a", journal), alone], [workload])
+    assert journal == ["start cluster a", "w a", "stop cluster a"] * 2
+    assert results.workloads[0].peers["b"].skipped == "is one broker"
 
 
 def test_warm_ups_are_kept_and_do_not_count(tmp_path: Path, journal: Journal) -> None:

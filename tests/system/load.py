@@ -24,6 +24,8 @@ COMMON: Mapping[str, Any] = {
     "socket.timeout.ms": 5000,
     "reconnect.backoff.max.ms": 500,
     "topic.metadata.refresh.interval.ms": 5000,
+    # librdkafka forgets brokers that are not in the newest metadata, and may be left without any.
+    "metadata.recovery.rebootstrap.trigger.ms": 10_000,
     "log_level": 0,
 }
 

@@ -1,0 +1,258 @@
+"""Three brokers in one cluster: what they hold, what they replicate, and what their loss costs.
+
+All that is timed is seen by a client with acks=all and three replicas (`pulse.py`). Time-outs are the
+brokers' defaults: a leader that is killed is missed by the controller when its session is over
+(broker.session.timeout.ms, 9 s).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from odradek.bench.load import run_load
+from odradek.bench.model import (
+    Feature,
+    Metric,
+    Outcome,
+    Parameter,
+    ServerCluster,
+    Stage,
+    Target,
+    WorkloadFailed,
+)
+from odradek.bench.peers.topics import with_cluster
+from odradek.bench.workloads.pulse import Pulse
+from odradek.client.quorum_admin import describe_quorum
+
+SETTLE_S = 3.0
+GAP_S = 0.1
+"""A pause between acknowledgements that is longer is taken for unavailability."""
+RECORDS = 500_000
+RECORD_BYTES = 1024
+SECONDS_MAX = 20.0
+
+READY = Metric("ready_ms", "ms", "lower")
+RESIDENT = Metric("resident_mb", "MB", "lower")
+IDLE_CPU = Metric("idle_cpu", "% of a core", "lower")
+WRITTEN = Metric("mb_per_s", "MB/s", "higher")
+BROKER_CPU = Metric("broker_cpu_s_per_gb", "s/GB", "lower")
+FAIL_OVER = Metric("fail_over_ms", "ms", "lower")
+LONGEST = Metric("longest_gap_ms", "ms", "lower")
+UNAVAILABLE = Metric("unavailable_ms", "ms", "lower")
+
+_numbers = itertools.count(1)
+
+
+def _cluster(target: Target) -> ServerCluster:
+    if target.cluster is None or target.process is None:
+        raise WorkloadFailed("the brokers' processes are not known")
+    return target.cluster
+
+
+def _topic(target: Target, name: str, partitions: int) -> str:
+    topic = f"{name}-{next(_numbers)}"
+    target.topics.create(topic, partitions)
+    return topic
+
+
+@dataclass(frozen=True)
+class ClusterStartup:
+    """From the first program's execution until all brokers answer and know each other; then some rest."""
+
+    name: str = "cluster-startup"
+    title: str = "start of three brokers; memory and CPU when idle"
+    metrics: Sequence[Metric] = (READY, RESIDENT, IDLE_CPU)
+    needs: frozenset[Feature] = frozenset({Feature.CLUSTER})
+    stage: Stage = Stage.CLUSTER
+    default: bool = True
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"settle_s": SETTLE_S}
+
+    def run(self, target: Target) -> Outcome:
+        _cluster(target)
+        process = target.process
+        assert process is not None
+        before, began = process.cpu_seconds(), time.monotonic()
+        time.sleep(SETTLE_S)
+        used = process.cpu_seconds() - before
+        return Outcome(
+            {
+                READY.name: (process.answered_at - process.exec_started_at) * 1e3,
+                RESIDENT.name: process.resident_bytes() / 1e6,
+                IDLE_CPU.name: used / (time.monotonic() - began) * 100,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class ReplicatedProduce:
+    """Write records as fast as three replicas take them."""
+
+    partitions: int = 6
+    metrics: Sequence[Metric] = (WRITTEN, BROKER_CPU, RESIDENT)
+    needs: frozenset[Feature] = frozenset({Feature.CLUSTER})
+    stage: Stage = Stage.CLUSTER
+    default: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"replicated-1k-p{self.partitions}"
+
+    @property
+    def title(self) -> str:
+        many = "s" * (self.partitions > 1)
+        return f"produce, 1 KiB records, {self.partitions} partition{many}, acks=all, 3 replicas"
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            "record_bytes": RECORD_BYTES,
+            "records": RECORDS,
+            "partitions": self.partitions,
+            "acks": "all",
+            "idempotent": True,
+        }
+
+    def run(self, target: Target) -> Outcome:
+        _cluster(target)
+        topic = _topic(target, self.name, self.partitions)
+        load = run_load(
+            [
+                "produce", "--bootstrap", target.bootstrap, "--topic", topic,
+                "--count", str(RECORDS),
+                "--size", str(RECORD_BYTES),
+                "--partitions", str(self.partitions),
+                "--seconds", str(SECONDS_MAX),
+                "--warm-up", "2",
+                "-X", "acks=all",
+                "-X", "enable.idempotence=true",
+            ],
+            target.process,
+        )  # fmt: skip
+        assert target.process is not None
+        gb = load.said["bytes"] / 1e9
+        values = {
+            WRITTEN.name: gb * 1e3 / load.seconds,
+            RESIDENT.name: target.process.resident_bytes() / 1e6,
+        }
+        if load.broker_cpu_s is not None:
+            values[BROKER_CPU.name] = load.broker_cpu_s / gb
+        return Outcome(values, load.client_bound, notes=load.notes)
+
+
+@dataclass(frozen=True)
+class FailOver:
+    """Kill a partition's leader: how long until the next record that is sent is acknowledged.
+
+    `controller`: whether the leader is the active controller, too, which has to be replaced first.
+    """
+
+    controller: bool
+    metrics: Sequence[Metric] = (FAIL_OVER, LONGEST)
+    needs: frozenset[Feature] = frozenset({Feature.CLUSTER})
+    stage: Stage = Stage.CLUSTER
+    default: bool = True
+
+    @property
+    def name(self) -> str:
+        return "fail-over-controller" if self.controller else "fail-over"
+
+    @property
+    def title(self) -> str:
+        who = (
+            "that is the active controller"
+            if self.controller
+            else "that is not the active controller"
+        )
+        return f"kill -9 of a leader {who}, to the next acknowledged record"
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"acks": "all", "replicas": 3}
+
+    def run(self, target: Target) -> Outcome:
+        cluster = _cluster(target)
+        active = with_cluster(target.bootstrap, describe_quorum).leader_id
+        topic = self._led(target, active)
+        with Pulse(target.bootstrap, topic) as pulse:
+            time.sleep(SETTLE_S)
+            leader = _leader(target, topic)
+            cluster.kill(leader)
+            killed_at = time.monotonic()
+            acknowledged_at = pulse.wait_for_ack(killed_at)
+            longest = max(pulse.gaps(killed_at))
+        return Outcome(
+            {FAIL_OVER.name: (acknowledged_at - killed_at) * 1e3, LONGEST.name: longest * 1e3},
+            notes=(f"broker {leader} killed, {active} was the active controller",),
+        )
+
+    def _led(self, target: Target, active: int) -> str:
+        """A topic of one partition whose leader is the active controller, or is not."""
+        for _ in range(20):
+            topic = _topic(target, self.name, 1)
+            if (_leader(target, topic) == active) is self.controller:
+                return topic
+        raise WorkloadFailed("no topic of twenty has the leader that is wanted")
+
+
+@dataclass(frozen=True)
+class RollingRestart:
+    """Stop and start one broker after the other, cleanly: how long nothing is acknowledged."""
+
+    name: str = "rolling-restart"
+    title: str = "rolling restart of three brokers, as the client of one partition sees it"
+    metrics: Sequence[Metric] = (UNAVAILABLE, LONGEST)
+    needs: frozenset[Feature] = frozenset({Feature.CLUSTER})
+    stage: Stage = Stage.CLUSTER
+    default: bool = True
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"acks": "all", "replicas": 3, "gap_ms": GAP_S * 1e3}
+
+    def run(self, target: Target) -> Outcome:
+        cluster = _cluster(target)
+        topic = _topic(target, self.name, 1)
+        with Pulse(target.bootstrap, topic) as pulse:
+            time.sleep(SETTLE_S)
+            began = time.monotonic()
+            for broker in cluster.brokers:
+                cluster.restart(broker)
+                _wait_until_in_sync(target, topic, len(cluster.brokers))
+            pulse.wait_for_ack(time.monotonic())
+            gaps = pulse.gaps(began)
+        return Outcome(
+            {
+                UNAVAILABLE.name: sum(gap for gap in gaps if gap > GAP_S) * 1e3,
+                LONGEST.name: max(gaps) * 1e3,
+            }
+        )
+
+
+def _leader(target: Target, topic: str) -> int:
+    return with_cluster(target.bootstrap, lambda client: client.leader(topic, 0))
+
+
+def _wait_until_in_sync(target: Target, topic: str, replicas: int) -> None:
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        found = with_cluster(target.bootstrap, lambda client: client.topic(topic))
+        if all(len(each.isr) == replicas for each in found.partitions.values()):
+            return
+        time.sleep(0.1)
+    raise WorkloadFailed(f"{topic} has fewer than {replicas} replicas in sync after 120 s")
+
+
+WORKLOADS = (
+    ClusterStartup(),
+    ReplicatedProduce(),
+    ReplicatedProduce(partitions=1, default=False),
+    FailOver(controller=False),
+    FailOver(controller=True),
+    RollingRestart(),
+)
