@@ -197,21 +197,20 @@ class Nodes:
         node.process.send_signal(number)
 
     async def wait_ready(self, node_ids: Iterable[int], *, timeout_s: float = START_S) -> None:
-        """Wait until each of these brokers answers and shows all of them; NodeFailed if one ends."""
-        wanted = {node_id for node_id in node_ids if self.plan.node(node_id).is_broker}
+        """Wait until each of these answers, and its brokers show each other; NodeFailed if one ends."""
+        wanted = sorted(node_ids)
+        brokers = {node_id for node_id in wanted if self.plan.node(node_id).is_broker}
         try:
             with trio.fail_after(timeout_s):
-                for node_id in sorted(wanted):
-                    await self._wait_for(node_id, wanted)
+                for node_id in wanted:
+                    await self._wait_for(node_id, brokers)
         except trio.TooSlowError:
-            missing = [each for each in sorted(wanted) if self.state(each) is State.STARTING]
-            raise NodeFailed(
-                f"no answer in {timeout_s:g} s from {missing or sorted(wanted)}"
-            ) from None
+            missing = [each for each in wanted if self.state(each) is State.STARTING] or wanted
+            raise NodeFailed(f"no answer in {timeout_s:g} s from {missing}") from None
 
-    async def _wait_for(self, node_id: int, wanted: set[int]) -> None:
+    async def _wait_for(self, node_id: int, brokers: set[int]) -> None:
         node = self._nodes[node_id]
-        while not wanted <= await self._seen_by(node.plan):
+        while not await self._is_ready(node.plan, brokers):
             if node.ended.is_set():
                 code = None if node.process is None else node.process.returncode
                 raise NodeFailed(f"node {node_id} ended with exit code {code}")
@@ -219,16 +218,19 @@ class Nodes:
         if node.state is State.STARTING:
             self._become(node, State.RUNNING)
 
-    async def _seen_by(self, node: NodePlan) -> set[int]:
-        """The brokers in what the node says of the cluster; none if it says nothing."""
-        assert node.clients is not None
+    async def _is_ready(self, node: NodePlan, brokers: set[int]) -> bool:
+        """Whether it answers: a broker with all these brokers, a controller at all."""
+        address = node.doors[0][1].listen
         try:
-            opened = open_cluster(self._network, [node.clients.listen], timeout_s=ANSWER_S)
+            opened = open_cluster(self._network, [address], timeout_s=ANSWER_S)
             async with opened as cluster:
+                if not node.is_broker:
+                    await cluster.any_node()
+                    return True
                 await cluster.refresh()
-                return set(cluster.nodes)
+                return brokers <= cluster.nodes.keys()
         except (ClientError, KafkaError, OSError):
-            return set()
+            return False
 
     async def every(self, act: Callable[[int], Awaitable[object]], node_ids: Iterable[int]) -> None:
         """Do the same to several nodes at the same time."""

@@ -153,3 +153,14 @@ def test_three_brokers_know_each_other_and_survive_one(command: Command) -> None
 def brokers_seen_by(address: str) -> list[int]:
     admin = AdminClient({"bootstrap.servers": address})
     return sorted(admin.list_topics(timeout=PATIENCE_S).brokers)
+
+
+def test_controllers_of_its_own_are_shown_apart(command: Command) -> None:
+    command.start("--brokers", "1", "--controllers", "1", "--listen", "127.0.0.1:0")
+    found = json.loads(command.run("status", "--json").stdout)
+    assert [(row["id"], row["state"]) for row in found["brokers"]] == [(1, "running")]
+    assert [(row["id"], row["state"]) for row in found["controllers"]] == [(2, "running")]
+    os.kill(found["controllers"][0]["pid"], signal.SIGKILL)
+    assert command.run("restart", "2").returncode == 0
+    create_topic(command.port_file.read_text().strip(), "made-after")
+    assert command.stop() == 0
