@@ -27,6 +27,13 @@ from odradek.broker.coordination.topics import (
     InternalTopic,
 )
 from odradek.broker.coordinators import Coordinators
+from odradek.broker.endings import (
+    CannotStart,
+    Stopped,
+    StorageLost,
+    is_cancellation,
+    said_plainly,
+)
 from odradek.broker.fetch_wait import DueFetches, fetch_timers
 from odradek.broker.lifecycle import BrokerLifecycle
 from odradek.broker.producer_ids import ProducerIds
@@ -67,19 +74,9 @@ log = logging.getLogger("odradek.node")
 
 HAND_OVER_SECONDS = 5.0
 """How long the others of a quorum may take to do without this node."""
+PATIENCE_SECONDS = 10.0
+"""How long a start may wait for others before the log says so."""
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
-
-
-class CannotStart(Exception):
-    """The node can't start; the text says why and what to do."""
-
-
-class Stopped(CannotStart):
-    """The node was told to stop while it waited for others of its cluster."""
-
-
-class StorageLost(Exception):
-    """No log directory is left, or the metadata directory failed: the node had to end."""
 
 
 class Broker:
@@ -190,7 +187,7 @@ class Broker:
             finally:
                 self.directories.close()
         except BaseExceptionGroup as group:
-            raise _said_plainly(group) from None
+            raise said_plainly(group) from None
         finally:
             self.stopped.set()
 
@@ -223,7 +220,7 @@ class Broker:
             try:
                 await self._run_on_metadata(controllers, transport, task_status)
             except BaseException as error:
-                if _is_cancellation(error):
+                if is_cancellation(error):
                     await self._close()
                 raise
             await self._close()
@@ -277,7 +274,10 @@ class Broker:
                 registration = ControllerRegistration(self.metadata, self.controller)
                 await house.start(registration.run)
                 await house.start(self._controller_server.serve, controllers)
-            await self._unless_stopped(self.metadata.wait_until_caught_up)
+            await self._unless_stopped(
+                "nobody has told yet what the metadata quorum has committed",
+                self.metadata.wait_until_caught_up,
+            )
             self.apply_broker_configs(self.metadata.image)
             if self.config.is_broker:
                 await self._load_replicas()
@@ -330,25 +330,36 @@ class Broker:
             await self.lifecycle.register(registration_of(self))
             await room.start(self.lifecycle.run)
             room.start_soon(self._fail_unregistered)
-            await self._unless_stopped(self.lifecycle.caught_up.wait)
+            await self._unless_stopped(
+                "this broker has not caught up with its registration", self.lifecycle.caught_up.wait
+            )
             await self.replicas.start(room)
             async with trio.open_nursery() as serving:
                 await serving.start(self.server.serve, opened)
                 serving.start_soon(self._stop_when, self.logs.all_failed)
                 serving.start_soon(self._stop_when, self.directory_reports.unheard)
-                await self._unless_stopped(self.lifecycle.serve)
+                await self._unless_stopped(
+                    "the active controller has not unfenced this broker", self.lifecycle.serve
+                )
                 task_status.started()
                 await self._stop_asked.wait()
                 await self.lifecycle.shut_down()
                 serving.cancel_scope.cancel()
             room.cancel_scope.cancel()
 
-    async def _unless_stopped(self, wait: Callable[[], Awaitable[None]]) -> None:
-        """Wait for others of the cluster. Raises Stopped if the node is asked to end meanwhile."""
+    async def _unless_stopped(self, what: str, wait: Callable[[], Awaitable[None]]) -> None:
+        """Wait for others of the cluster, and say so when it takes long; `wait` may be called again.
+
+        Raises Stopped if the node is asked to end meanwhile.
+        """
         with trio.CancelScope() as self._waiting:
             if self._stop_asked.is_set():
                 self._waiting.cancel()
-            await wait()
+            with trio.move_on_after(PATIENCE_SECONDS) as patience:
+                await wait()
+            if patience.cancelled_caught:
+                log.warning("still waiting: %s", what)
+                await wait()
         if self._waiting.cancelled_caught:
             raise Stopped("it was told to stop before it could serve")
 
@@ -468,24 +479,6 @@ class Broker:
         from odradek.broker.config.validation import validate_resource_configs
 
         validate_resource_configs(self.config, kind, name, wanted, existing)
-
-
-def _is_cancellation(error: BaseException) -> bool:
-    """Whether nothing went wrong: the node's nurseries were cancelled, or Ctrl-C came."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(_is_cancellation(each) for each in error.exceptions)
-    return isinstance(error, (trio.Cancelled, KeyboardInterrupt, Stopped))
-
-
-def _said_plainly(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What kept a node from starting, or stopped it, without the nurseries that it went through."""
-    expected = group.subgroup((CannotStart, StorageLost))
-    while expected is not None:
-        first = expected.exceptions[0]
-        if not isinstance(first, BaseExceptionGroup):
-            return first
-        expected = first
-    return group
 
 
 __all__ = ["Broker", "CannotStart", "Stopped", "StorageLost"]

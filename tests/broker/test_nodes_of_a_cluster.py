@@ -214,7 +214,9 @@ def test_a_cluster_that_went_comes_back() -> None:
     run(main, APART)
 
 
-def test_a_node_waits_for_its_quorum_and_can_be_told_to_stop() -> None:
+def test_a_node_waits_for_its_quorum_and_can_be_told_to_stop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main(nodes: Nodes) -> None:
         async def stop_later() -> None:
             await trio.sleep(30)
@@ -225,6 +227,7 @@ def test_a_node_waits_for_its_quorum_and_can_be_told_to_stop() -> None:
             await nodes.start(4)
 
     run(main, APART)
+    assert "still waiting: nobody has told yet what the metadata quorum" in caplog.text
 
 
 def test_a_node_that_was_told_to_stop_before_it_served_can_be_started_again() -> None:
