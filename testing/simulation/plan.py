@@ -14,10 +14,10 @@ from typing import Any
 from odradek.seams.values import value_class
 
 NODES = 3
-RUN_S = 4.0
+RUN_S = 3.0
 """For how long (virtual) faults begin, and clients begin new work."""
 FAULTS_MAX = 6
-LONGEST_S = 3.0
+LONGEST_S = 2.5
 CLIENTS = 0
 """In place of a node: the machine that all clients are on."""
 

@@ -32,7 +32,7 @@ from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.clock import Clock
 from odradek.seams.network import Address
 
-TIMEOUT_MS = 6_000
+TIMEOUT_MS = 2_500
 PATIENCE_S = 20.0
 PAUSE_S = 0.02
 GROUP, TRANSACTION = 0, 1

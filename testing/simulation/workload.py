@@ -38,7 +38,7 @@ TOPIC = "records"
 PARTITIONS = 2
 MOVED = 1
 """The partition that has two replicas, and is moved."""
-WRITES = 15
+WRITES = 12
 TRANSACTIONS = 4
 PATIENCE_S = 60.0
 """How long anything may take; all heals long before."""
@@ -194,7 +194,7 @@ class Workload:
     async def read_final(self) -> None:
         """What is committed, what is still open, and what the groups have."""
         if self._plan.transactional:
-            await trio.sleep(TIMEOUT_MS / 1000 + 2)  # whoever died is aborted by now
+            await trio.sleep(TIMEOUT_MS / 1000 + 1)  # whoever died is aborted by now
         async with self._connect() as cluster:
             await self._read_all(cluster)
             for number in range(self._plan.transactional):
