@@ -7,6 +7,7 @@ A load keeps its `Ledger`; its thread goes on through every fault, as an applica
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,14 +19,14 @@ from tests.system.ledger import Ledger, Outcome, Row, Transaction
 
 PATIENCE_S = 120.0
 PAUSE_S = 0.005
+SILENT_S = 20.0
+"""A consumer that has read nothing for so long is given up for another one."""
 PER_TRANSACTION = 6
 ABORT_EVERY = 4
 COMMON: Mapping[str, Any] = {
     "socket.timeout.ms": 5000,
     "reconnect.backoff.max.ms": 500,
     "topic.metadata.refresh.interval.ms": 5000,
-    # librdkafka forgets brokers that are not in the newest metadata, and may be left without any.
-    "metadata.recovery.rebootstrap.trigger.ms": 10_000,
     "log_level": 0,
 }
 
@@ -232,10 +233,16 @@ class Watcher:
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.seen: dict[tuple[int, int], bytes] = {}
         self.changed: list[str] = []
-        self._consumer = Consumer(
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def _consumer(self) -> Consumer:
+        consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap,
-                "group.id": f"watches-{topic}",
+                "bootstrap.servers": self._bootstrap,
+                "group.id": f"watches-{self._topic}",
                 "auto.offset.reset": "earliest",
                 "auto.commit.interval.ms": 500,
                 "session.timeout.ms": 10_000,
@@ -244,21 +251,29 @@ class Watcher:
                 **COMMON,
             }
         )
-        self._topic = topic
-        self._enough = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
+        consumer.subscribe([self._topic])
+        return consumer
 
     def _read(self) -> None:
-        self._consumer.subscribe([self._topic])
+        consumer, heard_at = self._consumer(), time.monotonic()
         while not self._enough.is_set():
-            message = self._consumer.poll(0.2)
-            if message is None or message.error() is not None:
-                continue
-            place, value = (message.partition(), message.offset()), message.value()
-            if self.seen.setdefault(place, value) != value:
-                self.changed.append(f"{place}: {self.seen[place]!r}, later {value!r}")
-                self.seen[place] = value
-        self._consumer.close()  # here, so that a consumer that hangs does not hang the test
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                heard_at = time.monotonic()
+                self._see(message)
+            elif time.monotonic() > heard_at + SILENT_S:
+                # librdkafka drops brokers that are not in the newest metadata; when all have been
+                # restarted it may have none left, and asks nobody any more (2.16).
+                consumer.close()
+                consumer, heard_at = self._consumer(), time.monotonic()
+        consumer.close()
+
+    def _see(self, message: Message) -> None:
+        place, value = (message.partition(), message.offset()), message.value()
+        assert value is not None
+        if self.seen.setdefault(place, value) != value:
+            self.changed.append(f"{place}: {self.seen[place]!r}, later {value!r}")
+            self.seen[place] = value
 
     def wait_for(self, partitions: Mapping[int, Sequence[Row]]) -> None:
         """Until it has seen all of these; AssertionError if it does not."""
