@@ -10,7 +10,10 @@ do), since "settled" means that every task is blocked. A world in which nothing 
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
+from collections.abc import Callable
 
 import trio
 import trio.testing
@@ -24,6 +27,8 @@ class VirtualClock(trio.abc.Clock):
     def __init__(self, *, epoch_ms: int = 1_767_225_600_000) -> None:
         self.jumping = False
         self._now = 0.0
+        self._calls: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = itertools.count()
         self._epoch_ms = epoch_ms
 
     # The seam
@@ -47,11 +52,22 @@ class VirtualClock(trio.abc.Clock):
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """trio asks when no task can run, before it waits for the outside world."""
-        if deadline > self._now:
-            if not self.jumping or deadline == math.inf:
-                return _NEVER
-            self._now = deadline
+        if deadline <= self._now:
+            return 0.0
+        if self._calls and self._calls[0][0] <= deadline:
+            self._now = max(self._now, self._calls[0][0])
+            while self._calls and self._calls[0][0] <= self._now:
+                heapq.heappop(self._calls)[2]()
+            return 0.0
+        if not self.jumping or deadline == math.inf:
+            return _NEVER
+        self._now = deadline
         return 0.0
+
+    def call_at(self, when: float, call: Callable[[], object]) -> None:
+        """Have `call` made then, if it is `jumping`: a deadline without a task and a scope for it.
+        It may wake tasks, and must not raise."""
+        heapq.heappush(self._calls, (when, next(self._numbers), call))
 
     # The hand on it
 

@@ -31,6 +31,7 @@ from odradek.seams.network import (
     SocketOptions,
 )
 from odradek.testing.power import Power
+from odradek.testing.virtual_clock import VirtualClock
 
 PIECE_BYTES = 64 << 10
 WINDOW_BYTES = 256 << 10
@@ -43,12 +44,20 @@ _FIRST_PORT = 32_768
 class VirtualWires:
     """The network between hosts."""
 
-    def __init__(self, entropy: Entropy | None = None, *, fragment: bool = False) -> None:
-        """`entropy` decides delays and fragments; without one there are none."""
+    def __init__(
+        self,
+        entropy: Entropy | None = None,
+        *,
+        fragment: bool = False,
+        clock: VirtualClock | None = None,
+    ) -> None:
+        """`entropy` decides delays and fragments; without one there are none. A `clock` that jumps
+        brings what is under way."""
         if fragment and entropy is None:
             raise ValueError("fragments are drawn from an entropy")
         self.entropy = entropy
         self.fragment = fragment
+        self.clock = clock
         self.listeners: dict[tuple[str, int], VirtualListener] = {}
         self.connections: list[VirtualConnection] = []
         self.changed = trio.lowlevel.ParkingLot()
@@ -144,7 +153,11 @@ class _Direction:
         delay_seconds = self._wires.delay_seconds(*self._hosts)
         self._last_at = max(self._last_at, trio.current_time() + delay_seconds)
         self._arrivals.append((self._last_at, what))
-        self.changed.unpark_all()
+        clock = self._wires.clock
+        if clock is not None and clock.jumping:
+            clock.call_at(self._last_at, self.changed.unpark_all)
+        else:
+            self.changed.unpark_all()
 
     def arrived(self) -> bytes | ConnectionLost | None:
         """What has come and was not taken; None: nothing yet."""
@@ -166,7 +179,11 @@ class _Direction:
         if self._wires.parted(*self._hosts):
             await self._wires.changed.park()
             return
-        with trio.move_on_at(self._arrivals[0][0] if self._arrivals else float("inf")):
+        clock = self._wires.clock
+        if not self._arrivals or (clock is not None and clock.jumping):
+            await self.changed.park()
+            return
+        with trio.move_on_at(self._arrivals[0][0]):
             await self.changed.park()
 
 

@@ -51,7 +51,10 @@ class VirtualOffload:
 
     async def _take_time(self) -> None:
         seconds = self.delay_seconds
-        if seconds and self._entropy is not None:
+        if not seconds:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        if self._entropy is not None:
             seconds = self._entropy.uniform(0.0, seconds)
         with trio.CancelScope(shield=True):
             await trio.sleep(seconds)

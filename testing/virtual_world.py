@@ -52,7 +52,7 @@ class VirtualWorld:
     def __init__(self, seed: int = 0, *, fragment: bool = False) -> None:
         self.seed = seed
         self.clock = VirtualClock()
-        self.wires = VirtualWires(self._entropy("wires"), fragment=fragment)
+        self.wires = VirtualWires(self._entropy("wires"), fragment=fragment, clock=self.clock)
         self.bucket = VirtualBucket()
         self._starts = 0
 

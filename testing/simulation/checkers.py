@@ -1,7 +1,7 @@
 """What must hold in the nodes at any time, and when all is healed; seen from inside, at every step.
 
 At any time: an epoch has one leader, of the quorum and of every partition; a node's high watermarks
-never go back while it lives; images of one offset are equal. In the end: every replica of a partition
+never go back while it has the log open; images of one offset are equal. In the end: every replica of a partition
 holds the same bytes up to its high watermark, which is where all of them end.
 """
 
@@ -15,6 +15,7 @@ from odradek.broker.node import Broker
 from odradek.protocol.records.batch import batches
 from odradek.replication.controller.image import MetadataImage, PartitionImage
 from odradek.replication.partition.partition import Partition
+from odradek.replication.raft.metadata import Metadata
 from odradek.testing.simulation.cluster import SimulatedCluster, SimulatedNode, host
 from odradek.testing.simulation.history import Anomaly
 
@@ -29,7 +30,7 @@ class Checkers:
         self._cluster = cluster
         self._quorum_leaders: dict[int, int] = {}
         self._leaders: dict[tuple[str, int, int], int] = {}
-        self._high_watermarks: dict[tuple[int, int, str, int], int] = {}
+        self._high_watermarks: dict[Metadata | Partition, int] = {}
         self._images: dict[int, MetadataImage] = {}
         self._looked = trio.Event()
 
@@ -58,7 +59,7 @@ class Checkers:
                     "two leaders",
                     f"of the quorum's epoch {epoch}: {known}, and {leader} as {node.number} knows",
                 )
-        self._check_rise((node.number, node.lives, "", -1), broker.metadata.quorum.high_watermark)
+        self._check_rise(node, broker.metadata, broker.metadata.quorum.high_watermark)
 
     def _check_partition(self, node: SimulatedNode, partition: Partition) -> None:
         key = (partition.topic, partition.index, partition.leader_epoch)
@@ -66,16 +67,13 @@ class Checkers:
             known = self._leaders.setdefault(key, node.number)
             if known != node.number:
                 self._found("two leaders", f"of {partition!r}: {known} and {node.number}")
-        where = (node.number, node.lives, partition.topic, partition.index)
-        self._check_rise(where, partition.log.high_watermark)
+        self._check_rise(node, partition, partition.log.high_watermark)
 
-    def _check_rise(self, where: tuple[int, int, str, int], now: int) -> None:
-        before = self._high_watermarks.get(where, -1)
+    def _check_rise(self, node: SimulatedNode, of: Metadata | Partition, now: int) -> None:
+        before = self._high_watermarks.get(of, -1)
         if now < before:
-            number, _, topic, index = where
-            name = f"{topic}-{index}" if topic else "the quorum"
-            self._found("high watermark back", f"{host(number)}, {name}: {before}, then {now}")
-        self._high_watermarks[where] = now
+            self._found("high watermark back", f"{host(node.number)}, {of!r}: {before}, then {now}")
+        self._high_watermarks[of] = now
 
     def _check_image(self, node: SimulatedNode, image: MetadataImage) -> None:
         known = self._images.setdefault(image.offset, image)

@@ -2,7 +2,7 @@
 
 Two at once may be of one node, and what they did is undone together in the end (`heal`): a network is
 healed as a whole, a disk too. A node that is down already is not taken down again. A fault that
-damages a replica waits for the one before it to be made good (`plan.DAMAGING`), or is left out.
+damages a replica waits for the one before it to be made good (`plan.UNCLEAN`), or is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import trio
 
 from odradek.testing.simulation.checkers import Checkers
 from odradek.testing.simulation.cluster import CLIENTS, DATA, SimulatedCluster, host
-from odradek.testing.simulation.plan import DAMAGING, Fault, Kind
+from odradek.testing.simulation.plan import UNCLEAN, Fault, Kind
 
 SLOW_NETWORK_S = (0.05, 0.4)
 SLOW_DISK_S = 0.3
@@ -53,7 +53,7 @@ class Faults:
 
     async def _play(self, fault: Fault, at: float) -> None:
         await trio.sleep_until(at)
-        if fault.kind not in DAMAGING:
+        if fault.kind not in UNCLEAN or (fault.kind is Kind.KILL and not self._damaging.locked()):
             await self._happen(fault)
             return
         with trio.move_on_after(MADE_GOOD_S) as waiting:

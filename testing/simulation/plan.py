@@ -50,8 +50,10 @@ class Kind(enum.Enum):
 
 
 DAMAGING = frozenset({Kind.POWER_LOSS, Kind.BAD_DISK, Kind.FULL_DISK})
-"""After these a replica may lack what it had acknowledged. Of two such at a time nothing can be
-promised: the second waits until the first is in sync again."""
+"""After these a replica may lack what it had acknowledged. Until it is in sync again no other may end
+without a clean stop: the controller cannot tell which of the two still has everything (KIP-966 promises
+no more with two replicas in sync), so such faults wait for one another."""
+UNCLEAN = DAMAGING | {Kind.KILL}
 OF_MANY = DAMAGING | {Kind.PARTITION, Kind.ONE_WAY, Kind.SLOW_NETWORK, Kind.REASSIGNMENT}
 """For these there must be others: who hold the records, or to whom there is a network."""
 
