@@ -124,16 +124,19 @@ class _Target:
         self.elr = now.elr
 
     def complete_reassignment(self) -> None:
-        """Once all that are added are in sync, those to be removed go (KIP-455)."""
+        """Once all that are added are in sync, those to be removed go (KIP-455). Who is both was wanted
+        by an earlier reassignment, and counts for neither."""
         if not (self.removing or self.adding):
             return
         isr = without(self.isr, self.removing)
         replicas = without(self.replicas, self.removing)
         if self.removing and not (isr and replicas):
             return
-        if not set(self.adding) <= set(isr):
+        added = without(self.adding, self.removing)
+        removed = without(self.removing, self.adding)
+        if not set(added) <= set(isr):
             return
-        if len(self.adding) < len(self.removing) and not set(replicas) <= set(isr):
+        if len(added) < len(removed) and not set(replicas) <= set(isr):
             return  # fewer replicas: all that stay must be in sync, or the ISR shrinks needlessly
         self.isr, self.replicas, self.removing, self.adding = isr, replicas, (), ()
 

@@ -3,6 +3,10 @@
 A reassignment is a state of the partition: `adding_replicas` are to join, `removing_replicas` go once
 all that are added are in sync. It completes with the change that fulfils it, which `decide_change`
 sees to; where there is nothing to add, that is at once.
+
+A reassignment takes the place of the one before. Who was being added and is not wanted any more is both,
+added and to be removed: removed at the end, and not waited for. (Kafka 4.3 waits for it, in vain. And
+where nothing is to be removed any more, it removes what it was to remove before.)
 """
 
 from __future__ import annotations
@@ -92,16 +96,18 @@ def _begun(
     partition: PartitionImage,
     target: Sequence[int],
 ) -> Any:
-    removing = tuple(sorted(without(partition.replicas, target)))
-    adding = tuple(sorted(without(target, partition.replicas)))
+    """What is not in the target goes, also what an earlier reassignment was adding: that stays among
+    the added ones, too, so that cancelling still knows what there was at first."""
+    removing = without(partition.replicas, target)
+    adding = without(target, partition.replicas)
     return decide_change(
         topic.id,
         index,
         partition,
         Wanted(
-            replicas=(*target, *removing),
-            removing=removing or None,
-            adding=adding or None,
+            replicas=(*target, *sorted(removing)),
+            removing=tuple(sorted(removing)),
+            adding=tuple(sorted((*partition.adding_replicas, *adding))),
         ),
         surroundings(image, topic, partition),
     )

@@ -34,14 +34,14 @@ class Teller:
         self._settle(_is_image)
 
     def follow(self, command: str) -> list[str]:
-        world = self.world
-        world.story.clear()
+        self.world.story.clear()
         for pattern, act in _COMMANDS:
             if match := re.fullmatch(pattern, command):
                 act(self, *match.groups())
                 break
         else:
             raise ValueError(f"nobody knows how to {command!r}")
+        world = self.world  # another one, if it has begun anew
         return [*world.story, world.where_it_stands(), f"[{world.controller.told()}]"]
 
     def _settle(self, wanted: Callable[[Message], bool]) -> None:

@@ -1,0 +1,238 @@
+"""Stories of a partition under its controller, told line by line: what is asked ("> …"), and what comes of it.
+
+The files under `tests/transcripts/controller` are meant to be read beside KIP-455 (reassignments),
+KIP-966 (eligible leader replicas) and KIP-841. Each command tells the records that are written, as far as
+they are about the partition, and the answer; then how the partition stands. Whoever changes the rules
+writes them anew with ODRADEK_REWRITE=1 and reads the difference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from odradek.protocol.schemas.topic_records import PartitionChangeRecord
+from odradek.replication.controller.alter_partition import ProposedIsr, alter_partitions
+from odradek.replication.controller.brokers import (
+    begin_controlled_shutdown,
+    directories_offline,
+    fence_broker,
+    register_broker,
+    unfence_broker,
+)
+from odradek.replication.controller.elections import elect_leaders
+from odradek.replication.controller.image import MetadataImage, PartitionImage
+from odradek.replication.controller.operations import Plan
+from odradek.replication.controller.partition_change import Election
+from odradek.replication.controller.reassignments import (
+    Reassignment,
+    alter_reassignments,
+    list_reassignments,
+)
+from odradek.replication.controller.topics import NewTopic
+from tests.replication.controller.clusters import (
+    cluster,
+    committed,
+    create,
+    directory,
+    partition,
+    registration,
+)
+from tests.transcripts.retelling import check, transcripts
+
+T = TypeVar("T")
+
+FILES = transcripts("controller")
+TOPIC = "t"
+TOLD = {
+    "replicas": "replicas",
+    "adding_replicas": "adding",
+    "removing_replicas": "removing",
+    "isr": "ISR",
+    "eligible_leader_replicas": "ELR",
+    "last_known_elr": "last known leader",
+    "leader": "leader",
+    "leader_recovery_state": "recovery state",
+}
+"""A record's fields, in the order in which they are told."""
+
+
+class Teller:
+    """Follows a transcript's commands with the controller's decisions."""
+
+    def __init__(self) -> None:
+        self.story: list[str] = []
+        self.image = MetadataImage()
+
+    def follow(self, command: str) -> list[str]:
+        self.story.clear()
+        for pattern, act in _COMMANDS:
+            if match := re.fullmatch(pattern, command):
+                act(self, *match.groups())
+                break
+        else:
+            raise ValueError(f"nobody knows how to {command!r}")
+        return [*self.story, f"[{self._stand(self.now)}]"]
+
+    @property
+    def now(self) -> PartitionImage:
+        return partition(self.image, TOPIC)
+
+    def _perform(self, plan: Plan[T]) -> T:
+        """As the controller does: told, committed, replayed."""
+        nothing = PartitionChangeRecord(
+            partition_id=0, topic_id=self.image.topics_by_name[TOPIC].id
+        )
+        for record in plan.records:
+            if isinstance(record, PartitionChangeRecord):
+                self.story.append(f"PartitionChangeRecord: {_told(record, nothing)}")
+        self.image = committed(self.image, plan.records)
+        return plan.result
+
+    def _stand(self, now: PartitionImage) -> str:
+        leader = f"{now.leader} leads {now.leader_epoch}" if now.leader >= 0 else "nobody leads"
+        optional = {
+            "adding": now.adding_replicas,
+            "removing": now.removing_replicas,
+            "ELR": now.elr,
+            "last known leader": now.last_known_elr,
+        }
+        return ", ".join(
+            [
+                f"replicas {_ids(now.replicas)}",
+                f"ISR {_ids(now.isr)}",
+                *(f"{name} {_ids(which)}" for name, which in optional.items() if which),
+                f"{leader}, partition epoch {now.partition_epoch}",
+            ]
+        )
+
+    # Commands
+
+    def begin(self, brokers: str, replicas: str, min_isr: str, unclean: str | None) -> None:
+        configs = {"min.insync.replicas": min_isr}
+        if unclean is not None:
+            configs["unclean.leader.election.enable"] = "true"
+        assignment = {0: _numbers(replicas)}
+        self.image, _ = create(
+            cluster(int(brokers)), NewTopic(TOPIC, assignments=assignment, configs=configs)
+        )
+
+    def reassign(self, replicas: str, as_many: str | None) -> None:
+        wanted = [Reassignment(TOPIC, 0, _numbers(replicas))]
+        self._reassigned(
+            alter_reassignments(self.image, wanted, allow_replication_factor_change=as_many is None)
+        )
+
+    def cancel(self) -> None:
+        self._reassigned(alter_reassignments(self.image, [Reassignment(TOPIC, 0, None)]))
+
+    def _reassigned(self, plan: Plan[Any]) -> None:
+        (error,) = self._perform(plan)
+        if error is not None:
+            self.story.append(error.code.name.upper())
+
+    def list(self) -> None:
+        found = list_reassignments(self.image, None)
+        for _, moving in found:
+            self.story += [
+                f"replicas {_ids(each.replicas)}, adding {_ids(each.adding_replicas)}, "
+                f"removing {_ids(each.removing_replicas)}"
+                for each in moving.values()
+            ]
+        if not found:
+            self.story.append("nothing is under way")
+
+    def alter(self, broker: str, isr: str, partition_epoch: str | None) -> None:
+        """With the epochs that are now, unless an older one of the partition is all it knows."""
+        node, now = int(broker), self.now
+        epoch = now.partition_epoch if partition_epoch is None else int(partition_epoch)
+        members = [(each, self.image.brokers[each].epoch) for each in _numbers(isr)]
+        topic_id = self.image.topics_by_name[TOPIC].id
+        proposed = ProposedIsr(topic_id, 0, now.leader_epoch, epoch, members)
+        plan = alter_partitions(self.image, node, self.image.brokers[node].epoch, [proposed])
+        (answer,) = self._perform(plan)
+        told = answer.error_code.name.upper() if answer.state is None else "granted"
+        self.story.append(f"-> {broker} {told}")
+
+    def fence(self, broker: str) -> None:
+        node = self.image.brokers[int(broker)]
+        self._perform(fence_broker(self.image, node.id, node.epoch))
+
+    def unfence(self, broker: str) -> None:
+        node = self.image.brokers[int(broker)]
+        self._perform(unfence_broker(self.image, node.id, node.epoch))
+
+    def shut_down(self, broker: str) -> None:
+        node = self.image.brokers[int(broker)]
+        self._perform(begin_controlled_shutdown(self.image, node.id, node.epoch))
+
+    def come_back(self, broker: str, crashed: str | None) -> None:
+        """Registered anew, still fenced; its last end was clean if it knows its epoch."""
+        node = self.image.brokers[int(broker)]
+        last = -1 if crashed is not None else node.epoch
+        who = registration(node.id, incarnation=self.image.offset, previous_epoch=last)
+        self._perform(register_broker(self.image, who, next_offset=self.image.offset + 1))
+
+    def lose_directory(self, broker: str) -> None:
+        node = self.image.brokers[int(broker)]
+        lost = [directory(node.id)]
+        self._perform(directories_offline(self.image, node.id, node.epoch, lost))
+
+    def elect(self, kind: str) -> None:
+        election = Election.PREFERRED if kind == "the preferred leader" else Election.UNCLEAN
+        (answer,) = self._perform(elect_leaders(self.image, election, [(TOPIC, 0)]))
+        if answer.error is not None:
+            self.story.append(answer.error.code.name.upper())
+
+
+def _told(record: PartitionChangeRecord, nothing: PartitionChangeRecord) -> str:
+    changed = {each.name for each in fields(record)}
+    return ", ".join(
+        f"{told} {_value(getattr(record, name))}"
+        for name, told in TOLD.items()
+        if name in changed and getattr(record, name) != getattr(nothing, name)
+    )
+
+
+def _value(value: Any) -> str:
+    return str(value) if isinstance(value, int) else _ids(value)
+
+
+def _ids(brokers: Sequence[int]) -> str:
+    return " ".join(map(str, brokers)) or "-"
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(each) for each in text.split()]
+
+
+_COMMANDS: list[tuple[str, Callable[..., None]]] = [
+    (
+        r"(\d) brokers; replicas ([\d ]+); min.insync.replicas (\d)(; unclean elections)?",
+        Teller.begin,
+    ),
+    (r"reassign to ([\d ]+)(, as many as there are)?", Teller.reassign),
+    (r"cancel", Teller.cancel),
+    (r"list", Teller.list),
+    (r"(\d) asks for ISR ([\d ]+)(?:, knowing partition epoch (\d+))?", Teller.alter),
+    (r"(\d) is fenced", Teller.fence),
+    (r"(\d) is unfenced", Teller.unfence),
+    (r"(\d) begins to shut down", Teller.shut_down),
+    (r"(\d) registers again(, after a crash)?", Teller.come_back),
+    (r"the directory of (\d) fails", Teller.lose_directory),
+    (r"(the preferred leader|anyone) is elected", Teller.elect),
+]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_transcript(path: Path) -> None:
+    check(path, Teller().follow)
+
+
+def test_there_are_transcripts() -> None:
+    assert len(FILES) >= 8
