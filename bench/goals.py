@@ -88,6 +88,20 @@ GOALS = (
         "assignment_ms",
         62,
     ),
+    Goal("three brokers: resident, idle", "cluster-startup", "resident_mb", TimesKafka(1 / 3)),
+    Goal(
+        "acks=all to three replicas, 6 partitions",
+        "replicated-1k-p6",
+        "mb_per_s",
+        TimesKafka(),
+        better="higher",
+    ),
+    Goal("the same: resident, three brokers", "replicated-1k-p6", "resident_mb", TimesKafka(1 / 3)),
+    Goal("leader killed, to the next ack", "fail-over", "fail_over_ms", TimesKafka()),
+    Goal(
+        "the same, it was the controller too", "fail-over-controller", "fail_over_ms", TimesKafka()
+    ),
+    Goal("rolling restart: nothing is acked", "rolling-restart", "unavailable_ms", TimesKafka()),
 )
 
 
