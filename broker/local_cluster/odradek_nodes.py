@@ -48,13 +48,12 @@ class OdradekNodes:
 
 def _format_of(plan: ClusterPlan, node: NodePlan) -> NodeFormat:
     """As `storage format --initial-controllers` formats a controller, and a broker without voters."""
-    directory = Path(node.log_directory)
     voters = parse_voters(plan.initial_controllers, CONTROLLER_LISTENER)
     return NodeFormat(
         node_id=node.node_id,
         cluster_id=plan.cluster_id,
-        directories=(directory,),
-        metadata=directory,
+        directories=tuple(Path(each) for each in node.log_directories),
+        metadata=Path(node.log_directory),
         levels=initial_levels(None, {}, is_dynamic=True),
         voters=voters if node.is_controller else (),
         ignore_formatted=True,

@@ -38,8 +38,8 @@ class Door:
 class NodePlan:
     """One node. `clients` is a broker's listener, `quorum` a controller's.
 
-    `directory` is the node's own: its config is in it, and its log directory. `directory_id` is the
-    log directory's id, which a first voter of the quorum is known by.
+    `directory` is the node's own: its config is in it, and its log directories. `directory_id` is the
+    id of the first of them, which has the metadata log, and which a first voter of the quorum is known by.
     """
 
     node_id: int
@@ -47,6 +47,7 @@ class NodePlan:
     directory_id: str
     clients: Door | None
     quorum: Door | None
+    log_directory_count: int = 1
 
     @property
     def is_broker(self) -> bool:
@@ -68,7 +69,15 @@ class NodePlan:
 
     @property
     def log_directory(self) -> str:
-        return f"{self.directory}/data"
+        """The first one."""
+        return self.log_directories[0]
+
+    @property
+    def log_directories(self) -> tuple[str, ...]:
+        more = (
+            f"{self.directory}/data-{number}" for number in range(2, self.log_directory_count + 1)
+        )
+        return (f"{self.directory}/data", *more)
 
 
 @dataclass(frozen=True)
@@ -118,7 +127,7 @@ class ClusterPlan:
             "controller.listener.names": CONTROLLER_LISTENER,
             "listener.security.protocol.map": f"{CLIENT_LISTENER}:PLAINTEXT,"
             f"{CONTROLLER_LISTENER}:PLAINTEXT",
-            "log.dirs": node.log_directory,
+            "log.dirs": ",".join(node.log_directories),
             **_replication(len(self.brokers)),
             "group.initial.rebalance.delay.ms": "0",
             **self.settings,
@@ -148,14 +157,17 @@ def make_plan(
     new_id: Callable[[], str],
     addresses: Iterator[Door],
     settings: Mapping[str, str] | None = None,
+    log_directories: int = 1,
 ) -> ClusterPlan:
     """A new cluster: `brokers` of them, and `controllers` that are nothing else (0: brokers are).
 
-    `directory` (absolute) gets a subdirectory a node. `addresses` gives each listener its own, the
-    brokers' for clients first.
+    `directory` (absolute) gets a subdirectory a node, with `log_directories` of a broker's in it.
+    `addresses` gives each listener its own, the brokers' for clients first.
     """
-    if brokers < 1 or controllers < 0:
-        raise ValueError("a cluster has at least one broker, and no less than no controllers")
+    if brokers < 1 or controllers < 0 or log_directories < 1:
+        raise ValueError(
+            "a cluster has at least one broker, no less than no controllers, and log directories"
+        )
     last = brokers + controllers
     leading = range(brokers + 1, last + 1) if controllers else range(1, brokers + 1)
     clients = {node_id: next(addresses) for node_id in range(1, brokers + 1)}
@@ -169,6 +181,7 @@ def make_plan(
             new_id(),
             clients.get(node_id),
             quorum.get(node_id),
+            log_directories if node_id in clients else 1,
         )
         for node_id in range(1, last + 1)
     ]
@@ -194,6 +207,7 @@ def _node_from(row: Mapping[str, Any]) -> NodePlan:
         row["directory_id"],
         _door_from(row["clients"]),
         _door_from(row["quorum"]),
+        row.get("log_directory_count", 1),
     )
 
 

@@ -39,6 +39,7 @@ class Cluster:
     `configs` are every node's, by Kafka's names. `data` is a directory to use and keep; without one the
     data is temporary, and the nodes are killed at the end. `software` is what the nodes run, Odradek
     unless it is given. Without proxies (`proxied`) bytes travel faster, and the network has no faults.
+    Each broker has so many `log_directories`; the metadata log is in the first.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class Cluster:
         data: str | Path | None = None,
         software: Software | None = None,
         proxied: bool = True,
+        log_directories: int = 1,
     ) -> None:
         place = None if data is None else str(data)
-        self._wanted = Wanted(brokers, controllers, configs, place, proxied)
+        self._wanted = Wanted(brokers, controllers, configs, place, proxied, log_directories)
         self._software = OdradekNodes(real_seams()) if software is None else software
         self._context: AbstractAsyncContextManager[RunningCluster] | None = None
         self._running: RunningCluster | None = None
@@ -86,6 +88,10 @@ class Cluster:
     def address(self, broker: int) -> str:
         """`HOST:PORT` of a broker, for its clients."""
         return self.running.address(broker)
+
+    def log_directories(self, broker: int) -> tuple[str, ...]:
+        """The broker's, in the order of `log.dirs`."""
+        return self.running.log_directories(broker)
 
     def pid(self, node: int) -> int | None:
         """Its process; None if it has none now."""

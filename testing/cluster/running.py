@@ -47,6 +47,7 @@ class Wanted:
     configs: Mapping[str, str] | None = None
     data: str | None = None
     proxied: bool = True
+    log_directories: int = 1
 
 
 class RunningCluster:
@@ -78,6 +79,10 @@ class RunningCluster:
         if clients is None:
             raise ValueError(f"node {broker} is no broker")
         return str(clients.advertised)
+
+    def log_directories(self, broker: int) -> tuple[str, ...]:
+        """The broker's, in the order of `log.dirs`."""
+        return self.plan.node(broker).log_directories
 
     @property
     def alive(self) -> tuple[int, ...]:
@@ -224,6 +229,7 @@ async def _plan(wanted: Wanted, directory: str) -> ClusterPlan:
         new_id=lambda: uuid_to_text(entropy.uuid()),
         addresses=doors if wanted.proxied else _without_proxies(doors),
         settings=wanted.configs,
+        log_directories=wanted.log_directories,
     )
 
 

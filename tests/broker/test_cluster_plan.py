@@ -107,3 +107,17 @@ def test_what_is_no_plan_is_refused(text: str) -> None:
 def test_a_cluster_has_brokers(brokers: int, controllers: int) -> None:
     with pytest.raises(ValueError, match="at least one broker"):
         plan(brokers, controllers)
+
+
+def test_brokers_may_have_several_log_directories() -> None:
+    made = make_plan(
+        brokers=1,
+        controllers=1,
+        directory="/d",
+        new_id=lambda: "id",
+        addresses=doors(),
+        log_directories=2,
+    )
+    dirs = {node.node_id: made.properties(node)["log.dirs"] for node in made.nodes}
+    assert dirs == {1: "/d/node-1/data,/d/node-1/data-2", 2: "/d/node-2/data"}
+    assert ClusterPlan.from_json(made.to_json()) == made

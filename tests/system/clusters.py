@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from odradek.testing import Cluster
 from tests.interop.broker_process import deadline
 from tests.interop.kafka_dist import kafka_dist
 
+KINDS = [name.strip() for name in os.environ.get("ODRADEK_INTEROP_BROKER", "odradek").split(",")]
 CONFIGS: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "3",
@@ -55,7 +57,11 @@ def assert_replicas_equal(cluster: Cluster, topic: str, partitions: int) -> None
 
 
 def _logs(cluster: Cluster, partition: str) -> list[bytes]:
-    directories = [Path(node.log_directory) / partition for node in cluster.running.plan.brokers]
+    directories = [
+        Path(path) / partition
+        for broker in cluster.brokers
+        for path in cluster.log_directories(broker)
+    ]
     return [
         b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
         for directory in directories

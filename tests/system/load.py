@@ -12,7 +12,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
 from tests.interop.broker_process import deadline
 from tests.system.ledger import Ledger, Outcome, Row, Transaction
@@ -308,7 +316,7 @@ def _by_place(partitions: Mapping[int, Sequence[Row]]) -> dict[tuple[int, int], 
 
 
 def read_partitions(bootstrap: str, topic: str, partitions: int) -> dict[int, list[Row]]:
-    """All committed records, to the ends that the partitions have now."""
+    """All committed records, from where the partitions start to where they end now."""
     found: dict[int, list[Row]] = {index: [] for index in range(partitions)}
     consumer = Consumer(
         {
@@ -323,7 +331,7 @@ def read_partitions(bootstrap: str, topic: str, partitions: int) -> dict[int, li
         }
     )
     try:
-        consumer.assign([TopicPartition(topic, index, 0) for index in found])
+        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in found])
         ended: set[int] = set()
         with deadline(PATIENCE_S, f"the ends of {topic}") as check:
             while len(ended) < partitions:

@@ -8,7 +8,6 @@ the same, byte for byte.
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +16,7 @@ from odradek.broker.local_cluster.nodes import State
 from odradek.testing import Cluster
 from tests.system.clusters import (
     CONFIGS,
+    KINDS,
     SOFTWARE,
     TOPIC_CONFIG,
     UNCLEAN_TOPIC_CONFIG,
@@ -29,7 +29,6 @@ from tests.system.load import LOADS, Watcher, read_partitions
 
 pytestmark = pytest.mark.slow
 BROKERS = 3
-KINDS = [name.strip() for name in os.environ.get("ODRADEK_INTEROP_BROKER", "odradek").split(",")]
 
 
 @pytest.fixture(scope="module", params=KINDS)

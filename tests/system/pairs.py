@@ -1,0 +1,45 @@
+"""A producer and a consumer of a topic, as Kafka's system tests start them: acks=all, idempotent, in a group."""
+
+from __future__ import annotations
+
+from odradek.testing import Cluster
+from tests.interop.broker_process import deadline
+from tests.system.kafka_facts import PATIENCE_S
+from tests.system.load import IdempotentLoad, Watcher, read_partitions
+
+
+class Pair:
+    """Of a topic of one or several partitions."""
+
+    def __init__(self, cluster: Cluster, topic: str, partitions: int = 1) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.partitions = partitions
+        self.load = IdempotentLoad(cluster.bootstrap, topic, partitions)
+        self.watcher = Watcher(cluster.bootstrap, topic)
+
+    def __enter__(self) -> Pair:
+        self.load.__enter__()
+        self.watcher.__enter__()
+        self.load.wait_for_progress()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.load.__exit__(*exc)
+        self.watcher.__exit__(*exc)
+
+    def goes_on(self) -> None:
+        """Records are acknowledged, and read."""
+        self.load.wait_for_progress()
+        read = len(self.watcher.seen)
+        with deadline(PATIENCE_S, f"more of {self.topic} to be read") as check:
+            while len(self.watcher.seen) <= read:
+                check()
+
+    def check(self) -> None:
+        """No more is sent; all is there, once, in order, and was read."""
+        self.load.finish()
+        rows = read_partitions(self.cluster.bootstrap, self.topic, self.partitions)
+        assert self.load.ledger.anomalies(rows) == []
+        self.watcher.wait_for(rows)
+        assert self.watcher.anomalies(rows) == []

@@ -1,0 +1,185 @@
+"""Log directories of several brokers: moved between, and failing, while records go in and out.
+
+KIP-113's system tests (J-24), whole; and scenario 24, the first of Kafka's own, log_dir_failure_test. Each
+broker has two log directories; the metadata log is a controller's that is nothing else, so that brokers
+may go. What is acknowledged is there, once and in order, and the replicas' logs are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odradek.broker.local_cluster.nodes import State
+from odradek.testing import Cluster
+from tests.interop.broker_process import deadline
+from tests.system.clusters import KINDS, assert_replicas_equal
+from tests.system.directories import (
+    BAD,
+    GOOD,
+    change_mode,
+    is_offline,
+    mend,
+    move,
+    move_all,
+    places,
+    two_directories_each,
+    wait_until_offline,
+)
+from tests.system.kafka_facts import (
+    PATIENCE_S,
+    create_topic,
+    leader,
+    partition,
+    wait_until_in_sync,
+)
+from tests.system.load import read_partitions
+from tests.system.pairs import Pair
+
+pytestmark = [pytest.mark.slow, pytest.mark.interop]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    with two_directories_each(request.param, tmp_path_factory.mktemp("offsets")) as running:
+        yield running
+
+
+@pytest.fixture
+def whole(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster; whatever was taken from it is given back for the next test."""
+    yield cluster
+    mend(cluster)
+
+
+def all_run(cluster: Cluster) -> bool:
+    return all(cluster.state(each) is State.RUNNING for each in cluster.brokers)
+
+
+def test_kip_113s_first_system_test(whole: Cluster, tmp_path: Path) -> None:
+    """J-24 (1): to the other directory, to the next broker's unused one, and all the way back."""
+    brokers, topic = whole.brokers, "moved"
+    create_topic(whole, topic, len(brokers), {}, assignment=[[each] for each in brokers])
+    start = places(whole, topic)
+
+    def unused(broker: int) -> str:
+        (used,) = [path for (_, on), path in places(whole, topic).items() if on == broker]
+        return next(path for path in whole.log_directories(broker) if path != used)
+
+    with Pair(whole, topic, len(brokers)) as pair:
+        turned = {index: [(each, unused(each))] for index, each in enumerate(brokers)}
+        move(whole, tmp_path, topic, turned)
+        pair.goes_on()
+        following = {
+            index: [(each, unused(each))] for index, each in enumerate((*brokers[1:], brokers[0]))
+        }
+        move(whole, tmp_path, topic, following)
+        pair.goes_on()
+        back = {index: [(broker, path)] for (index, broker), path in start.items()}
+        move(whole, tmp_path, topic, back)
+        pair.goes_on()
+        assert all_run(whole)
+        pair.check()
+    assert places(whole, topic) == start
+    for index, broker in enumerate(brokers):
+        assert leader(whole, topic, index) == broker
+
+
+def test_kip_113s_second_system_test(whole: Cluster, tmp_path: Path) -> None:
+    """J-24 (2): bad directories of a follower, of the leader, of all brokers are no concern of the topic
+    on the good ones; the other topic goes on as long as it has a replica. Nothing of it is lost either."""
+    good, bad = "on-good", "on-bad"
+    for topic, number in ((good, GOOD), (bad, BAD)):
+        create_topic(whole, topic, 1, {})
+        move_all(whole, tmp_path, topic, 1, number)
+    leading = leader(whole, good)
+    first, last = [each for each in whole.brokers if each != leading]
+
+    def fail(broker: int) -> None:
+        directory = whole.log_directories(broker)[BAD]
+        Path(directory).chmod(0)
+        wait_until_offline(whole, broker, directory)
+
+    with Pair(whole, good) as on_good:
+        with Pair(whole, bad) as on_bad:
+            for broker in (first, leading):
+                fail(broker)
+                wait_until_left(whole, bad, broker)
+                on_good.goes_on()
+                on_bad.goes_on()
+                assert all_run(whole)
+            on_bad.check()
+        fail(last)
+        with deadline(PATIENCE_S, f"{bad} to have no leader") as check:
+            while leader(whole, bad) >= 0:
+                check(0.1)
+        on_good.goes_on()
+        assert all_run(whole)
+        assert leader(whole, good) == leading
+        assert len(partition(whole, good).isrs) == len(whole.brokers)
+        on_good.check()
+    assert_replicas_equal(whole, good, 1)
+    for broker in whole.brokers:
+        Path(whole.log_directories(broker)[BAD]).chmod(0o755)
+    for broker in whole.brokers:
+        whole.restart(broker)
+    wait_until_in_sync(whole, bad, len(whole.brokers), 1)
+    rows = read_partitions(whole.bootstrap, bad, 1)
+    assert on_bad.load.ledger.anomalies(rows) == []
+    assert_replicas_equal(whole, bad, 1)
+
+
+def wait_until_left(cluster: Cluster, topic: str, broker: int) -> None:
+    """Until it neither leads nor is in sync."""
+    with deadline(PATIENCE_S, f"broker {broker} to leave {topic}") as check:
+        while True:
+            found = partition(cluster, topic)
+            if broker not in found.isrs and found.leader not in (broker, -1):
+                return
+            check(0.1)
+
+
+@pytest.mark.parametrize("bounced", [False, True], ids=["there", "bounced"])
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_scenario_24_log_dir_failure(
+    whole: Cluster, tmp_path: Path, role: str, bounced: bool
+) -> None:
+    """A directory that cannot be written to any more: its broker leaves the in-sync set of what is there,
+    and lives; alone in the end, it serves what is in its other directory."""
+    name = f"{role}-{'bounced' if bounced else 'there'}"
+    first, second = f"first-{name}", f"second-{name}"
+    create_topic(whole, first, 1, {"min.insync.replicas": "1"})
+    move_all(whole, tmp_path, first, 1, GOOD)
+    create_topic(whole, second, 1, {"min.insync.replicas": "2"})
+    move_all(whole, tmp_path, second, 1, BAD)
+    with Pair(whole, second) as pair:
+        leading = leader(whole, second)
+        broker = leading if role == "leader" else next(b for b in whole.brokers if b != leading)
+        directory = whole.log_directories(broker)[BAD]
+        change_mode(directory, "a-w")
+        if bounced:
+            whole.restart(broker)
+        wait_until_left(whole, second, broker)
+        assert whole.state(broker) is State.RUNNING
+        assert is_offline(whole, broker, directory)
+        pair.goes_on()
+        pair.check()
+    for other in whole.brokers:
+        if other != broker:
+            whole.stop(other)
+    with Pair(whole, first) as alone:
+        alone.goes_on()
+        assert list(partition(whole, first, broker=broker).isrs) == [broker]
+        alone.check()
+    for other in whole.brokers:
+        if other != broker:
+            whole.restart(other)
+    change_mode(directory, "u+w")
+    whole.restart(broker)
+    for topic in (first, second):
+        wait_until_in_sync(whole, topic, len(whole.brokers), 1)
+        assert_replicas_equal(whole, topic, 1)

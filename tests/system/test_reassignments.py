@@ -1,0 +1,96 @@
+"""Scenario 24, the second of Kafka's own system tests, reassign_partitions_test: twenty partitions are dealt
+anew among four brokers, by kafka-reassign-partitions, while records go in and out.
+
+With and without brokers bounced meanwhile; from offset 0, and where logs begin later. All replicas must
+be in sync for a record to be acknowledged.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from odradek.testing import Cluster
+from tests.interop.broker_process import deadline
+from tests.system.clusters import CONFIGS, KINDS, SOFTWARE, assert_replicas_equal
+from tests.system.directories import begin_move, is_moved
+from tests.system.faults import ring
+from tests.system.kafka_facts import PATIENCE_S, create_topic, wait_until_reassigned
+from tests.system.pairs import Pair
+
+pytestmark = [pytest.mark.slow, pytest.mark.interop]
+BROKERS, PARTITIONS, REPLICAS = 4, 20, 3
+OLD_MS = 1000
+"""A timestamp: of records that are to be deleted as soon as may be."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    configs = {
+        **CONFIGS,
+        "log.roll.ms": "2000",
+        "log.retention.check.interval.ms": "500",
+        "log.segment.delete.delay.ms": "1000",
+    }
+    with Cluster(
+        software=SOFTWARE[request.param](), brokers=BROKERS, controllers=1, configs=configs
+    ) as running:
+        yield running
+        gc.collect()  # librdkafka's handles complain while they outlive the brokers
+
+
+@pytest.mark.parametrize("from_zero", [True, False], ids=["from-zero", "from-later"])
+@pytest.mark.parametrize("bounced", [False, True], ids=["there", "bounced"])
+def test_scenario_24_reassign_partitions(
+    cluster: Cluster, tmp_path: Path, bounced: bool, from_zero: bool
+) -> None:
+    topic = f"dealt-{bounced}-{from_zero}"
+    before = ring(cluster.brokers, PARTITIONS, REPLICAS, 0)
+    create_topic(
+        cluster, topic, PARTITIONS, {"min.insync.replicas": str(REPLICAS)},
+        assignment=list(before.values()),
+    )  # fmt: skip
+    if not from_zero:
+        move_start_offsets(cluster, topic)
+    dealt = deal(list(before.values()))
+    with Pair(cluster, topic, PARTITIONS) as pair:
+        pair.goes_on()
+        target = {index: [(each, "any") for each in row] for index, row in enumerate(dealt)}
+        words = begin_move(cluster, tmp_path, topic, target)
+        if bounced:
+            for broker in cluster.brokers[::2]:
+                cluster.restart(broker)
+        with deadline(PATIENCE_S, "the reassignment to be complete") as check:
+            while not is_moved(cluster, words, topic, target):
+                check(0.5)
+        wait_until_reassigned(cluster, topic, dict(enumerate(dealt)))
+        pair.goes_on()
+        pair.check()
+    assert_replicas_equal(cluster, topic, PARTITIONS)
+
+
+def deal(rows: list[Sequence[int]]) -> list[Sequence[int]]:
+    """The same rows, in another order."""
+    random.Random(24).shuffle(rows)
+    return rows
+
+
+def move_start_offsets(cluster: Cluster, topic: str) -> None:
+    """By records that are too old to be kept."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0})
+    for index in range(PARTITIONS):
+        for _ in range(10):
+            producer.produce(topic, b"old", partition=index, timestamp=OLD_MS)
+    assert producer.flush(PATIENCE_S) == 0
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "looks"})
+    with deadline(PATIENCE_S, "old records to be deleted") as check:
+        for index in range(PARTITIONS):
+            where = TopicPartition(topic, index)
+            while consumer.get_watermark_offsets(where, timeout=PATIENCE_S)[0] == 0:
+                check(0.2)
+    consumer.close()
