@@ -139,11 +139,12 @@ def test_what_replicas_fetch_is_free(client: RawClient) -> None:
 def test_a_client_that_keeps_the_loop_busy_is_slowed_down(client: RawClient) -> None:
     """A hundredth of a per cent of it is a tenth of a millisecond a second."""
     limit(client, request_percentage=0.01)
-    waits = []
-    for _ in range(3):
+    wait_ms = 0
+    for _ in range(200):
         answer = client.ask(apis.METADATA, 9, {"topics": None, "allow_auto_topic_creation": False})
-        waits.append(milliseconds(answer))
-    assert 0 < max(waits) <= 1000, "no longer than a window at once"
+        if wait_ms := milliseconds(answer):
+            break
+    assert 0 < wait_ms <= 1000, "no longer than a window at once"
 
 
 def test_quotas_are_found_where_they_were_set(client: RawClient) -> None:

@@ -59,9 +59,15 @@ def refused(futures: dict[Any, Any]) -> int:
     return code
 
 
-def config_of(admin: AdminClient, resource: ConfigResource, name: str) -> str:
+def config_of(admin: AdminClient, resource: ConfigResource, name: str) -> str | None:
+    """None while the broker that is asked has not heard of the resource."""
     (future,) = admin.describe_configs([resource]).values()
-    value: str = future.result(PATIENCE_S)[name].value
+    try:
+        value: str = future.result(PATIENCE_S)[name].value
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+        return None
     return value
 
 
