@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
+from functools import cache
 
 from odradek.broker.config.tables import (
     BROKER,
@@ -107,12 +108,20 @@ def parse_all(texts: Mapping[str, str]) -> dict[str, ConfigValue]:
     for name, row in BROKER.items():
         if row.required and name not in texts:
             raise ConfigError(f"{name} is not set, and has no default")
-    values = {name: row.parse(texts.get(name, row.default)) for name, row in BROKER.items()}
-    for name in [name for name in texts if name not in BROKER]:
-        of_listener = broker_row(name)
-        if of_listener is not None:
-            values[name] = of_listener.parse(texts[name])
+    values = dict(_defaults())
+    for name, text in texts.items():
+        row = broker_row(name)
+        if row is not None:
+            values[name] = row.parse(text)
     return values
+
+
+@cache
+def _defaults() -> Mapping[str, ConfigValue]:
+    """What holds where nothing is set, in the order of the table."""
+    return {
+        name: None if row.required else row.parse(row.default) for name, row in BROKER.items()
+    }
 
 
 def refused_dynamic(configs: Mapping[str, str], *, of_broker: bool) -> Iterator[tuple[str, str]]:
