@@ -119,9 +119,7 @@ def parse_all(texts: Mapping[str, str]) -> dict[str, ConfigValue]:
 @cache
 def _defaults() -> Mapping[str, ConfigValue]:
     """What holds where nothing is set, in the order of the table."""
-    return {
-        name: None if row.required else row.parse(row.default) for name, row in BROKER.items()
-    }
+    return {name: None if row.required else row.parse(row.default) for name, row in BROKER.items()}
 
 
 def refused_dynamic(configs: Mapping[str, str], *, of_broker: bool) -> Iterator[tuple[str, str]]:
