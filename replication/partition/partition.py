@@ -109,6 +109,7 @@ class Partition:
         self._put_off: PartitionImage | None = None
         self.leading: Leading | None = None
         """None where this node does not lead, or has the only replica."""
+        self.leader_epoch = -1
         self.leading_since = -1
         """The leader epoch in which this node became the leader, and it has been since; -1: it is not."""
         self._adopt(image)
@@ -134,18 +135,21 @@ class Partition:
         self._lead(image)
 
     def _adopt(self, image: PartitionImage) -> None:
+        """Take it over. Where an epoch was left out another node may have led it, and had replicas
+        cut: what this one knew of them, and what waited, is of another leadership then."""
+        leads, before = image.leader == self._node_id, self.leading_since
+        if not leads:
+            self.leading_since = -1
+        elif before < 0 or image.leader_epoch > self.leader_epoch + 1:
+            self.leading_since = image.leader_epoch
         self.leader = image.leader
         self.leader_epoch = image.leader_epoch
         self.replicas = tuple(image.replicas)
         self._is_alone = self.replicas == (self._node_id,)
         self.assigned_directory = image.directory_of(self._node_id)
         """Where the cluster thinks that the log is (KIP-858)."""
-        leads = image.leader == self._node_id
-        if not leads:
-            self.leading_since = -1
-        elif self.leading_since < 0:
-            self.leading_since = image.leader_epoch
-        if self.leading is not None and (not leads or self._is_alone):
+        is_the_same = leads and self.leading_since == before
+        if self.leading is not None and (self._is_alone or not is_the_same):
             self.leading.end()
             self.leading = None
 

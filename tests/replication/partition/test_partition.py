@@ -160,6 +160,22 @@ def test_what_was_appended_before_another_led_is_never_acknowledged(stand: Stand
         stand.partition.is_replicated(offset, 5)
 
 
+def test_a_leader_that_missed_an_epoch_knows_nothing_of_its_followers() -> None:
+    """Another one may have led it: 2, which had less, and 3 cut its log by that. Both epochs came in one
+    step of the metadata, and 2 is gone."""
+    stand = Stand(isr=(1, 2, 3))
+    offset = stand.append(ACKS_ALL)
+    stand.fetch(3, offset + 1)
+    stand.partition.watch(stand.told)
+    stand.see(leader_epoch=7, isr=(1, 3))
+    assert stand.told.interruptions == 1
+    assert stand.partition.log.high_watermark == 0
+    with pytest.raises(NotLeader):
+        stand.partition.is_replicated(offset, 5)
+    stand.fetch(3, offset + 1)
+    assert stand.partition.log.high_watermark == offset + 1
+
+
 def test_elected_again_it_goes_on_waiting(stand: Stand) -> None:
     offset = stand.append(ACKS_ALL)
     stand.see(leader_epoch=6)
