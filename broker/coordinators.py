@@ -37,7 +37,7 @@ class Coordinators:
         self._transactions: TransactionCoordinator | None = None
         self._markers: MarkerWriter | None = None
         self._transaction_partitions: TransactionPartitions | None = None
-        self._peers: Peers | None = None
+        self._peers: list[Peers] = []
 
     def start(self, nursery: trio.Nursery) -> None:
         """Have `nursery` own whatever runs for a coordinator."""
@@ -80,7 +80,7 @@ class Coordinators:
                     lambda: broker.metadata.image,
                     broker.node_id,
                     self.markers,
-                    self.peers.request,
+                    self._new_peers("markers").request,
                     self._house,
                     timeout_s=self._request_timeout_s,
                 ),
@@ -116,27 +116,27 @@ class Coordinators:
                 lambda: broker.metadata.image,
                 broker.node_id,
                 lambda: self.transactions,
-                self.peers.request,
+                self._new_peers("verification").request,
                 self._house,
                 timeout_s=self._request_timeout_s,
             )
         return self._transaction_partitions
 
-    @property
-    def peers(self) -> Peers:
-        """The other brokers, to ask."""
-        if self._peers is None:
-            from odradek.broker.peers import Peers
+    def _new_peers(self, purpose: str) -> Peers:
+        """The other brokers, to ask one kind of question: those of a connection are answered one
+        after the other, and a marker's answer waits for the replicas."""
+        from odradek.broker.peers import Peers
 
-            broker = self._broker
-            self._peers = Peers(
-                broker.seams.network,
-                lambda: broker.metadata.image,
-                lambda: broker.config.inter_broker_listener,
-                client_id=f"broker-{broker.node_id}-coordinators",
-            )
-            self._peers.start(self._house)
-        return self._peers
+        broker = self._broker
+        peers = Peers(
+            broker.seams.network,
+            lambda: broker.metadata.image,
+            lambda: broker.config.inter_broker_listener,
+            client_id=f"broker-{broker.node_id}-{purpose}",
+        )
+        peers.start(self._house)
+        self._peers.append(peers)
+        return peers
 
     @property
     def _request_timeout_s(self) -> float:
@@ -185,8 +185,9 @@ class Coordinators:
         """Take over what a commit changed."""
         if self._groups is not None:
             _tell_groups(self._groups, delta)
-        if self._peers is not None and delta.changed_brokers:
-            self._peers.brokers_changed()
+        if delta.changed_brokers:
+            for peers in self._peers:
+                peers.brokers_changed()
 
     async def forget_all(self) -> None:
         """Forget all groups, offsets and transactional ids.

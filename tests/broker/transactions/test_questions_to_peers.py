@@ -1,0 +1,77 @@
+"""What a node's coordinators ask of another broker, over connections that do not hold each other up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import trio
+
+from odradek.broker.coordination.topics import TRANSACTIONS_TOPIC
+from odradek.broker.transactions.markers import TransactionMarker
+from odradek.protocol.apis import ADD_PARTITIONS_TO_TXN, WRITE_TXN_MARKERS
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.schemas.topic_records import PartitionRecord, TopicRecord
+from odradek.replication.controller.image import Endpoint
+from odradek.replication.controller.snapshot_records import broker_record
+from odradek.storage.directories.names import TopicPartition
+from odradek.testing import Broker
+from tests.broker.transactions.test_verification_sender import Coordinator
+from tests.client.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
+
+OTHER = 77
+T = TopicPartition("t", 0)
+
+
+async def leads_everything(broker: Broker, other: ScriptedBroker) -> None:
+    """The cluster hears of OTHER, and that it leads t and the state of all transactions."""
+    node = broker.node
+    image = node.metadata.image
+    where = Endpoint(node.config.inter_broker_listener, other.address.host, other.address.port, 0)
+    known = replace(image.brokers[node.node_id], id=OTHER, endpoints=(where,))
+    records: list[Any] = [broker_record(known, image.features["metadata.version"])]
+    for number, name in enumerate((T.topic, TRANSACTIONS_TOPIC), 1000):
+        topic_id = UUID(int=number)
+        records += [
+            TopicRecord(name=name, topic_id=topic_id),
+            PartitionRecord(
+                partition_id=0,
+                topic_id=topic_id,
+                replicas=(OTHER,),
+                isr=(OTHER,),
+                removing_replicas=(),
+                adding_replicas=(),
+                leader=OTHER,
+                leader_epoch=0,
+                partition_epoch=0,
+            ),
+        ]
+    await node.metadata.commit(records)
+
+
+async def test_who_asks_for_a_transaction_does_not_wait_for_markers() -> None:
+    """They are answered once they are replicated, which may take long, and a broker answers the
+    requests of a connection one after the other."""
+    held = trio.Event()
+
+    def script(asked: Asked) -> Any:
+        if asked.api is WRITE_TXN_MARKERS:
+            held.set()
+            return SILENCE
+        return Coordinator()(asked)
+
+    async with scripted_broker(script) as other, Broker() as broker, trio.open_nursery() as nursery:
+        await leads_everything(broker, other)
+        coordinators = broker.node.coordinators
+        marker = TransactionMarker(1000, 1, 3, True, (T,), 2)
+        nursery.start_soon(coordinators.transactions._markers.send, marker)
+        with trio.fail_after(10):
+            await held.wait()
+            answer = await broker.node.transaction_partitions.add_partitions(
+                "id", 7, 1, (T,), verify_only=True
+            )
+        assert answer == {T: ErrorCode.none}
+        asked = {each.client_id for each in other.asked(WRITE_TXN_MARKERS)}
+        assert asked.isdisjoint(each.client_id for each in other.asked(ADD_PARTITIONS_TO_TXN))
+        nursery.cancel_scope.cancel()
