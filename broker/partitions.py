@@ -257,10 +257,11 @@ class PartitionTable:
             self._on_lost(topic, index)
             raise
         now = self._image().topics_by_id.get(topic.id)
-        if now is None:  # deleted while the disk was waited for
+        image = None if now is None else now.partitions[index]
+        if image is None or self._node_id not in image.replicas:
+            # Deleted, or given to others, while the disk was waited for
             await self._logs.delete(TopicPartition(topic.name, index))
-            raise UnknownPartition(f"{topic.name}-{index} was deleted")
-        image = now.partitions[index]
+            raise UnknownPartition(f"{topic.name}-{index} is not here any more")
         partition = Partition(
             opened,
             topic_id=topic.id,

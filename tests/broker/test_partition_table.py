@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
 
 from odradek.broker.partitions import SETTLE_SECONDS, SETTLE_SECONDS_MAX, PartitionTable
-from odradek.protocol.schemas.topic_records import PartitionRecord, RemoveTopicRecord, TopicRecord
+from odradek.protocol.schemas.topic_records import (
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
 from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.image import MetadataImage
+from odradek.replication.errors import UnknownPartition
 from odradek.storage.directories.names import TopicPartition
+from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
 from odradek.testing.virtual_clock import VirtualClock
 from tests.storage.log_manager_world import ONE, TWO, UUID, World
@@ -47,6 +55,12 @@ class Cluster:
                 partition_epoch=0,
             ),
         )
+
+    def give_to_another(self, id: UUID) -> None:
+        change = PartitionChangeRecord(
+            partition_id=0, topic_id=id, replicas=(NODE + 1,), isr=(NODE + 1,), leader=NODE + 1
+        )
+        self._apply(change)
 
     def delete(self, id: UUID) -> None:
         self._apply(RemoveTopicRecord(topic_id=id))
@@ -85,6 +99,23 @@ async def test_a_leader_begins_its_epoch(clock: VirtualClock) -> None:
         cluster.create("t", ONE)
         partition = await cluster.table.get("t", None, 0)
         assert partition.log.epochs.latest == 3
+
+
+async def test_a_replica_that_is_given_away_while_it_is_opened_goes(clock: VirtualClock) -> None:
+    async with running(clock) as (cluster, logs):
+        create = logs.create
+
+        async def created_meanwhile(*names: Any, **more: Any) -> PartitionLog:
+            made = await create(*names, **more)
+            cluster.give_to_another(ONE)
+            return made
+
+        logs.create = created_meanwhile  # type: ignore[method-assign]
+        cluster.create("t", ONE)
+        with pytest.raises(UnknownPartition):
+            await cluster.table.get("t", None, 0)
+        assert list(cluster.table) == []
+        assert not logs.logs()
 
 
 async def test_what_breaks_for_one_partition_is_its_own_affair(
