@@ -17,10 +17,10 @@ from typing import Any
 
 import trio
 
-from odradek.client.errors import ClientError, TimedOut, Unreachable, Unsupported, check
+from odradek.client.errors import ClientError, TimedOut, Unreachable, Unsupported
 from odradek.protocol import messages
 from odradek.protocol.apis import API_VERSIONS, Api
-from odradek.protocol.errors import ErrorCode, InvalidFrame
+from odradek.protocol.errors import ErrorCode, InvalidFrame, error_code
 from odradek.protocol.framing import frame_head, read_response_header, request_header
 from odradek.seams.files import Buffer
 from odradek.seams.network import Address, Connection, ConnectionLost, Network
@@ -107,7 +107,9 @@ class BrokerConnection:
             answer = await self._exchange(API_VERSIONS, version, values, timeout_s=30.0)
             if answer.error_code != ErrorCode.unsupported_version:
                 break
-        check(answer.error_code, about=f"{self.address} refuses ApiVersions")
+        if answer.error_code != ErrorCode.none:
+            code = error_code(answer.error_code).name
+            raise Unreachable(f"{self.address} refuses ApiVersions: {code}")
         self._versions = {
             row.api_key: (row.min_version, row.max_version) for row in answer.api_keys
         }

@@ -14,7 +14,7 @@ from odradek.client.connection import BrokerConnection, open_connection
 from odradek.client.errors import TimedOut, Unreachable, Unsupported
 from odradek.protocol import messages
 from odradek.protocol.apis import API_VERSIONS, DESCRIBE_CLUSTER, FIND_COORDINATOR, METADATA
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import ErrorCode
 from odradek.protocol.framing import response_header
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
@@ -172,7 +172,7 @@ async def test_somebody_listens_and_says_nothing() -> None:
 async def test_a_broker_that_refuses_api_versions() -> None:
     refusal = {"error_code": ErrorCode.invalid_request, "api_keys": []}
     async with scripted_broker(lambda asked: refusal) as broker, trio.open_nursery() as nursery:
-        with pytest.raises(KafkaError, match="refuses ApiVersions"):
+        with pytest.raises(Unreachable, match="refuses ApiVersions: invalid_request"):
             await open_connection(TcpNetwork(), broker.address, nursery, timeout_s=2)
 
 
