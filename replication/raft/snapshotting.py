@@ -29,6 +29,8 @@ log = logging.getLogger("odradek.metadata")
 BATCH_RECORDS: Final = 500
 RECORDS_A_STEP: Final = 50  # encoded in one go
 CHECK_SECONDS: Final = 60.0
+RETRY_SECONDS: Final = 10.0
+"""After one that failed: it is due all the time, and takes a while to write."""
 
 
 class Snapshotting:
@@ -70,6 +72,7 @@ class Snapshotting:
                     log.error(
                         "no snapshot of the metadata in %s: %s", self._log.directory.parent, error
                     )
+                    await trio.sleep(RETRY_SECONDS)
 
     def log_has_grown(self) -> None:
         if self._is_due():
@@ -103,7 +106,7 @@ class Snapshotting:
                     self._log.snapshots.give_up(writer)
                     return None
                 await self._blocking(self._log.snapshots.publish, snapshot, writer)
-        except OSError:
+        except BaseException:
             self._log.snapshots.give_up(writer)
             raise
         self._covered_bytes = covered

@@ -208,7 +208,9 @@ async def test_a_full_disk_refuses_and_goes_on_when_there_is_room() -> None:
     }
 
 
-async def test_a_snapshot_that_does_not_fit_is_given_up(autojump_clock: object) -> None:
+async def test_a_snapshot_that_does_not_fit_is_given_up(
+    autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
     disk = VirtualDisk()
     mount = disk.mount(ROOT)
     world = VirtualWorld()
@@ -219,9 +221,12 @@ async def test_a_snapshot_that_does_not_fit_is_given_up(autojump_clock: object) 
         await nursery.start(metadata.run)
         mount.capacity_bytes = mount.used_bytes
         world.clock.advance(3601)
-        await trio.sleep(120)
+        for _ in range(1200):
+            metadata.quorum_changed()  # as after every request of another node
+            await trio.sleep(0.1)
         assert len(names(node.files, ".checkpoint")) == 1
         assert names(node.files, ".part") == []
+        assert 5 < len(caplog.records) < 20, "and tried again after a while"
         mount.capacity_bytes = room
         await trio.sleep(120)
         assert len(names(node.files, ".checkpoint")) == 2
