@@ -2,16 +2,17 @@
 
 So it is on followers and observers, and on a new leader until it takes over. What lies below the
 log's start came as a snapshot, and is loaded whole: listeners hear of it as one change. Others run
-between the steps; the image moves at the end of each read, at most a megabyte of the log.
+between the steps; the image moves every few records, for what listeners do about a change is one step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import trio
 
+from odradek.protocol.records.batch import Batch
 from odradek.replication.controller.image_difference import difference
 from odradek.replication.raft.cluster_state import ClusterState
 from odradek.replication.raft.log_changes import Blocking
@@ -20,8 +21,8 @@ from odradek.replication.raft.replay import Replay, Transactions
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.storage.errors import OffsetOutOfRange
 
-BATCHES_A_STEP: Final = 10
-"""Most have a few records."""
+RECORDS_A_CHANGE: Final = 50
+"""Or those of one batch, if it has more: listeners hear of so many at a time."""
 
 
 async def catch_up(
@@ -45,15 +46,26 @@ async def _apply(
     high_watermark: int,
     blocking: Blocking,
 ) -> None:
-    batches = await blocking(metadata_log.batches_at, offset, high_watermark)
-    replay = Replay(state.image, keep_records=True, transactions=state.transactions)
-    size_bytes = 0
-    for number, batch in enumerate(batches, 1):
-        await in_steps(replay.batch_in_steps(batch))
-        size_bytes += batch.size
-        if number % BATCHES_A_STEP == 0:
-            await trio.lowlevel.checkpoint()
-    state.publish(replay.finish(), size_bytes)
+    for some in _some_at_a_time(await blocking(metadata_log.batches_at, offset, high_watermark)):
+        replay = Replay(state.image, keep_records=True, transactions=state.transactions.copy())
+        for batch in some:
+            await in_steps(replay.batch_in_steps(batch))
+        state.transactions = replay.transactions  # with the image, which a snapshot may be taken of
+        state.publish(replay.finish(), sum(batch.size for batch in some))
+        await trio.lowlevel.checkpoint()
+
+
+def _some_at_a_time(found: Iterable[Batch]) -> Iterator[list[Batch]]:
+    some: list[Batch] = []
+    records = 0
+    for batch in found:
+        some.append(batch)
+        records += batch.record_count
+        if records >= RECORDS_A_CHANGE:
+            yield some
+            some, records = [], 0
+    if some:
+        yield some
 
 
 async def _load_newest(state: ClusterState, metadata_log: MetadataLog, blocking: Blocking) -> None:

@@ -41,6 +41,12 @@ class Transactions:
     def open(self) -> bool:
         return self._held is not None
 
+    def copy(self) -> Transactions:
+        """As it is now, to go on from."""
+        other = Transactions()
+        other._held = None if self._held is None else list(self._held)
+        return other
+
     def pass_on(self, record: Any) -> Iterable[Any]:
         """The records that apply by this one."""
         kind = type(record).__name__
