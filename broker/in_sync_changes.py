@@ -1,8 +1,8 @@
 """What leaders propose to the controller of their in-sync sets: AlterPartition (KIP-497).
 
-One request is under way at a time; what is proposed meanwhile goes with the next one, all at once. Of a
-partition only the newest proposal counts: a leader makes another one when it knows that the last has
-come to nothing. A request that was not answered, or refused as a whole, is made again until it is: what
+One request is under way at a time; what is proposed meanwhile goes with the next ones, no more in each
+than the controller decides in a moment. Of a partition only the newest proposal counts: a leader makes
+another one when it knows that the last has come to nothing. A request that was not answered, or refused as a whole, is made again until it is: what
 became of it can't be known otherwise. After an error the next one waits a moment.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
@@ -29,6 +30,8 @@ log = logging.getLogger("odradek.replication")
 PAUSE_SECONDS = 0.05
 """After an error, of the whole request or of a partition in it."""
 TIMEOUT_SECONDS = 30.0
+PARTITIONS_AT_ONCE = 30
+"""In one request: about a millisecond each to write, to read, to decide."""
 
 Replica = tuple[UUID, int]
 """(topic id, partition)"""
@@ -74,8 +77,8 @@ class InSyncChanges:
             await self._wanted.wait()
             self._wanted = trio.Event()
             while self._waiting:
-                sent, self._waiting = self._waiting, {}
-                if not await self._ask(sent):
+                first = list(islice(self._waiting, PARTITIONS_AT_ONCE))
+                if not await self._ask({each: self._waiting.pop(each) for each in first}):
                     await trio.sleep(PAUSE_SECONDS)
 
     async def _ask(self, sent: Mapping[Replica, _Proposed]) -> bool:

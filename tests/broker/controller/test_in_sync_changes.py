@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from odradek.broker.in_sync_changes import InSyncChanges
+from odradek.broker.in_sync_changes import PARTITIONS_AT_ONCE, InSyncChanges
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.topics import NewTopic
 from odradek.replication.partition.in_sync import Altered, Proposal
@@ -59,6 +59,19 @@ async def test_what_is_proposed_together_is_asked_together(
     assert leader.channel.asked == ["AlterPartition"]
     assert [leader.isr(index) for index in range(3)] == [(1, 2)] * 3
     assert leader.answers == {n: [Altered(frozenset({1, 2}), 0, 1)] for n in range(3)}
+
+
+async def test_very_many_are_asked_for_some_at_a_time(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    many = 2 * PARTITIONS_AT_ONCE + 1
+    leader = Leader(many)
+    await nursery.start(leader.changes.run)
+    for index in range(many):
+        leader.propose(index, 1, 2)
+    await trio.sleep(1)
+    assert leader.channel.asked == ["AlterPartition"] * 3
+    assert leader.answers == {n: [Altered(frozenset({1, 2}), 0, 1)] for n in range(many)}
 
 
 async def test_who_restarted_since_it_fetched_is_refused(
