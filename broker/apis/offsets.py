@@ -258,7 +258,7 @@ def _advance_log_start(partition: Partition, requested: int) -> int:
     offset = log.high_watermark if requested == TO_HIGH_WATERMARK else requested
     if not 0 <= offset <= log.high_watermark:
         raise OffsetOutOfRange(f"offset {offset} is past the high watermark {log.high_watermark}")
-    log.advance_log_start(offset, "records deleted by a client")
+    partition.delete_before(offset, "records deleted by a client")
     return offset
 
 

@@ -301,6 +301,12 @@ class Partition:
             return self.log.log_start_offset
         return self.leading.leader.low_watermark()
 
+    def delete_before(self, offset: int, reason: str) -> None:
+        """Move the log's start up; followers are told with their next answers."""
+        if self.log.advance_log_start(offset, reason):
+            for watcher in tuple(self._end_watchers):
+                watcher.visible(self, 0)
+
     def _advance(self) -> None:
         """All that is appended is visible, where there are no other replicas."""
         if self._is_alone and self.log.advance_high_watermark(self.log.tip.end_offset):

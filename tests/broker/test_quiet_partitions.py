@@ -99,6 +99,19 @@ async def test_a_change_of_hands_is_told_at_once() -> None:
         assert found.error_code != 0
 
 
+async def test_where_the_log_starts_is_told_with_the_next_answer() -> None:
+    """Who deletes records waits for that."""
+    async with stage() as on:
+        session = await begun(on)
+        on.append()
+        await session.fetch()
+        await session.fetch(1)
+        assert len(session.quiet) == 1
+        on.partition.delete_before(1, "a test")
+        (found,) = await session.fetch(max_wait_ms=1)
+        assert (size(found), found.log_start_offset) == (0, 1)
+
+
 async def test_all_are_read_once_in_a_while() -> None:
     async with stage() as on:
         session = await begun(on)
