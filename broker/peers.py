@@ -33,6 +33,8 @@ class _Peer:
     connection: BrokerConnection | None = None
     attempt: trio.CancelScope | None = None
     """Around the opening of one."""
+    address: Address | None = None
+    """Where it is, or is being opened."""
 
     def hang_up(self, why: str) -> None:
         if self.attempt is not None:
@@ -101,7 +103,7 @@ class Peers:
             except Unreachable as gone:
                 peer.hang_up(str(gone))
                 continue
-            if peer.connection is not None and peer.connection.address != address:
+            if peer.address != address:
                 peer.hang_up(f"broker {broker_id} is at {address} now")
 
     def _address(self, broker_id: int) -> Address:
@@ -126,6 +128,7 @@ class Peers:
             if found is not None and not found.broken and found.address == address:
                 return found
             peer.hang_up(f"broker {broker_id} is at {address} now")
+            peer.address = address
             with trio.CancelScope() as peer.attempt:
                 try:
                     peer.connection = await open_connection(

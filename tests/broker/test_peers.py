@@ -10,6 +10,7 @@ import trio
 
 from odradek.client.errors import ClientError, TimedOut, Unreachable, Unsupported
 from odradek.protocol.apis import LIST_GROUPS
+from odradek.replication.controller.image import BrokerImage
 from odradek.seams.network import Address
 from tests.broker.peers_world import World, a_broker, asking
 from tests.client.scripted_broker import HANG_UP, SILENCE, Asked, scripted_broker
@@ -89,7 +90,17 @@ async def test_who_is_not_in_charge_any_more_is_not_waited_for(
         assert [str(each) for each in failures] == [said]
 
 
-async def test_a_call_that_is_under_way_ends_when_the_broker_is_fenced() -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda where: a_broker(2, where, fenced=True),
+        lambda where: a_broker(2, Address("127.0.0.1", 1)),
+    ],
+    ids=["fenced", "elsewhere"],
+)
+async def test_a_call_that_is_under_way_ends_when_the_broker_is_not_there(
+    change: Callable[[Address], BrokerImage],
+) -> None:
     """Nobody answers ApiVersions: the connection is never up."""
     called = trio.Event()
 
@@ -100,11 +111,11 @@ async def test_a_call_that_is_under_way_ends_when_the_broker_is_fenced() -> None
     async with scripted_broker(script) as broker, asking() as world:
         world.knows(a_broker(2, broker.address))
 
-        async def fence() -> None:
+        async def leave() -> None:
             await called.wait()
-            world.knows(a_broker(2, broker.address, fenced=True))
+            world.knows(change(broker.address))
 
-        world.nursery.start_soon(fence)
+        world.nursery.start_soon(leave)
         with trio.fail_after(5), pytest.raises(Unreachable, match="went away while it was called"):
             await list_groups(world)
 
