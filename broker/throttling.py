@@ -4,6 +4,9 @@ As Kafka does since KIP-219: an answer is sent at once and says for how long its
 so long nothing more is read from that connection. Counted are the bytes of produce requests and of
 fetches' answers, and the time that the loop is busy with a request, as a share of all of its time. What
 brokers ask each other is free.
+
+A fetch that takes its client over its quota brings its records, and the client waits for it after that;
+Kafka's broker has it come again for them. What it may have over time is the same.
 """
 
 from __future__ import annotations
