@@ -1,0 +1,169 @@
+"""Apache Kafka's tools against four brokers of ours, three of them controllers: the quorum and what it decides.
+
+Voters come and go, a broker is forgotten, features change, somebody is elected who may lack records, a
+reassignment is cancelled; and the metadata log is read by kafka-dump-log and kafka-metadata-shell.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from odradek.testing.cluster.blocking import Cluster
+from tests.interop.broker_process import deadline
+from tests.interop.kafka_tools import ToolRun, run_tool
+from tests.interop.test_cluster_tools import PATIENCE_S, create, tool, until
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Stopped in between, brokers are back at the end of each test."""
+    configs = {"auto.leader.rebalance.enable": "false", "broker.session.timeout.ms": "3000"}
+    with Cluster(brokers=4, configs=configs) as cluster:
+        yield cluster
+
+
+def quorum(cluster: Cluster) -> list[list[str]]:
+    """kafka-metadata-quorum's rows: node, directory, log end, lag, …, status."""
+    shown = tool(cluster, "metadata-quorum", "describe", "--replication").lines[1:]
+    return [row.split() for row in shown]
+
+
+def wait_for_roles(cluster: Cluster, voters: Sequence[int]) -> None:
+    """Until these are the voters, and all others observers."""
+    with deadline(PATIENCE_S, f"{voters} to vote") as check:
+        while True:
+            status = {int(row[0]): row[-1] for row in quorum(cluster)}
+            if sorted(status) == [1, 2, 3, 4] and sorted(
+                node for node, role in status.items() if role != "Observer"
+            ) == list(voters):
+                return
+            check(0.2)
+
+
+@pytest.mark.parametrize("role", ["Follower", "Leader"])
+def test_a_controller_is_removed_and_added_again(cluster: Cluster, role: str) -> None:
+    """The leader too: another one is elected then."""
+    wait_for_roles(cluster, [1, 2, 3])
+    node, directory = next((row[0], row[1]) for row in quorum(cluster) if row[-1] == role)
+    removed = tool(
+        cluster, "metadata-quorum", "remove-controller",
+        "--controller-id", node, "--controller-directory-id", directory,
+    )  # fmt: skip
+    assert f"KRaft controller {node} with directory id {directory}" in removed.stdout
+    wait_for_roles(cluster, [each for each in (1, 2, 3) if each != int(node)])
+    config = cluster.running.plan.node(int(node)).config_file
+    added = tool(cluster, "metadata-quorum", "--command-config", config, "add-controller")
+    assert f"Added controller {node}" in added.stdout
+    wait_for_roles(cluster, [1, 2, 3])
+
+
+def test_a_broker_is_forgotten_and_registers_again(cluster: Cluster) -> None:
+    cluster.stop(4)
+    gone = tool(cluster, "cluster", "unregister", "--id", "4")
+    assert "Broker 4 is no longer registered." in gone.stdout
+    assert not any(row.startswith("4 ") for row in endpoints(cluster))
+    cluster.restart(4)
+    assert any(row.startswith("4 ") for row in endpoints(cluster))
+
+
+def endpoints(cluster: Cluster) -> list[str]:
+    return tool(cluster, "cluster", "list-endpoints", "--include-fenced-brokers").lines[1:]
+
+
+def test_a_feature_is_lowered_and_raised_for_all(cluster: Cluster) -> None:
+    for direction, level in (("downgrade", "0"), ("upgrade", "1")):
+        done = tool(cluster, "features", direction, "--feature", f"share.version={level}")
+        assert f"share.version was {direction}d to {level}." in done.stdout
+        for broker in cluster.brokers:
+            where = ("--bootstrap-server", cluster.address(broker))
+            with deadline(PATIENCE_S, f"broker {broker} to show level {level}") as check:
+                while not re.search(
+                    rf"share.version\s.*FinalizedVersionLevel: {level}\s",
+                    run_tool("features", *where, "describe").stdout,
+                ):
+                    check()
+
+
+def test_somebody_is_elected_who_may_lack_records(cluster: Cluster) -> None:
+    create(cluster, "unclean", "4:3")
+    create(cluster, "guarded", "4:3")
+    tool(
+        cluster, "configs", "--alter", "--entity-type", "topics", "--entity-name", "guarded",
+        "--add-config", "min.insync.replicas=2",
+    )  # fmt: skip
+    cluster.stop(3)
+    under = until(cluster, "guarded", "topics", "--describe", "--under-min-isr-partitions")
+    assert [row.split()[1] for row in under.lines] == ["guarded"]
+    cluster.stop(4)
+    cluster.restart(3)
+    rows = until(cluster, "unclean", "topics", "--describe", "--unavailable-partitions").lines
+    assert [row.split()[1] for row in rows] == ["unclean"]
+    elected = tool(
+        cluster, "leader-election", "--election-type", "unclean",
+        "--topic", "unclean", "--partition", "0",
+    )  # fmt: skip
+    assert "Successfully completed leader election (UNCLEAN)" in elected.stdout
+    until(cluster, r"Leader: 3\s", "topics", "--describe", "--topic", "unclean")
+    cluster.restart(4)
+    until(cluster, r"Isr: (3,4|4,3)\s", "topics", "--describe", "--topic", "unclean")
+
+
+def test_a_reassignment_is_listed_and_cancelled(cluster: Cluster, tmp_path: Path) -> None:
+    create(cluster, "slow", "1:2")
+    lines = b"".join(b"%0999d\n" % number for number in range(1000))
+    tool(cluster, "console-producer", "--topic", "slow", stdin=lines)
+    file = tmp_path / "plan.json"
+    row = {"topic": "slow", "partition": 0, "replicas": [3, 4]}
+    file.write_text(json.dumps({"version": 1, "partitions": [row]}))
+    words = ("--reassignment-json-file", str(file))
+    tool(cluster, "reassign-partitions", "--execute", *words, "--throttle", "1000")
+    listed = tool(cluster, "reassign-partitions", "--list").stdout
+    assert re.search(r"slow-0: replicas: 3,4,1,2. adding: 3,4. removing: 1,2.", listed)
+    verified = tool(cluster, "reassign-partitions", "--verify", *words).stdout
+    assert "Reassignment of partition slow-0 is still in progress." in verified
+    cancelled = tool(cluster, "reassign-partitions", "--cancel", *words).stdout
+    assert "Successfully cancelled partition reassignment for: slow-0" in cancelled
+    until(cluster, r"Replicas: 1,2\s", "topics", "--describe", "--topic", "slow")
+    until(cluster, "No partition reassignments found", "reassign-partitions", "--list")
+
+
+def test_the_metadata_log_is_read(cluster: Cluster, tmp_path: Path) -> None:
+    """A follower's, and that of a broker which is no controller."""
+    create(cluster, "shown", "1:2:3,4:1:2")
+    for node in (2, 4):
+        metadata = Path(cluster.running.plan.node(node).log_directory) / "__cluster_metadata-0"
+        (log,) = metadata.glob("*.log")
+        running = shell(log, "ls", "/")
+        assert running.code == 1
+        assert "Unable to lock" in running.stderr
+        copy = tmp_path / f"node-{node}" / metadata.name / log.name
+        copy.parent.mkdir(parents=True)
+        with deadline(PATIENCE_S, f"node {node}, and the shell, to know all of it") as check:
+            while True:
+                shutil.copy(log, copy)
+                found = shell(copy, "tree", "/image/topics/byName/shown").stdout
+                broker = shell(copy, "cat", "/image/cluster/brokers/4").stdout
+                if "replicas=[4, 1, 2]" in found and "BrokerRegistration(id=4" in broker:
+                    break
+                check(0.2)
+        assert re.search(r"replicas=\[1, 2, 3\].*isr=\[1, 2, 3\].*leader=1", found)
+        words = ("--cluster-metadata-decoder", "--files", str(copy))
+        dumped = run_tool("dump-log", *words).stdout
+        records = [json.loads(text) for text in re.findall(r"payload: (\{.*\})", dumped)]
+        names = [each["data"]["name"] for each in records if each["type"] == "TOPIC_RECORD"]
+        assert "shown" in names
+        assert dumped.count("isvalid: true") == dumped.count("baseOffset:")
+        assert "KRaftVoters" in dumped
+
+
+def shell(log: Path, *words: str) -> ToolRun:
+    """Kafka's shell, which reads the file beside itself: it shows as much as it has read by then."""
+    return run_tool("metadata-shell", "--snapshot", str(log), *words, check=False)
