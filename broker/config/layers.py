@@ -110,9 +110,9 @@ def parse_all(texts: Mapping[str, str]) -> dict[str, ConfigValue]:
             raise ConfigError(f"{name} is not set, and has no default")
     values = dict(_defaults())
     for name, text in texts.items():
-        row = broker_row(name)
-        if row is not None:
-            values[name] = row.parse(text)
+        known = broker_row(name)
+        if known is not None:
+            values[name] = known.parse(text)
     return values
 
 
