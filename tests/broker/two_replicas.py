@@ -16,6 +16,7 @@ from odradek.broker.context import RequestContext
 from odradek.protocol import apis
 from odradek.protocol.fetch import FetchedPartition
 from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.schemas.cluster_records import UnregisterBrokerRecord
 from odradek.replication.controller.image import PartitionImage
 from odradek.replication.controller.snapshot_records import broker_record
 from odradek.replication.partition.partition import Partition
@@ -51,6 +52,13 @@ class Stage:
         other = replace(metadata.image.brokers[self.me], id=OTHER, rack=rack)
         level = metadata.image.features["metadata.version"]
         await metadata.commit([broker_record(other, level)])
+
+    async def forget_other(self) -> None:
+        """A broker that ends waits for the others to know, and OTHER never will."""
+        other = self.node.metadata.image.brokers.get(OTHER)
+        if other is not None:
+            gone = UnregisterBrokerRecord(broker_id=OTHER, broker_epoch=other.epoch)
+            await self.node.metadata.commit([gone])
 
     def context(self, version: int) -> RequestContext:
         async def flush() -> None:
@@ -98,4 +106,6 @@ class Stage:
 @asynccontextmanager
 async def stage(configs: Mapping[str, str] | None = None) -> AsyncIterator[Stage]:
     async with Broker(topics={"t": 1}, configs=configs) as broker:
-        yield Stage(broker, await broker.node.partitions.get("t", None, 0))
+        on = Stage(broker, await broker.node.partitions.get("t", None, 0))
+        yield on
+        await on.forget_other()
