@@ -44,6 +44,8 @@ class LogChanges:
         self._log = metadata_log
         self._blocking = blocking
         self._download: SnapshotDownload | None = None
+        self._complaint: str | None = None
+        """What was wrong with what was fetched last: said once."""
         self.flushing = trio.Lock()
         self.publishing = trio.Lock()
         """Held while a snapshot gets its name: this node's own, or one that was sent."""
@@ -98,9 +100,14 @@ class LogChanges:
         try:
             appended = self._log.append_fetched(action.records, action.epoch)
         except (CorruptBatch, CorruptRecords, UnexpectedOffset, DiskFull) as error:
-            log.error("what was fetched cannot be appended to %s: %s", self._log.directory, error)
+            if self._complaint != str(error):
+                self._complaint = str(error)
+                log.error(
+                    "what was fetched cannot be appended to %s: %s", self._log.directory, error
+                )
             await self._seams.clock.sleep(PAUSE_SECONDS)
             return []
+        self._complaint = None
         if action.durable:
             await self.flush(lambda: action.epoch, self._log.end_offset)
         return control_changes(appended)

@@ -293,7 +293,9 @@ def test_a_record_is_fetched_as_soon_as_it_is_appended() -> None:
 # Disks
 
 
-def test_a_followers_full_disk_holds_up_nobody_and_goes_on_when_there_is_room() -> None:
+def test_a_followers_full_disk_holds_up_nobody_and_goes_on_when_there_is_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story(quorum: Nodes) -> None:
         leader = await quorum.leader()
         await quorum.commit("a")
@@ -303,6 +305,8 @@ def test_a_followers_full_disk_holds_up_nobody_and_goes_on_when_there_is_room() 
         for name in "bcd":
             await quorum.commit(name)
         assert set(configs(full.metadata.image)) == {"a"}
+        await quorum.pass_time(1)
+        assert sum("cannot be appended" in each.message for each in caplog.records) == 1
         mount.capacity_bytes = room
         await quorum.level()
         assert full.metadata.failure is None
