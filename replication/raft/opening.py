@@ -13,6 +13,7 @@ from uuid import UUID
 
 import trio
 
+from odradek.protocol.records.batch import Batch
 from odradek.replication.controller.features import SUPPORTED_FEATURES
 from odradek.replication.controller.image import ControllerImage, Endpoint, MetadataImage
 from odradek.replication.raft.bootstrap import format_directory, is_formatted
@@ -121,25 +122,34 @@ async def open_quorum(
     """Recover the log and read it. Raises InvalidMetadata, InvalidQuorum, OSError, LogFailed."""
     election: Election = await blocking(_open, seams, directory, metadata_log, member)
     newest = metadata_log.snapshots.newest
-    replay = Replay()
+    replay, start = Replay(), 0
     if newest is not None:
-        replay = await read_snapshot(metadata_log, newest, blocking)
+        replay, start = await read_snapshot(metadata_log, newest, blocking), newest.end_offset
+    quorum = Replay()
+    await _replay_log(metadata_log, start, quorum, lambda batch: batch.is_control)
+    changes = [*replay.changes, *quorum.changes]
+    history = VoterHistory(member.voters_before_the_log(), changes)
+    names_voters = any(change.voters for change in changes)
+    if member.is_alone and not names_voters and set(quorum.static_voters) - {member.node_id}:
+        raise _belongs_to_others(directory, member, quorum.static_voters)
     size_bytes = 0
-    for found in metadata_log.batches(0 if newest is None else newest.end_offset):
-        for batch in found:
+    if _is_alone(member, history):
+        size_bytes = await _replay_log(metadata_log, start, replay, lambda batch: True)
+    image = replay.finish().image
+    return Opened(directory, member, election, history, image, replay.transactions, size_bytes)
+
+
+async def _replay_log(
+    metadata_log: MetadataLog, start: int, replay: Replay, wanted: Callable[[Batch], bool]
+) -> int:
+    """The `wanted` batches from offset `start` on; their bytes. Raises InvalidMetadata."""
+    size_bytes = 0
+    for found in metadata_log.batches(start):
+        for batch in filter(wanted, found):
             replay.batch(batch)
             size_bytes += batch.size
         await trio.lowlevel.checkpoint()
-    history = VoterHistory(member.voters_before_the_log(), replay.changes)
-    if member.is_alone and not replay.voters and set(replay.static_voters) - {member.node_id}:
-        raise _belongs_to_others(directory, member, replay.static_voters)
-    if not _is_alone(member, history):
-        committed = Replay()
-        if newest is not None:
-            committed = await read_snapshot(metadata_log, newest, blocking)
-        replay, size_bytes = committed, 0
-    image = replay.finish().image
-    return Opened(directory, member, election, history, image, replay.transactions, size_bytes)
+    return size_bytes
 
 
 def _open(seams: Seams, directory: Path, metadata_log: MetadataLog, member: Member) -> Election:

@@ -25,7 +25,7 @@ from odradek.replication.controller.draft import ImageDraft
 from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.raft.voter_history import ControlChange
-from odradek.replication.raft.voters import Voter, voters_of
+from odradek.replication.raft.voters import voters_of
 
 RECORDS_A_STEP: Final = 50
 """How many are decoded and applied in one go, where others have to run in between."""
@@ -82,12 +82,6 @@ class Replay:
         self.changes: list[ControlChange] = []  # of kraft.version and voters
         self.static_voters: tuple[int, ...] = ()  # as the last leader named them
         self.offset, self.epoch, self.timestamp_ms = -1, 0, -1
-
-    @property
-    def voters(self) -> tuple[Voter, ...]:
-        """As the log names them, if it does."""
-        named = [change.voters for change in self.changes if change.voters is not None]
-        return named[-1] if named else ()
 
     def batch(self, batch: Batch) -> None:
         """The next batch of the log. Raises InvalidMetadata."""

@@ -1,20 +1,23 @@
-"""How a node's state follows its log: in small changes, and in step with what transactions hold back."""
+"""How a node's state follows its log: what a start takes, then small changes, in step with transactions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import trio
 
 from odradek.protocol.schemas.cluster_records import BeginTransactionRecord, EndTransactionRecord
 from odradek.protocol.schemas.serde import encode_metadata_record
 from odradek.replication.controller.image import MetadataDelta
+from odradek.replication.raft import replay
 from odradek.replication.raft.catching_up import RECORDS_A_CHANGE, catch_up
 from odradek.replication.raft.cluster_state import ClusterState
-from odradek.replication.raft.metadata_log import MetadataLog
+from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
+from odradek.replication.raft.opening import Member, open_quorum
 from odradek.replication.raft.replay import RECORDS_A_STEP
-from tests.replication.raft.nodes import new_node, new_topic
+from tests.replication.raft.nodes import DIRECTORY_ID, ROOT, new_node, new_topic
 from tests.replication.raft.test_metadata_restarts import raw_log
 
 TOPICS = 4 * RECORDS_A_CHANGE
@@ -30,6 +33,31 @@ def append(log: MetadataLog, *records: Any) -> None:
 
 async def blocking(call: Callable[..., Any], *args: Any) -> Any:
     return call(*args)
+
+
+@pytest.mark.parametrize(("voters", "records"), [((1,), TOPICS), ((1, 2), 0)])
+async def test_a_start_decodes_only_what_it_takes(
+    monkeypatch: pytest.MonkeyPatch, voters: tuple[int, ...], records: int
+) -> None:
+    """One of several voters does not know yet what of its log is committed."""
+    node = new_node()
+    written = raw_log(node.disk, formatted=False)
+    append(written, *(new_topic(number) for number in range(TOPICS)))
+    written.close()
+    decoded = 0
+    honest = replay.decode_metadata_record
+
+    def counted(value: bytes) -> Any:
+        nonlocal decoded
+        decoded += 1
+        return honest(value)
+
+    monkeypatch.setattr(replay, "decode_metadata_record", counted)
+    static = {each: (f"host-{each}", 9093) for each in voters}
+    member = Member(1, DIRECTORY_ID, (), "CONTROLLER", static, is_alone=False, may_vote=True)
+    log = MetadataLog(node.files, ROOT, node.seams.clock, MetadataLogSettings())
+    opened = await open_quorum(node.seams, ROOT, log, member, blocking)
+    assert decoded == len(opened.image.topics_by_id) == records
 
 
 async def test_much_that_is_committed_is_heard_of_a_little_at_a_time() -> None:
