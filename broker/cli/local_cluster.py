@@ -196,6 +196,8 @@ def _first(group: BaseException) -> BaseException:
 async def _serve(args: argparse.Namespace, seams: Seams, directory: Path) -> None:
     from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
 
+    if args.port_file is not None:  # what the last run wrote says nothing of this one
+        seams.files.remove(Path(args.port_file), missing_ok=True)
     plan = await _the_plan(args, seams, directory)
     addresses = [str(door.advertised) for node in plan.brokers if (door := node.clients)]
 

@@ -203,20 +203,25 @@ class Nodes:
         try:
             with trio.fail_after(timeout_s):
                 for node_id in wanted:
-                    await self._wait_for(node_id, brokers)
+                    await self._wait_for(node_id, brokers, wanted)
         except trio.TooSlowError:
             missing = [each for each in wanted if self.state(each) is State.STARTING] or wanted
             raise NodeFailed(f"no answer in {timeout_s:g} s from {missing}") from None
 
-    async def _wait_for(self, node_id: int, brokers: set[int]) -> None:
+    async def _wait_for(self, node_id: int, brokers: set[int], wanted: Iterable[int]) -> None:
+        """As `wait_ready`, for one of `wanted`: without any of them it may wait in vain."""
         node = self._nodes[node_id]
         while not await self._is_ready(node.plan, brokers):
-            if node.ended.is_set():
-                code = None if node.process is None else node.process.returncode
-                raise NodeFailed(f"node {node_id} ended with exit code {code}")
+            for each in wanted:
+                self._check_alive(self._nodes[each])
             await trio.sleep(ASK_EVERY_S)
         if node.state is State.STARTING:
             self._become(node, State.RUNNING)
+
+    def _check_alive(self, node: _Node) -> None:
+        if node.ended.is_set():
+            code = None if node.process is None else node.process.returncode
+            raise NodeFailed(f"node {node.plan.node_id} ended with exit code {code}")
 
     async def _is_ready(self, node: NodePlan, brokers: set[int]) -> bool:
         """Whether it answers: a broker with all these brokers, a controller at all."""

@@ -14,13 +14,16 @@ from typing import Any
 import trio
 
 from odradek.broker.local_cluster import control
-from odradek.broker.local_cluster.nodes import NodeFailed, Nodes, Software, State
+from odradek.broker.local_cluster.nodes import ASK_EVERY_S, NodeFailed, Nodes, Software, State
 from odradek.broker.local_cluster.plan import ClusterPlan, NodePlan
 from odradek.seams import Seams
 from odradek.seams.files import Files, Path
+from odradek.storage.directories.opening import LOCK_NAME
 
 PLAN_FILE = "cluster.json"
 LOCK_FILE = ".lock"
+LAST_RUN_S = 60.0
+"""How long nodes whose cluster was killed may take to end: a session, and what is to be closed."""
 
 Values = Mapping[str, Any]
 
@@ -86,10 +89,39 @@ class Supervisor:
             raise NodeFailed(f"had to be killed at the end: nodes {', '.join(map(str, late))}")
 
     async def _start(self, nodes: Nodes) -> None:
+        for node in self.plan.nodes:
+            await self._wait_for_the_last_run(node)
         await self._software.format(self.plan)
         ids = [node.node_id for node in self.plan.nodes]
         await nodes.every(nodes.start, ids)
         await nodes.wait_ready(ids)
+
+    async def _wait_for_the_last_run(self, node: NodePlan) -> None:
+        """Where who ran the cluster was killed, its nodes end by themselves, and may take a while.
+
+        Raises NodeFailed if this one does not.
+        """
+        waiting = False
+        with trio.move_on_after(LAST_RUN_S):
+            while self._is_in_use(node):
+                if not waiting:
+                    self._say(
+                        f"node {node.node_id} of the last run is still ending: waiting for it"
+                    )
+                waiting = True
+                await self._seams.clock.sleep(ASK_EVERY_S)
+            return
+        raise NodeFailed(f"node {node.node_id}: another process uses {node.log_directory}")
+
+    def _is_in_use(self, node: NodePlan) -> bool:
+        files = self._seams.files
+        for directory in map(Path, node.log_directories):
+            if files.is_directory(directory):
+                try:
+                    files.lock(directory / LOCK_NAME).release()
+                except BlockingIOError:
+                    return True
+        return False
 
     async def _stop_all(self, nodes: Nodes) -> list[int]:
         """Controllers of their own go last: they are asked until the brokers are gone."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from odradek.seams.files import Path as FilePath
+from odradek.seams.real import real_seams
 from tests.interop.broker_process import deadline
 from tests.interop.clients import create_topic, produce, read_all
 
@@ -127,6 +131,42 @@ def test_a_cluster_that_is_there_is_no_other(command: Command) -> None:
     assert other.returncode == 2
     assert "the cluster in" in other.stderr
     assert command.run("--set", "num.partitions=3").returncode == 2
+
+
+def test_a_port_file_of_the_last_run_does_not_stay(command: Command) -> None:
+    command.port_file.write_text("127.0.0.1:1\n")
+    words = ("--port-file", str(command.port_file), "--listen", "127.0.0.1:0")
+    failed = command.run("--brokers", "1", "--set", "num.partitions=abc", *words)
+    assert failed.returncode == 1
+    assert not command.port_file.exists()
+
+
+def test_a_start_waits_for_nodes_of_the_last_run(command: Command) -> None:
+    command.start("--brokers", "1", "--listen", "127.0.0.1:0")
+    command.stop()
+    lock = real_seams().files.lock(FilePath(f"{command.data}/node-1/data/.lock"))
+    with command.output.open("rb") as output:
+        starting = threading.Thread(target=command.start)
+        starting.start()
+        with deadline(PATIENCE_S, "word of the last run") as check:
+            while b"node 1 of the last run is still ending" not in output.read():
+                output.seek(0)
+                check()
+    lock.release()
+    starting.join(PATIENCE_S)
+    assert command.status()["state"] == "running"
+    assert command.stop() == 0
+
+
+def test_a_node_that_ends_while_the_cluster_starts_ends_it(command: Command) -> None:
+    command.start("--brokers", "2", "--listen", "127.0.0.1:0")
+    *_, second = command.port_file.read_text().split()
+    command.stop()
+    host, _, port = second.rpartition(":")
+    with socket.create_server((host, int(port))):
+        failed = command.run()
+    assert failed.returncode == 1
+    assert "node 2 ended with exit code 1" in failed.stderr
 
 
 def test_where_no_cluster_is_there_is_nothing_to_show(command: Command) -> None:
