@@ -35,6 +35,12 @@ IDLE_MAX: Final = 4
 """Connections that are kept though nobody uses them."""
 
 
+class ActiveController(Protocol):
+    """Who can be asked: `ControllerChannel` is the way there, whose word on errors holds."""
+
+    async def request(self, api: Api, values: Mapping[str, Any], *, timeout_s: float) -> Any: ...
+
+
 class ControllerQuorum(Protocol):
     """What has to be known of the quorum."""
 

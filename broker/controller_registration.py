@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
 from odradek.protocol import apis
-from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.features import CONTROLLER_REGISTRATION, metadata_version
 from odradek.replication.controller.image import ControllerImage, MetadataDelta, MetadataImage
+
+if TYPE_CHECKING:
+    from odradek.broker.controller_channel import ActiveController
 
 log = logging.getLogger("odradek.controller")
 
@@ -27,12 +29,6 @@ PAUSE_SECONDS_MAX = 10.0
 SETTLE_SECONDS = 1.0
 """For the log to bring what was registered; and where two say that they are the same controller, this
 keeps them from doing nothing else."""
-
-
-class Channel(Protocol):
-    """To the active controller."""
-
-    async def request(self, api: Api, values: Mapping[str, Any], *, timeout_s: float) -> Any: ...
 
 
 class ControllerMetadata(Protocol):
@@ -51,7 +47,7 @@ class ControllerMetadata(Protocol):
 
 
 class ControllerRegistration:
-    def __init__(self, metadata: ControllerMetadata, controller: Channel) -> None:
+    def __init__(self, metadata: ControllerMetadata, controller: ActiveController) -> None:
         self._metadata = metadata
         self._controller = controller
         self._changed = trio.Event()

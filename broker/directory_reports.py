@@ -19,18 +19,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import trio
 
 from odradek.protocol import apis
-from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import LOST, MetadataImage
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
+    from odradek.broker.controller_channel import ActiveController
     from odradek.replication.partition.partition import Partition
 
 log = logging.getLogger("odradek.directories")
@@ -133,12 +133,6 @@ class Reports:
         return 0.0 if is_urgent or len(self._places) >= ASSIGNMENTS_MAX else PAUSE_SECONDS
 
 
-class Channel(Protocol):
-    """To the active controller."""
-
-    async def request(self, api: Api, values: Mapping[str, Any], *, timeout_s: float) -> Any: ...
-
-
 class DirectoryReports:
     """See the module. All but `run` and `assigned` is synchronous, called on the loop."""
 
@@ -147,7 +141,7 @@ class DirectoryReports:
         image: Callable[[], MetadataImage],
         node_id: int,
         broker_epoch: Callable[[], int],
-        controller: Channel,
+        controller: ActiveController,
         heartbeat: Callable[[], Awaitable[None]],
         *,
         timeout_ms: int,

@@ -11,18 +11,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import trio
 
 from odradek.protocol import apis
-from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.partition.in_sync import Altered
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
+    from odradek.broker.controller_channel import ActiveController
     from odradek.replication.partition.leader import AlterPartition
 
 log = logging.getLogger("odradek.replication")
@@ -38,12 +38,6 @@ Replica = tuple[UUID, int]
 Answered = Callable[[Altered | ErrorCode], None]
 
 
-class Channel(Protocol):
-    """To the active controller."""
-
-    async def request(self, api: Api, values: Mapping[str, Any], *, timeout_s: float) -> Any: ...
-
-
 @value_class
 class _Proposed:
     action: AlterPartition
@@ -53,7 +47,9 @@ class _Proposed:
 class InSyncChanges:
     """See the module. `propose` is called on the loop; `run` is the task that asks."""
 
-    def __init__(self, node_id: int, broker_epoch: Callable[[], int], controller: Channel) -> None:
+    def __init__(
+        self, node_id: int, broker_epoch: Callable[[], int], controller: ActiveController
+    ) -> None:
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._controller = controller

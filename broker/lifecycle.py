@@ -26,20 +26,20 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import trio
 
 from odradek.broker.controller_duties import QuorumMetadata, is_alone
 from odradek.protocol import apis
-from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.features import DIRECTORY_ASSIGNMENT, metadata_version
 from odradek.replication.controller.image import MetadataDelta
 
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
+    from odradek.broker.controller_channel import ActiveController
     from odradek.replication.controller.brokers import BrokerRegistration
     from odradek.seams.clock import Clock
 
@@ -135,19 +135,13 @@ class Life:
         self.due_ms = now_ms + self._interval_ms
 
 
-class Channel(Protocol):
-    """To the active controller."""
-
-    async def request(self, api: Api, values: Mapping[str, Any], *, timeout_s: float) -> Any: ...
-
-
 class BrokerLifecycle:
     """See the module. `run` asks; `caught_up` and `unfenced` tell how far it is."""
 
     def __init__(
         self,
         metadata: QuorumMetadata,
-        controller: Channel,
+        controller: ActiveController,
         clock: Clock,
         config: ServerConfig,
         *,

@@ -6,25 +6,23 @@ of a block is lost, as in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import trio
 
 from odradek.protocol import apis
-from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from odradek.broker.controller_channel import ActiveController
 
 TIMEOUT_SECONDS = 10.0
 
 
-class Channel(Protocol):
-    """To the active controller."""
-
-    async def request(self, api: Api, values: Mapping[str, Any], *, timeout_s: float) -> Any: ...
-
-
-async def reserve_producer_ids(controller: Channel, broker_id: int, broker_epoch: int) -> range:
+async def reserve_producer_ids(
+    controller: ActiveController, broker_id: int, broker_epoch: int
+) -> range:
     """The next block of ids, for this broker alone. Raises KafkaError."""
     values = {"broker_id": broker_id, "broker_epoch": broker_epoch}
     answer = await controller.request(apis.ALLOCATE_PRODUCER_IDS, values, timeout_s=TIMEOUT_SECONDS)
