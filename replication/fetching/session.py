@@ -7,7 +7,8 @@ partition, however many requests that takes; nothing is done for those that are 
 A session begins with a full request. Whatever goes wrong (a connection, an answer that refuses the
 session), the next one is full again, names the old session so that the broker may forget it, and has
 all questions that stand. A broker that has no room for a session answers with id 0: then every request
-is full. A long list of new partitions is told in several requests, none of which takes long to write.
+is full. A long list of new partitions is told in several requests, none of which takes long to write;
+what changed of those told already goes before, or the broker would read them where they were.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Key = tuple[UUID, int]
 """A topic's id, and the partition."""
 
 TOLD_AT_ONCE = 500
-"""Partitions in one request, at most, as long as there is a session."""
+"""New partitions in one request, at most, as long as there is a session."""
 
 _INITIAL_EPOCH = 0
 _EPOCH_MAX = 2**31 - 1
@@ -47,6 +48,8 @@ class FetchSession:
     def __init__(self) -> None:
         self._standing: dict[Key, Fetch] = {}
         self._untold: dict[Key, None] = {}
+        self._changed: dict[Key, None] = {}
+        """Told before, and not as it stands now."""
         self._to_forget: dict[Key, None] = {}
         """Told before, and wanted no longer."""
         self._told: set[Key] = set()
@@ -65,8 +68,10 @@ class FetchSession:
     def want(self, key: Key, question: Fetch) -> None:
         before = self._standing.pop(key, None)
         self._standing[key] = question
-        if question != before or key not in self._told:
+        if key not in self._told:
             self._untold[key] = None
+        elif question != before:
+            self._changed[key] = None
         self._to_forget.pop(key, None)
 
     def forget(self, key: Key) -> None:
@@ -74,6 +79,7 @@ class FetchSession:
         if self._standing.pop(key, None) is None:
             return
         self._untold.pop(key, None)
+        self._changed.pop(key, None)
         if key in self._told:
             self._to_forget[key] = None
 
@@ -84,11 +90,14 @@ class FetchSession:
         if self._epoch == _INITIAL_EPOCH:
             self._told.clear()
             self._to_forget.clear()
+            self._changed.clear()
             self._untold = dict.fromkeys(self._standing)
         limit = len(self._untold) if self._is_refused else TOLD_AT_ONCE
-        keys = list(islice(self._untold, limit))
+        new = list(islice(self._untold, limit))
+        keys = [*self._changed, *new]
         forgotten = tuple(self._to_forget)
-        for key in keys:
+        self._changed.clear()
+        for key in new:
             del self._untold[key]
         self._to_forget.clear()
         self._told.difference_update(forgotten)

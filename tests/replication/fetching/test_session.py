@@ -114,3 +114,20 @@ def test_epochs_begin_again_at_one() -> None:
     session.plan()
     session.answered(77)
     assert told(session)[1] == 1
+
+
+def test_what_changed_does_not_wait_for_what_was_never_told() -> None:
+    """Else the leader reads it again where it was before."""
+    session = FetchSession()
+    for number in range(3 * TOLD_AT_ONCE):
+        session.want((UUID(int=9), number), at(5))
+    first, *_ = (key for key, _ in session.plan().wanted)
+    session.answered(77)
+    session.want(first, at(8))
+    _, _, offsets, _ = told(session)
+    assert offsets.pop(first) == 8
+    assert len(offsets) == TOLD_AT_ONCE
+    session.answered(77)
+    assert len(told(session)[2]) == TOLD_AT_ONCE
+    session.answered(77)
+    assert told(session)[2] == {}
