@@ -23,7 +23,7 @@ from odradek.testing.virtual_world import VirtualWorld
 
 DELAY_S = (0.0002, 0.004)
 HEALED_WITHIN_S = 60.0
-LIMIT_S = 300.0
+LIMIT_S = 150.0
 
 
 @dataclass

@@ -116,12 +116,17 @@ class Workload:
         written = Transaction(name, number, [sent])
         self.history.transactions.append(written)
         try:
-            sent.offset = await producer.send(TOPIC, sent.value, partition=partition)
+            value = sent.value + self._padding()
+            sent.offset = await producer.send(TOPIC, value, partition=partition)
         except (KafkaError, ClientError) as error:
             self._trace.add(f"{name} gives up {number}: {error}")
         else:
             written.outcome = Outcome.COMMITTED
             self._trace.add(f"{name} has {number} at {partition}:{sent.offset}")
+
+    def _padding(self) -> bytes:
+        """Makes batches of several sectors, which can be torn; not part of the value."""
+        return b" " * self._chance.choice([0, 0, 600, 2000])
 
     # Transactional clients
 
@@ -157,7 +162,7 @@ class Workload:
                 value = f"{transaction.client}.{transaction.number}.{number}".encode()
                 sent = Sent(chance.randrange(PARTITIONS), value)
                 transaction.sent.append(sent)
-                sent.offset = await client.send(sent.partition, value)
+                sent.offset = await client.send(sent.partition, value + self._padding())
                 if chance.random() < 0.2:
                     await trio.sleep(chance.expovariate(10))
             if chance.random() < 0.5:
@@ -267,4 +272,4 @@ async def _poll(reader: Reader) -> list[Seen]:
     except (KafkaError, ClientError):
         await trio.sleep(PAUSE_S)
         return []
-    return [Seen(each.partition, each.offset, each.value or b"") for each in records]
+    return [Seen(each.partition, each.offset, (each.value or b"").rstrip()) for each in records]

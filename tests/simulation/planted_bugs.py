@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +10,12 @@ import pytest
 from odradek.broker import fetch_reading
 from odradek.replication.controller.partition_change import _Target
 from odradek.replication.partition import follower, leader
-from odradek.replication.partition.leader import Action, Leader
+from odradek.replication.partition.leader import Leader
 from odradek.replication.partition.truncation import Truncation
 from odradek.replication.raft import answering
 from odradek.replication.raft.elections import LogEnd
+from odradek.storage.directories.clean_shutdown import CleanMark
+from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.log import recovery
 
 # Election
@@ -58,17 +60,22 @@ def acknowledge_what_the_leader_has(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leader, "decide_high_watermark", decide)
 
 
-def let_in_whoever_fetches(patch: pytest.MonkeyPatch) -> None:
-    """A follower need not have caught up to be in sync."""
+def count_what_is_on_its_way(patch: pytest.MonkeyPatch) -> None:
+    """A follower is taken to have a record more than it asks behind."""
+    honest = Leader._replicated
 
-    def expand(self: Leader, number: int) -> Sequence[Action]:
-        known = self.in_sync
-        if known.proposal is not None or number in known.committed:
-            return []
-        return self._propose(known.committed | {number})
+    def replicated(self: Leader, now_ms: int) -> int:
+        known, end = self._followers, self._log.end_offset
+        self._followers = {
+            each: replace(progress, end_offset=min(progress.end_offset + 1, end))
+            for each, progress in known.items()
+        }
+        try:
+            return honest(self, now_ms)
+        finally:
+            self._followers = known
 
-    patch.setattr(Leader, "_expand", expand)
-    patch.setattr(Leader, "_counted", lambda self, end, now_ms: self.in_sync.committed)
+    patch.setattr(Leader, "_replicated", replicated)
 
 
 # Recovery
@@ -84,6 +91,11 @@ class _Whatever:
 def recover_what_is_broken(patch: pytest.MonkeyPatch) -> None:
     """Recovery checks no checksums."""
     patch.setattr(recovery, "crc32c", lambda data: _Whatever())
+
+
+def take_every_stop_for_a_clean_one(patch: pytest.MonkeyPatch) -> None:
+    """No log is recovered after a crash."""
+    patch.setattr(LogDirectory, "take_clean_mark", lambda directory: CleanMark(None))
 
 
 # Reassignment
@@ -118,8 +130,9 @@ PLANTED = [
     keep_what_the_leader_has_not,
     tell_nobody_where_logs_part,
     acknowledge_what_the_leader_has,
-    let_in_whoever_fetches,
+    count_what_is_on_its_way,
     recover_what_is_broken,
+    take_every_stop_for_a_clean_one,
     move_before_it_is_copied,
     stay_in_sync_after_moving_away,
 ]

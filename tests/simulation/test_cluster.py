@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from odradek.testing.simulation.history import Anomaly
-from odradek.testing.simulation.many import load, save
+from odradek.testing.simulation.many import load, run_many, save
 from odradek.testing.simulation.plan import Kind, draw_plan, from_json, to_json
 from odradek.testing.simulation.run import Run, simulate
 from odradek.testing.simulation.shrink import shrink
@@ -61,3 +62,10 @@ def test_seeds_run_from_the_command_line(tmp_path: Path) -> None:
     ended = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "2 runs, 0 with anomalies" in ended.stdout
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_two_thousand_seeds_are_sound(tmp_path: Path) -> None:
+    rows = run_many(range(2000), nodes=3, jobs=os.cpu_count() or 1, keep=tmp_path)
+    assert [(row["seed"], row["anomalies"]) for row in rows if row["anomalies"]] == []
