@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 
 import trio
 
+from odradek.client.errors import ClientError
 from odradek.client.metadata import open_cluster
+from odradek.protocol.errors import KafkaError
 from odradek.testing.simulation.checkers import Checkers
 from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster
 from odradek.testing.simulation.faults import Coverage, Faults
@@ -87,7 +89,12 @@ class _Simulation:
         )
         faults = Faults(cluster, checkers, work.reassign)
         run.coverage = faults.coverage
-        await work.make_topic()
+        try:
+            await work.make_topic()
+        except (KafkaError, ClientError) as error:
+            run.anomalies.append(Anomaly("never starts", str(error)))
+            await cluster.stop_all()
+            return
         self._trace.add("the topic is there")
         async with trio.open_nursery() as working:
             working.start_soon(work.read_along)
