@@ -23,6 +23,7 @@ from typing import Protocol
 
 import trio
 
+from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.actions import (
     Action,
     AppendFetched,
@@ -40,6 +41,7 @@ from odradek.replication.raft.actions import (
 from odradek.replication.raft.log_changes import Blocking, LogChanges
 from odradek.replication.raft.messages import Answer, Request
 from odradek.replication.raft.metadata_log import MetadataLog
+from odradek.replication.raft.requests import ANYONE
 from odradek.replication.raft.roles import Role
 from odradek.replication.raft.state import Quorum
 from odradek.replication.raft.transport import Transport, Unanswered
@@ -88,6 +90,8 @@ class _Line:
 
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     free: trio.Lock = field(default_factory=trio.Lock)
+    is_foreign: bool = False
+    """It has said that it belongs to another cluster, and that was complained of."""
 
 
 class QuorumDriver:
@@ -321,6 +325,7 @@ class QuorumDriver:
                     log.debug("node %d did not answer: %s", send.to, error)
                     happened = partial(self.quorum.failed, send.number)
                 else:
+                    _complain(send, line, answer)
                     happened = partial(self.quorum.answered, send.number, answer)
             await self._background_event(happened)
 
@@ -378,3 +383,17 @@ class QuorumDriver:
                         raise
             else:
                 await self.news()
+
+
+def _complain(send: Send, line: _Line, answer: Answer) -> None:
+    """Of a node of another cluster, once: asked again and again it will say the same."""
+    foreign = answer.error is ErrorCode.inconsistent_cluster_id
+    if foreign and not line.is_foreign:
+        who = "a controller" if send.to == ANYONE else f"controller {send.to}"
+        log.error(
+            "%s belongs to another cluster than %s: this node was formatted for that one, or its"
+            " controller.quorum.* configs name the wrong controllers",
+            who,
+            send.request.cluster_id,
+        )
+    line.is_foreign = foreign

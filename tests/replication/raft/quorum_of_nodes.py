@@ -108,6 +108,8 @@ class Nodes:
         self.cut_off: set[int] = set()
         self.lost_disks: set[int] = set()
         self.observers: set[int] = set()
+        self.strangers: set[int] = set()
+        """Nodes that were formatted for another cluster."""
         self.acknowledged: list[str] = []
         self.questions = 0  # that nodes have asked each other
         self._nursery: trio.Nursery | None = None
@@ -158,7 +160,7 @@ class Nodes:
             node.seams,
             ROOT,
             node_id=node_id,
-            cluster_id="cluster",
+            cluster_id="another" if node_id in self.strangers else "cluster",
             directory_id=directory_of(node_id + 100 * (node_id in self.lost_disks)),
             controller_listeners=where if may_vote else (),
             voters=static if self.static else None,

@@ -333,3 +333,20 @@ def test_a_node_whose_disk_fails_says_so_and_the_others_go_on() -> None:
             await quorum.level()
 
     play(story)
+
+
+def test_a_node_of_another_cluster_is_told_so_and_says_it_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(quorum: Nodes) -> None:
+        await quorum.leader()
+        await quorum.commit("a")
+        quorum.strangers.add(9)
+        stranger = quorum.start(9, may_vote=False)
+        await quorum.pass_time(10)
+        assert values([stranger]) == [set()]
+
+    play(story)
+    complaints = [each for each in caplog.messages if "belongs to another cluster" in each]
+    assert len(complaints) == 1
+    assert "than another" in complaints[0]
