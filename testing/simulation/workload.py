@@ -9,30 +9,31 @@ reader finds when everything is healed.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 
 import trio
 
 from odradek.client.admin import NewTopic, create_topics
-from odradek.client.consumer import Isolation, Reader, ReaderOptions, TopicPartition
+from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError
-from odradek.client.group_admin import committed_offsets
 from odradek.client.metadata import Cluster
 from odradek.client.producer import Producer, ProducerOptions, open_producer
 from odradek.client.reassignment_admin import alter_reassignments
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import SeededEntropy
-from odradek.testing.simulation.history import History, Outcome, Seen, Sent, Transaction
+from odradek.testing.simulation.history import History, Outcome, Sent, Transaction
 from odradek.testing.simulation.plan import RUN_S, Fault, Plan
+from odradek.testing.simulation.readers import Readers
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.simulation.transactional_client import (
     TIMEOUT_MS,
     Protocol,
     TransactionalClient,
 )
+from odradek.testing.simulation.transactional_life import TransactionalLife
 
 TOPIC = "records"
 PARTITIONS = 2
@@ -44,7 +45,6 @@ PATIENCE_S = 60.0
 """How long anything may take; all heals long before."""
 REQUEST_S = 5.0
 POLL_S = 0.5
-PAUSE_S = 0.1
 
 
 class Workload:
@@ -62,8 +62,7 @@ class Workload:
         self._plan = plan
         self._trace = trace
         self._chance = random.Random(f"clients {plan.seed}")
-        self._ends: dict[TopicPartition, int] = {}
-        """Where readers get to in the end."""
+        self._readers = Readers(self.history, TOPIC, PARTITIONS, poll_s=POLL_S)
 
     async def make_topic(self) -> None:
         nodes = list(range(1, self._plan.nodes + 1))
@@ -82,10 +81,12 @@ class Workload:
         others = [each for each in range(1, self._plan.nodes + 1) if each != fault.node]
         replicas = sorted(others, key=lambda each: each != fault.other)
         async with self._connect() as cluster:
-            await _done(lambda: _reassign(cluster, replicas))
+            with suppress(KafkaError, ClientError):
+                await _reassign(cluster, replicas)
             if fault.amount < 0.25:
                 await trio.sleep(fault.seconds * fault.amount)
-                await _done(lambda: _reassign(cluster, None))
+                with suppress(KafkaError, ClientError):
+                    await _reassign(cluster, None)
 
     async def write(self) -> None:
         """All that writers and transactional clients do; returns when they are done."""
@@ -135,108 +136,29 @@ class Workload:
         protocol = chance.choice(list(Protocol))
         async with self._connect() as cluster:
             client = TransactionalClient(cluster, self._clock, name, TOPIC, protocol)
-            await self._transactions(client, name, chance)
+            life = TransactionalLife(
+                client, self.history, chance, partitions=PARTITIONS, padding=self._padding
+            )
+            await life.live(TRANSACTIONS, RUN_S, self._ended)
 
-    async def _transactions(
-        self, client: TransactionalClient, name: str, chance: random.Random
-    ) -> None:
-        ready = False
-        for number in range(TRANSACTIONS):
-            transaction = Transaction(name, number)
-            if not ready and not await _done(client.init):
-                self.history.stuck.add(name)
-                return
-            self.history.transactions.append(transaction)
-            ready = await self._one(client, transaction, chance)
-            self._trace.add(f"{name}'s transaction {number} is {transaction.outcome.value}")
-            await trio.sleep(chance.expovariate(TRANSACTIONS / RUN_S))
-        if not ready:
-            await _done(client.init)
-
-    async def _one(
-        self, client: TransactionalClient, transaction: Transaction, chance: random.Random
-    ) -> bool:
-        """Whether the client can go on without `init`."""
-        try:
-            for number in range(chance.randint(1, 4)):
-                value = f"{transaction.client}.{transaction.number}.{number}".encode()
-                sent = Sent(chance.randrange(PARTITIONS), value)
-                transaction.sent.append(sent)
-                sent.offset = await client.send(sent.partition, value + self._padding())
-                if chance.random() < 0.2:
-                    await trio.sleep(chance.expovariate(10))
-            if chance.random() < 0.5:
-                transaction.group_offset = transaction.number
-                await client.commit_offset(transaction.number)
-        except (KafkaError, ClientError):
-            transaction.outcome = Outcome.ABORTED  # nobody has asked for more
-            return await _done(lambda: client.end(commit=False))
-        if chance.random() < 0.1:  # a client that dies here; whoever comes after it aborts
-            transaction.outcome = Outcome.ABORTED
-            return False
-        commit = chance.random() < 0.75
-        if not commit:
-            transaction.outcome = Outcome.ABORTED
-        ended = False
-        # Some clients are gone before they hear of the end they asked for.
-        patience_s = chance.uniform(0, 0.02) if chance.random() < 0.15 else float("inf")
-        with trio.move_on_after(patience_s):
-            ended = await _done(lambda: client.end(commit=commit))
-        if ended and commit:
-            transaction.outcome = Outcome.COMMITTED
-        return ended
+    def _ended(self, transaction: Transaction) -> None:
+        name, number = transaction.client, transaction.number
+        self._trace.add(f"{name}'s transaction {number} is {transaction.outcome.value}")
 
     # Readers
 
     async def read_along(self) -> None:
-        """Everything from the first offset to where `read_final` finds the end."""
-        seen = self.history.polled.setdefault("reader", [])
+        """See `Readers`."""
         async with self._connect() as cluster:
-            reader = _reader(cluster, Isolation.READ_COMMITTED)
-            while reader.positions != self._ends:
-                seen += await _poll(reader)
+            await self._readers.read_along(cluster, "reader")
 
     async def read_final(self) -> None:
         """What is committed, what is still open, and what the groups have."""
         if self._plan.transactional:
             await trio.sleep(TIMEOUT_MS / 1000 + 1)  # whoever died is aborted by now
         async with self._connect() as cluster:
-            await self._read_all(cluster)
-            for number in range(self._plan.transactional):
-                await self._read_group(cluster, f"client-{number}")
-
-    async def _read_all(self, cluster: Cluster) -> None:
-        history = self.history
-        ends: dict[Isolation, dict[TopicPartition, int]] = {}
-        for isolation in Isolation:
-            reader = _reader(cluster, isolation)
-            found = await _poll(reader)
-            while not reader.at_end():
-                found += await _poll(reader)
-            ends[isolation] = reader.positions
-            history.final = found
-        assert isolation is Isolation.READ_COMMITTED
-        self._ends = ends[isolation]
-        history.open_partitions = [
-            where.partition
-            for where, end in ends[Isolation.READ_UNCOMMITTED].items()
-            if ends[Isolation.READ_COMMITTED][where] != end
-        ]
-
-    async def _read_group(self, cluster: Cluster, client: str) -> None:
-        try:
-            found = await cluster.retrying(partial(committed_offsets, cluster, client))
-        except ClientError:  # still to be decided
-            self.history.stuck.add(client)
-            return
-        if found:
-            self.history.group_offsets[client] = found[TopicPartition(TOPIC, 0)].offset
-
-
-def _reader(cluster: Cluster, isolation: Isolation) -> Reader:
-    reader = Reader(cluster, ReaderOptions(isolation))
-    reader.assign({TopicPartition(TOPIC, index): 0 for index in range(PARTITIONS)})
-    return reader
+            groups = [f"client-{number}" for number in range(self._plan.transactional)]
+            await self._readers.read_final(cluster, groups)
 
 
 async def _reassign(cluster: Cluster, replicas: list[int] | None) -> None:
@@ -256,20 +178,3 @@ async def _unless_there(cluster: Cluster, topic: NewTopic) -> None:
 def _not_yet(error: Exception) -> bool:
     """There are too few brokers for the replicas so far."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.invalid_replica_assignment
-
-
-async def _done(act: Callable[[], Awaitable[None]]) -> bool:
-    try:
-        await act()
-    except (KafkaError, ClientError):
-        return False
-    return True
-
-
-async def _poll(reader: Reader) -> list[Seen]:
-    try:
-        records = await reader.poll(POLL_S)
-    except (KafkaError, ClientError):
-        await trio.sleep(PAUSE_S)
-        return []
-    return [Seen(each.partition, each.offset, (each.value or b"").rstrip()) for each in records]

@@ -9,8 +9,6 @@ is ended by its client or its time-out, and the topic is read once more.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
-from functools import partial
 
 import trio
 
@@ -19,22 +17,20 @@ from odradek.broker.node import Broker
 from odradek.client.admin import NewTopic, create_topics
 from odradek.client.consumer import (
     Isolation,
-    Reader,
     ReaderOptions,
-    TopicPartition,
 )
-from odradek.client.errors import ClientError
-from odradek.client.group_admin import committed_offsets
 from odradek.client.metadata import Cluster, open_cluster
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.network import Address
 from odradek.testing.power import NodeCrashed
-from odradek.testing.simulation.history import History, Outcome, Seen, Sent, Transaction
+from odradek.testing.simulation.history import History
+from odradek.testing.simulation.readers import Readers
 from odradek.testing.simulation.transactional_client import (
     TIMEOUT_MS,
     Protocol,
     TransactionalClient,
 )
+from odradek.testing.simulation.transactional_life import TransactionalLife
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
 
 BROKER = "broker"
@@ -48,6 +44,7 @@ KILLS_MAX = 5
 RUN_S = 3.0
 """For about how long (virtual) the clients are at work, kills included."""
 STEP_S = 0.05
+POLL_S = 0.1
 
 CONFIG = {
     "listeners": f"PLAINTEXT://{BROKER}:{PORT}",
@@ -63,6 +60,7 @@ class TransactionalWorld:
         self._random = random.Random(f"transactions {seed}")
         self._world = VirtualWorld(seed)
         self._history = History()
+        self._readers = Readers(self._history, TOPIC, PARTITIONS, poll_s=POLL_S)
 
     def run(self) -> History:
         """The whole run, and what came of it."""
@@ -87,16 +85,14 @@ class TransactionalWorld:
             ) as cluster:
                 await cluster.retrying(lambda: _make_topic(cluster))
                 async with trio.open_nursery() as readers:
-                    enough = trio.Event()
                     for number in range(READERS):
-                        readers.start_soon(self._read, cluster, f"reader-{number}", enough)
+                        readers.start_soon(self._read_along, cluster, f"reader-{number}")
                     async with trio.open_nursery() as clients:
                         for number in range(CLIENTS):
                             clients.start_soon(self._transact, cluster, f"client-{number}")
                     stop_killing.set()
                     await trio.sleep(TIMEOUT_MS / 1000 + 2)
                     await self._read_final(cluster)
-                    enough.set()
             nursery.cancel_scope.cancel()
         done.set()
         scope.cancel()
@@ -136,86 +132,18 @@ class TransactionalWorld:
         source = random.Random(f"{name} {self._random.random()}")
         protocol = source.choice(list(Protocol))
         client = TransactionalClient(cluster, self._world.clock, name, TOPIC, protocol)
-        ready = False
-        for number in range(TRANSACTIONS):
-            transaction = Transaction(name, number)
-            if not ready and not await _done(client.init):
-                self._history.stuck.add(name)
-                return
-            self._history.transactions.append(transaction)
-            ready = await self._one(client, transaction, source)
-            await trio.sleep(source.expovariate(TRANSACTIONS / RUN_S))
-        if not ready:
-            await _done(client.init)
-
-    async def _one(
-        self, client: TransactionalClient, transaction: Transaction, source: random.Random
-    ) -> bool:
-        """Whether the client can go on without `init`."""
-        try:
-            for number in range(source.randint(1, 4)):
-                value = f"{transaction.client}.{transaction.number}.{number}".encode()
-                sent = Sent(source.randrange(PARTITIONS), value)
-                transaction.sent.append(sent)
-                sent.offset = await client.send(sent.partition, value)
-                if source.random() < 0.2:
-                    await trio.sleep(source.expovariate(10))
-            if source.random() < 0.5:
-                transaction.group_offset = transaction.number
-                await client.commit_offset(transaction.number)
-        except (KafkaError, ClientError):
-            transaction.outcome = Outcome.ABORTED  # nobody has asked for more
-            return await _done(lambda: client.end(commit=False))
-        if source.random() < 0.1:  # a client that dies here; whoever comes after it aborts
-            transaction.outcome = Outcome.ABORTED
-            return False
-        commit = source.random() < 0.75
-        if not commit:
-            transaction.outcome = Outcome.ABORTED
-        ended = False
-        # Some clients are gone before they hear of the end they asked for.
-        patience_s = source.uniform(0, 0.02) if source.random() < 0.15 else float("inf")
-        with trio.move_on_after(patience_s):
-            ended = await _done(lambda: client.end(commit=commit))
-        if ended and commit:
-            transaction.outcome = Outcome.COMMITTED
-        return ended
+        life = TransactionalLife(client, self._history, source, partitions=PARTITIONS)
+        await life.live(TRANSACTIONS, RUN_S)
 
     # The readers
 
-    async def _read(self, cluster: Cluster, name: str, enough: trio.Event) -> None:
-        """Everything from the first offset to where the topic ends when it is `enough`."""
-        seen = self._history.polled.setdefault(name, [])
-        reader = Reader(cluster, ReaderOptions(Isolation.READ_COMMITTED, partition_bytes=300))
-        reader.assign({TopicPartition(TOPIC, index): 0 for index in range(PARTITIONS)})
-        while not (enough.is_set() and reader.at_end()):
-            seen += await _poll(reader)
+    async def _read_along(self, cluster: Cluster, name: str) -> None:
+        options = ReaderOptions(Isolation.READ_COMMITTED, partition_bytes=300)
+        await self._readers.read_along(cluster, name, options=options)
 
     async def _read_final(self, cluster: Cluster) -> None:
-        """What is committed, what is still open, and what the groups have."""
-        history = self._history
-        ends: dict[Isolation, dict[TopicPartition, int]] = {}
-        for isolation in Isolation:
-            reader = Reader(cluster, ReaderOptions(isolation))
-            reader.assign({TopicPartition(TOPIC, index): 0 for index in range(PARTITIONS)})
-            history.final = await _poll(reader)
-            while not reader.at_end():
-                history.final += await _poll(reader)
-            ends[isolation] = reader.positions
-        assert isolation is Isolation.READ_COMMITTED
-        history.open_partitions = [
-            where.partition
-            for where, end in ends[Isolation.READ_UNCOMMITTED].items()
-            if ends[Isolation.READ_COMMITTED][where] != end
-        ]
-        for client in sorted({each.client for each in history.transactions}):
-            try:
-                found = await cluster.retrying(partial(committed_offsets, cluster, client))
-            except ClientError:  # still to be decided
-                history.stuck.add(client)
-                continue
-            if found:
-                history.group_offsets[client] = found[TopicPartition(TOPIC, 0)].offset
+        groups = sorted({each.client for each in self._history.transactions})
+        await self._readers.read_final(cluster, groups)
 
 
 async def _make_topic(cluster: Cluster) -> None:
@@ -224,20 +152,3 @@ async def _make_topic(cluster: Cluster) -> None:
     except KafkaError as error:
         if error.code is not ErrorCode.topic_already_exists:  # by the try before, which was killed
             raise
-
-
-async def _done(act: Callable[[], Awaitable[None]]) -> bool:
-    try:
-        await act()
-    except (KafkaError, ClientError):
-        return False
-    return True
-
-
-async def _poll(reader: Reader) -> list[Seen]:
-    try:
-        records = await reader.poll(0.1)
-    except (KafkaError, ClientError):
-        await trio.sleep(0.1)
-        return []
-    return [Seen(each.partition, each.offset, each.value or b"") for each in records]

@@ -1,0 +1,81 @@
+"""Who reads in a run: those that read along, and the one that reads everything when all is healed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+import trio
+
+from odradek.client.consumer import Isolation, Reader, ReaderOptions, TopicPartition
+from odradek.client.errors import ClientError
+from odradek.client.group_admin import committed_offsets
+from odradek.client.metadata import Cluster
+from odradek.protocol.errors import KafkaError
+from odradek.testing.simulation.history import History, Seen
+
+PAUSE_S = 0.1
+
+
+class Readers:
+    """Of one topic; what they see goes into the history. `poll_s` is how long one waits for records."""
+
+    def __init__(self, history: History, topic: str, partitions: int, *, poll_s: float) -> None:
+        self._history = history
+        self._start = {TopicPartition(topic, index): 0 for index in range(partitions)}
+        self._poll_s = poll_s
+        self._ends: dict[TopicPartition, int] = {}
+        """Where whoever reads along gets to, once that is known."""
+
+    async def read_along(
+        self, cluster: Cluster, name: str, *, options: ReaderOptions | None = None
+    ) -> None:
+        """All that is committed, from the first offset to where `read_final` finds the end."""
+        seen = self._history.polled.setdefault(name, [])
+        reader = self._reader(cluster, options or ReaderOptions(Isolation.READ_COMMITTED))
+        while reader.positions != self._ends:
+            seen += await self._poll(reader)
+
+    async def read_final(self, cluster: Cluster, groups: Iterable[str]) -> None:
+        """What is committed, what is still open, and what the groups have."""
+        history = self._history
+        ends: dict[Isolation, dict[TopicPartition, int]] = {}
+        for isolation in Isolation:
+            reader = self._reader(cluster, ReaderOptions(isolation))
+            found = await self._poll(reader)
+            while not reader.at_end():
+                found += await self._poll(reader)
+            ends[isolation] = reader.positions
+            history.final = found
+        assert isolation is Isolation.READ_COMMITTED
+        history.open_partitions = [
+            where.partition
+            for where, end in ends[Isolation.READ_UNCOMMITTED].items()
+            if ends[Isolation.READ_COMMITTED][where] != end
+        ]
+        self._ends = ends[isolation]
+        for group in groups:
+            await self._read_group(cluster, group)
+
+    async def _read_group(self, cluster: Cluster, group: str) -> None:
+        """The offset of partition 0 that the group has."""
+        try:
+            found = await cluster.retrying(partial(committed_offsets, cluster, group))
+        except ClientError:  # still to be decided
+            self._history.stuck.add(group)
+            return
+        if found:
+            self._history.group_offsets[group] = found[next(iter(self._start))].offset
+
+    def _reader(self, cluster: Cluster, options: ReaderOptions) -> Reader:
+        reader = Reader(cluster, options)
+        reader.assign(self._start)
+        return reader
+
+    async def _poll(self, reader: Reader) -> list[Seen]:
+        try:
+            records = await reader.poll(self._poll_s)
+        except (KafkaError, ClientError):
+            await trio.sleep(PAUSE_S)
+            return []
+        return [Seen(each.partition, each.offset, (each.value or b"").rstrip()) for each in records]
