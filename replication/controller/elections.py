@@ -8,7 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.image import NO_LEADER, MetadataImage, PartitionImage
+from odradek.replication.controller.image import (
+    NO_LEADER,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from odradek.replication.controller.leadership import (
     UNCLEAN_ELECTION,
     effective_bool,
@@ -99,25 +104,14 @@ def _is_content(partition: PartitionImage, election: Election) -> bool:
 def balance_leaders(image: MetadataImage, *, at_once: int = AT_ONCE) -> Plan[bool]:
     """Give leadership back to preferred leaders that can take it; the result is whether there may be
     more. Those who cannot are passed over, so that what is elected makes it go on."""
-    records: list[Any] = []
-    for topic in image.topics_by_id.values():
-        for index, partition in topic.partitions.items():
-            if partition.leader == partition.replicas[0]:
-                continue
-            if partition.replicas[0] not in (partition.isr or partition.elr):
-                continue
-            record = decide_change(
-                topic.id,
-                index,
-                partition,
-                Wanted(election=Election.PREFERRED),
-                surroundings(image, topic, partition),
-            )
-            if record is not None:
-                records.append(record)
-                if len(records) == at_once:
-                    return Plan(records, True, atomic=False)
-    return Plan(records, False, atomic=False)
+    unbalanced = (
+        (topic, index, partition)
+        for topic in image.topics_by_id.values()
+        for index, partition in topic.partitions.items()
+        if partition.leader != partition.replicas[0]
+        and partition.replicas[0] in (partition.isr or partition.elr)
+    )
+    return _elect_some(image, unbalanced, Election.PREFERRED, at_once)
 
 
 def elect_uncleanly(
@@ -125,15 +119,28 @@ def elect_uncleanly(
 ) -> Plan[bool]:
     """Give partitions without a leader one that may lack records, where topics allow it; the result
     is whether there may be more. `unclean_election` is what holds for topics that set nothing."""
+    allowed = (
+        (topic, index, partition)
+        for topic, index, partition in partitions_without_leader(image)
+        if effective_bool(image, topic.name, UNCLEAN_ELECTION, default=unclean_election)
+    )
+    return _elect_some(image, allowed, Election.UNCLEAN, at_once)
+
+
+def _elect_some(
+    image: MetadataImage,
+    partitions: Iterable[tuple[TopicImage, int, PartitionImage]],
+    election: Election,
+    at_once: int,
+) -> Plan[bool]:
+    """The first `at_once` of them that can be; whether there may be more."""
     records: list[Any] = []
-    for topic, index, partition in partitions_without_leader(image):
-        if not effective_bool(image, topic.name, UNCLEAN_ELECTION, default=unclean_election):
-            continue
+    for topic, index, partition in partitions:
         record = decide_change(
             topic.id,
             index,
             partition,
-            Wanted(election=Election.UNCLEAN),
+            Wanted(election=election),
             surroundings(image, topic, partition),
         )
         if record is not None:
