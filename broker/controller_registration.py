@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
+from odradek.broker.registration import told_values
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.features import CONTROLLER_REGISTRATION, metadata_version
@@ -98,17 +99,5 @@ def _values(controller: ControllerImage) -> Mapping[str, Any]:
         "controller_id": controller.id,
         "incarnation_id": controller.incarnation_id,
         "zk_migration_ready": False,
-        "listeners": [
-            {
-                "name": each.name,
-                "host": each.host,
-                "port": each.port,
-                "security_protocol": each.security_protocol,
-            }
-            for each in controller.endpoints
-        ],
-        "features": [
-            {"name": name, "min_supported_version": low, "max_supported_version": high}
-            for name, (low, high) in controller.features.items()
-        ],
+        **told_values(controller.endpoints, controller.features),
     }

@@ -32,6 +32,7 @@ from uuid import UUID
 import trio
 
 from odradek.broker.controller_duties import QuorumMetadata, is_alone
+from odradek.broker.registration import told_values
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.features import DIRECTORY_ASSIGNMENT, metadata_version
@@ -353,19 +354,7 @@ def _registration_values(registration: BrokerRegistration, cluster_id: str) -> M
         "broker_id": registration.id,
         "cluster_id": cluster_id,
         "incarnation_id": registration.incarnation_id,
-        "listeners": [
-            {
-                "name": each.name,
-                "host": each.host,
-                "port": each.port,
-                "security_protocol": each.security_protocol,
-            }
-            for each in registration.endpoints
-        ],
-        "features": [
-            {"name": name, "min_supported_version": low, "max_supported_version": high}
-            for name, (low, high) in registration.features.items()
-        ],
+        **told_values(registration.endpoints, registration.features),
         "rack": registration.rack,
         "is_migrating_zk_broker": False,
         "log_dirs": sorted(registration.directories),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from odradek.replication.controller import image as images
 from odradek.replication.controller.brokers import BrokerRegistration
@@ -40,3 +40,24 @@ def told_of(endpoints: Sequence[Endpoint]) -> list[images.Endpoint]:
         for each in endpoints
         if each.advertised is not None
     ]
+
+
+def told_values(
+    endpoints: Iterable[images.Endpoint], features: Mapping[str, tuple[int, int]]
+) -> dict[str, Any]:
+    """What the requests by which brokers and controllers register have in common."""
+    return {
+        "listeners": [
+            {
+                "name": each.name,
+                "host": each.host,
+                "port": each.port,
+                "security_protocol": each.security_protocol,
+            }
+            for each in endpoints
+        ],
+        "features": [
+            {"name": name, "min_supported_version": low, "max_supported_version": high}
+            for name, (low, high) in features.items()
+        ],
+    }
