@@ -1,0 +1,183 @@
+"""The vocabulary of the remote tier: segments, their states, and what follows what (KIP-405).
+
+    (none) → COPY_SEGMENT_STARTED ─→ COPY_SEGMENT_FINISHED
+                     └──────────┬────────────┘
+                                ↓
+                     DELETE_SEGMENT_STARTED → DELETE_SEGMENT_FINISHED
+
+    (none) → DELETE_PARTITION_MARKED → DELETE_PARTITION_STARTED → DELETE_PARTITION_FINISHED
+
+Every state follows itself too: whoever does not know whether a change was published, publishes it
+again. The numbers are those in `__remote_log_metadata`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import IntEnum
+from uuid import UUID
+
+from odradek.protocol.uuids import uuid_to_text
+from odradek.seams.values import value_class
+from odradek.storage.log.epochs import EpochStart
+
+__all__ = [
+    "EpochStart",
+    "FOLLOWS",
+    "PARTITION_FOLLOWS",
+    "PartitionDeleteState",
+    "RemoteLogSegmentId",
+    "RemoteLogSegmentMetadata",
+    "RemoteLogSegmentMetadataUpdate",
+    "RemotePartitionDeleteMetadata",
+    "SegmentState",
+    "TopicIdPartition",
+    "may_delete_follow",
+    "may_follow",
+]
+
+
+class SegmentState(IntEnum):
+    """Of one segment in the remote tier (T-25)."""
+
+    COPY_SEGMENT_STARTED = 0
+    COPY_SEGMENT_FINISHED = 1
+    DELETE_SEGMENT_STARTED = 2
+    DELETE_SEGMENT_FINISHED = 3
+
+
+class PartitionDeleteState(IntEnum):
+    """Of the deletion of a partition from the remote tier (T-27)."""
+
+    DELETE_PARTITION_MARKED = 0
+    DELETE_PARTITION_STARTED = 1
+    DELETE_PARTITION_FINISHED = 2
+
+
+_S, _P = SegmentState, PartitionDeleteState
+
+FOLLOWS: Mapping[SegmentState | None, frozenset[SegmentState]] = {
+    None: frozenset({_S.COPY_SEGMENT_STARTED}),
+    _S.COPY_SEGMENT_STARTED: frozenset(
+        {_S.COPY_SEGMENT_STARTED, _S.COPY_SEGMENT_FINISHED, _S.DELETE_SEGMENT_STARTED}
+    ),
+    _S.COPY_SEGMENT_FINISHED: frozenset({_S.COPY_SEGMENT_FINISHED, _S.DELETE_SEGMENT_STARTED}),
+    _S.DELETE_SEGMENT_STARTED: frozenset({_S.DELETE_SEGMENT_STARTED, _S.DELETE_SEGMENT_FINISHED}),
+    _S.DELETE_SEGMENT_FINISHED: frozenset({_S.DELETE_SEGMENT_FINISHED}),
+}
+"""What may follow a segment's state; None is a segment that nobody has heard of (T-25)."""
+
+PARTITION_FOLLOWS: Mapping[PartitionDeleteState | None, frozenset[PartitionDeleteState]] = {
+    None: frozenset({_P.DELETE_PARTITION_MARKED}),
+    _P.DELETE_PARTITION_MARKED: frozenset(
+        {_P.DELETE_PARTITION_MARKED, _P.DELETE_PARTITION_STARTED}
+    ),
+    _P.DELETE_PARTITION_STARTED: frozenset(
+        {_P.DELETE_PARTITION_STARTED, _P.DELETE_PARTITION_FINISHED}
+    ),
+    _P.DELETE_PARTITION_FINISHED: frozenset({_P.DELETE_PARTITION_FINISHED}),
+}
+"""What may follow the state of a partition's deletion; None is one that is not being deleted (T-27)."""
+
+
+def may_follow(before: SegmentState | None, after: SegmentState) -> bool:
+    return after in FOLLOWS[before]
+
+
+def may_delete_follow(before: PartitionDeleteState | None, after: PartitionDeleteState) -> bool:
+    return after in PARTITION_FOLLOWS[before]
+
+
+@value_class
+class TopicIdPartition:
+    """A partition of this topic, not of another that had the same name (T-52)."""
+
+    topic_id: UUID
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{uuid_to_text(self.topic_id)}:{self.topic}-{self.partition}"
+
+
+@value_class
+class RemoteLogSegmentId:
+    """One attempt to copy a segment: each has its own (T-22)."""
+
+    partition: TopicIdPartition
+    id: UUID
+
+    def __str__(self) -> str:
+        return f"{self.partition}/{uuid_to_text(self.id)}"
+
+
+@value_class
+class RemoteLogSegmentMetadata:
+    """A segment in the remote tier. Offsets are inclusive, times are ms since 1970.
+
+    `epochs` are the leader epochs of its records, ascending, each with the offset where it begins in
+    this segment; the first begins at `start_offset`. `event_timestamp_ms` is when the state was
+    published, by `broker_id`; `size_bytes` is the log file's.
+    """
+
+    id: RemoteLogSegmentId
+    start_offset: int
+    end_offset: int
+    broker_id: int
+    max_timestamp_ms: int
+    event_timestamp_ms: int
+    epochs: tuple[EpochStart, ...]
+    size_bytes: int
+    state: SegmentState = SegmentState.COPY_SEGMENT_STARTED
+    custom_metadata: bytes | None = None
+    txn_index_empty: bool = False
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        return self.id.partition
+
+    def updated(self, update: RemoteLogSegmentMetadataUpdate) -> RemoteLogSegmentMetadata:
+        """As it is after `update`. An update without custom metadata leaves what there is: the copy's
+        is still needed to delete it."""
+        custom = update.custom_metadata
+        return replace(
+            self,
+            broker_id=update.broker_id,
+            event_timestamp_ms=update.event_timestamp_ms,
+            state=update.state,
+            custom_metadata=self.custom_metadata if custom is None else custom,
+        )
+
+    def last_offset_of(self, leader_epoch: int) -> int | None:
+        """The last offset of that epoch in this segment; None if it has none of it."""
+        for at, start in enumerate(self.epochs):
+            if start.epoch == leader_epoch:
+                following = self.epochs[at + 1 : at + 2]
+                return following[0].start_offset - 1 if following else self.end_offset
+        return None
+
+
+@value_class
+class RemoteLogSegmentMetadataUpdate:
+    """A segment's next state."""
+
+    id: RemoteLogSegmentId
+    broker_id: int
+    event_timestamp_ms: int
+    state: SegmentState
+    custom_metadata: bytes | None = None
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        return self.id.partition
+
+
+@value_class
+class RemotePartitionDeleteMetadata:
+    """A step in the deletion of a partition from the remote tier (T-27, T-51)."""
+
+    partition: TopicIdPartition
+    broker_id: int
+    event_timestamp_ms: int
+    state: PartitionDeleteState
