@@ -1,0 +1,76 @@
+"""Who keeps the bytes of the remote tier: KIP-405's RemoteStorageManager. The real one is `object_store.py`.
+
+Synchronous, and called through `Offload` (lane "objects") alone; several calls may be under way at
+once, of one segment too. Every call may be repeated: what a failed copy left is overwritten, what is
+not there is deleted without complaint. A copy is whole once `copy_segment` has returned, and nobody is
+promised to find anything of it before. Errors are those of `storage/tiered/errors.py` and no others:
+RemoteResourceNotFound for what is not there, CorruptRemoteData for what is not what was copied,
+RemoteStorageUnavailable for a store that does not answer or throttles (ask again later),
+RemoteStorageError for one that refuses.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+from odradek.seams.files import Buffer, FileSlice
+from odradek.seams.values import value_class
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+
+
+class IndexType(Enum):
+    """What is fetched of a segment besides its records (T-19); the value is its name's suffix."""
+
+    OFFSET = ".index"
+    TIMESTAMP = ".timeindex"
+    PRODUCER_SNAPSHOT = ".snapshot"
+    TRANSACTION = ".txnindex"
+    LEADER_EPOCH = ".leader_epoch_checkpoint"
+
+
+@value_class
+class LogSegmentData:
+    """All that is copied of a segment (T-21). Slices are pinned by who made them, until the call is over.
+
+    `transaction_index` is None (or empty) where no transaction was aborted; `leader_epochs` is the text
+    of the leader epoch checkpoint, of the epochs that begin below the segment's end.
+    """
+
+    log: Buffer | FileSlice
+    offset_index: Buffer | FileSlice
+    time_index: Buffer | FileSlice
+    transaction_index: Buffer | FileSlice | None
+    producer_snapshot: Buffer | FileSlice
+    leader_epochs: bytes
+
+
+class RemoteStorageManager(Protocol):
+    """See the module."""
+
+    def copy_segment(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        """Copy all of it, in place of what may be there under this id (T-17). What is returned goes into
+        the metadata's `custom_metadata`: later calls want it there."""
+        ...
+
+    def fetch_segment(
+        self, metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int | None = None
+    ) -> Buffer:
+        """The log's bytes from position `start` to `end_inclusive` or its end, whichever comes first
+        (T-18): none if `start` is past it. ValueError for a negative or reversed range."""
+        ...
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
+        """The whole of it (T-19); RemoteResourceNotFound if the segment has none of that kind."""
+        ...
+
+    def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """All that there is of it, if anything (T-20); also of a copy that failed or is not known to
+        have succeeded. After an error a part may be gone: repeat it."""
+        ...
+
+    def close(self) -> None:
+        """Nothing is called afterwards. Idempotent."""
+        ...
