@@ -36,6 +36,7 @@ from odradek.broker.endings import (
 )
 from odradek.broker.fetch_wait import DueFetches, fetch_timers
 from odradek.broker.lifecycle import BrokerLifecycle
+from odradek.broker.metrics.registry import Metrics
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.quorum_member import new_metadata, new_transport
 from odradek.broker.quorum_settings import is_alone
@@ -102,6 +103,7 @@ class Broker:
         self._waiting: trio.CancelScope | None = None
         self.stopped = trio.Event()
         """Set when all is closed, however it ended."""
+        self.metrics = Metrics()
         self.due_fetches = DueFetches()
         self.fetch_timers = fetch_timers(seams.clock)
         self.producer_ids = ProducerIds(self._reserve_producer_ids)

@@ -1,0 +1,149 @@
+"""Where a node's rooms put what they measure.
+
+A room asks for its meters once, when it is made, and keeps them: counting is then one addition.
+What a gauge says is asked for when somebody looks, and so costs nothing before. Both are told apart by
+labels (`topic="orders"`); of those that the row does not have, the numbers are summed up, so that each
+partition may have its own. All of it belongs to the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+from odradek.broker.metrics.table import Kind, Metric, by_name
+
+Labels = tuple[tuple[str, str], ...]
+"""Names and values, sorted by name."""
+Value = int | float
+
+
+class Meter:
+    """Counts up."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def mark(self, n: int = 1) -> None:
+        self.count += n
+
+
+class Timer:
+    """Counts what was done, and adds up how long that took."""
+
+    __slots__ = ("count", "total_ms")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total_ms = 0.0
+
+    def update(self, ms: float) -> None:
+        """It was done once more, and took `ms`."""
+        self.count += 1
+        self.total_ms += ms
+
+
+class Gauge:
+    """Knows whom to ask. `value` is None where there is nothing to tell."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Callable[[], Value | None]) -> None:
+        self.value = value
+
+
+Made = TypeVar("Made", Meter, Timer)
+
+
+class Metrics:
+    """The registry of one node."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[Labels, Meter | Timer | Gauge]] = {}
+        self._gone: dict[str, int] = {}
+        """What meters that are forgotten had counted: a total never falls."""
+        self._before_looks: list[Callable[[], Awaitable[None]]] = []
+
+    def meter(self, name: str, **labels: str | int) -> Meter:
+        """The meter of these labels, always the same one. `name` is a row's of `table.py`."""
+        return self._counting(Meter, Kind.METER, name, labels)
+
+    def timer(self, name: str, **labels: str | int) -> Timer:
+        """The timer of these labels, always the same one."""
+        return self._counting(Timer, Kind.TIMER, name, labels)
+
+    def gauge(self, name: str, value: Callable[[], Value | None], **labels: str | int) -> None:
+        """From now on `value` is asked for the gauge of these labels. It must not wait, nor fail."""
+        self._rows(name, Kind.GAUGE)[_labels(labels)] = Gauge(value)
+
+    def before_looks(self, work_out: Callable[[], Awaitable[None]]) -> None:
+        """Have `work_out` awaited whenever somebody is about to look: for gauges that take so long to
+        work out that others should get their turn in between."""
+        self._before_looks.append(work_out)
+
+    def forget(self, **labels: str | int) -> None:
+        """Drop every number that has these labels: that topic, or that partition of it, is gone."""
+        gone = set(_labels(labels))
+        for name, kept in self._kept.items():
+            for each in [each for each in kept if gone.issubset(each)]:
+                dropped = kept.pop(each)
+                if isinstance(dropped, Meter):
+                    self._gone[name] = self._gone.get(name, 0) + dropped.count
+
+    async def prepare(self) -> None:
+        """Before a look: `before_looks`."""
+        for work_out in self._before_looks:
+            await work_out()
+
+    def look(self) -> Iterator[tuple[Metric, list[tuple[Labels, Value | Timer]]]]:
+        """Every metric that has numbers, in the order of the table; the total, where there is one, first."""
+        for name, metric in by_name().items():
+            kept = self._kept.get(name)
+            if kept:
+                yield metric, self._numbers(metric, kept)
+
+    def _numbers(
+        self, metric: Metric, kept: dict[Labels, Meter | Timer | Gauge]
+    ) -> list[tuple[Labels, Value | Timer]]:
+        if metric.kind is Kind.TIMER:
+            return [(labels, each) for labels, each in kept.items() if isinstance(each, Timer)]
+        shown: dict[Labels, Value] = {}
+        for labels, each in kept.items():
+            value = each.count if isinstance(each, Meter) else _asked(each)
+            if value is not None:
+                key = tuple(label for label in labels if label[0] in metric.labels)
+                shown[key] = shown.get(key, 0) + value
+        if metric.total:
+            total = sum(shown.values()) + self._gone.get(metric.name, 0)
+            return [((), total), *((key, value) for key, value in shown.items() if key)]
+        return list(shown.items())
+
+    def _counting(
+        self, make: type[Made], kind: Kind, name: str, labels: dict[str, str | int]
+    ) -> Made:
+        rows, key = self._rows(name, kind), _labels(labels)
+        found = rows.get(key)
+        if found is None:
+            found = rows[key] = make()
+        assert isinstance(found, make)
+        return found
+
+    def _rows(self, name: str, kind: Kind) -> dict[Labels, Meter | Timer | Gauge]:
+        found = self._kept.get(name)
+        if found is None:
+            metric = by_name().get(name)
+            if metric is None or metric.kind is not kind:
+                raise LookupError(f"the table of metrics has no {kind.name.lower()} {name}")
+            found = self._kept[name] = {}
+        return found
+
+
+def _asked(gauge: Meter | Timer | Gauge) -> Value | None:
+    assert isinstance(gauge, Gauge)
+    return gauge.value()
+
+
+def _labels(labels: dict[str, str | int]) -> Labels:
+    return tuple(sorted((name, str(value)) for name, value in labels.items()))

@@ -1,0 +1,101 @@
+"""What rooms may put into a node's metrics, and what whoever looks is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.broker.metrics.registry import Labels, Metrics, Timer, Value
+from odradek.broker.metrics.table import Kind, by_name
+
+
+def numbers(metrics: Metrics, name: str) -> dict[Labels, Value | Timer]:
+    return {metric.name: dict(found) for metric, found in metrics.look()}.get(name, {})
+
+
+def test_a_meter_is_the_same_one_for_the_same_labels() -> None:
+    metrics = Metrics()
+    metrics.meter("RemoteCopyBytesPerSec", topic="a").mark(3)
+    metrics.meter("RemoteCopyBytesPerSec", topic="a").mark()
+    metrics.meter("RemoteCopyBytesPerSec", topic="b").mark(10)
+    assert numbers(metrics, "RemoteCopyBytesPerSec") == {
+        (): 14,
+        (("topic", "a"),): 4,
+        (("topic", "b"),): 10,
+    }
+
+
+def test_a_total_does_not_fall_when_a_topic_is_gone() -> None:
+    metrics = Metrics()
+    metrics.meter("RemoteCopyBytesPerSec", topic="a").mark(4)
+    metrics.meter("RemoteCopyBytesPerSec", topic="b").mark(10)
+    metrics.forget(topic="a")
+    assert numbers(metrics, "RemoteCopyBytesPerSec") == {(): 14, (("topic", "b"),): 10}
+
+
+def test_partitions_of_a_topic_are_summed_up_where_the_row_has_no_partition() -> None:
+    metrics = Metrics()
+    metrics.gauge("RemoteCopyLagBytes", lambda: 5, topic="a", partition=0)
+    metrics.gauge("RemoteCopyLagBytes", lambda: 6, topic="a", partition=1)
+    assert numbers(metrics, "RemoteCopyLagBytes") == {(): 11, (("topic", "a"),): 11}
+    metrics.forget(topic="a", partition=1)
+    assert numbers(metrics, "RemoteCopyLagBytes") == {(): 5, (("topic", "a"),): 5}
+
+
+def test_a_gauge_is_asked_at_each_look_and_may_have_nothing_to_tell() -> None:
+    metrics, values = Metrics(), [None, 0.5]
+    metrics.gauge("RemoteLogReaderAvgIdlePercent", lambda: values.pop(0))
+    assert numbers(metrics, "RemoteLogReaderAvgIdlePercent") == {}
+    assert numbers(metrics, "RemoteLogReaderAvgIdlePercent") == {(): 0.5}
+
+
+def test_a_timer_counts_and_adds_up() -> None:
+    timer = Metrics().timer("RemoteLogReaderFetchRateAndTimeMs")
+    timer.update(1.5)
+    timer.update(2.0)
+    assert (timer.count, timer.total_ms) == (2, 3.5)
+
+
+def test_what_the_table_does_not_have_is_refused() -> None:
+    with pytest.raises(LookupError, match=r"no meter RemoteCopyByte$"):
+        Metrics().meter("RemoteCopyByte")
+    with pytest.raises(LookupError, match="no meter RemoteCopyLagBytes"):
+        Metrics().meter("RemoteCopyLagBytes")
+
+
+async def test_what_takes_long_is_worked_out_before_each_look() -> None:
+    metrics, asked = Metrics(), []
+
+    async def work_out() -> None:
+        asked.append(True)
+
+    metrics.before_looks(work_out)
+    await metrics.prepare()
+    await metrics.prepare()
+    assert len(asked) == 2
+
+
+def test_t54_t55_and_s04_have_kip_405s_names_beside_kafkas() -> None:
+    also = {str(other) for metric in by_name().values() for other in metric.also}
+    assert also >= {
+        f"kafka.server:type=BrokerTopicMetrics,name={name}"
+        for name in (
+            "RemoteReadRequestsPerSec",
+            "RemoteBytesInPerSec",
+            "RemoteReadErrorPerSec",
+            "RemoteBytesOutPerSec",
+            "RemoteWriteErrorPerSec",
+        )
+    }
+    assert "kafka.log.remote:type=BrokerTopicMetrics,name=RemoteLogSizeBytes" in also
+    names = {str(metric.mbean) for metric in by_name().values()}
+    assert names >= {
+        "kafka.log.remote:type=RemoteStorageThreadPool,name=RemoteLogReaderTaskQueueSize",
+        "kafka.log.remote:type=RemoteStorageThreadPool,name=RemoteLogReaderAvgIdlePercent",
+        "kafka.log.remote:type=RemoteLogManager,name=RemoteLogManagerTasksAvgIdlePercent",
+        "kafka.server:type=BrokerTopicMetrics,name=RemoteLogSizeBytes",
+    }
+
+
+def test_every_counter_of_kafkas_ends_in_per_sec() -> None:
+    for metric in by_name().values():
+        assert (metric.kind is Kind.METER) == metric.name.endswith("PerSec"), metric.name
