@@ -1,0 +1,197 @@
+"""Which remote segments a partition's leader deletes now, and where its log starts after that (T-36).
+
+First what is left over from attempts that failed and from lineages that were lost, wherever it lies:
+
+| left over | goes because of |
+|---|---|
+| somebody here is at work on it | stays |
+| its deletion has begun | UNFINISHED: objects of it may be there still |
+| its copy has begun, and goes on nowhere | DANGLING |
+| all its epochs are before the log's first | UNREFERENCED: nobody can ask for it |
+
+Then the finished ones from the oldest on, as long as one after the other may go:
+
+| a segment | goes because of | moves the log's start |
+|---|---|---|
+| that ends below the log's start, of no epoch after the log's first | LOG_START (T-37) | |
+| outside the lineage (E15) | is passed over: it is not this log's | |
+| whose newest record is too old | RETENTION_MS | to its end |
+| without which the log is still retention.bytes large | RETENTION_BYTES (S-03) | to its end |
+| any other | stays, and so do those after it | |
+
+Values in, a value out; so many at once that the loop is not held up.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+
+from odradek.seams.values import value_class
+from odradek.storage.log.epochs import EpochStart
+from odradek.storage.tiered.lineage import is_within, with_records
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+)
+
+EXPIRED_AT_ONCE = 256
+"""So many segments are decided upon in one go; the rest follows."""
+
+
+class Reason(enum.Enum):
+    UNFINISHED = "its deletion was not finished"
+    DANGLING = "its copy was not finished"
+    LOG_START = "the log starts after it"
+    RETENTION_MS = "its newest record is older than retention.ms"
+    RETENTION_BYTES = "the log is larger than retention.bytes"
+    UNREFERENCED = "it is of leaders before the log's first"
+
+
+@value_class
+class Retained:
+    """What expiry goes by. Sizes in bytes, -1 is no limit, as in the topic's configs.
+
+    `epochs` is the log's whole cache. `local_only_bytes` is what is on the disks and not in the remote
+    tier, `remote_bytes` what there is in it of this lineage, each segment counted once (S-02).
+    """
+
+    epochs: tuple[EpochStart, ...]
+    log_start_offset: int
+    log_end_offset: int
+    retention_ms: int
+    retention_bytes: int
+    local_only_bytes: int
+    remote_bytes: int
+    now_ms: int
+
+
+@value_class
+class Expired:
+    segment: RemoteLogSegmentMetadata
+    reason: Reason
+
+
+@value_class
+class Expiry:
+    """`log_start_offset` is None where it stays; `more`: there is more to be decided upon."""
+
+    expired: tuple[Expired, ...]
+    log_start_offset: int | None = None
+    more: bool = False
+
+
+def decide_expiry(
+    retained: Retained,
+    segments: Iterable[RemoteLogSegmentMetadata],
+    left_over: Iterable[RemoteLogSegmentMetadata] = (),
+    *,
+    in_hand: Callable[[RemoteLogSegmentMetadata], bool] = lambda segment: False,
+    is_dangling: Callable[[RemoteLogSegmentMetadata], bool] = lambda segment: False,
+    limit: int = EXPIRED_AT_ONCE,
+) -> Expiry:
+    """`segments`: all, by ascending start offset; no more of them are taken than needed. `left_over`:
+    all that are not finished, and those of epochs before the log's first; one may come twice.
+
+    `in_hand`: somebody here copies or deletes it. `is_dangling`: of a copy that is not finished,
+    whether nobody goes on with it.
+    """
+    decision = _Decision(retained)
+    for segment in left_over:
+        if not in_hand(segment):
+            decision.look_at_left_over(segment, is_dangling)
+    for segment in segments:
+        if len(decision.expired) >= limit:
+            return decision.made(more=True)
+        if segment.id in decision.expired or in_hand(segment):
+            continue
+        if not decision.goes_on_after(segment):
+            break
+    return decision.made(more=False)
+
+
+class _Decision:
+    def __init__(self, retained: Retained) -> None:
+        self._retained = retained
+        self._lineage = with_records(retained.epochs)
+        self._oldest_ms = (
+            retained.now_ms - retained.retention_ms if retained.retention_ms >= 0 else -1
+        )
+        self._excess = (
+            retained.local_only_bytes + retained.remote_bytes - retained.retention_bytes
+            if retained.retention_bytes >= 0
+            else 0
+        )
+        self._log_start = retained.log_start_offset
+        self.expired: dict[RemoteLogSegmentId, Expired] = {}
+
+    def made(self, *, more: bool) -> Expiry:
+        has_moved = self._log_start > self._retained.log_start_offset
+        return Expiry(tuple(self.expired.values()), self._log_start if has_moved else None, more)
+
+    def look_at_left_over(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        is_dangling: Callable[[RemoteLogSegmentMetadata], bool],
+    ) -> None:
+        if segment.state is SegmentState.DELETE_SEGMENT_STARTED:
+            self._goes(segment, Reason.UNFINISHED)
+        elif segment.state is SegmentState.COPY_SEGMENT_STARTED:
+            if is_dangling(segment):
+                self._goes(segment, Reason.DANGLING)
+        elif self._is_unreferenced(segment):
+            self._goes(segment, Reason.UNREFERENCED)
+
+    def goes_on_after(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Decide upon it; whether those after it may go too."""
+        if segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
+            return True
+        of_lineage = is_within(segment, self._lineage, self._retained.log_end_offset)
+        if self._is_below_log_start(segment):
+            if of_lineage:
+                self._excess -= segment.size_bytes
+            return self._goes(segment, Reason.LOG_START)
+        if not of_lineage:
+            return True
+        if segment.max_timestamp_ms < self._oldest_ms:
+            return self._expires(segment, Reason.RETENTION_MS)
+        if 0 < segment.size_bytes <= self._excess:
+            return self._expires(segment, Reason.RETENTION_BYTES)
+        return False
+
+    def _goes(self, segment: RemoteLogSegmentMetadata, reason: Reason) -> bool:
+        self.expired[segment.id] = Expired(segment, reason)
+        return True
+
+    def _expires(self, segment: RemoteLogSegmentMetadata, reason: Reason) -> bool:
+        self._excess -= segment.size_bytes
+        self._log_start = max(self._log_start, segment.end_offset + 1)
+        return self._goes(segment, reason)
+
+    def _is_below_log_start(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """By DeleteRecords, or a leader before this one. Of a later epoch than the log's first it may
+        be of a lineage that was lost: the epoch's own turn comes."""
+        return (
+            bool(self._lineage)
+            and segment.end_offset < self._retained.log_start_offset
+            and segment.epochs[-1].epoch <= self._lineage[0].epoch
+        )
+
+    def _is_unreferenced(self, segment: RemoteLogSegmentMetadata) -> bool:
+        epochs = self._retained.epochs
+        return bool(epochs) and segment.epochs[-1].epoch < epochs[0].epoch
+
+
+def lineage_bytes(
+    segments: Iterable[RemoteLogSegmentMetadata], epochs: Sequence[EpochStart], log_end_offset: int
+) -> int:
+    """The bytes of the finished copies of this lineage, each counted once (S-02). Copies that have not
+    ended, and deletions that have begun, do not count (E15)."""
+    lineage = with_records(epochs)
+    return sum(
+        each.size_bytes
+        for each in segments
+        if each.state is SegmentState.COPY_SEGMENT_FINISHED
+        and is_within(each, lineage, log_end_offset)
+    )

@@ -1,0 +1,55 @@
+"""The lineage of leader epochs, and which remote segments lie in it (E15, E16).
+
+A remote segment says under which leaders its records were written. After an unclean election there
+may be segments whose records this log never had, or has others in place of. Only a segment whose
+epochs are those of the log counts for retention, sizes and timestamps:
+
+    the log      0──────1────────3──────────────
+    within       [0   1]   [1   3]     [3  ]
+    not within   [0        2]  an epoch that the log does not know
+                 [0       1  ] 1 goes on where the log has 3 already
+                      [1]      begins before the log says that 1 did (unless 1 is the log's first)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from odradek.storage.log.epochs import EpochStart
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+
+Lineage = tuple[EpochStart, ...]
+"""Epochs that have records, ascending; both epochs and offsets grow."""
+
+
+def with_records(epochs: Sequence[EpochStart]) -> Lineage:
+    """Without the epochs that have no records: those that begin where the next one does."""
+    return tuple(
+        each
+        for each, after in zip(epochs, (*epochs[1:], None), strict=False)
+        if after is None or after.start_offset != each.start_offset
+    )
+
+
+def is_within(segment: RemoteLogSegmentMetadata, lineage: Lineage, log_end_offset: int) -> bool:
+    """Whether the segment's records are those of a log with this `lineage` and end.
+
+    What it has of epochs before the log's first is passed over: the log's start has moved past them.
+    """
+    if not lineage or segment.end_offset >= log_end_offset:
+        return False
+    first = lineage[0].epoch
+    known = [each for each in with_records(segment.epochs) if each.epoch >= first]
+    if not known:
+        return False
+    slot = bisect_left(lineage, known[0].epoch, key=lambda each: each.epoch)
+    mine = lineage[slot : slot + len(known)]
+    if [each.epoch for each in mine] != [each.epoch for each in known]:
+        return False
+    if slot > 0 and known[0].start_offset < mine[0].start_offset:
+        return False
+    if any(a.start_offset != b.start_offset for a, b in zip(known[1:], mine[1:], strict=True)):
+        return False
+    after = lineage[slot + len(known) : slot + len(known) + 1]
+    return not after or segment.end_offset < after[0].start_offset

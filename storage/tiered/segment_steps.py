@@ -1,0 +1,94 @@
+"""What is done to one segment of the remote tier, step by step: a copy, or a deletion.
+
+A copy publishes before it puts objects, so that none is there that nobody knows of (T-29); what may
+be there after a failure is deleted again, in the same way as a segment that has expired (T-36).
+
+| step | done | failed |
+|---|---|---|
+| PUBLISH_COPY_STARTED | COPY | LEFT: nothing was copied; if it was published all the same, expiry finds it |
+| COPY | PUBLISH_COPY_FINISHED | PUBLISH_DELETE_STARTED: parts of it may be there |
+| PUBLISH_COPY_FINISHED | COPIED | the same again, after a while: it may have been published, and then counts |
+| PUBLISH_DELETE_STARTED | DELETE | LEFT |
+| DELETE | PUBLISH_DELETE_FINISHED | LEFT |
+| PUBLISH_DELETE_FINISHED | DELETED | LEFT |
+
+A copy whose custom metadata is too large is REFUSED as if it had failed: it is deleted. What is LEFT,
+expiry comes back to. Whoever loses the leadership stops wherever it is.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from odradek.storage.tiered.metadata import SegmentState
+
+
+class Step(enum.Enum):
+    PUBLISH_COPY_STARTED = "publish COPY_SEGMENT_STARTED"
+    COPY = "copy"
+    PUBLISH_COPY_FINISHED = "publish COPY_SEGMENT_FINISHED"
+    PUBLISH_DELETE_STARTED = "publish DELETE_SEGMENT_STARTED"
+    DELETE = "delete"
+    PUBLISH_DELETE_FINISHED = "publish DELETE_SEGMENT_FINISHED"
+    # The ends
+    COPIED = "copied"
+    DELETED = "deleted"
+    LEFT = "left"
+
+
+class Came(enum.Enum):
+    """What came of a step."""
+
+    DONE = "done"
+    FAILED = "failed"
+    REFUSED = "refused"
+
+
+_S, _C = Step, Came
+
+FOLLOWS: Mapping[tuple[Step, Came], Step] = {
+    (_S.PUBLISH_COPY_STARTED, _C.DONE): _S.COPY,
+    (_S.PUBLISH_COPY_STARTED, _C.FAILED): _S.LEFT,
+    (_S.COPY, _C.DONE): _S.PUBLISH_COPY_FINISHED,
+    (_S.COPY, _C.FAILED): _S.PUBLISH_DELETE_STARTED,
+    (_S.COPY, _C.REFUSED): _S.PUBLISH_DELETE_STARTED,
+    (_S.PUBLISH_COPY_FINISHED, _C.DONE): _S.COPIED,
+    (_S.PUBLISH_COPY_FINISHED, _C.FAILED): _S.PUBLISH_COPY_FINISHED,
+    (_S.PUBLISH_DELETE_STARTED, _C.DONE): _S.DELETE,
+    (_S.PUBLISH_DELETE_STARTED, _C.FAILED): _S.LEFT,
+    (_S.DELETE, _C.DONE): _S.PUBLISH_DELETE_FINISHED,
+    (_S.DELETE, _C.FAILED): _S.LEFT,
+    (_S.PUBLISH_DELETE_FINISHED, _C.DONE): _S.DELETED,
+    (_S.PUBLISH_DELETE_FINISHED, _C.FAILED): _S.LEFT,
+}
+
+ENDS = frozenset({_S.COPIED, _S.DELETED, _S.LEFT})
+
+PUBLISHES: Mapping[Step, SegmentState] = {
+    _S.PUBLISH_COPY_STARTED: SegmentState.COPY_SEGMENT_STARTED,
+    _S.PUBLISH_COPY_FINISHED: SegmentState.COPY_SEGMENT_FINISHED,
+    _S.PUBLISH_DELETE_STARTED: SegmentState.DELETE_SEGMENT_STARTED,
+    _S.PUBLISH_DELETE_FINISHED: SegmentState.DELETE_SEGMENT_FINISHED,
+}
+
+
+class SegmentSteps:
+    """See the module: `step` is what is to be done now."""
+
+    def __init__(self, step: Step = Step.PUBLISH_COPY_STARTED) -> None:
+        self.step = step
+
+    @classmethod
+    def to_delete(cls, state: SegmentState) -> SegmentSteps:
+        """Of a segment in `state`; one whose deletion has begun is not announced again."""
+        begun = state is SegmentState.DELETE_SEGMENT_STARTED
+        return cls(Step.DELETE if begun else Step.PUBLISH_DELETE_STARTED)
+
+    @property
+    def is_over(self) -> bool:
+        return self.step in ENDS
+
+    def came(self, what: Came) -> None:
+        """The step was done, or not."""
+        self.step = FOLLOWS[self.step, what]

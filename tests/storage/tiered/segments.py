@@ -1,0 +1,45 @@
+"""Remote segments for tests, in a word each."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from odradek.storage.log.epochs import EpochStart
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+
+PARTITION = TopicIdPartition(UUID(int=7), "orders", 0)
+FINISHED = SegmentState.COPY_SEGMENT_FINISHED
+
+
+def epochs(*pairs: tuple[int, int]) -> tuple[EpochStart, ...]:
+    """(epoch, start offset) each."""
+    return tuple(EpochStart(*pair) for pair in pairs)
+
+
+def segment(
+    start: int,
+    end: int,
+    *of: tuple[int, int],
+    state: SegmentState = FINISHED,
+    size: int = 100,
+    newest_ms: int = 1_000_000,
+    id: int | None = None,
+) -> RemoteLogSegmentMetadata:
+    """Offsets [start, end] of epochs `of`, which are epoch 0 alone if none are given."""
+    number = 1 + start * 1000 + end if id is None else id
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(PARTITION, UUID(int=number)),
+        start_offset=start,
+        end_offset=end,
+        broker_id=1,
+        max_timestamp_ms=newest_ms,
+        event_timestamp_ms=newest_ms,
+        epochs=epochs(*(of or ((0, start),))),
+        size_bytes=size,
+        state=state,
+    )
