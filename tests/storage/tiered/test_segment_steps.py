@@ -91,7 +91,7 @@ def test_every_way_ends_and_publishes_only_what_may_follow() -> None:
         published = PUBLISHES.get(step)
         if published is not None:
             assert may_follow(state, published), (step, state)
-        after = published or state
+        after = state if published is None else published
         todo += [(FOLLOWS[step, came], after) for came in Came if (step, came) in FOLLOWS]
     assert (Step.COPIED, SegmentState.COPY_SEGMENT_FINISHED) in ends
     assert (Step.DELETED, SegmentState.DELETE_SEGMENT_FINISHED) in ends
