@@ -1,0 +1,57 @@
+"""Which partitions have anything in the remote tier, by one partition of the metadata topic.
+
+Whoever leads the metadata partition reads all of it for that (T-51), and keeps of each partition that
+occurs only when it was first heard of, until its deletion is finished. So what was missed is found
+whoever missed it: a topic deleted while nobody led, or by a broker that knows no remover, and segments
+that were announced after the deletion was over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from odradek.storage.tiered.metadata import (
+    PartitionDeleteState,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+
+MetadataEvent: TypeAlias = (
+    RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
+)
+"""What a record of the metadata topic says."""
+
+
+class Census:
+    """See the module. `apply` is told every record of the metadata partition, in order."""
+
+    def __init__(self) -> None:
+        self._first_ms: dict[TopicIdPartition, int] = {}
+
+    def __contains__(self, partition: TopicIdPartition) -> bool:
+        return partition in self._first_ms
+
+    def __iter__(self) -> Iterator[tuple[TopicIdPartition, int]]:
+        """Each partition, with the time (ms) of the first record about it that was read."""
+        return iter(tuple(self._first_ms.items()))
+
+    def __len__(self) -> int:
+        return len(self._first_ms)
+
+    def apply(self, event: MetadataEvent) -> bool:
+        """Whether a partition was heard of for the first time."""
+        partition = event.partition
+        if isinstance(event, RemotePartitionDeleteMetadata):
+            if event.state is PartitionDeleteState.DELETE_PARTITION_FINISHED:
+                self._first_ms.pop(partition, None)
+                return False
+        elif event.state is SegmentState.DELETE_SEGMENT_FINISHED:
+            return False  # of a partition whose earlier records are cut away: nothing is left of it
+        if partition in self._first_ms:
+            return False
+        self._first_ms[partition] = event.event_timestamp_ms
+        return True

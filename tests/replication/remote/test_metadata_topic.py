@@ -1,0 +1,45 @@
+"""Where the metadata of a partition is, and what its topic is made like (T-08, T-44)."""
+
+from uuid import UUID
+
+import pytest
+
+from odradek.replication.remote.metadata_topic import (
+    METADATA_TOPIC,
+    MetadataTopic,
+    metadata_partition,
+)
+from odradek.storage.tiered.metadata import TopicIdPartition
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "partition", "count", "expected"),
+    [
+        (UUID(int=1), 0, 50, 35),
+        (UUID("00112233-4455-6677-8899-aabbccddeeff"), 7, 50, 19),
+        (UUID(int=1), 0, 1, 0),
+    ],
+)
+def test_metadata_partition_is_that_of_kafka(
+    topic_id: UUID, partition: int, count: int, expected: int
+) -> None:
+    assert metadata_partition(TopicIdPartition(topic_id, "any", partition), count) == expected
+
+
+def test_metadata_partition_knows_only_the_id() -> None:
+    """T-52: a topic of the same name is another."""
+    places = {
+        metadata_partition(TopicIdPartition(UUID(int=number), "same", 0), 50)
+        for number in range(64)
+    }
+    assert len(places) > 25
+
+
+def test_topic_is_not_compacted_and_kept_for_ever() -> None:
+    """T-08, T-44."""
+    made = MetadataTopic().new_topic()
+    assert (made.name, made.partitions, made.replication_factor) == (METADATA_TOPIC, 50, 3)
+    assert made.configs["cleanup.policy"] == "delete"
+    assert made.configs["retention.ms"] == "-1"
+    assert made.configs["remote.storage.enable"] == "false"
+    assert made.configs["min.insync.replicas"] == "2"

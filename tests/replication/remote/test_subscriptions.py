@@ -1,0 +1,232 @@
+"""What is read of the metadata topic, for whom (T-49)."""
+
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek.replication.remote.subscriptions import CensusOf, Lane, Subject, Subscriptions
+from odradek.storage.tiered.metadata import TopicIdPartition
+
+
+def partition(number: int) -> TopicIdPartition:
+    return TopicIdPartition(UUID(int=number), f"topic{number}", 0)
+
+
+A, B, C = map(partition, (1, 2, 3))
+
+
+def read(subscriptions: Subscriptions, lane: Lane, where: int, to: int) -> None:
+    subscriptions.advanced(lane, where, subscriptions.cursors(lane)[where], to)
+
+
+def caught_up(*subjects: TopicIdPartition, end: int) -> Subscriptions:
+    """These are in metadata partition 7, which was read to its end."""
+    found = Subscriptions()
+    for each in subjects:
+        found.follow(each, 7)
+    found.ends_found(7, found.ends_wanted()[7], end)
+    read(found, Lane.LIVE, 7, end)
+    assert found.take_newly_ready() == list(subjects)
+    return found
+
+
+def test_only_metadata_partitions_of_followed_partitions_are_read() -> None:
+    """T-49."""
+    subscriptions = Subscriptions()
+    assert subscriptions.cursors(Lane.LIVE) == {}
+    subscriptions.follow(A, 7)
+    subscriptions.follow(B, 11, 40)
+    assert subscriptions.cursors(Lane.LIVE) == {7: 0, 11: 40}
+    subscriptions.forget(A)
+    assert subscriptions.cursors(Lane.LIVE) == {11: 40}
+    assert A not in subscriptions
+
+
+def test_partition_is_ready_once_read_to_where_it_ended() -> None:
+    """T-49: a new one is caught up first."""
+    subscriptions = Subscriptions()
+    subscriptions.follow(A, 7)
+    asked = subscriptions.ends_wanted()
+    read(subscriptions, Lane.LIVE, 7, 5)
+    assert not subscriptions.is_ready(A)  # nobody knows the end
+    subscriptions.ends_found(7, asked[7], 9)
+    read(subscriptions, Lane.LIVE, 7, 8)
+    assert not subscriptions.is_ready(A)
+    read(subscriptions, Lane.LIVE, 7, 9)
+    assert subscriptions.is_ready(A)
+    assert subscriptions.take_newly_ready() == [A]
+    assert subscriptions.take_newly_ready() == []
+
+
+def test_an_end_asked_before_a_partition_came_is_not_its_end() -> None:
+    subscriptions = Subscriptions()
+    subscriptions.follow(A, 7)
+    asked = subscriptions.ends_wanted()
+    subscriptions.follow(B, 7)
+    subscriptions.ends_found(7, asked[7], 0)
+    assert subscriptions.is_ready(A)
+    assert not subscriptions.is_ready(B)
+    assert subscriptions.ends_wanted() == {7: [B]}
+
+
+def test_newcomer_does_not_hold_up_who_is_ready() -> None:
+    subscriptions = caught_up(A, end=100)
+    subscriptions.follow(B, 7)
+    assert subscriptions.cursors(Lane.LIVE) == {7: 100}
+    assert subscriptions.cursors(Lane.CATCHING_UP) == {7: 0}
+    assert subscriptions.is_for(A, Lane.LIVE, 100)
+    assert not subscriptions.is_for(B, Lane.LIVE, 100)
+    assert subscriptions.is_for(B, Lane.CATCHING_UP, 3)
+    assert not subscriptions.is_for(A, Lane.CATCHING_UP, 3)
+
+
+def test_newcomer_joins_the_others_where_it_meets_them() -> None:
+    subscriptions = caught_up(A, end=100)
+    subscriptions.follow(B, 7)
+    subscriptions.ends_found(7, [B], 100)
+    read(subscriptions, Lane.CATCHING_UP, 7, 99)
+    assert not subscriptions.is_ready(B)
+    read(subscriptions, Lane.CATCHING_UP, 7, 104)  # further than LIVE is
+    assert subscriptions.is_ready(B)
+    assert subscriptions.cursors(Lane.CATCHING_UP) == {}
+    assert subscriptions.cursors(Lane.LIVE) == {7: 100}
+    assert not subscriptions.is_for(B, Lane.LIVE, 103)  # it has read that
+    assert subscriptions.is_for(B, Lane.LIVE, 104)
+    assert subscriptions.position(B) == 104
+
+
+def test_newcomer_with_a_snapshot_begins_there() -> None:
+    """T-48."""
+    subscriptions = caught_up(A, end=100)
+    subscriptions.follow(B, 7, 60)
+    subscriptions.follow(C, 7, 100)
+    assert subscriptions.cursors(Lane.CATCHING_UP) == {7: 60}
+    assert subscriptions.is_for(C, Lane.LIVE, 100)
+
+
+def test_second_newcomer_sets_the_first_back_without_telling_it_twice() -> None:
+    subscriptions = caught_up(A, end=100)
+    subscriptions.follow(B, 7, 10)
+    read(subscriptions, Lane.CATCHING_UP, 7, 50)
+    subscriptions.follow(C, 7, 0)
+    assert subscriptions.cursors(Lane.CATCHING_UP) == {7: 0}
+    assert not subscriptions.is_for(B, Lane.CATCHING_UP, 49)
+    assert subscriptions.is_for(B, Lane.CATCHING_UP, 50)
+    assert subscriptions.is_for(C, Lane.CATCHING_UP, 49)
+
+
+def test_before_anybody_is_ready_all_begin_together() -> None:
+    subscriptions = Subscriptions()
+    subscriptions.follow(A, 7, 30)
+    read(subscriptions, Lane.LIVE, 7, 40)
+    subscriptions.follow(B, 7, 5)
+    assert subscriptions.cursors(Lane.LIVE) == {7: 5}
+    assert subscriptions.cursors(Lane.CATCHING_UP) == {}
+    assert not subscriptions.is_for(A, Lane.LIVE, 39)
+    assert subscriptions.position(A) == 40
+
+
+def test_last_of_the_live_leaves_and_newcomers_go_on() -> None:
+    subscriptions = caught_up(A, end=100)
+    subscriptions.follow(B, 7)
+    read(subscriptions, Lane.CATCHING_UP, 7, 20)
+    subscriptions.forget(A)
+    assert subscriptions.cursors(Lane.LIVE) == {}
+    subscriptions.ends_found(7, [B], 100)
+    read(subscriptions, Lane.CATCHING_UP, 7, 100)
+    assert subscriptions.is_ready(B)
+    assert subscriptions.cursors(Lane.LIVE) == {7: 100}
+    assert subscriptions.cursors(Lane.CATCHING_UP) == {}
+
+
+def test_census_reads_on_its_own_until_it_has_all() -> None:
+    """T-49: a metadata partition that this node leads is read too, for the remover."""
+    subscriptions = Subscriptions()
+    census = CensusOf(7)
+    subscriptions.follow(census, 7)
+    assert subscriptions.cursors(Lane.CENSUS) == {7: 0}
+    subscriptions.ends_found(7, [census], 10)
+    read(subscriptions, Lane.CENSUS, 7, 10)
+    assert subscriptions.is_ready(census)
+    assert subscriptions.cursors(Lane.CENSUS) == {}
+    assert subscriptions.is_for(census, Lane.LIVE, 10)
+
+
+def test_records_cut_away_are_passed_over() -> None:
+    """T-44: the topic may have a retention."""
+    subscriptions = Subscriptions()
+    subscriptions.follow(A, 7, 3)
+    subscriptions.ends_found(7, [A], 20)
+    subscriptions.reset(7, 15, 20)
+    assert subscriptions.cursors(Lane.LIVE) == {7: 15}
+    read(subscriptions, Lane.LIVE, 7, 20)
+    assert subscriptions.is_ready(A)
+
+
+def test_a_partition_that_became_shorter_is_read_again() -> None:
+    subscriptions = caught_up(A, end=100)
+    subscriptions.follow(B, 7, 100)
+    subscriptions.reset(7, 0, 4)
+    assert subscriptions.cursors(Lane.LIVE) == {7: 0}
+    assert subscriptions.is_for(A, Lane.LIVE, 0)
+    assert subscriptions.is_for(B, Lane.LIVE, 0)
+    assert subscriptions.is_ready(A)  # what is known of it stays known
+
+
+def test_another_topic_of_the_name_is_read_from_its_start() -> None:
+    subscriptions = caught_up(A, end=100)
+    subscriptions.follow(B, 7, 50)
+    subscriptions.start_over()
+    assert subscriptions.cursors(Lane.LIVE) == {7: 0}
+    assert subscriptions.is_for(A, Lane.LIVE, 0)
+    assert subscriptions.ends_wanted() == {7: [B]}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_everybody_is_told_each_record_once_and_in_order(data: st.DataObject) -> None:
+    """T-49: whoever comes and goes, and however far a read gets, from a snapshot or from the start."""
+    subscriptions = Subscriptions()
+    end = 0
+    told: dict[Subject, int] = {}  # up to where each was told
+    everyone: list[Subject] = [A, B, C, CensusOf(7)]
+    for _ in range(data.draw(st.integers(5, 40))):
+        action = data.draw(st.sampled_from(["publish", "follow", "forget", "ends", "read", "read"]))
+        if action == "publish":
+            end += data.draw(st.integers(1, 5))
+        elif action == "follow":
+            subject = data.draw(st.sampled_from(everyone))
+            if subject not in subscriptions:
+                start = data.draw(st.integers(0, end))
+                subscriptions.follow(subject, 7, start)
+                told[subject] = start
+        elif action == "forget":
+            subject = data.draw(st.sampled_from(everyone))
+            subscriptions.forget(subject)
+            told.pop(subject, None)
+        elif action == "ends":
+            for where, subjects in subscriptions.ends_wanted().items():
+                subscriptions.ends_found(where, subjects, end)
+        else:
+            lane = data.draw(st.sampled_from(list(Lane)))
+            begun_at = subscriptions.cursors(lane).get(7)
+            if begun_at is None:
+                continue
+            to = data.draw(st.integers(begun_at, max(begun_at, end)))
+            for offset in range(begun_at, to):
+                for subject in told:
+                    if subscriptions.is_for(subject, lane, offset):
+                        assert offset == told[subject]
+                        told[subject] = offset + 1
+            subscriptions.advanced(lane, 7, begun_at, to)
+        for subject, reached in told.items():
+            assert subscriptions.position(subject) == reached
+    for where, subjects in subscriptions.ends_wanted().items():
+        subscriptions.ends_found(where, subjects, end)
+    for lane in (Lane.CENSUS, Lane.CATCHING_UP, Lane.LIVE):
+        if 7 in subscriptions.cursors(lane):
+            begun_at = subscriptions.cursors(lane)[7]
+            subscriptions.advanced(lane, 7, begun_at, max(begun_at, end))
+    assert all(subscriptions.is_ready(subject) for subject in told)
+    assert subscriptions.cursors(Lane.CATCHING_UP) == subscriptions.cursors(Lane.CENSUS) == {}
