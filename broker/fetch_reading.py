@@ -27,11 +27,14 @@ from odradek.replication.controller.acls import AclOperation
 from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.truncation import find_divergence
 from odradek.seams.files import FileSlice, WouldBlock
+from odradek.storage.errors import InRemoteTier
 
 if TYPE_CHECKING:
     from odradek.broker.leader_throttle import LeaderThrottle
 
 READ_COMMITTED = 1
+TIERED_VERSION = 14
+"""Since when Fetch knows OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405)."""
 PARTITIONS_A_TURN = 64
 """How many a request reads, about 10 µs each, before others have the loop."""
 WARMED_AT_ONCE_BYTES = 256 * 1024
@@ -227,6 +230,9 @@ async def _read_partition(
             return _read_log(partition, wanted, limits, size_bytes, nowait=True)
         except WouldBlock:
             return await _read_from_disk(partition, wanted, ctx, limits, size_bytes)
+    except InRemoteTier:
+        assert partition is not None
+        answer = _in_remote_tier(partition, ctx, limits)
     except KafkaError as error:
         answer = FetchedPartition(
             index=wanted.index,
@@ -234,6 +240,20 @@ async def _read_partition(
             aborted_transactions=() if partition is None else None,  # as Kafka has it
         )
     return Read(wanted, answer, partition, limits)
+
+
+def _in_remote_tier(partition: Partition, ctx: RequestContext, limits: Limits) -> FetchedPartition:
+    """A follower is told that it is not to fetch it from here (T-40); a consumer gets it from the
+    remote tier, or not at all."""
+    is_told = limits.is_follower and ctx.api_version >= TIERED_VERSION
+    return FetchedPartition(
+        index=partition.index,
+        error_code=ErrorCode.offset_moved_to_tiered_storage
+        if is_told
+        else ErrorCode.offset_out_of_range,
+        high_watermark=partition.log.high_watermark,
+        log_start_offset=partition.log.log_start_offset,
+    )
 
 
 def _go_to(replica: int, partition: Partition) -> FetchedPartition:

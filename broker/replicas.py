@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -98,9 +99,20 @@ class Replicas:
         )
 
     def log_config(self, topic: str) -> LogConfig:
-        """A topic's effective config; the broker's defaults for one that is not known."""
+        """A topic's effective config; the broker's defaults for one that is not known.
+
+        It is in the remote tier only where there is one, and where Kafka has it, too: what is internal
+        or compacted stays on the disk.
+        """
         broker = self._broker
-        return broker.config.log_config(broker.metadata.image.topic_configs(topic))
+        config = broker.config.log_config(broker.metadata.image.topic_configs(topic))
+        if config.remote_storage_enable and (
+            not broker.config.get_bool("remote.log.storage.system.enable")
+            or config.compact
+            or broker.is_internal(topic)
+        ):
+            return replace(config, remote_storage_enable=False)
+        return config
 
     # Starting
 

@@ -24,6 +24,15 @@ class OffsetOutOfRange(StorageError):
     code = ErrorCode.offset_out_of_range
 
 
+class InRemoteTier(OffsetOutOfRange):
+    """The offset is in the log, but on no disk here any more: it is in the remote tier (KIP-405).
+
+    Followers are told so (T-40); consumers never: they get the records, or OFFSET_OUT_OF_RANGE.
+    """
+
+    code = ErrorCode.offset_moved_to_tiered_storage
+
+
 class CorruptRecords(StorageError):
     """Bytes to be appended are not whole, valid batches: a size, magic or CRC that does not hold."""
 

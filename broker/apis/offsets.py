@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from odradek.protocol.messages import field
 from odradek.replication.controller.acls import AclOperation
 from odradek.replication.partition.partition import Changed, Partition
 from odradek.storage.errors import OffsetOutOfRange
-from odradek.storage.log.partition_log import TimestampAndOffset
+from odradek.storage.log.partition_log import PartitionLog, TimestampAndOffset
 
 EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
     -2,
@@ -39,7 +39,6 @@ OFFSET_NOT_AVAILABLE_VERSION = 5
 READ_COMMITTED = 1
 CONSUMER, DEBUGGER = -1, -2
 TO_HIGH_WATERMARK = -1
-NOTHING_TIERED = TimestampAndOffset(-1, -1, -1)
 
 
 async def list_offsets(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
@@ -116,12 +115,8 @@ async def _find(
     if timestamp == LATEST:
         _check_newest(partition, request, ctx)
         return TimestampAndOffset(-1, last_fetchable, partition.leader_epoch)
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        start = log.log_start_offset
-        epoch = log.epochs.epoch_for(start)
-        return TimestampAndOffset(-1, start, -1 if epoch is None else epoch)
-    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return NOTHING_TIERED
+    if timestamp in _PLACES:
+        return _with_epoch(log, _PLACES[timestamp](log))
     lane = str(log.directory.parent)
     if timestamp == MAX_TIMESTAMP:
         found = await ctx.broker.seams.offload.run(log.max_timestamp, lane=lane)
@@ -131,6 +126,30 @@ async def _find(
         _check_newest(partition, request, ctx)
         return TimestampAndOffset(-1, -1, -1)
     return found
+
+
+def _pending_upload(log: PartitionLog) -> int:
+    """The first offset that is to be copied to the remote tier yet; -1 if a new leader has still to
+    find out (KIP-1023)."""
+    if not log.is_tiered:
+        return -1
+    if log.highest_copied_offset >= 0:
+        return max(log.highest_copied_offset + 1, log.log_start_offset)
+    is_all_here = log.local_log_start_offset == log.log_start_offset
+    return log.log_start_offset if is_all_here else -1
+
+
+_PLACES: dict[int, Callable[[PartitionLog], int]] = {
+    EARLIEST: lambda log: log.log_start_offset,
+    EARLIEST_LOCAL: lambda log: log.local_log_start_offset,
+    LATEST_TIERED: lambda log: log.highest_copied_offset if log.is_tiered else -1,
+    EARLIEST_PENDING_UPLOAD: _pending_upload,
+}
+
+
+def _with_epoch(log: PartitionLog, offset: int) -> TimestampAndOffset:
+    epoch = log.epochs.epoch_for(offset)
+    return TimestampAndOffset(-1, offset, -1 if epoch is None else epoch)
 
 
 async def offset_for_leader_epoch(request: Any, ctx: RequestContext) -> Mapping[str, Any]:

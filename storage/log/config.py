@@ -82,6 +82,15 @@ class LogConfig:
         return "delete" in self.cleanup_policy
 
     @cached_property
+    def local_limits(self) -> tuple[int, int]:
+        """What a tiered log may keep on its disk: bytes and ms (T-15; -2 is what is kept in all)."""
+        size_bytes, age_ms = self.local_retention_bytes, self.local_retention_ms
+        return (
+            self.retention_bytes if size_bytes == -2 else size_bytes,
+            self.retention_ms if age_ms == -2 else age_ms,
+        )
+
+    @cached_property
     def log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
 

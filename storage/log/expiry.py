@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from odradek.storage.errors import DiskFull, OffsetOutOfRange
-from odradek.storage.log.retention import count_expired
+from odradek.storage.log.retention import find_expired
 from odradek.storage.log.roll import roll
 from odradek.storage.log.state import LogState
 
@@ -15,32 +15,41 @@ _log = logging.getLogger(__name__)
 def delete_expired(log: LogState, now_ms: int) -> int:
     """Rename the segments that retention lets go; how many.
 
-    1. If all may go: a new active segment (see `roll`).
-    2. The log's start moves up. (Its checkpoint is only needed where it lies within a segment.)
-    3. The segments and their snapshots, the oldest first. A crash: the log starts at the first that
-       is left.
+    1. If all may go, or the active one is to be copied: a new active segment (see `roll`).
+    2. The log's start moves up. (Its checkpoint is only needed where it lies within a segment.) Not so
+       where the segments are in the remote tier: the log begins there, and stays.
+    3. The segments and their snapshots, the oldest first. A crash: the log, or the part of it that is
+       on the disk, starts at the first that is left.
+
+    A copied segment goes only if it is below the recovery point too: then the epochs' file has those
+    of its batches, which could not be found here again.
 
     Raises OSError, NoDescriptors, LogFailed.
     """
     segments = log.segment_list.all
-    count = count_expired(
+    is_copied = log.is_copied
+    expired = find_expired(
         segments,
         log.config,
         log_start_offset=log.log_start_offset,
         high_watermark=log.high_watermark,
         end_offset=log.tip.end_offset,
         now_ms=now_ms,
+        safe_to=min(log.highest_copied_offset + 1, log.recovery_point) if is_copied else None,
     )
-    if count == len(segments):
+    count = expired.count
+    if count == len(segments) or expired.rolls:
         try:
             roll(log, log.tip.end_offset)
         except DiskFull:
-            count -= 1  # the others make room
+            count = min(count, len(segments) - 1)  # the others make room
     if count:
         doomed, kept = log.segment_list.all[:count], log.segment_list.all[count:]
-        advance_log_start(log, kept[0].base_offset, "segments were deleted")
+        if not is_copied:
+            advance_log_start(log, kept[0].base_offset, "segments were deleted")
         with log.replacing():
             log.segment_list.replace(kept)
+            log.starts_at(log.log_start_offset)
             for segment in doomed:
                 at_ms = now_ms + log.config.file_delete_delay_ms
                 log.deletions.add(segment, log.snapshots, at_ms)
@@ -57,7 +66,7 @@ def advance_log_start(log: LogState, offset: int, reason: str) -> bool:
         return False
     _log.info("%s starts at %d now: %s", log.directory, offset, reason)
     log.is_touched = True
-    log.log_start_offset = offset
+    log.starts_at(offset)
     log.recovery_point = max(log.recovery_point, offset)
     log.epochs.truncate_from_start(offset)
     producers = log.producers_if_loaded

@@ -50,6 +50,8 @@ class Loader:
     new_segment: Callable[[int], Segment]
     end_offset: Callable[[], int]
     was_compacted: bool = False
+    is_tiered: bool = False
+    """Whether the log may begin below its first segment: only the checkpoint knows where."""
 
     def load(self, recovery_point: int, log_start_offset: int, *, clean: bool) -> Loaded:
         """Raises OSError."""
@@ -64,6 +66,8 @@ class Loader:
         producers: ProducerStates | None = None
         end: int | None = log_start_offset
         if segments:
+            if not self.is_tiered:
+                log_start_offset = max(log_start_offset, segments[0].base_offset)
             end = self._clean_end(segments[-1]) if clean else None
             if end is None:
                 segments = self._find_segments(names)
@@ -72,7 +76,7 @@ class Loader:
                     self.files,
                     segments,
                     recovery_point,
-                    max(log_start_offset, segments[0].base_offset),
+                    log_start_offset,
                     self.now_ms,
                     self.config.compact or self.was_compacted,
                     epochs,
@@ -89,10 +93,10 @@ class Loader:
             end = log_start_offset
         if not segments:
             segments.append(self.new_segment(end))
-        start = max(log_start_offset, segments[0].base_offset)
         epochs.truncate_from_end(end)
-        epochs.truncate_from_start(start)
-        return Loaded(segments, epochs, snapshots, producers, start, end, min(recovery_point, end))
+        epochs.truncate_from_start(log_start_offset)
+        recovery_point = min(recovery_point, end)
+        return Loaded(segments, epochs, snapshots, producers, log_start_offset, end, recovery_point)
 
     def _clean_end(self, last: Segment) -> int | None:
         """Where a cleanly closed log ends; None if it cannot have been closed cleanly."""

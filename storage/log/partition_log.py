@@ -5,6 +5,8 @@ Offsets are what the log counts in; `end_offset` is the next to be assigned. The
 - `log_start_offset <= high_watermark <= end_offset`, `recovery_point <= end_offset`, and all below
   the recovery point is durable: data, indexes, epochs, the directory's names.
 - The segments are a prefix of what was appended, from the log start on; only the last is written to.
+  In a tiered log (KIP-405) they begin at `local_log_start_offset`, and what lies below that is
+  elsewhere: reading it raises InRemoteTier. Epochs are known from the log's start on all the same.
 - What can be refused is refused before the first byte is written. An append that fails for space or
   descriptors leaves the log as it was (DiskFull, NoDescriptors); any other failure of the disk ends
   it: every later call raises LogFailed.
@@ -107,7 +109,8 @@ class PartitionLog(LogReads):
 
         `clean` says that the directory was shut down cleanly: nothing is scanned. Otherwise all
         past `recovery_point` is read and checked; gaps are no loss where the policy is to compact,
-        or the log `was_compacted` under another.
+        or the log `was_compacted` under another. One that `config` puts into the remote tier, too, may
+        begin below its first segment.
 
         `on_failure` is called once, when an operation fails and the log goes offline, on whatever
         thread that was. `on_recovery_point_lowered` is called by a truncation with `recovery_point`
@@ -147,6 +150,7 @@ class PartitionLog(LogReads):
             log.new_segment,
             lambda: log.end_offset,
             was_compacted,
+            log.is_tiered,
         )
         log.use(loader.load(recovery_point, log_start_offset, clean=clean))
         return log

@@ -148,6 +148,18 @@ class ProducerSnapshots:
                 return
         states.reset(start)
 
+    def read(self, offset: int) -> tuple[bytes, list[ProducerEntry]] | None:
+        """The one at `offset`, as it is and as it reads; None if there is none that is whole. From any
+        thread. Raises OSError."""
+        try:
+            data = self._files.read(self.path(offset))
+            return data, decode_snapshot(data)
+        except FileNotFoundError:
+            return None
+        except CorruptSnapshot as reason:
+            _log.warning("producer snapshot %s is passed over: %s", self.path(offset), reason)
+            return None
+
     def keep_only(self, base_offsets: Iterable[int]) -> None:
         """Remove those of no segment, except the latest if it is past all segments' starts."""
         bases = set(base_offsets)

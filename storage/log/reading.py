@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from odradek.protocol.errors import KafkaError
 from odradek.seams.files import WouldBlock
-from odradek.storage.errors import OffsetOutOfRange
+from odradek.storage.errors import InRemoteTier, OffsetOutOfRange
 from odradek.storage.log import timestamps
 from odradek.storage.log.read import LogRead, read_segments
 from odradek.storage.log.segment import Segment
@@ -43,7 +43,8 @@ class LogReads(LogState):
 
         The slice is pinned: the caller unpins `slice.file`. With `nowait` (on the loop) WouldBlock
         is raised if a header is not in memory: call again without it, through offload. Raises
-        OffsetOutOfRange, CorruptRecords, NoDescriptors, LogFailed.
+        OffsetOutOfRange (InRemoteTier, where the log has it, but not here), CorruptRecords,
+        NoDescriptors, LogFailed.
         """
         while True:
             if self.failure is not None:
@@ -54,10 +55,8 @@ class LogReads(LogState):
                     raise WouldBlock
                 generation = self.settled()
             try:
-                if offset < self.log_start_offset:
-                    raise OffsetOutOfRange(
-                        f"offset {offset} is below the log's start, {self.log_start_offset}"
-                    )
+                if offset < self.local_log_start_offset:
+                    raise self._not_here(offset)
                 found = read_segments(
                     self.segment_list,
                     self.tip,
@@ -76,6 +75,13 @@ class LogReads(LogState):
                 return found
             if found.slice is not None:
                 found.slice.file.unpin()
+
+    def _not_here(self, offset: int) -> OffsetOutOfRange:
+        """For an `offset` below what is on the disk."""
+        start = self.log_start_offset
+        if start <= offset and self.is_tiered:
+            return InRemoteTier(f"offset {offset} is in the remote tier")
+        return OffsetOutOfRange(f"offset {offset} is below the log's start, {start}")
 
     def _reading(self, work: Callable[[], T]) -> T:
         """`work`, once more if a truncation or a deletion came in between."""

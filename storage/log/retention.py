@@ -2,6 +2,10 @@
 
 Always from the oldest on, never past the high watermark, and never the last segment while it is
 empty. With cleanup.policy=compact (or none) only what lies below the log's start goes.
+
+Where segments are copied to the remote tier (KIP-405), `local.retention.*` says what the disk may
+keep, and of that nothing goes before its copy is finished (T-15, T-30). The active segment is never
+copied: once its turn has come it is rolled, so that it can be.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from odradek.seams.values import value_class
 from odradek.storage.log.config import LogConfig
 
 
@@ -25,7 +30,15 @@ class Candidate(Protocol):
     def created_ms(self) -> int: ...
 
 
-def count_expired(
+@value_class
+class Expired:
+    """How many of the oldest segments may be deleted now, and whether the active one is to be rolled."""
+
+    count: int
+    rolls: bool = False
+
+
+def find_expired(
     segments: Sequence[Candidate],
     config: LogConfig,
     *,
@@ -33,27 +46,40 @@ def count_expired(
     high_watermark: int,
     end_offset: int,
     now_ms: int,
-) -> int:
-    """How many of the oldest segments may be deleted now.
+    safe_to: int | None = None,
+) -> Expired:
+    """See the module. `safe_to`: below that offset all is in the remote tier; None where nothing is to
+    go there.
 
     A segment without timestamps is as old as `created_ms` says: since when this process has it.
     """
+    is_copied = safe_to is not None
     count = _below_log_start(segments, log_start_offset)
-    if not config.delete:
-        return count
+    if not config.delete and (config.compact or not is_copied):
+        return Expired(count)
+    max_bytes, max_ms = config.retention_bytes, config.retention_ms
+    if is_copied:
+        max_bytes, max_ms = config.local_limits
     ends = [segment.base_offset for segment in segments[1:]] + [end_offset]
+    rolls = False
 
     def prefix_from(first: int, expired: Callable[[Candidate], bool]) -> int:
+        nonlocal rolls
         number = first
         while number < len(segments) and high_watermark >= ends[number]:
             segment = segments[number]
-            if not expired(segment) or (number == len(segments) - 1 and not segment.size):
+            is_active = number == len(segments) - 1
+            if not expired(segment) or (is_active and not segment.size):
                 break
+            if safe_to is not None:
+                rolls = rolls or is_active
+                if ends[number] > safe_to:
+                    break
             number += 1
         return number
 
-    if config.retention_bytes >= 0 and count < len(segments):
-        excess = sum(segment.size for segment in segments[count:]) - config.retention_bytes
+    if max_bytes >= 0 and count < len(segments):
+        excess = sum(segment.size for segment in segments[count:]) - max_bytes
 
         def too_much(segment: Candidate) -> bool:
             nonlocal excess
@@ -61,9 +87,9 @@ def count_expired(
             return excess >= 0
 
         count = prefix_from(count, too_much)
-    if config.retention_ms >= 0:
-        count = prefix_from(count, lambda segment: _age_ms(segment, now_ms) > config.retention_ms)
-    return count
+    if max_ms >= 0:
+        count = prefix_from(count, lambda segment: _age_ms(segment, now_ms) > max_ms)
+    return Expired(count, rolls)
 
 
 def _below_log_start(segments: Sequence[Candidate], log_start_offset: int) -> int:

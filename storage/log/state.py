@@ -42,6 +42,10 @@ class LogState:
     snapshots: ProducerSnapshots
     tip: Tip
     log_start_offset: int
+    """Where the log begins, in whichever tier; `starts_at` moves it."""
+    local_log_start_offset: int
+    """Where it begins on this disk: past the log's start only where what lies between is, or was, in
+    the remote tier."""
     high_watermark: int
     recovery_point: int
     """All below it is durable: data, indexes, epochs, the directory's names."""
@@ -65,6 +69,9 @@ class LogState:
         self.topic_id: UUID | None = None
         self.config = config
         self.clock = clock
+        self.highest_copied_offset = -1
+        """The last offset (inclusive) that is in the remote tier, of a copy that is finished; -1: none,
+        or not known yet. Nothing past it may leave the disk (T-30)."""
         self.failure: BaseException | None = None
         """Why the log is offline; None while it is well."""
         self.segment_list = Segments()
@@ -106,13 +113,45 @@ class LogState:
             self.is_touched = True
         active = self.segment_list.active
         self.tip = Tip(loaded.end_offset, active, active.size)
-        self.log_start_offset = loaded.log_start_offset
-        self.high_watermark = loaded.log_start_offset
+        self.starts_at(loaded.log_start_offset)
+        self.high_watermark = self.local_log_start_offset  # what is copied was replicated before
         self.recovery_point = loaded.recovery_point
 
     @property
     def end_offset(self) -> int:
         return self.tip.end_offset
+
+    # The tiers
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether the log may begin in the remote tier (KIP-405): on a node that has none, no log's
+        config says so."""
+        return self.config.remote_storage_enable
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether its segments go to the remote tier, and from the disk only after that."""
+        return self.is_tiered and not self.config.remote_log_copy_disable
+
+    def starts_at(self, log_start_offset: int) -> None:
+        """The log begins there; also whenever another segment is the first."""
+        self.log_start_offset = log_start_offset
+        self.local_log_start_offset = max(log_start_offset, self.segment_list.first.base_offset)
+
+    def copied_to(self, offset: int) -> None:
+        """All up to `offset` (inclusive) is in the remote tier; never down within one leadership."""
+        self.highest_copied_offset = max(self.highest_copied_offset, offset)
+
+    @property
+    def local_only_bytes(self) -> int:
+        """Bytes of the segments that are not in the remote tier yet."""
+        copied = self.highest_copied_offset
+        return sum(each.size for each in self.segment_list if each.base_offset > copied)
+
+    def copies_unknown(self) -> None:
+        """Another leadership: what is in the remote tier is to be found out anew."""
+        self.highest_copied_offset = -1
 
     def new_segment(self, base_offset: int) -> Segment:
         """Create an empty one. Raises OSError, and then there is none."""

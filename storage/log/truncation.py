@@ -57,8 +57,9 @@ def truncate_to(log: LogState, offset: int) -> None:
     log.tip = Tip(offset, segment, position)
     with log.replacing():
         log.high_watermark = min(log.high_watermark, offset)
-        log.log_start_offset = min(log.log_start_offset, offset)
+        log.highest_copied_offset = min(log.highest_copied_offset, offset - 1)
         log.segment_list.replace(segments[: number + 1])
+        log.starts_at(min(log.log_start_offset, offset))
         _set_aside(log, segments[number + 1 :], now_ms)
         for snapshot_offset in log.snapshots.offsets:
             if snapshot_offset > offset:
@@ -98,7 +99,8 @@ def start_anew(log: LogState, offset: int, log_start_offset: int | None) -> None
         fresh = log.new_segment(offset)
         log.segment_list.replace((fresh,))
         log.tip = Tip(offset, fresh, 0)
-        log.log_start_offset = offset if log_start_offset is None else log_start_offset
+        log.starts_at(offset if log_start_offset is None else log_start_offset)
+        log.copies_unknown()
         log.high_watermark = offset
     log.files.sync_directory(log.directory)
     log.epochs.clear()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.storage.log.config import LogConfig
-from odradek.storage.log.retention import count_expired
+from odradek.storage.log.retention import find_expired
 from odradek.storage.log.roll import RollLimits, roll_limits, should_roll
 
 CONFIG = LogConfig(segment_bytes=1000, segment_ms=100, segment_index_bytes=80)
@@ -125,14 +125,14 @@ def expired(
     high_watermark: int = 30,
     now_ms: int = 100,
 ) -> int:
-    return count_expired(
+    return find_expired(
         SEGMENTS if segments is None else segments,
         config,
         log_start_offset=start,
         high_watermark=high_watermark,
         end_offset=30,
         now_ms=now_ms,
-    )
+    ).count
 
 
 def by_ms(retention_ms: int) -> LogConfig:

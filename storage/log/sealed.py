@@ -1,0 +1,139 @@
+"""What of a log may go to the remote tier, and with which files (KIP-405).
+
+A segment is copied once it is sealed and all of its records are decided: below the last stable offset
+(T-28). With it go its indexes, the producers' snapshot at its end, and the leader epochs up to there
+(T-21), so that a replica can go on behind it that has seen nothing of what lies before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from odradek.protocol.errors import KafkaError
+from odradek.seams.files import FileSlice
+from odradek.seams.values import value_class
+from odradek.storage.errors import OffsetOutOfRange
+from odradek.storage.log import offset_index, time_index
+from odradek.storage.log.epochs import EpochStart, format_checkpoint
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.producer_replay import replay
+from odradek.storage.log.producer_snapshots import encode_snapshot
+from odradek.storage.log.segment import Segment
+from odradek.storage.tiered.remote_storage import LogSegmentData
+
+
+@value_class
+class SealedSegment:
+    """One that may be copied. `end_offset` is inclusive: the next segment begins behind it."""
+
+    segment: Segment
+    end_offset: int
+
+    @property
+    def base_offset(self) -> int:
+        return self.segment.base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self.segment.size
+
+
+def copyable_segments(log: PartitionLog) -> list[SealedSegment]:
+    """Those that may be copied as of now, the oldest first (T-28); what is copied already included."""
+    segments: Sequence[Segment] = log.segment_list.all
+    stable = log.last_stable_offset
+    return [
+        SealedSegment(each, following.base_offset - 1)
+        for each, following in pairwise(segments)
+        if following.base_offset <= stable
+    ]
+
+
+class OpenedSegment:
+    """A segment that stays readable until `close`, whatever becomes of it in its log."""
+
+    def __init__(
+        self, data: LogSegmentData, max_timestamp_ms: int, epochs: tuple[EpochStart, ...]
+    ) -> None:
+        self.data = data
+        self.max_timestamp_ms = max_timestamp_ms
+        """-1: its records have none."""
+        self.epochs = epochs
+        """Those of its records; the first begins where the segment does."""
+        self._is_pinned = True
+
+    @property
+    def txn_index_empty(self) -> bool:
+        return not self.data.transaction_index
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._is_pinned:
+            self._is_pinned = False
+            assert isinstance(self.data.log, FileSlice)
+            self.data.log.file.unpin()
+
+
+def open_sealed(log: PartitionLog, sealed: SealedSegment) -> OpenedSegment:
+    """Pin its data and read what goes with it. In a thread.
+
+    Raises OffsetOutOfRange if the log has it no more, LogFailed, NoDescriptors.
+    """
+    segment = sealed.segment
+    while True:
+        log.check_online()
+        generation = log.settled()
+        if segment not in log.segment_list.all:
+            raise OffsetOutOfRange(f"{log.directory} has no segment {sealed.base_offset} any more")
+        pinned: FileSlice | None = None
+        try:
+            pinned = FileSlice(segment.file, 0, segment.size)
+            pinned.file.pin()
+            opened = _open(log, sealed, pinned)
+        except (OSError, ValueError, KafkaError) as error:
+            if pinned is not None:
+                pinned.file.unpin()
+            if generation == log.generation:
+                raise (log.io_failed(error) if isinstance(error, OSError) else error) from error
+            continue
+        if generation == log.generation:
+            return opened
+        opened.close()  # it may have been removed before it was pinned
+
+
+def _open(log: PartitionLog, sealed: SealedSegment, pinned: FileSlice) -> OpenedSegment:
+    segment, end = sealed.segment, sealed.end_offset + 1
+    offsets, times = segment.offset_index, segment.time_index
+    aborted = segment.transaction_index
+    data = LogSegmentData(
+        log=pinned,
+        offset_index=offsets.file.read_at(0, offsets.count * offset_index.ENTRY.size),
+        time_index=times.file.read_at(0, times.count * time_index.ENTRY.size),
+        transaction_index=log.files.read(aborted.path) if aborted.exists else None,
+        producer_snapshot=_snapshot(log, end),
+        leader_epochs=format_checkpoint(log.epochs.entries_in(0, end)),
+    )
+    epochs = log.epochs.entries_in(sealed.base_offset, end)
+    return OpenedSegment(data, segment.max_timestamp, epochs)
+
+
+def _snapshot(log: PartitionLog, offset: int) -> bytes:
+    """The producers as of `offset` (T-56): the file of the segment that begins there. Where there is
+    none, or not a whole one (it was another broker's log, once), made from the last before it."""
+    states = log.new_producers()
+    now_ms = log.clock.wall_ms()
+    for known in _descending(log.snapshots.offsets, offset):
+        found = log.snapshots.read(known)
+        if found is not None:
+            data, entries = found
+            if known == offset:
+                return data
+            states.reset(known, entries, now_ms=now_ms)
+            break
+    replay(states, log.segment_list.all, log.log_start_offset, offset)
+    return encode_snapshot(states.active.values())
+
+
+def _descending(offsets: Sequence[int], up_to: int) -> Iterator[int]:
+    return (each for each in reversed(offsets) if each <= up_to)

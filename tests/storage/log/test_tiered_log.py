@@ -1,0 +1,301 @@
+"""The part of a tiered log that is on the disk (KIP-405): what may leave it, and what stays known of
+what has left."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from odradek.seams.files import FileSlice
+from odradek.storage.errors import InRemoteTier, OffsetOutOfRange
+from odradek.storage.log.epochs import EpochStart, parse_checkpoint
+from odradek.storage.log.producer_snapshots import decode_snapshot
+from odradek.storage.log.sealed import copyable_segments, open_sealed
+from tests.storage.log.log_world import (
+    FOREVER,
+    NOW_MS,
+    World,
+    batch,
+    idempotent,
+    marker,
+    offsets_in,
+)
+
+TIERED = dataclasses.replace(
+    FOREVER, internal_segment_bytes=300, file_delete_delay_ms=0, remote_storage_enable=True
+)
+KEEPS_ONE = dataclasses.replace(TIERED, local_retention_bytes=1)
+"""The active segment stays as it is."""
+
+
+def filled(config: object = TIERED, count: int = 12) -> World:
+    """Three batches of one record to a segment, and an epoch to four of them."""
+    world = World(config)  # type: ignore[arg-type]
+    for number in range(count):
+        world.append(idempotent(7, number, timestamps=NOW_MS + number), epoch=number // 4)
+    world.log.advance_high_watermark(count)
+    world.flush()
+    return world
+
+
+def expire(world: World, config: object = KEEPS_ONE, now_ms: int = NOW_MS) -> list[int]:
+    """Retention by `config`; where the segments begin after that."""
+    world.log.update_config(config)  # type: ignore[arg-type]
+    world.log.delete_expired(now_ms)
+    world.log.remove_deleted(now_ms)
+    return [segment.base_offset for segment in world.log.segments]
+
+
+def test_t30_a_segment_stays_until_its_copy_is_finished() -> None:
+    """T-30."""
+    world = filled()
+    bases = [segment.base_offset for segment in world.log.segments]
+    assert bases == [0, 3, 6, 9]
+    assert expire(world) == bases
+    world.log.copied_to(1)
+    assert expire(world) == bases
+    world.log.copied_to(5)
+    assert expire(world) == [6, 9]
+    world.log.copied_to(2)
+    assert world.log.highest_copied_offset == 5
+    assert expire(world) == [6, 9]
+
+
+def test_t30_nor_before_it_is_durable_with_its_epochs() -> None:
+    """T-30: the epochs of what has left could not be found here again."""
+    world = World(TIERED)
+    for number in range(12):
+        world.append(batch(timestamps=NOW_MS + number), epoch=number)
+    world.log.advance_high_watermark(12)
+    world.log.copied_to(8)
+    assert expire(world) == [0, 3, 6, 9]
+    world.log.flush(up_to=7)
+    assert expire(world) == [6, 9]
+    assert world.kill().epochs.epoch_for(2) == 2
+
+
+def test_what_left_the_disk_is_in_the_log_all_the_same() -> None:
+    world = filled()
+    log = world.log
+    log.copied_to(8)
+    assert expire(world) == [9]
+    assert (log.log_start_offset, log.local_log_start_offset, log.end_offset) == (0, 9, 12)
+    with pytest.raises(InRemoteTier):
+        log.read(8, 100, limit=12)
+    assert offsets_in(log, 9) == [9, 10, 11]
+    assert [each.epoch for each in log.epochs.entries] == [0, 1, 2]
+    log.advance_log_start(2, "test")
+    with pytest.raises(InRemoteTier):
+        log.read(2, 100, limit=12)
+    with pytest.raises(OffsetOutOfRange) as caught:
+        log.read(1, 100, limit=12)
+    assert not isinstance(caught.value, InRemoteTier)
+    log.advance_log_start(10, "test")
+    assert (log.log_start_offset, log.local_log_start_offset) == (10, 10)
+
+
+@pytest.mark.parametrize("restart", ["clean", "kill", "power cut"])
+def test_a_restart_forgets_nothing(restart: str) -> None:
+    world = filled()
+    world.log.copied_to(8)
+    expire(world)
+    world.log.advance_log_start(2, "test")
+    world.config, world.log_start_offset = world.log.config, 2
+    match restart:
+        case "clean":
+            log = world.reopen()
+        case "kill":
+            log = world.kill()
+        case _:
+            log = world.power_cut(3)
+    assert (log.log_start_offset, log.local_log_start_offset, log.end_offset) == (2, 9, 12)
+    assert log.high_watermark >= 9
+    assert log.epochs.entries == (EpochStart(0, 2), EpochStart(1, 4), EpochStart(2, 8))
+    assert log.highest_copied_offset == -1
+    entry = log.producers.get(7)
+    assert entry is not None
+    assert entry.last_sequence == 11
+
+
+def test_where_there_is_no_tier_any_more_the_log_starts_on_the_disk() -> None:
+    world = filled()
+    world.log.copied_to(8)
+    expire(world)
+    world.config = FOREVER
+    log = world.reopen()
+    assert (log.log_start_offset, log.local_log_start_offset) == (9, 9)
+    with pytest.raises(OffsetOutOfRange) as caught:
+        log.read(8, 100, limit=12)
+    assert not isinstance(caught.value, InRemoteTier)
+
+
+def test_t15_the_disk_keeps_what_local_retention_says() -> None:
+    """T-15."""
+    world = filled()
+    world.log.copied_to(11)
+    sized = dataclasses.replace(TIERED, local_retention_bytes=world.log.size_bytes - 1)
+    assert expire(world, sized) == [0, 3, 6, 9]
+    two = sum(segment.size for segment in world.log.segments[2:])
+    assert expire(world, dataclasses.replace(TIERED, local_retention_bytes=two)) == [6, 9]
+    aged = dataclasses.replace(TIERED, local_retention_ms=100)
+    assert expire(world, aged, NOW_MS + 108) == [6, 9]
+    assert expire(world, aged, NOW_MS + 109) == [9]
+    assert world.log.log_start_offset == 0
+
+
+def test_t15_local_retention_is_the_whole_one_where_nothing_else_is_said() -> None:
+    """T-15: -2 inherits."""
+    world = filled()
+    world.log.copied_to(11)
+    assert expire(world, dataclasses.replace(TIERED, retention_ms=100), NOW_MS + 109) == [9]
+    assert world.log.log_start_offset == 0
+
+
+def test_the_active_segment_is_rolled_so_that_it_can_be_copied() -> None:
+    """E12: with local.retention.ms=1 all goes to the remote tier."""
+    world = filled()
+    world.log.copied_to(8)
+    aged = dataclasses.replace(TIERED, local_retention_ms=1)
+    assert expire(world, aged, NOW_MS + 20) == [9, 12]
+    assert [each.base_offset for each in copyable_segments(world.log)] == [9]
+    world.log.copied_to(11)
+    assert expire(world, aged, NOW_MS + 20) == [12]
+    assert (world.log.log_start_offset, world.log.local_log_start_offset) == (0, 12)
+    assert expire(world, aged, NOW_MS + 20) == [12]
+
+
+def test_without_copies_the_disk_is_all_there_is_to_retention() -> None:
+    """remote.log.copy.disable: as Kafka, retention.* then, and the log's start moves with the disk's."""
+    world = filled()
+    world.log.copied_to(2)
+    quiet = dataclasses.replace(TIERED, remote_log_copy_disable=True, local_retention_bytes=0)
+    assert expire(world, quiet) == [0, 3, 6, 9]
+    assert expire(world, dataclasses.replace(quiet, retention_ms=100), NOW_MS + 106) == [6, 9]
+    assert (world.log.log_start_offset, world.log.local_log_start_offset) == (6, 6)
+
+
+def test_below_the_logs_start_segments_go_whether_they_were_copied_or_not() -> None:
+    world = filled()
+    world.log.advance_log_start(7, "test")
+    assert expire(world, TIERED) == [6, 9]
+    assert (world.log.log_start_offset, world.log.local_log_start_offset) == (7, 7)
+
+
+def test_without_a_cleanup_policy_the_disk_still_has_its_limits() -> None:
+    world = filled()
+    world.log.copied_to(5)
+    assert expire(world, dataclasses.replace(KEEPS_ONE, cleanup_policy=())) == [6, 9]
+    assert world.log.log_start_offset == 0
+
+
+def test_what_is_cut_off_is_not_copied_any_more() -> None:
+    world = filled()
+    world.log.copied_to(8)
+    world.log.truncate_to(7)
+    assert world.log.highest_copied_offset == 6
+    world.log.truncate_fully_and_start_at(5, 1)
+    assert world.log.highest_copied_offset == -1
+    assert (world.log.log_start_offset, world.log.local_log_start_offset) == (1, 5)
+
+
+def test_another_leadership_asks_anew_what_is_copied() -> None:
+    world = filled()
+    world.log.copied_to(8)
+    assert world.log.local_only_bytes == world.log.segments[3].size
+    world.log.copies_unknown()
+    assert world.log.highest_copied_offset == -1
+    assert world.log.local_only_bytes == world.log.size_bytes
+
+
+def test_t28_only_what_is_sealed_and_decided_is_copied() -> None:
+    """T-28."""
+    world = World(TIERED)
+    for number in range(3):
+        world.append(idempotent(7, number))
+    world.append(idempotent(8, 0, transactional=True))
+    for number in range(3, 8):
+        world.append(idempotent(7, number))
+    log = world.log
+    assert [segment.base_offset for segment in log.segments] == [0, 3, 6]
+    assert copyable_segments(log) == []  # none is replicated
+    log.advance_high_watermark(2)
+    assert copyable_segments(log) == []
+    log.advance_high_watermark(9)
+    assert [(each.base_offset, each.end_offset) for each in copyable_segments(log)] == [(0, 2)]
+    world.coordinate(marker(8, commit=True))
+    log.advance_high_watermark(log.end_offset)
+    assert [each.end_offset for each in copyable_segments(log)][:2] == [2, 5]
+
+
+def test_t21_t56_with_a_segment_goes_all_that_belongs_to_it() -> None:
+    """T-21, T-56."""
+    world = World(TIERED)
+    for number in range(3):
+        world.append(
+            idempotent(7, number, transactional=True, timestamps=NOW_MS + number), epoch=number
+        )
+        world.coordinate(marker(7, commit=False, timestamp=NOW_MS), epoch=number)
+    log = world.log
+    log.advance_high_watermark(log.end_offset)
+    log.roll()
+    last = copyable_segments(log)[-1]
+    opened = open_sealed(log, last)
+    data = opened.data
+    assert isinstance(data.log, FileSlice)
+    assert data.log.read() == world.files.read(last.segment.path(".log"))
+    for part, kind in (
+        (data.offset_index, ".index"),
+        (data.time_index, ".timeindex"),
+        (data.transaction_index, ".txnindex"),
+    ):
+        assert part == world.files.read(last.segment.path(kind))
+    assert not opened.txn_index_empty
+    assert opened.max_timestamp_ms == last.segment.max_timestamp
+    entries = decode_snapshot(bytes(data.producer_snapshot))  # type: ignore[arg-type]
+    assert [entry.producer_id for entry in entries] == [7]
+    assert parse_checkpoint(data.leader_epochs) == list(log.epochs.entries)
+    assert opened.epochs[0].start_offset == last.base_offset
+    opened.close()
+    opened.close()
+    assert data.log.file.pins == 0
+
+
+def test_t56_a_snapshot_that_is_missing_or_torn_is_made_anew() -> None:
+    """T-56."""
+    world = filled()
+    first, second, _ = copyable_segments(world.log)
+    wanted = [
+        bytes(open_sealed(world.log, each).data.producer_snapshot) for each in (first, second)
+    ]  # type: ignore[arg-type]
+    world.files.remove(world.log.snapshots.path(3))
+    torn = world.files.open(world.log.snapshots.path(6), write=True)
+    torn.truncate(20)
+    for each, before in zip((first, second), wanted, strict=True):
+        found = open_sealed(world.log, each).data.producer_snapshot
+        (now,), (then,) = decode_snapshot(bytes(found)), decode_snapshot(before)  # type: ignore[arg-type]
+        assert (now.producer_id, now.last_sequence) == (then.producer_id, then.last_sequence)
+
+
+def test_a_segment_that_is_being_copied_stays_readable_though_it_goes() -> None:
+    world = filled()
+    first = copyable_segments(world.log)[0]
+    opened = open_sealed(world.log, first)
+    assert isinstance(opened.data.log, FileSlice)
+    wanted = opened.data.log.read()
+    world.log.copied_to(8)
+    assert expire(world) == [9]
+    assert opened.data.log.read() == wanted
+    with pytest.raises(OffsetOutOfRange):
+        open_sealed(world.log, first)
+    opened.close()
+
+
+def test_the_epochs_of_a_copy_begin_where_the_segment_does() -> None:
+    world = filled()
+    found = [open_sealed(world.log, each).epochs for each in copyable_segments(world.log)]
+    assert found == [
+        (EpochStart(0, 0),),
+        (EpochStart(0, 3), EpochStart(1, 4)),
+        (EpochStart(1, 6), EpochStart(2, 8)),
+    ]
