@@ -40,6 +40,7 @@ from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Address
 from odradek.seams.processes import ProcessWorkers
+from odradek.seams.real import open_real_objects
 from odradek.seams.real_files import RealFiles
 from odradek.seams.tcp import TcpNetwork
 from odradek.seams.threads import ThreadOffload
@@ -297,6 +298,7 @@ async def _run(clock: VirtualClock, directory: str, cases: Sequence[Case]) -> li
         RealFiles(),
         ThreadOffload(),
         ProcessWorkers(),
+        open_real_objects,
     )
     config = ServerConfig.from_properties(
         {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": directory}, test_node=True

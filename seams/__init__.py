@@ -11,6 +11,7 @@ from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files
 from odradek.seams.network import Network
+from odradek.seams.objects import OpenObjects
 from odradek.seams.offload import Offload
 from odradek.seams.values import value_class
 from odradek.seams.workers import Workers
@@ -18,7 +19,7 @@ from odradek.seams.workers import Workers
 
 @value_class
 class Seams:
-    """What a node is given of the world. Object stores are opened by URL, through `objects`."""
+    """What a node is given of the world."""
 
     clock: Clock
     entropy: Entropy
@@ -26,3 +27,4 @@ class Seams:
     files: Files
     offload: Offload
     workers: Workers
+    open_objects: OpenObjects

@@ -2,34 +2,50 @@
 
 `memory:///` is a store of its own each time it is opened, `file:///path` a directory made when
 missing, `s3://`, `gs://` and `az://` take their credentials from options or the environment as
-obstore documents. Retries are few and short here: who calls has a policy of its own.
+obstore documents. What is put into a directory is synced, file and names: obstore does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import chain
+from pathlib import Path as OsPath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from odradek.seams.files import Buffer
-from odradek.seams.objects import ObjectInfo, ObjectMissing, Objects, ObjectsUnavailable
+from odradek.seams.objects import (
+    USUAL_PATIENCE,
+    ObjectInfo,
+    ObjectMissing,
+    Objects,
+    ObjectsUnavailable,
+    Patience,
+)
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
 MULTIPART_BYTES = 8 << 20
 """An object up to this size is one request; a larger one goes in parts of it."""
+PARTS_AT_ONCE = 3
+"""Parts of one object on their way: as many times `MULTIPART_BYTES` does an upload hold in memory."""
+PAGE_OBJECTS = 1000
 
 _OPTION_PREFIXES = ("aws_", "google_", "azure_")
-_LOCAL_SCHEMES = ("memory:", "file:")
 
 
-def open_objects(url: str, options: Mapping[str, str] | None = None) -> Objects:
+def open_objects(
+    url: str, options: Mapping[str, str] | None = None, patience: Patience = USUAL_PATIENCE
+) -> Objects:
     """The store at `url`; `options` are obstore's for its kind (`aws_endpoint`, `aws_region`, …).
 
-    Imports obstore, which nothing else in the house does. ValueError for a URL or option that
-    obstore does not know.
+    Imports obstore, which nothing else in the house does. Nothing is asked of the store yet.
+    ValueError for a URL or option that obstore does not know.
     """
     from obstore.exceptions import BaseError
     from obstore.store import from_url
@@ -38,16 +54,36 @@ def open_objects(url: str, options: Mapping[str, str] | None = None) -> Objects:
     for name in settings:
         if not name.startswith(_OPTION_PREFIXES):  # obstore would panic
             raise ValueError(f"{name} is no option of an object store ({_OPTION_PREFIXES})")
-    if url.startswith("file:"):
-        settings.setdefault("mkdir", True)
-    if not url.startswith(_LOCAL_SCHEMES):
-        settings["retry_config"] = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
+    scheme = url.partition(":")[0]
+    if scheme not in ("memory", "file"):
+        settings |= _asked_patiently(patience)
         if any(str(value).startswith("http://") for value in settings.values()):
-            settings["client_options"] = {"allow_http": True}
+            settings["client_options"]["allow_http"] = True
     try:
+        if scheme == "file":
+            store = from_url(url, mkdir=True, automatic_cleanup=True, **settings)
+            return DirectoryObjects(store, OsPath(unquote(urlsplit(url).path)))
         return ObjectStoreObjects(from_url(url, **settings))
     except BaseError as error:
         raise ValueError(f"{url}: {_first_line(error)}") from error
+
+
+def _asked_patiently(patience: Patience) -> dict[str, Any]:
+    return {
+        "retry_config": {
+            "max_retries": patience.retries,
+            "retry_timeout": timedelta(seconds=patience.all_retries_seconds),
+            "backoff": {
+                "init_backoff": timedelta(seconds=patience.first_backoff_seconds),
+                "max_backoff": timedelta(seconds=patience.longest_backoff_seconds),
+                "base": 2,
+            },
+        },
+        "client_options": {
+            "connect_timeout": timedelta(seconds=patience.connect_seconds),
+            "timeout": timedelta(seconds=patience.request_seconds),
+        },
+    }
 
 
 class ObjectStoreObjects:
@@ -57,12 +93,23 @@ class ObjectStoreObjects:
     def put(self, key: str, parts: Iterable[Buffer]) -> None:
         from obstore import put
 
-        kept = list(parts)
-        with _translated(key):
-            if sum(map(len, kept)) <= MULTIPART_BYTES:
-                put(self._store, key, b"".join(kept), use_multipart=False)
-            else:
-                put(self._store, key, iter(kept), chunk_size=MULTIPART_BYTES)
+        coming = _Parts(parts)
+        first, whole = coming.up_to(MULTIPART_BYTES)
+        try:
+            with _translated(key):
+                if whole:
+                    put(self._store, key, b"".join(first), use_multipart=False)
+                    return
+                put(
+                    self._store,
+                    key,
+                    chain(first, coming),
+                    chunk_size=MULTIPART_BYTES,
+                    max_concurrency=PARTS_AT_ONCE,
+                )
+        except ObjectsUnavailable:
+            coming.raise_own_error()
+            raise
 
     def get(self, key: str) -> Buffer:
         from obstore import get
@@ -90,7 +137,8 @@ class ObjectStoreObjects:
         from obstore import head
 
         with _translated(key):
-            return ObjectInfo(key, head(self._store, key)["size"])
+            found = head(self._store, key)
+        return ObjectInfo(key, found["size"], _modified_ms(found))
 
     def delete(self, key: str) -> None:
         from obstore import delete
@@ -101,15 +149,124 @@ class ObjectStoreObjects:
         except ObjectMissing:
             pass
 
+    def delete_all(self, keys: Iterable[str]) -> None:
+        from obstore import delete
+
+        wanted = list(keys)
+        try:
+            with _translated(", ".join(wanted)):
+                delete(self._store, wanted)
+        except ObjectMissing:  # a store that minds: it may have stopped there
+            for key in wanted:
+                self.delete(key)
+
     def list(self, prefix: str) -> list[ObjectInfo]:
+        return [info for page in self.pages(prefix) for info in page]
+
+    def pages(self, prefix: str) -> Iterator[Sequence[ObjectInfo]]:
         from obstore import list as list_objects
 
         with _translated(prefix):
-            found = [
-                ObjectInfo(entry["path"], entry["size"])
-                for entry in list_objects(self._store, prefix or None).collect()
-            ]
-        return sorted(found, key=lambda info: info.key)
+            stream = list_objects(self._store, prefix or None, chunk_size=PAGE_OBJECTS)
+        while True:
+            with _translated(prefix):
+                page = next(stream, None)
+            if page is None:
+                return
+            yield [_info(entry) for entry in page]
+
+
+class DirectoryObjects(ObjectStoreObjects):
+    """Objects as files, their keys' parts as directories below `root`."""
+
+    def __init__(self, store: ObjectStore, root: OsPath) -> None:
+        super().__init__(store)
+        self._root = root
+
+    def put(self, key: str, parts: Iterable[Buffer]) -> None:
+        super().put(key, parts)
+        path = self._root / key
+        with _translated(key):
+            _sync(path)
+            for directory in path.parents:
+                _sync(directory)
+                if directory == self._root:
+                    return
+
+    def delete_all(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.delete(key)
+
+    def pages(self, prefix: str) -> Iterator[Sequence[ObjectInfo]]:
+        """A directory at a time, which obstore's own listing does in the disk's order."""
+        from obstore import list_with_delimiter
+
+        with _translated(prefix):
+            found = list_with_delimiter(self._store, prefix or None)
+        here = [(entry["path"], _info(entry)) for entry in found["objects"]]
+        below = [(f"{path}/", None) for path in found["common_prefixes"]]
+        page = []
+        for path, info in sorted([*here, *below], key=lambda each: each[0]):
+            if info is not None:
+                page.append(info)
+            if page and (info is None or len(page) == PAGE_OBJECTS):
+                yield page
+                page = []
+            if info is None:
+                yield from self.pages(path)
+        if page:
+            yield page
+
+
+class _Parts:
+    """What is put, as obstore takes it; remembers what went wrong on this side."""
+
+    def __init__(self, parts: Iterable[Buffer]) -> None:
+        self._parts = iter(parts)
+        self._error: BaseException | None = None
+
+    def __iter__(self) -> _Parts:
+        return self
+
+    def __next__(self) -> Buffer:
+        try:
+            return next(self._parts)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def up_to(self, size: int) -> tuple[list[Buffer], bool]:
+        """The first parts, of more bytes than `size`, or all: then True."""
+        taken: list[Buffer] = []
+        total = 0
+        for part in self:
+            taken.append(part)
+            total += len(part)
+            if total > size:
+                return taken, False
+        return taken, True
+
+    def raise_own_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+def _sync(path: OsPath) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _info(entry: ObjectMeta) -> ObjectInfo:
+    return ObjectInfo(entry["path"], entry["size"], _modified_ms(entry))
+
+
+def _modified_ms(entry: ObjectMeta) -> int:
+    return round(entry["last_modified"].timestamp() * 1000)
 
 
 @contextmanager

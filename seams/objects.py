@@ -1,11 +1,12 @@
 """Object storage: interface. The real one, over obstore, is `object_store.py`.
 
-Synchronous and called through `Offload` (lane "objects") alone.
+Synchronous and called through `Offload` (lane "objects") alone. What was put is durable and seen by
+everyone once `put` returns; an object changes whole or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from odradek.seams.files import Buffer
@@ -24,11 +25,33 @@ class ObjectsUnavailable(Exception):
 class ObjectInfo:
     key: str
     size: int
+    modified_ms: int = 0
+    """When it was put, by the store's clock: ms since 1970."""
+
+
+@value_class
+class Patience:
+    """How long a store may take over a request, and how often it is asked again: after 5xx, throttling
+    and broken connections, with exponential back-off and jitter."""
+
+    connect_seconds: float = 5.0
+    request_seconds: float = 30.0
+    retries: int = 4
+    first_backoff_seconds: float = 0.1
+    longest_backoff_seconds: float = 5.0
+    all_retries_seconds: float = 60.0
+
+
+USUAL_PATIENCE = Patience()
 
 
 class Objects(Protocol):
     def put(self, key: str, parts: Iterable[Buffer]) -> None:
-        """Store the parts, joined, under `key`; replaces what was there, whole or not at all."""
+        """Store the parts, joined, under `key`; replaces what was there, whole or not at all.
+
+        Parts are taken as they go out, some ahead: an object may be larger than memory. What taking one
+        raises is raised here, and nothing is stored.
+        """
         ...
 
     def get(self, key: str) -> Buffer: ...
@@ -43,6 +66,26 @@ class Objects(Protocol):
         """No error if there is none."""
         ...
 
+    def delete_all(self, keys: Iterable[str]) -> None:
+        """Several, in few requests where the store can; in no order. After an error some may be gone."""
+        ...
+
     def list(self, prefix: str) -> list[ObjectInfo]:
         """All below `prefix`, sorted by key; "a/b" has "a/b/c" below it, not "a/bc"."""
+        ...
+
+    def pages(self, prefix: str) -> Iterator[Sequence[ObjectInfo]]:
+        """As `list`, some at a time, for stores of millions: each step is a call that waits. What is put
+        or deleted meanwhile may be in it or not."""
+        ...
+
+
+class OpenObjects(Protocol):
+    def __call__(
+        self,
+        url: str,
+        options: Mapping[str, str] | None = None,
+        patience: Patience = ...,
+    ) -> Objects:
+        """The store at `url`; `options` are those of its kind. ValueError for either, if unknown."""
         ...

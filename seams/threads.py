@@ -31,11 +31,12 @@ class ThreadOffload:
         self,
         *,
         threads_per_lane: int = 4,
-        object_threads: int = 16,
+        object_threads: int = 64,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         """How many calls run at once in a lane; the next ones wait their turn, and may be
-        cancelled while they wait."""
+        cancelled while they wait. Those who copy to an object store, delete there and read from it
+        have limits of their own, below this one: copies that hang keep nobody from reading."""
         self._threads_per_lane = threads_per_lane
         self._lanes: dict[str, trio.CapacityLimiter] = {
             OBJECTS_LANE: trio.CapacityLimiter(object_threads)

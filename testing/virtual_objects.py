@@ -1,96 +1,235 @@
-"""Object storage in memory, that can be away, refuse, or lose its answers.
+"""Object storage in memory, that can be away, slow, hang, refuse, do half, lie, or lose its answers.
 
-The store (`VirtualBucket`) outlives the nodes; `VirtualObjects` is one node's door to it.
+The store (`VirtualBucket`) outlives the nodes; `VirtualObjects` is one node's door to it. What goes
+wrong is a `Fault`: which requests it strikes, how often, and how. A node can lose its power at a
+request, before or after it was done: that is how a crash comes between two steps of one call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from fnmatch import fnmatchcase
 
+from odradek.seams.clock import Clock
 from odradek.seams.files import Buffer
-from odradek.seams.objects import ObjectInfo, ObjectMissing, ObjectsUnavailable
-from odradek.testing.power import Power
+from odradek.seams.objects import (
+    USUAL_PATIENCE,
+    ObjectInfo,
+    ObjectMissing,
+    ObjectsUnavailable,
+    Patience,
+)
+from odradek.seams.values import value_class
+from odradek.testing.power import NodeCrashed, Power
+
+OPERATIONS = ("put", "get", "get_range", "head", "delete", "list")
+CHANGES = ("put", "delete")
+
+
+class FaultKind(Enum):
+    FAILS = "nothing is done, and an error says so"
+    THROTTLED = "nothing is done: 503 Slow Down"
+    HANGS = "nothing is done, and no answer comes until the request times out"
+    SLOW = "done, and answered late"
+    ANSWER_LOST = "done, but an error says that it was not"
+    HALF_DONE = "a part of the object is stored, or read; the put fails, the read does not"
+    LIES = "nothing is done, but the answer is that it was; what is asked for is not there"
+    POWER_CUT = "the node's power goes before the request comes to the store"
+    POWER_CUT_AFTER = "done, and the node's power goes before it hears of it"
+
+
+@value_class
+class Fault:
+    """Strikes `times` requests (None: all, until `heal`) of `operations` on keys like `pattern`, after
+    it has let `after` of them pass. `seconds` is how long a slow answer or a time-out takes."""
+
+    kind: FaultKind
+    pattern: str = "*"
+    operations: tuple[str, ...] = OPERATIONS
+    times: int | None = None
+    after: int = 0
+    seconds: float = 30.0
 
 
 class VirtualBucket:
     """What is stored, and what goes wrong."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
         self.objects: dict[str, bytes] = {}
+        self.modified_ms: dict[str, int] = {}
         self.requests: list[tuple[str, str]] = []
         """(operation, key) of every request that came, failed or not."""
-        self._failing: list[tuple[str, frozenset[str], bool]] = []
+        self.draw: Callable[[str, str], Fault | None] | None = None
+        """Asked of (operation, key) for a fault of the moment, where none was injected for it."""
+        self._clock = clock
+        self._injected: list[_Injected] = []
 
-    def fail(
-        self,
-        pattern: str = "*",
-        operations: Iterable[str] = ("put", "get", "get_range", "head", "delete", "list"),
-        *,
-        after_effect: bool = False,
-    ) -> None:
-        """Requests on keys like `pattern` raise ObjectsUnavailable until `heal`; `after_effect`:
-        they are done all the same, and only the answer is lost."""
-        self._failing.append((pattern, frozenset(operations), after_effect))
+    def inject(self, fault: Fault) -> None:
+        self._injected.append(_Injected(fault))
 
     def heal(self) -> None:
-        self._failing.clear()
+        """Nothing goes wrong any more."""
+        self._injected.clear()
+        self.draw = None
 
-    def failing(self, operation: str, key: str, *, after_effect: bool) -> bool:
-        return any(
-            operation in operations and fnmatchcase(key, pattern) and after == after_effect
-            for pattern, operations, after in self._failing
-        )
+    def fault(self, operation: str, key: str) -> Fault | None:
+        """That of the request that comes now; the first that was injected for it goes first."""
+        for injected in self._injected:
+            if injected.strikes(operation, key):
+                return injected.fault
+        return None if self.draw is None else self.draw(operation, key)
+
+    def store(self, key: str, data: bytes) -> None:
+        self.objects[key] = data
+        self.modified_ms[key] = self._clock.wall_ms() if self._clock is not None else 0
+
+    def remove(self, key: str) -> None:
+        self.objects.pop(key, None)
+        self.modified_ms.pop(key, None)
+
+    def info(self, key: str) -> ObjectInfo:
+        return ObjectInfo(key, len(self.objects[key]), self.modified_ms.get(key, 0))
+
+
+class _Injected:
+    """A fault, and how often it still passes by and strikes."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        self._to_pass = fault.after
+        self._left = fault.times
+
+    def strikes(self, operation: str, key: str) -> bool:
+        fault = self.fault
+        if operation not in fault.operations or not fnmatchcase(key, fault.pattern):
+            return False
+        if self._to_pass:
+            self._to_pass -= 1
+            return False
+        if self._left is None:
+            return True
+        self._left -= 1
+        return self._left >= 0
 
 
 class VirtualObjects:
-    def __init__(self, bucket: VirtualBucket | None = None, power: Power | None = None) -> None:
+    """`wait` is told how many seconds the call takes longer (`VirtualOffload.owe`)."""
+
+    def __init__(
+        self,
+        bucket: VirtualBucket | None = None,
+        power: Power | None = None,
+        wait: Callable[[float], None] | None = None,
+        *,
+        page_objects: int = 1000,
+    ) -> None:
         self.bucket = bucket or VirtualBucket()
         self._power = power or Power()
+        self._wait = wait
+        self._page_objects = page_objects
+
+    def at(
+        self,
+        url: str,
+        options: Mapping[str, str] | None = None,
+        patience: Patience = USUAL_PATIENCE,
+    ) -> VirtualObjects:
+        """As `OpenObjects`: whatever the URL, it is the one bucket."""
+        return self
 
     def put(self, key: str, parts: Iterable[Buffer]) -> None:
-        self._enter("put", key)
-        self.bucket.objects[key] = b"".join(parts)
-        self._leave("put", key)
+        data = b"".join(parts)
+        fault = self._enter("put", key)
+        if fault is FaultKind.HALF_DONE:
+            self.bucket.store(key, data[: len(data) // 2])
+            raise ObjectsUnavailable(f"{key}: the connection broke")
+        if fault is not FaultKind.LIES:
+            self.bucket.store(key, data)
+        self._leave(fault, key)
 
     def get(self, key: str) -> Buffer:
-        self._enter("get", key)
-        return memoryview(self._found(key))
+        data = self._read("get", key)
+        return memoryview(data)
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
-        self._enter("get_range", key)
-        return memoryview(self._found(key))[start : start + size]
+        data = self._read("get_range", key, slice(start, start + size))
+        return memoryview(data)
 
     def head(self, key: str) -> ObjectInfo:
-        self._enter("head", key)
-        return ObjectInfo(key, len(self._found(key)))
+        fault = self._enter("head", key)
+        self._found(key, fault)
+        self._leave(fault, key)
+        return self.bucket.info(key)
 
     def delete(self, key: str) -> None:
-        self._enter("delete", key)
-        self.bucket.objects.pop(key, None)
-        self._leave("delete", key)
+        fault = self._enter("delete", key)
+        if fault is FaultKind.HALF_DONE:
+            raise ObjectsUnavailable(f"{key}: the connection broke")
+        if fault is not FaultKind.LIES:
+            self.bucket.remove(key)
+        self._leave(fault, key)
+
+    def delete_all(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.delete(key)
 
     def list(self, prefix: str) -> list[ObjectInfo]:
-        self._enter("list", prefix)
+        return [info for page in self.pages(prefix) for info in page]
+
+    def pages(self, prefix: str) -> Iterator[Sequence[ObjectInfo]]:
         below = f"{prefix.rstrip('/')}/" if prefix else ""
-        return [
-            ObjectInfo(key, len(data))
-            for key, data in sorted(self.bucket.objects.items())
-            if key.startswith(below)
-        ]
+        after = ""
+        while True:
+            fault = self._enter("list", prefix)
+            coming = [key for key in sorted(self.bucket.objects) if key.startswith(below)]
+            page = [key for key in coming if key > after][: self._page_objects]
+            self._leave(fault, prefix)
+            if not page:
+                return
+            yield [self.bucket.info(key) for key in page]
+            after = page[-1]
+            if after == coming[-1]:
+                return
 
-    def _enter(self, operation: str, key: str) -> None:
-        self._power.check()
-        self.bucket.requests.append((operation, key))
-        if self.bucket.failing(operation, key, after_effect=False):
-            raise ObjectsUnavailable(f"{key}: the store is away")
+    def _read(self, operation: str, key: str, part: slice = slice(None)) -> bytes:
+        fault = self._enter(operation, key)
+        data = self._found(key, fault)[part]
+        self._leave(fault, key)
+        return data[: len(data) // 2] if fault is FaultKind.HALF_DONE else data
 
-    def _leave(self, operation: str, key: str) -> None:
-        if self.bucket.failing(operation, key, after_effect=True):
-            raise ObjectsUnavailable(f"{key}: the store's answer was lost")
-
-    def _found(self, key: str) -> bytes:
+    def _found(self, key: str, fault: FaultKind | None) -> bytes:
         data = self.bucket.objects.get(key)
-        if data is None:
+        if data is None or fault is FaultKind.LIES:
             raise ObjectMissing(key)
         return data
+
+    def _enter(self, operation: str, key: str) -> FaultKind | None:
+        """A request comes: what is wrong with it, if it is to be done all the same."""
+        self._power.check()
+        self.bucket.requests.append((operation, key))
+        fault = self.bucket.fault(operation, key)
+        if fault is None:
+            return None
+        if self._wait is not None and fault.kind in (FaultKind.HANGS, FaultKind.SLOW):
+            self._wait(fault.seconds)
+        if fault.kind is FaultKind.FAILS:
+            raise ObjectsUnavailable(f"{key}: the store is away")
+        if fault.kind is FaultKind.THROTTLED:
+            raise ObjectsUnavailable(f"{key}: 503 Slow Down")
+        if fault.kind is FaultKind.HANGS:
+            raise ObjectsUnavailable(f"{key}: timed out after {fault.seconds} s")
+        if fault.kind is FaultKind.POWER_CUT:
+            self._cut()
+        return fault.kind
+
+    def _leave(self, fault: FaultKind | None, key: str) -> None:
+        """It is done: how the node hears of it."""
+        if fault is FaultKind.ANSWER_LOST:
+            raise ObjectsUnavailable(f"{key}: the store's answer was lost")
+        if fault is FaultKind.POWER_CUT_AFTER:
+            self._cut()
+
+    def _cut(self) -> None:
+        self._power.cut()
+        raise NodeCrashed

@@ -2,6 +2,7 @@
 
 A real thread does its work at some moment between the call and its return; here that moment is drawn
 from the entropy, and the whole takes virtual time, so that a clock moved ahead never overtakes it.
+What a call would wait for in its thread (an object store that hangs), it owes: it returns that much later.
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ class VirtualOffload:
         self._entropy = entropy
         self._calls_per_lane = calls_per_lane
         self._lanes: dict[str, trio.CapacityLimiter] = {}
+        self._owed_seconds = 0.0
+        self._taking_time: dict[trio.CancelScope, None] = {}
+        self._power.when_cut(self._end)
+
+    def owe(self, seconds: float) -> None:
+        """From within a call: it takes so much longer."""
+        self._owed_seconds += seconds
 
     async def run(self, fn: Callable[[*Ts], T], *args: *Ts, lane: str) -> T:
         self._power.check()
@@ -44,17 +52,28 @@ class VirtualOffload:
             await trio.lowlevel.checkpoint_if_cancelled()
             await self._take_time()
             self._power.check()
+            self._owed_seconds = 0.0
             try:
                 return fn(*args)
             finally:
-                await self._take_time()
+                await self._take_time(self._owed_seconds)
 
-    async def _take_time(self) -> None:
+    async def _take_time(self, owed_seconds: float = 0.0) -> None:
         seconds = self.delay_seconds
+        if seconds and self._entropy is not None:
+            seconds = self._entropy.uniform(0.0, seconds)
+        seconds += owed_seconds
         if not seconds:
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
-        if self._entropy is not None:
-            seconds = self._entropy.uniform(0.0, seconds)
-        with trio.CancelScope(shield=True):
-            await trio.sleep(seconds)
+        with trio.CancelScope(shield=True) as scope:
+            self._taking_time[scope] = None
+            try:
+                await trio.sleep(seconds)
+            finally:
+                del self._taking_time[scope]
+
+    def _end(self) -> None:
+        """The power is cut: no call goes on."""
+        for scope in list(self._taking_time):
+            scope.cancel()

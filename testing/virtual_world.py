@@ -53,7 +53,7 @@ class VirtualWorld:
         self.seed = seed
         self.clock = VirtualClock()
         self.wires = VirtualWires(self._entropy("wires"), fragment=fragment, clock=self.clock)
-        self.bucket = VirtualBucket()
+        self.bucket = VirtualBucket(self.clock)
         self._starts = 0
 
     def node(
@@ -66,6 +66,7 @@ class VirtualWorld:
         files = VirtualFiles(disk or VirtualDisk(), power)
         network = self.wires.host(name, power)
         offload = VirtualOffload(power, entropy)
+        objects = VirtualObjects(self.bucket, power, offload.owe)
         workers = VirtualWorkers(files, power)
         return VirtualNode(
             name=name,
@@ -74,7 +75,7 @@ class VirtualWorld:
             files=files,
             network=network,
             offload=offload,
-            objects=VirtualObjects(self.bucket, power),
+            objects=objects,
             workers=workers,
             seams=Seams(
                 clock=clock or self.clock,
@@ -83,6 +84,7 @@ class VirtualWorld:
                 files=files,
                 offload=offload,
                 workers=workers,
+                open_objects=objects.at,
             ),
         )
 

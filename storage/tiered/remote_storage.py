@@ -5,8 +5,7 @@ once, of one segment too. Every call may be repeated: what a failed copy left is
 not there is deleted without complaint. A copy is whole once `copy_segment` has returned, and nobody is
 promised to find anything of it before. Errors are those of `storage/tiered/errors.py` and no others:
 RemoteResourceNotFound for what is not there, CorruptRemoteData for what is not what was copied,
-RemoteStorageUnavailable for a store that does not answer or throttles (ask again later),
-RemoteStorageError for one that refuses.
+RemoteStorageUnavailable for a store that does not answer, throttles or refuses (ask again later).
 """
 
 from __future__ import annotations

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path as OsPath
+from urllib.parse import quote
 
 import pytest
+import trio
 
 from odradek.seams.object_store import open_objects
-from odradek.seams.objects import ObjectInfo, ObjectMissing, Objects, ObjectsUnavailable
+from odradek.seams.objects import ObjectInfo, ObjectMissing, Objects, ObjectsUnavailable, Patience
 from odradek.testing.power import NodeCrashed, Power
-from odradek.testing.virtual_objects import VirtualBucket, VirtualObjects
+from odradek.testing.virtual_clock import VirtualClock
+from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, VirtualObjects
+from odradek.testing.virtual_offload import VirtualOffload
 
 
 @pytest.fixture(params=["memory", "file", "virtual"])
 def objects(request: pytest.FixtureRequest, tmp_path: OsPath) -> Objects:
     if request.param == "virtual":
-        return VirtualObjects()
+        return VirtualObjects(page_objects=7)
     return open_objects(
         "memory:///" if request.param == "memory" else f"file://{tmp_path}/new/store"
     )
 
 
+def sized(info: ObjectInfo) -> tuple[str, int]:
+    return info.key, info.size
+
+
 def test_what_was_put_is_there(objects: Objects) -> None:
     objects.put("t-0/1.log", [b"ab", bytearray(b"cd"), memoryview(b"xef")[1:]])
     assert bytes(objects.get("t-0/1.log")) == b"abcdef"
-    assert objects.head("t-0/1.log") == ObjectInfo("t-0/1.log", 6)
+    assert sized(objects.head("t-0/1.log")) == ("t-0/1.log", 6)
 
 
 def test_parts_may_come_one_by_one(objects: Objects) -> None:
@@ -89,8 +100,69 @@ def test_listing_below_a_prefix(objects: Objects) -> None:
     assert [info.key for info in objects.list("t/0")] == ["t/0/a", "t/0/b"]
     assert [info.key for info in objects.list("t/0/")] == ["t/0/a", "t/0/b"]
     assert [info.key for info in objects.list("")] == ["t/0/a", "t/0/b", "t/01/a", "t/1/a", "u"]
-    assert objects.list("t/1") == [ObjectInfo("t/1/a", 5)]
+    assert [sized(info) for info in objects.list("t/1")] == [("t/1/a", 5)]
     assert objects.list("none") == []
+
+
+def test_pages_are_in_order(objects: Objects) -> None:
+    """Sorted as strings are: "-" and "." come before the "/" that ends a directory's name."""
+    keys = [f"{name}/{n:02}" for name in ("a", "a-b", "a.c", "b/c") for n in range(5)] + ["a.log"]
+    for key in keys:
+        objects.put(key, [b"x"])
+    pages = list(objects.pages(""))
+    assert [info.key for page in pages for info in page] == sorted(keys)
+    assert all(pages)
+    assert list(objects.pages("none")) == []
+
+
+def test_deleting_several(objects: Objects) -> None:
+    for key in ("t/a", "t/b", "t/c"):
+        objects.put(key, [b"x"])
+    objects.delete_all(["t/a", "t/none", "t/c"])
+    assert [info.key for info in objects.list("")] == ["t/b"]
+    objects.delete_all([])
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_what_taking_the_parts_raises(objects: Objects, small: bool) -> None:
+    """It is raised as it is, and nothing is stored."""
+
+    def parts() -> Iterator[bytes]:
+        yield bytes(1 if small else 20 << 20)
+        raise OSError(errno.EIO, "the disk is gone")
+
+    objects.put("k", [b"old"])
+    with pytest.raises(OSError, match="the disk is gone"):
+        objects.put("k", parts())
+    assert bytes(objects.get("k")) == b"old"
+    assert [info.key for info in objects.list("")] == ["k"]
+
+
+def test_it_is_known_when_it_was_put(objects: Objects) -> None:
+    objects.put("k", [b"x"])
+    found = objects.head("k").modified_ms
+    assert [info.modified_ms for info in objects.list("")] == [found]
+
+
+def test_empty_directories_go(tmp_path: OsPath) -> None:
+    """What is deleted leaves nothing: not of a topic that is gone, either."""
+    objects = open_objects(f"file://{tmp_path}/store")
+    objects.put("t-0/a", [b"x"])
+    objects.put("t-0/b", [b"x"])
+    objects.delete_all(["t-0/a", "t-0/b"])
+    assert list((tmp_path / "store").rglob("*")) == []
+
+
+def test_put_in_a_directory_it_is_synced(tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file and all names above it: what was put is there after a power failure."""
+    synced: list[OsPath] = []
+    monkeypatch.setattr(
+        "odradek.seams.object_store.os.fsync",
+        lambda descriptor: synced.append(OsPath(f"/proc/self/fd/{descriptor}").readlink()),
+    )
+    root = tmp_path / "with space" / "store"
+    open_objects(f"file://{quote(str(root))}").put("t-0/a", [b"x"])
+    assert synced == [root / "t-0" / "a", root / "t-0", root]
 
 
 def test_a_store_that_does_not_answer() -> None:
@@ -101,6 +173,7 @@ def test_a_store_that_does_not_answer() -> None:
             "aws_access_key_id": "a",
             "aws_secret_access_key": "b",
         },
+        Patience(retries=1, first_backoff_seconds=0.01),
     )
     with pytest.raises(ObjectsUnavailable):
         objects.head("k")
@@ -117,7 +190,7 @@ class TestFaults:
     def test_away_and_back(self) -> None:
         bucket = VirtualBucket()
         objects = VirtualObjects(bucket)
-        bucket.fail("t/*", ["put"])
+        bucket.inject(Fault(FaultKind.FAILS, "t/*", ("put",)))
         with pytest.raises(ObjectsUnavailable):
             objects.put("t/k", [b"x"])
         objects.put("u", [b"x"])
@@ -128,10 +201,100 @@ class TestFaults:
 
     def test_an_answer_that_was_lost(self) -> None:
         bucket = VirtualBucket()
-        bucket.fail(operations=["put"], after_effect=True)
+        bucket.inject(Fault(FaultKind.ANSWER_LOST))
         with pytest.raises(ObjectsUnavailable):
             VirtualObjects(bucket).put("k", [b"x"])
         assert bucket.objects == {"k": b"x"}
+
+    def test_half_a_put_and_half_a_read(self) -> None:
+        bucket = VirtualBucket()
+        objects = VirtualObjects(bucket)
+        bucket.inject(Fault(FaultKind.HALF_DONE, times=1))
+        with pytest.raises(ObjectsUnavailable):
+            objects.put("k", [b"1234"])
+        assert bytes(objects.get("k")) == b"12"
+        bucket.inject(Fault(FaultKind.HALF_DONE, operations=("get_range",)))
+        assert bytes(objects.get_range("k", 0, 2)) == b"1"
+
+    def test_lies(self) -> None:
+        bucket = VirtualBucket()
+        objects = VirtualObjects(bucket)
+        objects.put("k", [b"x"])
+        bucket.inject(Fault(FaultKind.LIES, times=3))
+        objects.put("new", [b"x"])
+        objects.delete("k")
+        with pytest.raises(ObjectMissing):
+            objects.get("k")
+        assert [info.key for info in objects.list("")] == ["k"]
+
+    def test_it_strikes_so_often_and_not_at_once(self) -> None:
+        bucket = VirtualBucket()
+        objects = VirtualObjects(bucket)
+        bucket.inject(Fault(FaultKind.THROTTLED, operations=("put",), after=1, times=2))
+        came = []
+        for n in range(5):
+            try:
+                objects.put(f"{n}", [b"x"])
+                came.append(n)
+            except ObjectsUnavailable as error:
+                assert "503" in str(error)  # noqa: PT017
+        assert came == [0, 3, 4]
+
+    def test_faults_drawn_for_each_request(self) -> None:
+        bucket = VirtualBucket()
+        objects = VirtualObjects(bucket)
+        bucket.draw = lambda operation, key: (
+            Fault(FaultKind.FAILS) if (operation, key) == ("head", "k") else None
+        )
+        objects.put("k", [b"x"])
+        with pytest.raises(ObjectsUnavailable):
+            objects.head("k")
+        bucket.heal()
+        assert objects.head("k").size == 1
+
+    def test_who_waits_for_it_waits(self) -> None:
+        """In virtual time: of one call, and not of the others."""
+        clock, bucket = VirtualClock(), VirtualBucket()
+        clock.jumping = True
+        offload = VirtualOffload()
+        objects = VirtualObjects(bucket, wait=offload.owe)
+        bucket.inject(Fault(FaultKind.HANGS, operations=("put",), times=1, seconds=30))
+        bucket.inject(Fault(FaultKind.SLOW, operations=("put",), times=1, seconds=7))
+        took: list[tuple[str, float]] = []
+
+        async def put(key: str) -> None:
+            with suppress(ObjectsUnavailable):
+                await offload.run(objects.put, key, [b"x"], lane="objects")
+            took.append((key, clock.monotonic()))
+
+        async def main() -> None:
+            began = clock.monotonic()
+            await put("hangs")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(put, "one")
+                nursery.start_soon(put, "other")
+            assert [round(at - began) for _, at in took] == [30, 30, 37]
+
+        trio.run(main, clock=clock)
+        assert sorted(bucket.objects) == ["one", "other"]
+
+    @pytest.mark.parametrize(
+        ("kind", "left"), [(FaultKind.POWER_CUT, []), (FaultKind.POWER_CUT_AFTER, ["k"])]
+    )
+    def test_the_power_goes_at_a_request(self, kind: FaultKind, left: list[str]) -> None:
+        bucket, power = VirtualBucket(), Power()
+        objects = VirtualObjects(bucket, power)
+        bucket.inject(Fault(kind, operations=("put",)))
+        with pytest.raises(NodeCrashed):
+            objects.put("k", [b"x"])
+        assert not power.on
+        assert [*bucket.objects] == left
+
+    def test_times_are_the_clocks(self) -> None:
+        clock = VirtualClock()
+        objects = VirtualObjects(VirtualBucket(clock))
+        objects.put("k", [b"x"])
+        assert objects.head("k").modified_ms == clock.wall_ms()
 
     def test_no_request_after_a_crash(self) -> None:
         bucket, power = VirtualBucket(), Power()
