@@ -9,10 +9,8 @@ temporary directory, removed at the end, unless a directory is given.
 
 from __future__ import annotations
 
-import concurrent.futures
 import shutil
 import tempfile
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -26,6 +24,7 @@ from odradek.broker.node import Broker as Node
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.topics import delete_topics
 from odradek.seams import Seams
+from odradek.seams.loop_thread import LoopThread
 from odradek.seams.real import real_seams
 
 T = TypeVar("T")
@@ -58,9 +57,8 @@ class Broker:
         self._seams = seams
         self._node: Node | None = None
         self._temporary: str | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: LoopThread[Broker] | None = None
         self._stack: AsyncExitStack | None = None
-        self._token: trio.lowlevel.TrioToken | None = None
 
     # What a test uses
 
@@ -157,12 +155,7 @@ class Broker:
     # with
 
     def __enter__(self) -> Broker:
-        ready: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._thread = threading.Thread(
-            target=self._thread_main, args=(ready,), name="odradek", daemon=True
-        )
-        self._thread.start()
-        ready.result(START_SECONDS)
+        self._thread = LoopThread(lambda: self, name="odradek", start_s=START_SECONDS)
         return self
 
     def __exit__(
@@ -172,27 +165,8 @@ class Broker:
         trace: TracebackType | None,
     ) -> None:
         assert self._thread is not None
-        node = self._node
-        if node is not None:
-            self._call_sync(node.stop)
-        self._thread.join()
-
-    def _thread_main(self, ready: concurrent.futures.Future[None]) -> None:
-        async def main() -> None:
-            self._token = trio.lowlevel.current_trio_token()
-            async with self as broker:
-                ready.set_result(None)
-                await broker.node.stopped.wait()
-
-        try:
-            trio.run(main)
-        except BaseException as error:
-            if ready.done():
-                raise
-            ready.set_exception(error)
+        self._thread.close()
 
     def _call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
-        return trio.from_thread.run(function, *args, trio_token=self._token)
-
-    def _call_sync(self, function: Callable[[], None]) -> None:
-        trio.from_thread.run_sync(function, trio_token=self._token)
+        assert self._thread is not None
+        return self._thread.call(function, *args)

@@ -10,8 +10,6 @@ done. `async with Cluster(…)` gives a `RunningCluster`: the same verbs, to be 
 
 from __future__ import annotations
 
-import concurrent.futures
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -19,10 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-import trio
-
 from odradek.broker.local_cluster.nodes import Software, State
 from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
+from odradek.seams.loop_thread import LoopThread
 from odradek.seams.real import real_seams
 from odradek.testing.cluster.links import End
 from odradek.testing.cluster.running import NodeIds, RunningCluster, Wanted, run_cluster
@@ -57,18 +54,14 @@ class Cluster:
         self._wanted = Wanted(brokers, controllers, configs, place, proxied, log_directories)
         self._software = OdradekNodes(real_seams()) if software is None else software
         self._context: AbstractAsyncContextManager[RunningCluster] | None = None
-        self._running: RunningCluster | None = None
-        self._thread: threading.Thread | None = None
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._end: trio.Event | None = None
-        self._done: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._thread: LoopThread[RunningCluster] | None = None
 
     @property
     def running(self) -> RunningCluster:
         """What the thread has, for what needs no thread: addresses, the plan, logs."""
-        if self._running is None:
+        if self._thread is None:
             raise RuntimeError("the cluster is not running: enter it by `with`")
-        return self._running
+        return self._thread.value
 
     @property
     def bootstrap(self) -> str:
@@ -169,12 +162,11 @@ class Cluster:
         return await self._context.__aexit__(kind, error, trace)
 
     def __enter__(self) -> Cluster:
-        ready: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._thread = threading.Thread(
-            target=self._thread_main, args=(ready,), name="odradek-cluster", daemon=True
+        self._thread = LoopThread(
+            partial(run_cluster, self._wanted, self._software),
+            name="odradek-cluster",
+            start_s=START_SECONDS,
         )
-        self._thread.start()
-        ready.result(START_SECONDS)
         return self
 
     def __exit__(
@@ -184,28 +176,13 @@ class Cluster:
         trace: TracebackType | None,
     ) -> None:
         assert self._thread is not None
-        assert self._end is not None
-        self._call(self._end.set)
-        self._thread.join()
-        self._running = None
-        self._done.result(0)
-
-    def _thread_main(self, ready: concurrent.futures.Future[None]) -> None:
-        async def main() -> None:
-            self._token = trio.lowlevel.current_trio_token()
-            self._end = trio.Event()
-            async with run_cluster(self._wanted, self._software) as self._running:
-                ready.set_result(None)
-                await self._end.wait()
-
-        try:
-            trio.run(main)
-            self._done.set_result(None)
-        except BaseException as error:
-            (self._done if ready.done() else ready).set_exception(error)
+        thread, self._thread = self._thread, None
+        thread.close()
 
     def _await(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
-        return trio.from_thread.run(function, *args, trio_token=self._token)
+        assert self._thread is not None
+        return self._thread.call(function, *args)
 
     def _call(self, function: Callable[..., T], *args: object) -> T:
-        return trio.from_thread.run_sync(partial(function, *args), trio_token=self._token)
+        assert self._thread is not None
+        return self._thread.call_sync(partial(function, *args))
