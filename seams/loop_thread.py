@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Generic, TypeVar, TypeVarTuple
 
 import trio
@@ -49,10 +49,8 @@ class LoopThread(Generic[T]):
         """Leave the context manager, and return when the thread has ended; idempotent. Raises what ended
         the loop before, or went wrong in leaving."""
         if not self._ended.done():
-            try:
+            with suppress(trio.RunFinishedError):  # by itself, a moment ago
                 self.call_sync(self._end.set)
-            except trio.RunFinishedError:
-                pass  # by itself, a moment ago
         self._thread.join()
         self._ended.result(0)
 
