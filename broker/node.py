@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from odradek.protocol.apis import Api
     from odradek.replication.controller.topics import CreatedTopic, NewTopic
     from odradek.replication.raft.wire_transport import WireTransport
+    from odradek.seams.network import Address
     from odradek.storage.log_manager import LogManager
 
 log = logging.getLogger("odradek.node")
@@ -92,6 +93,8 @@ class Broker:
     lifecycle: BrokerLifecycle
     endpoints: Sequence[Endpoint]
     """Where clients are served."""
+    metrics_address: Address | None = None
+    """Where Prometheus reads metrics."""
     controller_endpoints: Sequence[Endpoint]
     """Where the nodes of the cluster are, as by a controller."""
 
@@ -287,6 +290,7 @@ class Broker:
                 load_acls(self.authorizer, self.metadata.image)
             self.apply_quotas(self.metadata.image)
             self.metadata.subscribe(self._metadata_changed)
+            await self._tell_metrics(house)
             if self.config.is_broker:
                 await self._run_as_broker(task_status)
             else:
@@ -313,6 +317,14 @@ class Broker:
             self.apply_broker_configs(self.metadata.image)
             replicas.cordon()
             self.logs.update_configs()
+
+    async def _tell_metrics(self, house: trio.Nursery) -> None:
+        wanted = self.config["odradek.metrics.listener"]
+        if wanted is None:
+            return
+        from odradek.broker.metrics.serving import serve_metrics
+
+        self.metrics_address = await serve_metrics(self, str(wanted), house)
 
     async def _run_as_broker(self, task_status: trio.TaskStatus[None]) -> None:
         """What a node is to clients."""

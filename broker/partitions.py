@@ -28,6 +28,7 @@ from odradek.replication.controller.image import (
 from odradek.replication.errors import NotLeader, UnknownPartition, UnknownTopicId
 from odradek.replication.partition.creation import decide_creation
 from odradek.replication.partition.partition import Partition
+from odradek.replication.partition.traffic import Traffic
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
@@ -72,6 +73,8 @@ class PartitionTable:
         self._on_lost = on_lost
         self._by_name: dict[Key, Partition] = {}
         self._by_id: dict[tuple[UUID, int], Partition] = {}
+        self.past_traffic = Traffic()
+        """Of partitions that are not here any more."""
         self._at_start = frozenset(
             (topic.id, index)
             for topic in image().topics_by_id.values()
@@ -157,6 +160,7 @@ class PartitionTable:
         del self._by_name[key]
         del self._by_id[partition.topic_id, partition.index]
         self._busy.setdefault(key, trio.Event())
+        self.past_traffic.add(partition.traffic)
         partition.retire(UnknownPartition(f"{partition.topic}-{partition.index} is not here now"))
         self._on_gone(*key)
         self._to_delete.append(partition)

@@ -130,6 +130,7 @@ def _leave_quiet(
 def _answer(plan: FetchPlan, found: Sequence[Read], ctx: RequestContext) -> Answer:
     if found and (throttle := found[0].limits.throttle) is not None:
         throttle.sent((each.partition, each.answer) for each in found if each.partition is not None)
+    _count(found)
     chosen = plan.select((each.wanted, each.answer) for each in found)
     endpoints: Sequence[NodeEndpoint] = ()
     if ctx.api_version >= NODE_ENDPOINTS_VERSION:
@@ -137,6 +138,22 @@ def _answer(plan: FetchPlan, found: Sequence[Read], ctx: RequestContext) -> Answ
         if lost:
             endpoints = _tell_leaders(lost, ctx)
     return Answer(ErrorCode.none, plan.session_id, chosen, endpoints)
+
+
+def _count(found: Sequence[Read]) -> None:
+    for each in found:
+        partition = each.partition
+        if partition is None:
+            continue
+        traffic = partition.traffic
+        if each.limits.is_follower:
+            traffic.replicated_bytes_out += each.size
+            continue
+        traffic.fetches += 1
+        if each.answer.records:
+            traffic.bytes_out += each.size
+        elif each.answer.error_code:
+            traffic.failed_fetches += 1
 
 
 def _tell_leaders(

@@ -89,6 +89,11 @@ def add_parser(
         help="gets HOST:PORT in it, whole, once requests are answered",
     )
     parser.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="where Prometheus reads metrics, at /metrics; port 0 picks a free one (default: nowhere)",
+    )
+    parser.add_argument(
         "--stop-with-stdin",
         action="store_true",
         help="stop, too, at the end of stdin: when whoever holds its other end is gone",
@@ -156,8 +161,10 @@ def _overrides(args: argparse.Namespace) -> Mapping[str, str | None]:
         overrides["listeners"] = f"PLAINTEXT://{DEFAULT_LISTEN}"
         overrides["log.dirs"] = _absolute(DEFAULT_LOG_DIRS)
     if args.listen is not None:
-        overrides["listeners"] = f"PLAINTEXT://{_address(args.listen)}"
+        overrides["listeners"] = f"PLAINTEXT://{_address(args.listen, '--listen')}"
         overrides["advertised.listeners"] = None  # the file's is of the listeners it names
+    if args.metrics is not None:
+        overrides["odradek.metrics.listener"] = _address(args.metrics, "--metrics")
     if args.log_dirs is not None:
         overrides["log.dirs"] = _absolute(args.log_dirs)
     for text in args.set:
@@ -176,10 +183,10 @@ def _absolute(directories: str) -> str:
     return ",".join(str(Path(name).absolute()) for name in names)
 
 
-def _address(text: str) -> str:
+def _address(text: str, flag: str) -> str:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise WrongUsage(f"--listen takes HOST:PORT, not {text!r}")
+        raise WrongUsage(f"{flag} takes HOST:PORT, not {text!r}")
     return f"{host}:{port}"
 
 
@@ -271,4 +278,9 @@ def _announce(broker: Broker, port_file: str | None) -> None:
     if port_file is not None:
         broker.seams.files.write_new(files.Path(port_file), f"{address}\n".encode())
     directories = ",".join(str(path) for path in broker.config.log_dirs)
-    print(f"odradek: node {broker.node_id} listens on {address}, data in {directories}", flush=True)
+    metrics = broker.metrics_address
+    told = "" if metrics is None else f", metrics at http://{metrics}/metrics"
+    print(
+        f"odradek: node {broker.node_id} listens on {address}, data in {directories}{told}",
+        flush=True,
+    )

@@ -15,6 +15,7 @@ from odradek.broker.config.rows import (
     row,
 )
 from odradek.broker.config.validators import (
+    address,
     at_least,
     distinct,
 )
@@ -30,6 +31,9 @@ METRICS: Rows = (
         doc="Classes that report metrics."),
     row("metrics.recording.level", STRING, "INFO", LOW,
         doc="Which metrics are recorded: INFO, DEBUG or TRACE."),
+    row("odradek.metrics.listener", STRING, None, LOW, address,
+        doc="Where Prometheus reads metrics, by HTTP at /metrics; nowhere unless given. `--metrics` sets it.",
+        internal=True, effect=True),
     row("kafka.metrics.reporters", LIST, "", LOW, distinct(),
         doc="Classes that report the server's older metrics."),
     row("kafka.metrics.polling.interval.secs", INT, "10", LOW, at_least(1),

@@ -20,6 +20,7 @@ _HOST = r"[0-9a-zA-Z\-%._:]*"
 _ENDPOINT = re.compile(rf"(.*)://\[?({_HOST})\]?:(-?[0-9]+)")
 _ADDRESS = re.compile(rf"(?:[0-9a-zA-Z\-%._]*://)?\[?({_HOST})\]?:([0-9]+)")
 _NO_ROUTE = "0.0.0.0"
+PORT_MAX = 65535
 
 
 @value_class
@@ -170,3 +171,11 @@ def parse_bootstrap_servers(name: str, entries: Sequence[str]) -> tuple[QuorumAd
             raise ConfigError.of(name, entry, "a controller is host:port")
         found.append(QuorumAddress(None, match[1], int(match[2])))
     return tuple(found)
+
+
+def parse_address(name: str, text: str) -> tuple[str, int]:
+    """`host:port`; an empty host is every address of this machine. Raises ConfigError."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None or "://" in text or int(match[2]) > PORT_MAX:
+        raise ConfigError.of(name, text, "must be host:port")
+    return match[1], int(match[2])

@@ -44,8 +44,10 @@ DYNAMIC_ONLY = frozenset(
     }
 )
 
-# KIP-113's names of two configs, which Kafka has under other names only: not described until they are set.
-OURS = frozenset({"num.replica.move.threads", "intra.broker.throttled.rate"})
+# Configs that Kafka has not, KIP-113's names of two of its own among them: not described until they are set.
+OURS = frozenset(
+    {"num.replica.move.threads", "intra.broker.throttled.rate", "odradek.metrics.listener"}
+)
 
 # One quantity under several names, in several units: the first that is set counts.
 _SAME_QUANTITY = (

@@ -6,7 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from odradek.broker.config.listeners import parse_bootstrap_servers, parse_voters
+from odradek.broker.config.listeners import (
+    parse_address,
+    parse_bootstrap_servers,
+    parse_voters,
+)
 from odradek.broker.config.table import Validator
 from odradek.broker.config.types import ConfigError, ConfigValue, to_text
 
@@ -108,6 +112,11 @@ def _bootstrap_servers(name: str, value: ConfigValue) -> None:
     parse_bootstrap_servers(name, cast(Sequence[str], value))
 
 
+def _address(name: str, value: ConfigValue) -> None:
+    if value is not None:
+        parse_address(name, cast(str, value))
+
+
 def _share_reset(name: str, value: ConfigValue) -> None:
     if value not in ("latest", "earliest") and not _DURATION.fullmatch(str(value)):
         raise ConfigError.of(
@@ -121,4 +130,5 @@ gzip_level = Validator("1 to 9, or -1", _gzip_level)
 throttled_replicas = Validator("*, or partition:broker, …", _throttled_replicas)
 voters = Validator("id@host:port, …", _voters)
 bootstrap_servers = Validator("host:port, …", _bootstrap_servers)
+address = Validator("host:port", _address)
 share_reset = Validator("latest, earliest, or by_duration:PnDTnHnMn.nS", _share_reset)

@@ -8,7 +8,8 @@ partition may have its own. All of it belongs to the loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import chain
 from typing import TypeVar
 
 from odradek.broker.metrics.table import Kind, Metric, by_name
@@ -16,6 +17,8 @@ from odradek.broker.metrics.table import Kind, Metric, by_name
 Labels = tuple[tuple[str, str], ...]
 """Names and values, sorted by name."""
 Value = int | float
+Numbers = Iterable[tuple[Labels, Value]]
+Source = Callable[[], Numbers]
 
 
 class Meter:
@@ -64,6 +67,7 @@ class Metrics:
         self._kept: dict[str, dict[Labels, Meter | Timer | Gauge]] = {}
         self._gone: dict[str, int] = {}
         """What meters that are forgotten had counted: a total never falls."""
+        self._sources: dict[str, list[Source]] = {}
         self._before_looks: list[Callable[[], Awaitable[None]]] = []
 
     def meter(self, name: str, **labels: str | int) -> Meter:
@@ -77,6 +81,14 @@ class Metrics:
     def gauge(self, name: str, value: Callable[[], Value | None], **labels: str | int) -> None:
         """From now on `value` is asked for the gauge of these labels. It must not wait, nor fail."""
         self._rows(name, Kind.GAUGE)[_labels(labels)] = Gauge(value)
+
+    def source(self, name: str, numbers: Source) -> None:
+        """From now on `numbers` is asked for all of a meter's or gauge's numbers at each look, beside what
+        else there is: for what comes and goes, such as partitions. Labels are those of the row, sorted;
+        none at all for what counts in the total only. It must not wait, nor fail."""
+        if name not in by_name() or by_name()[name].kind is Kind.TIMER:
+            raise LookupError(f"the table of metrics has no meter or gauge {name}")
+        self._sources.setdefault(name, []).append(numbers)
 
     def before_looks(self, work_out: Callable[[], Awaitable[None]]) -> None:
         """Have `work_out` awaited whenever somebody is about to look: for gauges that take so long to
@@ -97,28 +109,29 @@ class Metrics:
         for work_out in self._before_looks:
             await work_out()
 
-    def look(self) -> Iterator[tuple[Metric, list[tuple[Labels, Value | Timer]]]]:
-        """Every metric that has numbers, in the order of the table; the total, where there is one, first."""
-        for name, metric in by_name().items():
-            kept = self._kept.get(name)
-            if kept:
-                yield metric, self._numbers(metric, kept)
+    def look(self) -> Iterator[tuple[Metric, Iterable[tuple[Labels, Value | Timer]]]]:
+        """Every metric that has numbers, in the order of the table; the total, where there is one, first.
 
-    def _numbers(
-        self, metric: Metric, kept: dict[Labels, Meter | Timer | Gauge]
-    ) -> list[tuple[Labels, Value | Timer]]:
-        if metric.kind is Kind.TIMER:
-            return [(labels, each) for labels, each in kept.items() if isinstance(each, Timer)]
-        shown: dict[Labels, Value] = {}
-        for labels, each in kept.items():
-            value = each.count if isinstance(each, Meter) else _asked(each)
-            if value is not None:
-                key = tuple(label for label in labels if label[0] in metric.labels)
-                shown[key] = shown.get(key, 0) + value
-        if metric.total:
-            total = sum(shown.values()) + self._gone.get(metric.name, 0)
-            return [((), total), *((key, value) for key, value in shown.items() if key)]
-        return list(shown.items())
+        There may be a number for each partition, so take the time that it needs: others may change what
+        is here meanwhile.
+        """
+        for name, metric in by_name().items():
+            kept, sources = self._kept.get(name, {}), self._sources.get(name, ())
+            asked = chain.from_iterable(source() for source in sources)
+            if metric.kind is Kind.TIMER:
+                timers = [(labels, each) for labels, each in kept.items()]
+                yield metric, [(labels, each) for labels, each in timers if isinstance(each, Timer)]
+            elif metric.total:
+                yield metric, self._with_total(metric, chain(_summed(metric, kept), asked))
+            else:
+                yield metric, chain(_summed(metric, kept), asked)
+
+    def _with_total(self, metric: Metric, numbers: Numbers) -> list[tuple[Labels, Value]]:
+        shown = list(numbers)
+        if not shown and metric.name not in self._gone:
+            return []
+        total = sum(value for _, value in shown) + self._gone.get(metric.name, 0)
+        return [((), total), *((labels, value) for labels, value in shown if labels)]
 
     def _counting(
         self, make: type[Made], kind: Kind, name: str, labels: dict[str, str | int]
@@ -140,9 +153,18 @@ class Metrics:
         return found
 
 
-def _asked(gauge: Meter | Timer | Gauge) -> Value | None:
-    assert isinstance(gauge, Gauge)
-    return gauge.value()
+def _summed(
+    metric: Metric, kept: dict[Labels, Meter | Timer | Gauge]
+) -> list[tuple[Labels, Value]]:
+    """Of each set of the row's labels."""
+    shown: dict[Labels, Value] = {}
+    for labels, each in kept.items():
+        assert not isinstance(each, Timer)
+        value = each.count if isinstance(each, Meter) else each.value()
+        if value is not None:
+            key = tuple(label for label in labels if label[0] in metric.labels)
+            shown[key] = shown.get(key, 0) + value
+    return list(shown.items())
 
 
 def _labels(labels: dict[str, str | int]) -> Labels:

@@ -14,7 +14,7 @@ from odradek.seams.values import value_class
 
 class Kind(Enum):
     METER = "counter"
-    """Counts up. Kafka's name of it ends in PerSec."""
+    """Counts up. Kafka's name of it ends in PerSec: it shows rates, too, which Prometheus works out."""
     GAUGE = "gauge"
     """Is asked for when somebody looks."""
     TIMER = "summary"
@@ -75,8 +75,72 @@ def _gauge(
     return Metric(MBean(domain, type, name), Kind.GAUGE, help, labels, False, also)
 
 
-# A table, to be read as one: the formatter would give every column a line.
+def _of_log(name: str, help: str, *labels: str, type: str = "LogManager") -> Metric:
+    return _gauge("kafka.log", type, name, help, *labels)
+
+
+def _of_replicas(name: str, help: str) -> Metric:
+    return _gauge("kafka.server", "ReplicaManager", name, help)
+
+
+def _of_controller(name: str, help: str) -> Metric:
+    return _gauge("kafka.controller", "KafkaController", name, help)
+
+
+def _of_quorum(name: str, help: str) -> Metric:
+    return _gauge("kafka.server", "raft-metrics", name, help)
+
+
+# Tables, to be read as such: the formatter would give every column a line.
 # fmt: off
+TOPICS: tuple[Metric, ...] = (
+    _meter("MessagesInPerSec", "Records that producers have appended."),
+    _meter("BytesInPerSec", "Bytes of batches that producers have appended."),
+    _meter("BytesOutPerSec", "Bytes of batches that consumers were given."),
+    _meter("BytesRejectedPerSec", "Bytes of batches that are larger than may be."),
+    _meter("TotalProduceRequestsPerSec", "Batches that producers sent for a partition."),
+    _meter("FailedProduceRequestsPerSec", "Those that were refused."),
+    _meter("TotalFetchRequestsPerSec", "Partitions that consumers were answered for."),
+    _meter("FailedFetchRequestsPerSec", "Those with an error."),
+    _meter("ReplicationBytesInPerSec", "Bytes that were fetched from leaders.", labels=()),
+    _meter("ReplicationBytesOutPerSec", "Bytes that followers were given.", labels=()),
+)
+REPLICAS: tuple[Metric, ...] = (
+    _of_replicas("PartitionCount", "Replicas that are open on this broker."),
+    _of_replicas("LeaderCount", "Those that lead."),
+    _of_replicas("OfflineReplicaCount", "Replicas in log directories that are offline."),
+    _of_replicas("UnderReplicatedPartitions", "Partitions led here with replicas that are not in sync."),
+    _of_replicas("UnderMinIsrPartitionCount", "Partitions led here with fewer than min.insync.replicas in sync."),
+    _of_replicas("AtMinIsrPartitionCount", "Partitions led here with just min.insync.replicas in sync."),
+    _of_replicas("ReassigningPartitions", "Partitions led here that are being reassigned."),
+    _of_replicas("ProducerIdCount", "Producers that partitions here remember."),
+)
+LOGS: tuple[Metric, ...] = (
+    _of_log("OfflineLogDirectoryCount", "Log directories that are offline."),
+    _of_log("CordonedLogDirectoryCount", "Log directories that get no new replicas (KIP-1066)."),
+    _of_log("LogDirectoryOffline", "1 for a log directory that is offline.", "logDirectory"),
+    _of_log("LogDirectoryCordoned", "1 for a log directory that gets no new replicas.", "logDirectory"),
+    _of_log("Size", "Bytes of a replica's local segments.", "topic", "partition", type="Log"),
+    _of_log("NumLogSegments", "Local segments of a replica.", "topic", "partition", type="Log"),
+    _of_log("LogStartOffset", "A replica's first offset.", "topic", "partition", type="Log"),
+    _of_log("LogEndOffset", "The offset after a replica's last.", "topic", "partition", type="Log"),
+)
+CLUSTER: tuple[Metric, ...] = (
+    _gauge("kafka.server", "KafkaServer", "BrokerState", "0 not running, 1 starting, 2 recovering logs, 3 running, 6 handing over, 7 shutting down."),
+    _of_controller("ActiveControllerCount", "1 on the active controller."),
+    _of_controller("ActiveBrokerCount", "Brokers that are registered and not fenced."),
+    _of_controller("FencedBrokerCount", "Brokers that are registered and fenced."),
+    _of_controller("GlobalTopicCount", "Topics of the cluster."),
+    _of_controller("GlobalPartitionCount", "Partitions of the cluster."),
+    _of_controller("OfflinePartitionsCount", "Partitions without a leader."),
+    _of_controller("PreferredReplicaImbalanceCount", "Partitions that another leads than the first of their replicas."),
+    _of_controller("LastAppliedRecordOffset", "Of the metadata log."),
+    _of_quorum("current-leader", "Which node leads the quorum; -1: none."),
+    _of_quorum("current-epoch", "The quorum's epoch."),
+    _of_quorum("high-watermark", "Of the metadata log."),
+    _of_quorum("log-end-offset", "Of the metadata log."),
+    _of_quorum("number-of-voters", "Of the quorum."),
+)
 TIERED: tuple[Metric, ...] = (
     # T-54, with the names that KIP-405 has for them
     _meter("RemoteFetchRequestsPerSec", "Reads from remote storage that consumers asked for.", also="RemoteReadRequestsPerSec"),
@@ -114,4 +178,5 @@ TIERED: tuple[Metric, ...] = (
 @cache
 def by_name() -> dict[str, Metric]:
     """The rows by what rooms call them."""
-    return {each.name: each for each in TIERED}
+    rows = (*TOPICS, *REPLICAS, *LOGS, *TIERED, *CLUSTER)
+    return {each.name: each for each in rows}

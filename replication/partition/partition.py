@@ -29,6 +29,7 @@ from odradek.replication.errors import (
     NotLeader,
     UnknownLeaderEpoch,
 )
+from odradek.replication.partition.traffic import Traffic
 from odradek.replication.partition.unseen import Unseen
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import Appended, Origin, PartitionLog
@@ -93,6 +94,7 @@ class Partition:
         """`surroundings` is asked for when this node leads other replicas; without it none of these
         is ever known to have anything."""
         self.log = log
+        self.traffic = Traffic()
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = topic_id
@@ -229,14 +231,17 @@ class Partition:
             transaction_version=transaction_version,
             guard=guard,
         )
+        traffic, size_bytes = self.traffic, len(records)
+        traffic.bytes_in += size_bytes
+        traffic.messages_in += appended.last_offset - appended.first_offset + 1
         if leading is None:
             if not appended.duplicate:
-                self._unannounced_bytes += len(records)
+                self._unannounced_bytes += size_bytes
             self._advance()
         elif not appended.duplicate:
             for watcher in tuple(self._end_watchers):
-                watcher.visible(self, len(records))
-            leading.appended(len(records))
+                watcher.visible(self, size_bytes)
+            leading.appended(size_bytes)
         return appended
 
     def begin_verification(
@@ -346,7 +351,9 @@ class Partition:
         log = self.log
         if self._unseen is None:
             self._unseen = Unseen(log.high_watermark, log.end_offset)
+            self.traffic.replicated_bytes_in += size_bytes
         elif size_bytes:
+            self.traffic.replicated_bytes_in += size_bytes
             self._unseen.appended(log.end_offset, size_bytes)
         if log.advance_high_watermark(high_watermark):
             self._announce(self._unseen.seen_to(log.high_watermark))

@@ -1,0 +1,176 @@
+"""Where Prometheus reads a node's metrics: HTTP/1.1, GET /metrics, on a listener of its own.
+
+h11 knows HTTP; here is who may come (a few at a time, and not for long without a word), and the page,
+made and sent a piece at a time, so that thousands of partitions keep nobody else waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import h11
+import trio
+
+from odradek.broker.metrics.exposition import CONTENT_TYPE, exposition
+from odradek.seams.network import Address, Connection, ConnectionLost, Listener, Network
+
+if TYPE_CHECKING:
+    from odradek.broker.metrics.registry import Metrics
+
+log = logging.getLogger("odradek.metrics")
+
+PATH = "/metrics"
+CONNECTIONS_MAX = 16
+PATIENCE_SECONDS = 60.0
+"""How long a connection may be silent, or its page may take to be read."""
+LINES_A_PIECE = 250
+"""About a millisecond's work."""
+REQUEST_BYTES_MAX = 16 << 10
+RECEIVED_BYTES = 4096
+_PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
+
+
+class MetricsEndpoint:
+    """See the module. `address` is where it listens, once `run` has reported started."""
+
+    address: Address
+
+    def __init__(self, network: Network, metrics: Metrics, host: str, port: int) -> None:
+        self._network = network
+        self._metrics = metrics
+        self._host = host
+        self._port = port
+        self._guests = 0
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Answer until cancelled. Raises OSError if it can't listen there."""
+        listeners = await self._network.listen(self._host, self._port)
+        try:
+            self.address = listeners[0].address
+            async with trio.open_nursery() as guests:
+                for listener in listeners:
+                    guests.start_soon(self._accept, listener, guests)
+                task_status.started()
+        finally:
+            with trio.CancelScope(shield=True):
+                for listener in listeners:
+                    await listener.aclose()
+
+    async def _accept(self, listener: Listener, guests: trio.Nursery) -> None:
+        while True:
+            connection = await listener.accept()
+            if self._guests >= CONNECTIONS_MAX:
+                log.warning("refused %s: %d read metrics already", connection.peer, self._guests)
+                connection.abort()
+            else:
+                guests.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: Connection) -> None:
+        self._guests += 1
+        try:
+            await _Conversation(connection, self._metrics).run()
+        except ConnectionLost:
+            pass  # it has gone, as it may
+        except h11.RemoteProtocolError as error:
+            log.warning("%s asks for metrics, but not by HTTP: %s", connection.peer, error)
+        finally:
+            self._guests -= 1
+            connection.abort()
+
+
+class _Conversation:
+    """One connection: requests, one after the other."""
+
+    def __init__(self, connection: Connection, metrics: Metrics) -> None:
+        self._connection = connection
+        self._metrics = metrics
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
+
+    async def run(self) -> None:
+        """To its end. Raises ConnectionLost, and RemoteProtocolError for what is not HTTP."""
+        while True:
+            with trio.move_on_after(PATIENCE_SECONDS):
+                try:
+                    request = await self._next_request()
+                    if request is None:
+                        break
+                    await self._answer(request)
+                except h11.RemoteProtocolError as error:
+                    if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                        await self._say(HTTPStatus(error.error_status_hint))
+                        await self._connection.aclose()
+                    raise
+                if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+                    self._http.start_next_cycle()
+                    continue
+            break
+        await self._connection.aclose()
+
+    async def _next_request(self) -> h11.Request | None:
+        """None when there are no more."""
+        found = None
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                buffer = bytearray(RECEIVED_BYTES)
+                count = await self._connection.receive_into(memoryview(buffer))
+                self._http.receive_data(bytes(buffer[:count]))
+            elif isinstance(event, h11.Request):
+                found = event
+            elif isinstance(event, h11.Data):
+                pass  # nobody has anything to tell
+            elif isinstance(event, h11.EndOfMessage):
+                return found
+            else:
+                return None
+
+    async def _answer(self, request: h11.Request) -> None:
+        path = request.target.decode("ascii").partition("?")[0]
+        is_head = request.method == b"HEAD"
+        if request.method not in (b"GET", b"HEAD"):
+            await self._say(HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", "GET, HEAD"))
+        elif path != PATH:
+            await self._say(HTTPStatus.NOT_FOUND, silent=is_head)
+        else:
+            await self._metrics.prepare()
+            await self._begin(HTTPStatus.OK, ("Content-Type", CONTENT_TYPE))
+            if not is_head:
+                for piece in _pieces(exposition(self._metrics)):
+                    await self._send(h11.Data(data=piece))
+                    await trio.lowlevel.checkpoint()
+            await self._send(h11.EndOfMessage())
+
+    async def _say(
+        self, status: HTTPStatus, *headers: tuple[str, str], silent: bool = False
+    ) -> None:
+        """Answer with that alone."""
+        await self._begin(status, *_PLAIN, *headers)
+        if not silent:
+            text = f"{status.value} {status.phrase}; metrics are at {PATH}\n"
+            await self._send(h11.Data(data=text.encode()))
+        await self._send(h11.EndOfMessage())
+
+    async def _begin(self, status: HTTPStatus, *headers: tuple[str, str]) -> None:
+        response = h11.Response(
+            status_code=status.value, reason=status.phrase.encode(), headers=list(headers)
+        )
+        await self._send(response)
+
+    async def _send(self, event: h11.Event) -> None:
+        data = self._http.send(event)
+        if data:
+            await self._connection.send([data])
+
+
+def _pieces(lines: Iterator[str]) -> Iterator[bytes]:
+    piece: list[str] = []
+    for line in lines:
+        piece.append(line)
+        if len(piece) == LINES_A_PIECE:
+            yield "".join(piece).encode()
+            piece.clear()
+    if piece:
+        yield "".join(piece).encode()

@@ -1,0 +1,66 @@
+"""A node's metrics as Prometheus reads them (text format 0.0.4), spelt as Kafka's exporter spells them.
+
+Everybody's dashboards are written for what the JMX exporter makes of Kafka's MBeans by its usual rules:
+
+| an MBean | is |
+|---|---|
+| `kafka.server:type=BrokerTopicMetrics,name=BytesInPerSec,topic=t` | `kafka_server_brokertopicmetrics_bytesin_total{topic="t"}` |
+| `kafka.server:type=ReplicaManager,name=LeaderCount` | `kafka_server_replicamanager_leadercount` |
+| `kafka.server:type=raft-metrics`, attribute `current-epoch` | `kafka_server_raftmetrics_current_epoch` |
+
+A metric that goes by several names is told once under each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from odradek.broker.metrics.registry import Labels, Metrics, Timer, Value
+from odradek.broker.metrics.table import Kind, MBean, Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PER_SECOND = "PerSec"
+
+
+def exposition(metrics: Metrics) -> Iterator[str]:
+    """The page, line by line, each with its newline. Ask `Metrics.prepare` first."""
+    for metric, numbers in metrics.look():
+        told = list(numbers) if metric.also else numbers
+        for mbean in (metric.mbean, *metric.also):
+            yield from _family(metric, mbean, told)
+
+
+def _family(
+    metric: Metric, mbean: MBean, numbers: Iterable[tuple[Labels, Value | Timer]]
+) -> Iterator[str]:
+    """Nothing at all where there are no numbers."""
+    name = exported_name(mbean, metric.kind)
+    is_first = True
+    for labels, value in numbers:
+        if is_first:
+            yield f"# HELP {name} {metric.help} ({mbean})\n# TYPE {name} {metric.kind.value}\n"
+            is_first = False
+        shown = _labels(labels)
+        if isinstance(value, Timer):
+            yield f"{name}_sum{shown} {value.total_ms!r}\n{name}_count{shown} {value.count}\n"
+        else:
+            yield f"{name}{shown} {value!r}\n"
+
+
+def exported_name(mbean: MBean, kind: Kind) -> str:
+    """What the exporter calls it."""
+    name = mbean.name
+    if kind is Kind.METER:
+        name = name.removesuffix(PER_SECOND) + "_total"
+    words = (mbean.domain.replace(".", "_"), mbean.type.replace("-", ""), name.replace("-", "_"))
+    return "_".join(words).lower()
+
+
+def _labels(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

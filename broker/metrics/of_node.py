@@ -1,0 +1,207 @@
+"""What a node has to tell of itself without counting: its rooms are asked when somebody looks.
+
+What takes a pass over thousands of partitions is worked out before a look, some at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from odradek.broker.lifecycle import LifeState
+from odradek.broker.metrics.registry import Labels, Metrics, Numbers
+from odradek.replication.controller import image as images
+from odradek.replication.partition.traffic import Traffic
+
+if TYPE_CHECKING:
+    from odradek.broker.node import Broker
+    from odradek.broker.partitions import PartitionTable
+    from odradek.replication.partition.partition import Partition
+    from odradek.storage.log_manager import LogManager
+
+PARTITIONS_A_TURN = 100
+"""How many are looked at, about 5 µs each, before others have the loop."""
+
+BY_TOPIC = {
+    "MessagesInPerSec": "messages_in",
+    "BytesInPerSec": "bytes_in",
+    "BytesOutPerSec": "bytes_out",
+    "BytesRejectedPerSec": "bytes_rejected",
+    "TotalProduceRequestsPerSec": "produces",
+    "FailedProduceRequestsPerSec": "failed_produces",
+    "TotalFetchRequestsPerSec": "fetches",
+    "FailedFetchRequestsPerSec": "failed_fetches",
+}
+IN_ALL = {
+    "ReplicationBytesInPerSec": "replicated_bytes_in",
+    "ReplicationBytesOutPerSec": "replicated_bytes_out",
+}
+OF_REPLICAS = (
+    "PartitionCount",
+    "LeaderCount",
+    "UnderReplicatedPartitions",
+    "UnderMinIsrPartitionCount",
+    "AtMinIsrPartitionCount",
+    "ReassigningPartitions",
+    "ProducerIdCount",
+)
+OF_PARTITIONS = ("GlobalPartitionCount", "OfflinePartitionsCount", "PreferredReplicaImbalanceCount")
+STATES = {
+    LifeState.STARTING: 1,
+    LifeState.RECOVERY: 2,
+    LifeState.RUNNING: 3,
+    LifeState.STOPPING: 6,
+    LifeState.GONE: 7,
+}
+"""Kafka's numbers of a broker's states."""
+
+
+def register(broker: Broker) -> None:
+    """Have all of it told: once, when the node's logs are loaded, and before anybody looks."""
+    _quorum(broker)
+    if broker.config.is_controller:
+        _controller(broker)
+    if broker.config.is_broker:
+        metrics = broker.metrics
+        metrics.gauge("BrokerState", lambda: STATES[broker.lifecycle.state])
+        _Replicas(broker.partitions, broker).register(metrics)
+        _directories(broker)
+        _logs(broker)
+
+
+def _quorum(broker: Broker) -> None:
+    metrics, metadata = broker.metrics, broker.metadata
+    metrics.gauge("current-leader", lambda: metadata.leader_id)
+    metrics.gauge("current-epoch", lambda: metadata.leader_epoch)
+    metrics.gauge("high-watermark", lambda: metadata.quorum.high_watermark)
+    metrics.gauge("log-end-offset", lambda: metadata.quorum.log_end_offset)
+    metrics.gauge("number-of-voters", lambda: len(metadata.quorum.voters))
+
+
+def _controller(broker: Broker) -> None:
+    metrics, metadata = broker.metrics, broker.metadata
+    counts: Counter[str] = Counter()
+
+    async def work_out() -> None:
+        counts.clear()
+        found = Counter[str]()
+        for topic in metadata.image.topics_by_id.values():
+            for number, partition in enumerate(topic.partitions.values(), 1):
+                found["GlobalPartitionCount"] += 1
+                if partition.leader == images.NO_LEADER:
+                    found["OfflinePartitionsCount"] += 1
+                elif partition.leader != partition.replicas[0]:
+                    found["PreferredReplicaImbalanceCount"] += 1
+                if number % PARTITIONS_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
+        counts.update(found)
+
+    metrics.before_looks(work_out)
+    for name in OF_PARTITIONS:
+        metrics.gauge(name, partial(counts.__getitem__, name))
+    metrics.gauge("ActiveControllerCount", lambda: int(metadata.is_active))
+    metrics.gauge("GlobalTopicCount", lambda: len(metadata.image.topics_by_id))
+    metrics.gauge("LastAppliedRecordOffset", lambda: metadata.image.offset)
+    metrics.gauge("FencedBrokerCount", lambda: _fenced(metadata.image))
+    metrics.gauge(
+        "ActiveBrokerCount", lambda: len(metadata.image.brokers) - _fenced(metadata.image)
+    )
+
+
+def _fenced(image: images.MetadataImage) -> int:
+    return sum(each.fenced for each in image.brokers.values())
+
+
+def _directories(broker: Broker) -> None:
+    """Of a LogManager's gauges the name has the directory in it, behind a comma."""
+    metrics, logs = broker.metrics, broker.logs
+    for told in logs.gauges():
+        name, _, directory = told.partition(",logDirectory=")
+        labels: dict[str, str | int] = {"logDirectory": directory} if directory else {}
+        metrics.gauge(name, partial(_told, logs, told), **labels)
+    metrics.gauge("OfflineReplicaCount", lambda: len(logs.offline))
+
+
+def _told(logs: LogManager, name: str) -> int:
+    return logs.gauges()[name]
+
+
+def _logs(broker: Broker) -> None:
+    """Of every replica here."""
+    table, metrics = broker.partitions, broker.metrics
+    metrics.source("Size", lambda: ((_name(each), each.log.size_bytes) for each in table))
+    metrics.source(
+        "NumLogSegments", lambda: ((_name(each), len(each.log.segments)) for each in table)
+    )
+    metrics.source(
+        "LogStartOffset", lambda: ((_name(each), each.log.log_start_offset) for each in table)
+    )
+    metrics.source("LogEndOffset", lambda: ((_name(each), each.log.end_offset) for each in table))
+
+
+def _name(partition: Partition) -> Labels:
+    return (("partition", str(partition.index)), ("topic", partition.topic))
+
+
+class _Replicas:
+    """The counts of the replicas here, and of what went through them."""
+
+    def __init__(self, table: PartitionTable, broker: Broker) -> None:
+        self._table = table
+        self._metadata = broker.metadata
+        self._counts: Counter[str] = Counter()
+        self._traffic: dict[str, Traffic] = {}
+
+    def register(self, metrics: Metrics) -> None:
+        metrics.before_looks(self._work_out)
+        for name in OF_REPLICAS:
+            metrics.gauge(name, partial(self._count, name))
+        for name, counted in BY_TOPIC.items():
+            metrics.source(name, partial(self._by_topic, counted))
+        for name, counted in IN_ALL.items():
+            metrics.source(name, partial(self._in_all, counted))
+
+    def _count(self, name: str) -> int:
+        return self._counts[name]
+
+    def _by_topic(self, counted: str) -> Numbers:
+        yield (), getattr(self._table.past_traffic, counted)
+        for topic, traffic in self._traffic.items():
+            yield (("topic", topic),), getattr(traffic, counted)
+
+    def _in_all(self, counted: str) -> Numbers:
+        yield (), sum(value for _, value in self._by_topic(counted))
+
+    async def _work_out(self) -> None:
+        counts, by_topic = Counter[str](), dict[str, Traffic]()
+        for number, partition in enumerate(self._table, 1):
+            by_topic.setdefault(partition.topic, Traffic()).add(partition.traffic)
+            counts["PartitionCount"] += 1
+            counts["ProducerIdCount"] += len(partition.log.producers.active)
+            if partition.is_leader:
+                counts.update(self._of_leader(partition))
+            if number % PARTITIONS_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+        self._counts, self._traffic = counts, by_topic
+
+    def _of_leader(self, partition: Partition) -> Iterator[str]:
+        """In which counts a partition is that this node leads, as the cluster has it now."""
+        yield "LeaderCount"
+        image = self._metadata.image.partition(partition.topic, partition.index)
+        if image is None:
+            return  # deleted just now
+        in_sync = len(image.isr)
+        least = min(partition.log.config.min_insync_replicas, len(image.replicas))
+        if in_sync < len(image.replicas) - len(image.adding_replicas):
+            yield "UnderReplicatedPartitions"
+        if in_sync < least:
+            yield "UnderMinIsrPartitionCount"
+        elif in_sync == least:
+            yield "AtMinIsrPartitionCount"
+        if image.is_reassigning:
+            yield "ReassigningPartitions"

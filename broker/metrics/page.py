@@ -1,0 +1,90 @@
+"""docs/metrics.md, written from the table: `python -m odradek.broker.metrics.page > docs/metrics.md`.
+
+A test compares the page with this; who changes a row writes the page again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+
+from odradek.broker.metrics.exposition import exported_name
+from odradek.broker.metrics.table import (
+    CLUSTER,
+    LOGS,
+    REPLICAS,
+    TIERED,
+    TOPICS,
+    Kind,
+    Metric,
+)
+
+_SECTIONS = (
+    ("Topics", "What clients and followers send and are given.", TOPICS),
+    ("Replicas", "Of this broker, as of the moment of the question.", REPLICAS),
+    ("Logs and their directories", "What is on this broker's disks.", LOGS),
+    (
+        "Tiered storage",
+        "Only where `remote.log.storage.system.enable` is true; the names in the second line are "
+        "KIP-405's and KIP-852's, and those of Kafka before 4.2.",
+        TIERED,
+    ),
+    ("The node and its cluster", "What a controller counts is of the whole cluster.", CLUSTER),
+)
+_INTRODUCTION = """\
+<!-- Written by `python -m odradek.broker.metrics.page`; a test keeps it so. -->
+# Metrics
+
+`odradek serve --metrics HOST:PORT` (or the config `odradek.metrics.listener`) lets Prometheus read them
+at `http://HOST:PORT/metrics`. They are Kafka's, spelt as its JMX exporter spells them by its usual
+rules, so that dashboards and alerts written for Kafka go on working: names in lower case, what counts
+*PerSec* in Kafka ends in `_total` (Prometheus makes rates of it), labels are the MBean's other keys.
+A counter that is told by topic is told in all, too, without a label; that of a broker never falls, also
+when topics are deleted.
+
+Nobody is asked who reads them: listen where only those come who may know the topics' names.
+
+```yaml
+scrape_configs:
+  - job_name: odradek
+    static_configs:
+      - targets: ["127.0.0.1:9404"]
+```
+
+What to be told of: `kafka_controller_kafkacontroller_offlinepartitionscount`,
+`kafka_server_replicamanager_underminisrpartitioncount`,
+`kafka_log_logmanager_offlinelogdirectorycount`, and, with tiered storage,
+`kafka_server_brokertopicmetrics_remotecopylagbytes` while it grows: local disks fill with what can't be
+copied.
+
+A room of the node that is not open (tiered storage, the controller on a broker alone) tells nothing.
+Counting costs an addition for each batch, and whatever has to be added up is when somebody looks.
+"""
+
+
+def page() -> str:
+    """The whole page, with its last newline."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield _INTRODUCTION
+    for title, about, metrics in _SECTIONS:
+        yield f"## {title}\n"
+        yield f"{about}\n"
+        yield from _rows(metrics)
+        yield ""
+
+
+def _rows(metrics: Iterable[Metric]) -> Iterator[str]:
+    for metric in metrics:
+        labels = f" · by {', '.join(metric.labels)}" if metric.labels else ""
+        yield f"- **`{exported_name(metric.mbean, metric.kind)}`** · {metric.kind.value}{labels}  "
+        for other in metric.also:
+            yield f"  `{exported_name(other, metric.kind)}`  "
+        unit = "" if metric.kind is not Kind.TIMER else " `_count` and `_sum`."
+        yield f"  {metric.help}{unit} *{metric.mbean}*"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,159 @@
+"""Prometheus at a broker's door: what it is told, and what others who come there are."""
+
+from __future__ import annotations
+
+import re
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+from odradek.broker.metrics.exposition import exported_name, exposition
+from odradek.broker.metrics.page import page
+from odradek.broker.metrics.registry import Metrics
+from odradek.broker.metrics.table import by_name
+from odradek.testing import Broker
+
+CONFIGS = {"odradek.metrics.listener": "127.0.0.1:0"}
+LINE = re.compile(r'([a-z_]+)(\{[a-zA-Z]+="[^"]*"(?:,[a-zA-Z]+="[^"]*")*\})? (-?[0-9.e+-]+)')
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"t": 2}, configs=CONFIGS) as running:
+        yield running
+
+
+def url(broker: Broker, path: str = "/metrics") -> str:
+    return f"http://{broker.node.metrics_address}{path}"
+
+
+def scrape(broker: Broker) -> dict[str, float]:
+    """Every line of the page, its labels a part of the name."""
+    with urllib.request.urlopen(url(broker), timeout=10) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        text = answer.read().decode()
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            match = LINE.fullmatch(line)
+            assert match is not None, line
+            name = match[1] + (match[2] or "")
+            assert name not in found, f"{name} is told twice"
+            found[name] = float(match[3])
+    return found
+
+
+def test_what_clients_send_and_read_is_counted_by_topic_and_in_all(broker: Broker) -> None:
+    before = scrape(broker)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 50})
+    for number in range(10):
+        producer.produce("t", b"%d" % number, partition=number % 2)
+    assert producer.flush(10) == 0
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(["t"])
+    assert len(consumer.consume(10, timeout=20)) == 10
+    consumer.close()
+    after = scrape(broker)
+
+    def grew(name: str) -> float:
+        return after[name] - before.get(name, 0)  # its partitions open when asked for
+
+    prefix = "kafka_server_brokertopicmetrics_"
+    assert grew(prefix + 'messagesin_total{topic="t"}') == 10
+    assert grew(prefix + "messagesin_total") > 10  # of __consumer_offsets, too
+    assert grew(prefix + 'bytesin_total{topic="t"}') > 100
+    assert grew(prefix + 'bytesout_total{topic="t"}') == grew(prefix + 'bytesin_total{topic="t"}')
+    assert grew(prefix + 'totalproducerequests_total{topic="t"}') == 2
+    assert grew(prefix + 'failedproducerequests_total{topic="t"}') == 0
+    assert after['kafka_log_log_logendoffset{partition="0",topic="t"}'] == 5
+    assert after["kafka_server_replicamanager_leadercount"] >= 2
+
+
+def test_what_a_node_is(broker: Broker) -> None:
+    found = scrape(broker)
+    assert found["kafka_controller_kafkacontroller_activecontrollercount"] == 1
+    assert found["kafka_controller_kafkacontroller_activebrokercount"] == 1
+    assert found["kafka_server_kafkaserver_brokerstate"] == 3
+    assert found["kafka_server_raftmetrics_current_leader"] == broker.node.node_id
+    assert found["kafka_log_logmanager_offlinelogdirectorycount"] == 0
+    assert found["kafka_server_replicamanager_underreplicatedpartitions"] == 0
+
+
+def test_a_topic_that_is_gone_counts_in_the_total_only() -> None:
+    with Broker(topics={"gone": 1}, configs=CONFIGS) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce("gone", b"x")
+        assert producer.flush(10) == 0
+        name = "kafka_server_brokertopicmetrics_messagesin_total"
+        assert scrape(broker)[name + '{topic="gone"}'] == 1
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.delete_topics(["gone"])["gone"].result(10)
+        found = scrape(broker)
+        assert name + '{topic="gone"}' not in found
+        assert found[name] == 1
+
+
+def test_another_path_and_another_method_are_told_where_to_go(broker: Broker) -> None:
+    for path, data, code in (("/", None, 404), ("/metrics", b"x", 405)):
+        with pytest.raises(HTTPError) as caught:
+            urllib.request.urlopen(url(broker, path), data=data, timeout=10)
+        assert caught.value.code == code
+        assert b"/metrics" in caught.value.read()
+        caught.value.close()
+
+
+def test_two_questions_on_one_connection_and_one_for_the_head(broker: Broker) -> None:
+    address = broker.node.metrics_address
+    assert address is not None
+    with socket.create_connection((address.host, address.port), timeout=10) as sock:
+        for _ in range(2):
+            sock.sendall(b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = b""
+            while not answer.endswith(b"\r\n\r\n"):
+                answer += sock.recv(4096)
+            assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize("garbage", [b"\x00\x00\x00\x10garbage\r\n\r\n", b"GET /" + b"x" * 20_000])
+def test_garbage_is_answered_400_and_the_node_goes_on(broker: Broker, garbage: bytes) -> None:
+    address = broker.node.metrics_address
+    assert address is not None
+    with socket.create_connection((address.host, address.port), timeout=10) as sock:
+        sock.sendall(garbage)
+        assert sock.recv(4096).startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
+    assert scrape(broker)
+
+
+def test_labels_are_escaped_and_every_name_is_one_of_prometheus() -> None:
+    metrics = Metrics()
+    metrics.gauge("LogDirectoryOffline", lambda: 1, logDirectory='/a "b"\\c')
+    (line,) = list(exposition(metrics))[1:]
+    assert line == ('kafka_log_logmanager_logdirectoryoffline{logDirectory="/a \\"b\\"\\\\c"} 1\n')
+    names = [
+        exported_name(mbean, each.kind)
+        for each in by_name().values()
+        for mbean in (each.mbean, *each.also)
+    ]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z_]+[a-z0-9_]*", name) for name in names)
+
+
+def test_t54_a_meter_is_told_under_both_names() -> None:
+    metrics = Metrics()
+    metrics.meter("RemoteCopyBytesPerSec", topic="t").mark(7)
+    text = "".join(exposition(metrics))
+    for name in ("remotecopybytes", "remotebytesout"):
+        assert f'kafka_server_brokertopicmetrics_{name}_total{{topic="t"}} 7\n' in text
+
+
+def test_the_page_is_current() -> None:
+    written = Path(__file__).parents[3] / "docs" / "metrics.md"
+    assert written.read_text() == page(), "run python -m odradek.broker.metrics.page > the page"
