@@ -8,11 +8,13 @@ raise RemoteResourceNotFound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from odradek.storage.tiered.metadata import (
+    EpochStart,
     PartitionDeleteState,
+    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
@@ -53,10 +55,8 @@ class RemoteLogMetadataManager(Protocol):
     def next_segment_with_transactions(
         self, partition: TopicIdPartition, leader_epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """The first finished copy, from that of `offset` on, with a transaction index (T-35).
-
-        None if there is none within this epoch, without a gap: the next epoch is asked for itself.
-        """
+        """The first finished copy with records of `leader_epoch` that ends at `offset` or behind it and
+        has a transaction index (T-35). None if there is none: the next epoch is asked for itself."""
         ...
 
     def highest_offset(self, partition: TopicIdPartition, leader_epoch: int) -> int | None:
@@ -72,9 +72,29 @@ class RemoteLogMetadataManager(Protocol):
         a segment is shown as it is when its turn comes, or no longer."""
         ...
 
+    def segment(self, id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        """The segment with that id, in whichever state; None if it is not known (any more)."""
+        ...
+
+    def unfinished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+        """Those whose copy or deletion is under way, or was given up, by ascending start offset: all
+        that `segments` has but those in COPY_SEGMENT_FINISHED, at the cost of these alone."""
+        ...
+
+    def epochs(self, partition: TopicIdPartition) -> Sequence[int]:
+        """The epochs of which there are segments, in whichever state; ascending."""
+        ...
+
     def remote_log_size(self, partition: TopicIdPartition, leader_epoch: int) -> int:
         """The bytes of the finished copies with records of `leader_epoch` (S-01); 0 if there is none.
         A segment with records of several epochs counts in each."""
+        ...
+
+    def lineage_size(
+        self, partition: TopicIdPartition, epochs: Sequence[EpochStart], log_end_offset: int
+    ) -> int:
+        """The bytes of the finished copies within this lineage (the log's epoch cache), each counted
+        once (S-02): as `expiry.lineage_bytes` of all segments, in constant time an epoch."""
         ...
 
     def partition_delete_state(self, partition: TopicIdPartition) -> PartitionDeleteState | None:

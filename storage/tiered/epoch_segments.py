@@ -1,0 +1,146 @@
+"""The segments with records of one leader epoch: which one to read, and how many bytes they are.
+
+Whoever becomes leader may copy again what was copied, in segments of its own. Of the finished copies
+those are read that lie within no other (in this epoch), so that of two both of which have an offset
+the larger is found, and no offset is missed behind a smaller one; of two with the same range, the one
+that was finished last. The others are `covered`: they are listed, for whoever cleans up, and come
+back when what covers them goes. What is readable depends on which copies there are, not on the
+order in which they came: a snapshot has the same.
+
+Kafka's RemoteLogLeaderEpochState compares with the epoch's highest offset only. It hides the rest of
+a larger segment behind a smaller one that was copied later.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+
+from odradek.storage.tiered import segment_row
+from odradek.storage.tiered.segment_table import Handle, SegmentTable, discard, insert
+
+
+class EpochSegments:
+    """See the module.
+
+    `members` are all, in the table's order; `readable` and `covered` are finished, by where the epoch
+    begins in them. `finished_bytes` are the finished ones' bytes, `single_bytes` those of segments
+    that have no other epoch.
+    """
+
+    __slots__ = (
+        "_epoch",
+        "_table",
+        "_with_transactions",
+        "covered",
+        "finished_bytes",
+        "members",
+        "readable",
+        "single_bytes",
+    )
+
+    def __init__(self, table: SegmentTable, epoch: int) -> None:
+        self._table = table
+        self._epoch = epoch
+        self.members = array("I")
+        self.readable = array("I")
+        self.covered = array("I")
+        self._with_transactions = array("I")
+        self.finished_bytes = 0
+        self.single_bytes = 0
+
+    def add(self, handle: Handle) -> None:
+        insert(self.members, handle, self._table.order_of)
+
+    def remove(self, handle: Handle) -> None:
+        """It must not be finished (any more)."""
+        discard(self.members, handle, self._table.order_of)
+
+    def finish(self, handle: Handle) -> None:
+        """Its copy is finished: it may be read, unless another covers it."""
+        self._count(handle, 1)
+        if self._is_covered(handle):
+            insert(self.covered, handle, self.start_of)
+            return
+        end = self.end_of(handle)
+        slot = bisect_left(self.readable, self.start_of(handle), key=self.start_of)
+        while slot < len(self.readable) and self.end_of(self.readable[slot]) <= end:
+            self._cover(self.readable[slot])
+        self._show(handle)
+
+    def withdraw(self, handle: Handle) -> None:
+        """It was finished and is not any more: what it covered can be read again."""
+        self._count(handle, -1)
+        if discard(self.covered, handle, self.start_of):
+            return
+        discard(self.readable, handle, self.start_of)
+        discard(self._with_transactions, handle, self.start_of)
+        for each in self._covered_within(handle):
+            if not self._is_covered(each):
+                discard(self.covered, each, self.start_of)
+                self._show(each)
+
+    def find(self, offset: int) -> Handle | None:
+        """The segment with that offset of this epoch."""
+        slot = bisect_right(self.readable, offset, key=self.start_of) - 1
+        if slot < 0 or self.end_of(self.readable[slot]) < offset:
+            return None
+        return self.readable[slot]
+
+    def find_with_transactions(self, offset: int) -> Handle | None:
+        """The first segment that ends at that offset or behind it, and has a transaction index."""
+        slot = bisect_left(self._with_transactions, offset, key=self.end_of)
+        return self._with_transactions[slot] if slot < len(self._with_transactions) else None
+
+    def start_of(self, handle: Handle) -> int:
+        return segment_row.epoch_start_of(*self._table.at(handle), self._epoch)
+
+    def end_of(self, handle: Handle) -> int:
+        return segment_row.epoch_end_of(*self._table.at(handle), self._epoch)
+
+    def _is_covered(self, handle: Handle) -> bool:
+        """The readable ones' starts and ends both grow: only one can cover it."""
+        start, end = self.start_of(handle), self.end_of(handle)
+        slot = bisect_left(self.readable, end, key=self.end_of)
+        if slot == len(self.readable):
+            return False
+        other = self.readable[slot]
+        if (self.start_of(other), self.end_of(other)) == (start, end):
+            return self._age(other) > self._age(handle)
+        return self.start_of(other) <= start
+
+    def _age(self, handle: Handle) -> tuple[int, bytes]:
+        row = self._table.at(handle)
+        return segment_row.event_timestamp_of(*row), segment_row.id_of(*row)
+
+    def _show(self, handle: Handle) -> None:
+        insert(self.readable, handle, self.start_of)
+        if segment_row.has_transactions(*self._table.at(handle)):
+            insert(self._with_transactions, handle, self.start_of)
+
+    def _cover(self, handle: Handle) -> None:
+        discard(self.readable, handle, self.start_of)
+        discard(self._with_transactions, handle, self.start_of)
+        insert(self.covered, handle, self.start_of)
+
+    def _covered_within(self, handle: Handle) -> list[Handle]:
+        """The largest first: it covers others of them."""
+        slot = bisect_left(self.covered, self.start_of(handle), key=self.start_of)
+        end, found = self.end_of(handle), []
+        for each in self.covered[slot:]:
+            if self.start_of(each) > end:
+                break
+            if self.end_of(each) <= end:
+                found.append(each)
+        return sorted(
+            found,
+            key=lambda each: (self.end_of(each) - self.start_of(each), self._age(each)),
+            reverse=True,
+        )
+
+    def _count(self, handle: Handle, sign: int) -> None:
+        row = self._table.at(handle)
+        size = sign * segment_row.size_of(*row)
+        self.finished_bytes += size
+        if not segment_row.spans_epochs(*row):
+            self.single_bytes += size

@@ -1,0 +1,154 @@
+"""Events of the remote tier as values of `__remote_log_metadata`, in Kafka 4.x's form (T-45, T-46).
+
+Kafka reads what we write and we read what it writes; tags that we do not know are passed over, so a
+later Kafka may add some. What Kafka's own classes would refuse to hold is refused here.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.schemas import remote_log_records as wire
+from odradek.protocol.schemas import serde
+from odradek.seams.files import Buffer
+from odradek.storage.tiered.errors import CorruptRemoteData, RemoteStorageError
+from odradek.storage.tiered.metadata import (
+    EpochStart,
+    PartitionDeleteState,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+
+RemoteEvent = (
+    RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
+)
+
+
+class UnknownRemoteRecord(RemoteStorageError):
+    """A record of a type or version that we do not know: written by a later Kafka, to be passed over."""
+
+    retryable = False
+
+
+def encode(event: RemoteEvent) -> bytes:
+    """The value of the event's record."""
+    return serde.encode_remote_log_record(to_record(event))
+
+
+def decode(value: Buffer) -> RemoteEvent:
+    """The event in a record's value. Raises UnknownRemoteRecord and CorruptRemoteData."""
+    try:
+        return from_record(serde.decode_remote_log_record(value))
+    except serde.UnknownRecord as error:
+        raise UnknownRemoteRecord(error.message) from None
+    except (KafkaError, ValueError) as error:
+        raise CorruptRemoteData(f"no record of a remote segment: {error}") from None
+
+
+def to_record(event: RemoteEvent) -> Any:
+    """The schema's record for the event."""
+    if isinstance(event, RemoteLogSegmentMetadata):
+        return wire.RemoteLogSegmentMetadataRecord(
+            remote_log_segment_id=_segment_id(event.id),
+            start_offset=event.start_offset,
+            end_offset=event.end_offset,
+            broker_id=event.broker_id,
+            max_timestamp_ms=event.max_timestamp_ms,
+            event_timestamp_ms=event.event_timestamp_ms,
+            segment_leader_epochs=tuple(
+                wire.SegmentLeaderEpoch(leader_epoch=each.epoch, offset=each.start_offset)
+                for each in event.epochs
+            ),
+            segment_size_in_bytes=event.size_bytes,
+            custom_metadata=event.custom_metadata,
+            remote_log_segment_state=int(event.state),
+            txn_index_empty=event.txn_index_empty,
+        )
+    if isinstance(event, RemoteLogSegmentMetadataUpdate):
+        return wire.RemoteLogSegmentMetadataUpdateRecord(
+            remote_log_segment_id=_segment_id(event.id),
+            broker_id=event.broker_id,
+            event_timestamp_ms=event.event_timestamp_ms,
+            custom_metadata=event.custom_metadata,
+            remote_log_segment_state=int(event.state),
+        )
+    return wire.RemotePartitionDeleteMetadataRecord(
+        topic_id_partition=_partition(event.partition),
+        broker_id=event.broker_id,
+        event_timestamp_ms=event.event_timestamp_ms,
+        remote_partition_delete_state=int(event.state),
+    )
+
+
+def from_record(record: Any) -> RemoteEvent:
+    """The event in a schema's record. Raises ValueError for what is none."""
+    if isinstance(record, wire.RemoteLogSegmentMetadataRecord):
+        return _metadata(record)
+    if isinstance(record, wire.RemoteLogSegmentMetadataUpdateRecord):
+        return RemoteLogSegmentMetadataUpdate(
+            _known_segment(record.remote_log_segment_id),
+            record.broker_id,
+            record.event_timestamp_ms,
+            SegmentState(record.remote_log_segment_state),
+            _kept(record.custom_metadata),
+        )
+    if isinstance(record, wire.RemotePartitionDeleteMetadataRecord):
+        return RemotePartitionDeleteMetadata(
+            _known_partition(record.topic_id_partition),
+            record.broker_id,
+            record.event_timestamp_ms,
+            PartitionDeleteState(record.remote_partition_delete_state),
+        )
+    raise ValueError(f"{type(record).__name__} says not of which partition it is")
+
+
+def _metadata(record: wire.RemoteLogSegmentMetadataRecord) -> RemoteLogSegmentMetadata:
+    epochs = tuple(
+        EpochStart(each.leader_epoch, each.offset) for each in record.segment_leader_epochs
+    )
+    if not 0 <= record.start_offset <= record.end_offset:
+        raise ValueError(f"a segment from {record.start_offset} to {record.end_offset}")
+    if not epochs or any(a.epoch >= b.epoch for a, b in pairwise(epochs)):
+        raise ValueError(f"a segment with the leader epochs {[each.epoch for each in epochs]}")
+    return RemoteLogSegmentMetadata(
+        _known_segment(record.remote_log_segment_id),
+        record.start_offset,
+        record.end_offset,
+        record.broker_id,
+        record.max_timestamp_ms,
+        record.event_timestamp_ms,
+        epochs,
+        record.segment_size_in_bytes,
+        SegmentState(record.remote_log_segment_state),
+        _kept(record.custom_metadata),
+        record.txn_index_empty,
+    )
+
+
+def _kept(data: Buffer | None) -> bytes | None:
+    """Not a view of the batch that it came in."""
+    return None if data is None else bytes(data)
+
+
+def _segment_id(id_: RemoteLogSegmentId) -> wire.RemoteLogSegmentId:
+    return wire.RemoteLogSegmentId(topic_id_partition=_partition(id_.partition), id=id_.id)
+
+
+def _partition(partition: TopicIdPartition) -> wire.TopicIdPartition:
+    return wire.TopicIdPartition(
+        name=partition.topic, id=partition.topic_id, partition=partition.partition
+    )
+
+
+def _known_segment(id_: wire.RemoteLogSegmentId) -> RemoteLogSegmentId:
+    return RemoteLogSegmentId(_known_partition(id_.topic_id_partition), id_.id)
+
+
+def _known_partition(partition: wire.TopicIdPartition) -> TopicIdPartition:
+    return TopicIdPartition(partition.id, partition.name, partition.partition)

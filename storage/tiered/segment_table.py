@@ -1,0 +1,167 @@
+"""The segments of one partition, packed: 100,000 of them in less than 10 MB.
+
+Each is a row of bytes (`segment_row.py`) in a block of 64 KiB, known by its handle: the block's number
+and the place in it, in four bytes. What orders rows is an array of handles, searched by halving: two
+are kept here, by id and by start offset, `epoch_segments.py` has more. So a segment takes its row
+and some four bytes an order, and no object. Rows lie where they are until they are removed or grow; a
+hole is taken by the next row of that length, and a block that is empty goes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from odradek.storage.tiered import segment_row
+
+BLOCK_BYTES = 1 << 16
+Handle = int
+Key = Callable[[Handle], Any]
+
+
+class SegmentTable:
+    """See the module. `changes` counts what was added and removed, for those who walk along."""
+
+    def __init__(self) -> None:
+        self._blocks: list[bytearray] = []
+        self._rows_in: list[int] = []
+        self._current = 0
+        self._unused: list[int] = []
+        self._holes: dict[int, list[Handle]] = {}
+        self._by_id = array("I")
+        self._by_start = array("I")
+        self.changes = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def at(self, handle: Handle) -> tuple[bytearray, int]:
+        """Where the row is, for the functions of `segment_row`."""
+        return self._blocks[handle >> 16], handle & 0xFFFF
+
+    def id_of(self, handle: Handle) -> bytes:
+        return segment_row.id_of(self._blocks[handle >> 16], handle & 0xFFFF)
+
+    def order_of(self, handle: Handle) -> bytes:
+        return segment_row.order_of(self._blocks[handle >> 16], handle & 0xFFFF)
+
+    def find(self, id_: bytes) -> Handle | None:
+        """The segment with that id."""
+        slot = bisect_left(self._by_id, id_, key=self.id_of)
+        if slot < len(self._by_id) and self.id_of(self._by_id[slot]) == id_:
+            return self._by_id[slot]
+        return None
+
+    def add(self, row: bytes) -> Handle:
+        handle = self._store(row)
+        insert(self._by_id, handle, self.id_of)
+        insert(self._by_start, handle, self.order_of)
+        self.changes += 1
+        return handle
+
+    def fits(self, handle: Handle, row: bytes) -> bool:
+        """Whether it has the length of the row that is there."""
+        return len(segment_row.row_at(*self.at(handle))) == len(row)
+
+    def overwrite(self, handle: Handle, row: bytes) -> None:
+        """In place: one that fits, with the same id and start offset."""
+        block, at = self.at(handle)
+        block[at : at + len(row)] = row
+
+    def remove(self, handle: Handle) -> None:
+        discard(self._by_id, handle, self.id_of)
+        discard(self._by_start, handle, self.order_of)
+        self._forget(handle)
+        self.changes += 1
+
+    def in_order(self) -> Iterator[Handle]:
+        """All by ascending start offset; what changes meanwhile does not disturb it."""
+        return walk(self, lambda: self._by_start)
+
+    def _store(self, row: bytes) -> Handle:
+        holes = self._holes.get(len(row))
+        if holes:
+            handle = holes.pop()
+            block, at = self.at(handle)
+            block[at : at + len(row)] = row
+        else:
+            number = self._block_with_room(len(row))
+            handle = number << 16 | len(self._blocks[number])
+            self._blocks[number] += row
+        self._rows_in[handle >> 16] += 1
+        return handle
+
+    def _block_with_room(self, size: int) -> int:
+        number = self._current
+        if self._blocks and len(self._blocks[number]) <= BLOCK_BYTES - size:
+            return number
+        if self._blocks:
+            self._blocks[number] = bytearray(self._blocks[number])  # full: it gives back its slack
+        if self._unused:
+            self._current = self._unused.pop()
+        else:
+            self._current = len(self._blocks)
+            self._blocks.append(bytearray())
+            self._rows_in.append(0)
+        return self._current
+
+    def _forget(self, handle: Handle) -> None:
+        number = handle >> 16
+        self._rows_in[number] -= 1
+        if self._rows_in[number]:
+            size = len(segment_row.row_at(*self.at(handle)))
+            self._holes.setdefault(size, []).append(handle)
+        else:
+            self._empty(number)
+
+    def _empty(self, number: int) -> None:
+        """No row is left in the block: it gives back its memory."""
+        self._blocks[number] = bytearray()
+        if number != self._current:
+            self._unused.append(number)
+        for size, holes in list(self._holes.items()):
+            left = [each for each in holes if each >> 16 != number]
+            if left:
+                self._holes[size] = left
+            else:
+                del self._holes[size]
+
+
+def insert(order: array[int], handle: Handle, key: Key) -> None:
+    """Put it where it belongs; at the end is the usual place."""
+    value = key(handle)
+    if not order or key(order[-1]) <= value:
+        order.append(handle)
+    else:
+        order.insert(bisect_right(order, value, key=key), handle)
+
+
+def discard(order: array[int], handle: Handle, key: Key) -> bool:
+    """Take it out; False if it was not there."""
+    value = key(handle)
+    slot = bisect_left(order, value, key=key)
+    while slot < len(order) and key(order[slot]) == value:
+        if order[slot] == handle:
+            order.pop(slot)
+            return True
+        slot += 1
+    return False
+
+
+def walk(table: SegmentTable, order: Callable[[], array[int]]) -> Iterator[Handle]:
+    """Through an array in the table's order (`order_of`). Where rows came and went meanwhile, it goes
+    on behind the last one that it gave out."""
+    handles, seen = order(), table.changes
+    slot, last = 0, b""
+    while True:
+        if table.changes != seen:
+            handles, seen = order(), table.changes
+            slot = bisect_right(handles, last, key=table.order_of)
+        if slot >= len(handles):
+            return
+        handle = handles[slot]
+        last = table.order_of(handle)
+        yield handle
+        slot += 1

@@ -1,0 +1,94 @@
+"""A RemoteLogMetadataManager that keeps everything in memory, for tests.
+
+Several nodes of a test may share one `MemoryMetadataTopic`: what one publishes, all see. It passes the
+same contract suite as the one over `__remote_log_metadata`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import trio.lowlevel
+
+from odradek.storage.tiered.errors import RemoteStorageError
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.metadata_view import MetadataView
+from odradek.storage.tiered.partition_metadata import RemoteEvent
+
+
+class MemoryMetadataTopic:
+    """All that was ever published, in order; and who is to be told of more."""
+
+    def __init__(self) -> None:
+        self.events: list[RemoteEvent] = []
+        self.readers: list[MemoryMetadataManager] = []
+
+    def publish(self, event: RemoteEvent) -> None:
+        self.events.append(event)
+        for reader in self.readers:
+            reader.take(event)
+
+
+class MemoryMetadataManager(MetadataView):
+    """See the module. `hold` before a partition is announced keeps it from becoming ready, until
+    `release`; `failing` is raised instead of publishing."""
+
+    def __init__(self, topic: MemoryMetadataTopic | None = None) -> None:
+        super().__init__()
+        self.topic = MemoryMetadataTopic() if topic is None else topic
+        self.topic.readers.append(self)
+        self.failing: RemoteStorageError | None = None
+        self._held = False
+
+    async def add_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
+        await self._publish(metadata)
+
+    async def update_segment(self, update: RemoteLogSegmentMetadataUpdate) -> None:
+        await self._publish(update)
+
+    async def put_partition_delete(self, metadata: RemotePartitionDeleteMetadata) -> None:
+        await self._publish(metadata)
+
+    def partitions_changed(
+        self, leads: Iterable[TopicIdPartition], follows: Iterable[TopicIdPartition]
+    ) -> None:
+        for partition in (*leads, *follows):
+            if self.metadata_of(partition) is None:
+                self.announce(partition)
+                for event in self.topic.events:
+                    if event.partition == partition:
+                        self.take(event)
+            if not self._held:
+                self.ready(partition)
+
+    def stop_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
+        for partition in partitions:
+            self.forget(partition)
+
+    def hold(self) -> None:
+        self._held = True
+
+    def release(self) -> None:
+        self._held = False
+        for partition in self.partitions():
+            self.ready(partition)
+
+    def take(self, event: RemoteEvent) -> None:
+        """What was published, by whomever; what does not follow is passed over, as by any reader."""
+        if self.metadata_of(event.partition) is not None:
+            try:
+                self.apply(event)
+            except RemoteStorageError:
+                return
+
+    async def _publish(self, event: RemoteEvent) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.failing is not None:
+            raise self.failing
+        self.check(event)
+        self.topic.publish(event)

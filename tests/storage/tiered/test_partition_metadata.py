@@ -1,0 +1,334 @@
+"""What is known of a partition's remote segments (T-23 to T-27, E15, E16, S-01, S-02)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek.storage.log.epochs import EpochStart
+from odradek.storage.tiered import expiry
+from odradek.storage.tiered.errors import (
+    InvalidRemoteState,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+)
+from odradek.storage.tiered.metadata import (
+    PartitionDeleteState,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+    SegmentState,
+)
+from odradek.storage.tiered.partition_metadata import PartitionMetadata
+from tests.storage.tiered.remote_segments import (
+    DELETED,
+    DELETING,
+    FINISHED,
+    FOO_0,
+    STARTED,
+    Model,
+    becomes,
+    segment,
+)
+
+
+def with_copies(*copies: RemoteLogSegmentMetadata) -> PartitionMetadata:
+    metadata = PartitionMetadata(FOO_0)
+    for each in copies:
+        metadata.apply(each)
+        metadata.apply(becomes(each, FINISHED, each.event_timestamp_ms))
+    return metadata
+
+
+def number_of(found: RemoteLogSegmentMetadata | None) -> int | None:
+    return None if found is None else found.id.id.int
+
+
+def numbers(metadata: PartitionMetadata, epoch: int | None = None) -> list[int]:
+    return [each.id.id.int for each in metadata.segments(epoch)]
+
+
+def test_a_copy_is_read_only_between_its_end_and_its_deletion() -> None:
+    metadata, copy = PartitionMetadata(FOO_0), segment(1, 0, 9)
+    seen = []
+    for event in (copy, *(becomes(copy, state) for state in (FINISHED, DELETING, DELETED))):
+        metadata.apply(event)
+        seen.append((number_of(metadata.find(0, 5)), numbers(metadata), metadata.finished_bytes(0)))
+    assert seen == [(None, [1], 0), (1, [1], 100), (None, [1], 0), (None, [], 0)]
+
+
+def test_only_copy_segment_started_begins_a_segment() -> None:
+    """T-23."""
+    for state in (FINISHED, DELETING, DELETED):
+        metadata = PartitionMetadata(FOO_0)
+        copy = segment(1, 0, 9).updated(becomes(segment(1, 0, 9), state))
+        with pytest.raises(InvalidRemoteState, match="cannot begin"):
+            metadata.apply(copy)
+        assert numbers(metadata) == []
+
+
+def test_an_update_never_starts_a_copy_and_needs_a_segment() -> None:
+    """T-24."""
+    metadata, copy = PartitionMetadata(FOO_0), segment(1, 0, 9)
+    with pytest.raises(RemoteResourceNotFound):
+        metadata.apply(becomes(copy, FINISHED))
+    metadata.apply(copy)
+    with pytest.raises(InvalidRemoteState):
+        metadata.apply(becomes(copy, STARTED))
+
+
+def test_a_state_said_again_changes_nothing() -> None:
+    metadata, copy = PartitionMetadata(FOO_0), segment(1, 0, 9)
+    metadata.apply(copy)
+    metadata.apply(copy)
+    metadata.apply(becomes(copy, FINISHED, 7))
+    metadata.apply(becomes(copy, FINISHED, 8))
+    assert [each.event_timestamp_ms for each in metadata.segments()] == [7]
+    assert metadata.finished_bytes(0) == 100
+
+
+def test_a_failed_copy_is_deleted_without_ever_being_read() -> None:
+    """T-25: 0 to 2; E15: a copy under way is not sized."""
+    metadata, copy = PartitionMetadata(FOO_0), segment(1, 0, 9)
+    metadata.apply(copy)
+    assert (metadata.finished_bytes(0), metadata.highest_offset(0)) == (0, None)
+    metadata.apply(becomes(copy, DELETING))
+    assert [each.state for each in metadata.unfinished()] == [DELETING]
+    metadata.apply(becomes(copy, DELETED))
+    assert (metadata.unfinished(), metadata.epochs(), len(metadata)) == ([], [], 0)
+
+
+def test_the_deletion_of_a_partition() -> None:
+    """T-27."""
+    metadata = PartitionMetadata(FOO_0)
+    marked, started, finished = (
+        RemotePartitionDeleteMetadata(FOO_0, 1, 5, state) for state in PartitionDeleteState
+    )
+    with pytest.raises(InvalidRemoteState):
+        metadata.apply(started)
+    for event in (marked, marked, started, started):
+        metadata.apply(event)
+    with pytest.raises(InvalidRemoteState):
+        metadata.apply(marked)
+    metadata.apply(finished)
+    assert metadata.deletion == finished
+
+
+def test_an_offset_is_found_by_the_epoch_that_it_was_written_in() -> None:
+    metadata = with_copies(segment(1, 0, 9, [(0, 0), (2, 6)]), segment(2, 10, 19, [(2, 10)]))
+    found = {(e, o): number_of(metadata.find(e, o)) for e in (0, 1, 2) for o in (0, 5, 6, 10, 20)}
+    assert {at: number for at, number in found.items() if number} == {
+        (0, 0): 1,
+        (0, 5): 1,
+        (2, 6): 1,
+        (2, 10): 2,
+    }
+
+
+def test_the_larger_of_two_copies_is_read() -> None:
+    """E15: both leaders copied, the second in a segment that has all of the first's."""
+    for first, second in [((0, 100), (0, 200)), ((10, 90), (5, 100)), ((0, 9), (0, 9))]:
+        metadata = with_copies(segment(1, *first), segment(2, *second))
+        assert number_of(metadata.find(0, second[1])) == 2
+        assert number_of(metadata.find(0, first[0])) == 2
+        assert numbers(metadata) == ([1, 2] if first[0] <= second[0] else [2, 1])
+
+
+def test_a_smaller_copy_that_comes_later_hides_nothing() -> None:
+    """Kafka's cache finds 50-100 for offset 150, and thus nothing."""
+    metadata = with_copies(segment(1, 0, 200), segment(2, 50, 100))
+    assert [number_of(metadata.find(0, offset)) for offset in (40, 75, 150)] == [1, 1, 1]
+
+
+def test_the_smaller_copy_is_read_again_when_the_larger_goes() -> None:
+    metadata = with_copies(segment(1, 10, 20), segment(2, 10, 15), segment(3, 0, 30))
+    metadata.apply(becomes(segment(3, 0, 30), DELETING))
+    assert [number_of(metadata.find(0, offset)) for offset in (5, 10, 20, 25)] == [None, 1, 1, None]
+
+
+def test_an_unclean_election_leaves_two_histories() -> None:
+    """T-61's remote tier: seg-0-3 of either leader, and seg-4-5 of the second."""
+    metadata = with_copies(
+        segment(1, 0, 3, [(0, 0)]), segment(2, 0, 3, [(1, 0)]), segment(3, 4, 5, [(0, 4), (2, 5)])
+    )
+    assert number_of(metadata.find(0, 3)) == 1
+    assert number_of(metadata.find(1, 3)) == 2
+    assert number_of(metadata.find(0, 4)) == 3
+    assert number_of(metadata.find(0, 5)) is None
+    assert number_of(metadata.find(2, 5)) == 3
+    assert [metadata.highest_offset(epoch) for epoch in range(4)] == [4, 3, 5, None]
+
+
+def test_the_highest_offset_stays_when_the_copies_go() -> None:
+    """T-31 walks epochs by it: what was copied once is not copied again because it expired."""
+    copy = segment(1, 0, 9)
+    metadata = with_copies(copy)
+    metadata.apply(becomes(copy, DELETING))
+    metadata.apply(becomes(copy, DELETED))
+    assert (metadata.highest_offset(0), metadata.epochs()) == (9, [])
+
+
+def test_sizes_by_epoch() -> None:
+    """S-01, E16: a segment of several epochs counts in each; an epoch that is not there is 0."""
+    metadata = with_copies(
+        segment(1, 0, 9, [(0, 0)]),
+        segment(2, 10, 19, [(0, 10), (1, 15)]),
+        segment(3, 20, 29, [(1, 20), (2, 25)]),
+        segment(4, 30, 39, [(2, 30)]),
+        segment(5, 40, 49, [(2, 40)]),
+    )
+    assert [metadata.finished_bytes(epoch) for epoch in range(4)] == [200, 200, 300, 0]
+    lineage = [EpochStart(0, 0), EpochStart(1, 15), EpochStart(2, 25)]
+    assert metadata.lineage_bytes(lineage, 50) == 500
+
+
+def test_transactions_are_found_past_any_number_of_segments_without() -> None:
+    """T-35: 1,000 segments, of which two have a transaction index."""
+    copies = [
+        segment(n, 10 * n, 10 * n + 9, txn_index_empty=n not in (300, 700)) for n in range(1, 1000)
+    ]
+    metadata = with_copies(*copies)
+    found = [metadata.find_with_transactions(0, offset) for offset in (0, 3009, 3010, 7000, 7010)]
+    assert [number_of(each) for each in found] == [300, 300, 700, 700, None]
+
+
+def test_custom_metadata_that_grows_a_row() -> None:
+    metadata = PartitionMetadata(FOO_0)
+    for number in range(3):
+        metadata.apply(segment(number, number, number))
+        metadata.apply(becomes(segment(number, 0, 0), FINISHED, 1, bytes([number]) * 100))
+    assert [each.custom_metadata for each in metadata.segments()] == [
+        bytes([number]) * 100 for number in range(3)
+    ]
+    assert metadata.finished_bytes(0) == 300
+
+
+def test_a_walk_is_not_disturbed_by_what_comes_and_goes() -> None:
+    copies = [segment(n, 10 * n, 10 * n + 9) for n in range(10)]
+    for epoch in (None, 0):
+        metadata = with_copies(*copies)
+        seen = []
+        for each in metadata.segments(epoch):
+            seen.append(each.start_offset)
+            if each.start_offset == 30:
+                for gone in (0, 3, 4):
+                    metadata.apply(becomes(copies[gone], DELETING))
+                    metadata.apply(becomes(copies[gone], DELETED))
+                metadata.apply(segment(99, 55, 56))
+        assert seen == [0, 10, 20, 30, 50, 55, 60, 70, 80, 90]
+
+
+def test_segments_that_are_all_gone_leave_no_rows() -> None:
+    metadata = PartitionMetadata(FOO_0)
+    copies = [segment(n, n, n) for n in range(3000)]
+    for round_ in range(3):
+        for each in copies:
+            metadata.apply(each)
+        for each in copies[:: 1 if round_ else -1]:
+            metadata.apply(becomes(each, DELETING))
+            metadata.apply(becomes(each, DELETED))
+    assert (len(metadata), numbers(metadata), metadata.epochs()) == (0, [], [])
+
+
+offsets = st.integers(0, 30)
+
+
+@st.composite
+def any_segment(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
+    start = draw(offsets)
+    lengths = draw(st.lists(st.integers(1, 8), min_size=1, max_size=3))
+    epochs = sorted(draw(st.sets(st.integers(0, 4), min_size=len(lengths), max_size=len(lengths))))
+    starts = [start + sum(lengths[:at]) for at in range(len(lengths))]
+    return segment(
+        draw(st.integers(1, 8)),
+        start,
+        start + sum(lengths) - 1,
+        list(zip(epochs, starts, strict=True)),
+        size=draw(st.integers(1, 9)),
+        txn_index_empty=draw(st.booleans()),
+    )
+
+
+@st.composite
+def any_update(draw: st.DrawFn) -> RemoteLogSegmentMetadataUpdate:
+    return RemoteLogSegmentMetadataUpdate(
+        RemoteLogSegmentId(FOO_0, UUID(int=draw(st.integers(1, 8)))),
+        draw(st.integers(0, 2)),
+        draw(st.integers(0, 3)),
+        draw(st.sampled_from(SegmentState)),
+        draw(st.none() | st.just(b"custom")),
+    )
+
+
+Events = list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate]
+any_events = st.lists(any_segment() | any_update(), min_size=8, max_size=40)
+
+
+@st.composite
+def lineages(draw: st.DrawFn) -> list[EpochStart]:
+    epochs = sorted(draw(st.sets(st.integers(0, 4), max_size=4)))
+    starts = sorted(draw(st.lists(offsets, min_size=len(epochs), max_size=len(epochs))))
+    return list(map(EpochStart, epochs, starts))
+
+
+def check_against(model: Model, metadata: PartitionMetadata) -> None:
+    assert list(metadata.segments()) == model.segments()
+    assert metadata.unfinished() == [x for x in model.segments() if x.state is not FINISHED]
+    for epoch in range(5):
+        readable = model.readable(epoch)
+        assert list(metadata.segments(epoch)) == model.segments(epoch)
+        assert metadata.finished_bytes(epoch) == sum(
+            x.size_bytes for x in model.segments(epoch) if x.state is FINISHED
+        )
+        for offset in range(0, 60, 3):
+            holding = [x for start, end, x in readable if start <= offset <= end]
+            assert (metadata.find(epoch, offset) is None) == (not holding)
+            assert not holding or metadata.find(epoch, offset) == holding[-1]
+            ending = [x for _, end, x in readable if end >= offset and not x.txn_index_empty]
+            found = metadata.find_with_transactions(epoch, offset)
+            assert found == (ending[0] if ending else None)
+
+
+def play(events: Events, model: Model, metadata: PartitionMetadata) -> None:
+    for event in events:
+        refused: list[type[Exception] | None] = []
+        for one in (model.apply, metadata.apply):
+            try:
+                one(event)
+                refused.append(None)
+            except RemoteStorageError as error:
+                refused.append(type(error))
+        assert refused[0] == refused[1], event
+
+
+@settings(max_examples=150, deadline=None)
+@given(any_events, lineages(), st.integers(0, 60))
+def test_any_history_as_the_model_has_it(
+    events: Events, lineage: list[EpochStart], log_end: int
+) -> None:
+    model, metadata = Model(), PartitionMetadata(FOO_0)
+    play(events, model, metadata)
+    check_against(model, metadata)
+    assert {epoch: metadata.highest_offset(epoch) for epoch in model.highest} == model.highest
+    assert metadata.lineage_bytes(lineage, log_end) == expiry.lineage_bytes(
+        model.segments(), lineage, log_end
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(any_events, any_events)
+def test_rows_restored_in_any_order_know_the_same(events: Events, more: Events) -> None:
+    model, before = Model(), PartitionMetadata(FOO_0)
+    play(events, model, before)
+    metadata = PartitionMetadata(FOO_0)
+    for row in reversed(list(before.rows())):
+        metadata.restore(row)
+    for epoch, offset in before.highest_offsets.items():
+        metadata.restore_highest(epoch, offset)
+    check_against(model, metadata)
+    play(more, model, metadata)
+    check_against(model, metadata)
