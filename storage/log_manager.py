@@ -52,6 +52,7 @@ from odradek.storage.directories.opening import Directories
 from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.truncation import Beginning
 from odradek.storage.log_adoption import adopt
 from odradek.storage.log_creation import Creation
 from odradek.storage.log_flushing import Flushing
@@ -308,17 +309,13 @@ class LogManager:
         async with self.registry.maintaining(which) as home:
             await self.offload.run(which.truncate_to, offset, lane=home.directory.lane)
 
-    async def start_anew(
-        self, which: PartitionLog, offset: int, log_start_offset: int | None = None
-    ) -> None:
-        """As `PartitionLog.truncate_fully_and_start_at`; else as `truncate`. Raises LogFailed."""
+    async def start_anew(self, which: PartitionLog, beginning: Beginning) -> None:
+        """As `PartitionLog.start_anew`; else as `truncate`. The checkpoint of where the log starts comes
+        last. Raises LogFailed."""
         async with self.registry.maintaining(which) as home:
-            await self.offload.run(
-                which.truncate_fully_and_start_at,
-                offset,
-                log_start_offset,
-                lane=home.directory.lane,
-            )
+            await self.offload.run(which.start_anew, beginning, lane=home.directory.lane)
+        if beginning.log_start_offset != beginning.offset:
+            await self.checkpoint((Checkpoint.LOG_START,), home.directory)
 
     # Configs
 

@@ -1,7 +1,7 @@
 """A fetcher: one task, one connection and one fetch session with a broker that leads partitions.
 
 It goes in rounds: see what the partitions want (`questions.py`), then ask once: where leaders' logs
-begin or end if somebody must know, else for records. Changes of logs are made beside it.
+or epochs begin or end if somebody must know, else for records. Changes of logs are made beside it.
 
 A leader without news holds a fetch for replica.fetch.wait.max.ms, and nothing else is answered on that
 connection meanwhile. So it is told to hold it for less where something will be due before; and for a
@@ -15,30 +15,35 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import trio
 
 from odradek.client.connection import BrokerConnection, open_connection
 from odradek.client.errors import ClientError, Unsupported
-from odradek.protocol.apis import FETCH, LIST_OFFSETS
+from odradek.protocol.apis import FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from odradek.protocol.errors import ErrorCode, InvalidFrame, error_code
 from odradek.protocol.fetch_response import OLDEST_VERSION, FetchResponse, read_fetch_response
 from odradek.replication.fetching.questions import LogChanges, LostPlace, Questions
 from odradek.replication.fetching.requests import (
+    Asked,
+    AskedEpoch,
     FetchLimits,
+    epochs_request,
     offsets_request,
+    read_epoch_ends,
     read_offsets,
     write_fetch,
 )
 from odradek.replication.fetching.session import FetchPlan, Key
 from odradek.replication.fetching.settings import FetchingSettings
-from odradek.replication.partition.follower import Located
+from odradek.replication.partition.follower import AskOffset, Located
 from odradek.replication.partition.following import Following
 from odradek.replication.quota import ReplicationQuota
 from odradek.seams.clock import Clock
 from odradek.seams.network import Address, Network
+from odradek.storage.log.epochs import EpochEnd
 
 log = logging.getLogger("odradek.fetching")
 
@@ -275,19 +280,27 @@ class Fetcher:
 
     async def _locate(self, connection: BrokerConnection, lost: Sequence[LostPlace]) -> None:
         """Raises ClientError, and then all of them know it."""
-        asked = [
-            (each.following.partition.topic, each.following.partition.index, each.question)
-            for each in lost
-        ]
-        values = offsets_request(
-            asked,
-            node_id=self._around.node_id,
-            timeout_ms=self._around.settings.socket_timeout_ms,
-        )
-        found: Mapping[tuple[str, int], Located | ErrorCode] = {}
+        offsets: list[Asked] = []
+        epochs: list[AskedEpoch] = []
+        for each in lost:
+            partition, question = each.following.partition, each.question
+            if isinstance(question, AskOffset):
+                offsets.append((partition.topic, partition.index, question))
+            else:
+                epochs.append((partition.topic, partition.index, question))
+        found: dict[tuple[str, int], Located | EpochEnd | ErrorCode] = {}
+        node_id, timeout_ms = self._around.node_id, self._around.settings.socket_timeout_ms
         try:
-            answer = await connection.request(LIST_OFFSETS, values, timeout_s=self._timeout_s)
-            found = read_offsets(answer)
+            if offsets:
+                wanted = offsets_request(offsets, node_id=node_id, timeout_ms=timeout_ms)
+                answer = await connection.request(LIST_OFFSETS, wanted, timeout_s=self._timeout_s)
+                found |= read_offsets(answer)
+            if epochs:
+                wanted = epochs_request(epochs, node_id=node_id)
+                answer = await connection.request(
+                    OFFSET_FOR_LEADER_EPOCH, wanted, timeout_s=self._timeout_s
+                )
+                found |= read_epoch_ends(answer)
         finally:
             for each in lost:
                 self._questions.located(each, found)

@@ -72,7 +72,7 @@ class Followers:
         self._broker_epoch = broker_epoch
         self._settings = settings
         self._logs = logs
-        self._tier = NoRemoteTier(logs) if tier is None else tier
+        self._tier = NoRemoteTier() if tier is None else tier
         self._on_role = on_role
         self._followed: dict[_Name, _Followed] = {}
         self._by_key: dict[Key, _Followed] = {}

@@ -22,6 +22,7 @@ from odradek.protocol.errors import ErrorCode, error_code
 from odradek.protocol.fetch_response import PartitionData
 from odradek.replication.fetching.session import FetchSession, Key
 from odradek.replication.partition.follower import (
+    AskEpochEnd,
     AskOffset,
     Fetch,
     Fetched,
@@ -47,11 +48,11 @@ class LogChanges(Protocol):
 
 @value_class
 class LostPlace:
-    """A partition that must know where the leader's log begins or ends."""
+    """A partition that must know where the leader's log, or an epoch in it, begins or ends."""
 
     key: Key
     following: Following
-    question: AskOffset
+    question: AskOffset | AskEpochEnd
 
 
 class Questions:
@@ -137,13 +138,11 @@ class Questions:
 
     def _put_off(self, key: Key, following: Following, want: Want | None) -> None:
         """It does not fetch now."""
-        if isinstance(want, AskOffset):
+        if isinstance(want, AskOffset | AskEpochEnd):
             self._lost.append(LostPlace(key, following, want))
         elif isinstance(want, LogChange):
             self._changing[key] = None
             self._changes.change(key, following, want)
-        elif want is not None:
-            raise AssertionError(f"every leader of a KRaft cluster compares in Fetch: {want}")
         elif following.due_ms > self._now_ms():
             heapq.heappush(self._delayed, (following.due_ms, next(self._numbers), key))
 
@@ -229,13 +228,20 @@ class Questions:
         return self._count(following, following.fetched(question, answer, data.records))
 
     def located(
-        self, place: LostPlace, found: Mapping[tuple[str, int], Located | ErrorCode]
+        self,
+        place: LostPlace,
+        found: Mapping[tuple[str, int], Located | EpochEnd | ErrorCode],
     ) -> None:
-        """What ListOffsets answered; about those it does not name, nothing is known."""
-        partition = place.following.partition
+        """What ListOffsets or OffsetForLeaderEpoch answered; about those it does not name, nothing is
+        known."""
+        partition, question = place.following.partition, place.question
         told = found.get((partition.topic, partition.index), ErrorCode.network_exception)
-        if isinstance(told, Located):
-            place.following.located(place.question, told)
+        if isinstance(told, ErrorCode):
+            place.following.refused(question, told)
+        elif isinstance(told, Located):
+            assert isinstance(question, AskOffset)
+            place.following.located(question, told)
         else:
-            place.following.refused(place.question, told)
+            assert isinstance(question, AskEpochEnd)
+            place.following.epoch_ended(question, told)
         self.rouse(place.key)

@@ -1,7 +1,7 @@
-"""What a follower asks its leader, as Kafka's requests: Fetch and ListOffsets.
+"""What a follower asks its leader, as Kafka's requests: Fetch, ListOffsets and OffsetForLeaderEpoch.
 
 Fetch is spoken from version 13 on: every broker of a KRaft cluster knows topic ids, and where two logs
-part (so nobody asks OffsetForLeaderEpoch). From version 15 on it tells the broker's epoch, by which a
+part (so OffsetForLeaderEpoch is asked only of what is not on the leader's disks any more). From version 15 on it tells the broker's epoch, by which a
 leader knows a follower that has restarted (KIP-903).
 """
 
@@ -14,11 +14,13 @@ from odradek.protocol import messages
 from odradek.protocol.apis import FETCH
 from odradek.protocol.errors import ErrorCode, error_code
 from odradek.replication.fetching.session import FetchPlan, Key
-from odradek.replication.partition.follower import AskOffset, Located
+from odradek.replication.partition.follower import AskEpochEnd, AskOffset, Located
 from odradek.seams.values import value_class
+from odradek.storage.log.epochs import EpochEnd
 
 Asked = tuple[str, int, AskOffset]
 """A topic's name, the partition, and the question."""
+AskedEpoch = tuple[str, int, AskEpochEnd]
 
 
 @value_class
@@ -98,6 +100,37 @@ def offsets_request(asked: Iterable[Asked], *, node_id: int, timeout_ms: int) ->
         "topics": [{"name": topic, "partitions": of_topic} for topic, of_topic in _by_topic(rows)],
         "timeout": timeout_ms,
     }
+
+
+def epochs_request(asked: Iterable[AskedEpoch], *, node_id: int) -> Mapping[str, Any]:
+    """The values of the OffsetForLeaderEpoch request."""
+    rows = (
+        (
+            (topic, index),
+            {
+                "partition": index,
+                "current_leader_epoch": question.leader_epoch,
+                "leader_epoch": question.epoch,
+            },
+        )
+        for topic, index, question in asked
+    )
+    return {
+        "replica_id": node_id,
+        "topics": [{"topic": topic, "partitions": of_topic} for topic, of_topic in _by_topic(rows)],
+    }
+
+
+def read_epoch_ends(answer: Any) -> dict[tuple[str, int], EpochEnd | ErrorCode]:
+    """What OffsetForLeaderEpoch answered, by the topic's name and the partition."""
+    found: dict[tuple[str, int], EpochEnd | ErrorCode] = {}
+    for topic in answer.topics:
+        for row in topic.partitions:
+            code = error_code(row.error_code)
+            is_known = code is ErrorCode.none
+            end = EpochEnd(row.leader_epoch, row.end_offset) if is_known else code
+            found[topic.topic, row.partition] = end
+    return found
 
 
 def read_offsets(answer: Any) -> dict[tuple[str, int], Located | ErrorCode]:

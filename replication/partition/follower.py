@@ -16,7 +16,9 @@ truncation, makes all that was asked before worth nothing.
 | | | else LOCATING_START |
 | LOCATING_START | ListOffsets: earliest | past our end: starts anew there; FETCHING |
 | LOCATING_TIER | ListOffsets: earliest | notes it; LOCATING_LOCAL |
-| LOCATING_LOCAL | ListOffsets: earliest local (-4) | BUILDING_REMOTE_AUX |
+| LOCATING_LOCAL | ListOffsets: earliest local (-4) | LOCATING_EPOCH |
+| | | nothing is in the tier any more: starts anew there; FETCHING |
+| LOCATING_EPOCH | OffsetForLeaderEpoch: the epoch before | BUILDING_REMOTE_AUX |
 | BUILDING_REMOTE_AUX | the tier's state built (KIP-405) | FETCHING |
 | STOPPED | nothing, until there is a newer leader epoch | |
 
@@ -53,6 +55,7 @@ class State(enum.Enum):
     LOCATING_START = "locating the leader's start"
     LOCATING_TIER = "locating the leader's start in its tier"
     LOCATING_LOCAL = "locating the leader's local start"
+    LOCATING_EPOCH = "locating the epoch before the leader's local start"
     BUILDING_REMOTE_AUX = "building the tier's state"
     STOPPED = "stopped"
 
@@ -120,9 +123,10 @@ class StartAnewAt:
 
 @value_class
 class BuildRemoteAux:
-    """What lies below `local_start_offset`, the first record of `epoch` that the leader has on its
-    disks, is in the tier: take the history of leaders and the producers' state from there, and start
-    the log anew where the tier's last segment before it ends, with `start_offset` as its start."""
+    """What lies below `local_start_offset`, the first that the leader has on its disks, is in the tier:
+    take the history of leaders and the producers' state from there, and start the log anew where the
+    tier's segment with the record before it ends, with `start_offset` as its start. That record is of
+    the leader's `epoch` (T-42)."""
 
     leader_epoch: int
     local_start_offset: int
@@ -172,6 +176,7 @@ _ASKED_BY = {
     State.LOCATING_TIER: EARLIEST,
     State.LOCATING_LOCAL: EARLIEST_LOCAL,
 }
+_GIVEN_UP_BY_ERROR = frozenset({*_ASKED_BY, State.LOCATING_EPOCH, State.BUILDING_REMOTE_AUX})
 _STOPS = frozenset({ErrorCode.kafka_storage_error, ErrorCode.fenced_leader_epoch})
 
 
@@ -199,6 +204,7 @@ class Follower:
         self._outlived = False
         """The change under way was wanted before the last `follow` or `stop`."""
         self._tier_start = 0
+        self._local_start = Located(0)
         self._lost_place = False
         """Out of range before, and nothing has been fetched since."""
 
@@ -227,6 +233,10 @@ class Follower:
     def is_changing(self) -> bool:
         """A change of the log is under way: this node must not lead before it is done."""
         return isinstance(self._under_way, LogChange)
+
+    def is_outlived(self, change: LogChange) -> bool:
+        """Whether there was another leader, or none, since `change` was wanted."""
+        return self._outlived or change is not self._under_way
 
     def _let_go(self) -> None:
         self._change = None
@@ -273,6 +283,8 @@ class Follower:
             return Fetch(self.leader_epoch, end, epoch if self._compares else NO_EPOCH, start)
         if self.state is State.TRUNCATING:
             return AskEpochEnd(self.leader_epoch, epoch)
+        if self.state is State.LOCATING_EPOCH:
+            return AskEpochEnd(self.leader_epoch, self._local_start.epoch - 1)
         return AskOffset(self.leader_epoch, _ASKED_BY[self.state])
 
     # What it is told by its leader
@@ -310,7 +322,11 @@ class Follower:
 
     def epoch_ended(self, question: AskEpochEnd, answer: EpochEnd) -> None:
         """OffsetForLeaderEpoch's answer; (-1, -1) if the leader knows no such epoch."""
-        if self._is_answered(question):
+        if not self._is_answered(question):
+            return
+        if self.state is State.LOCATING_EPOCH:
+            self._epoch_located(answer)
+        else:
             self._part(answer)
 
     def located(self, question: AskOffset, answer: Located, now_ms: int) -> None:
@@ -360,7 +376,7 @@ class Follower:
     def _back_off(self, now_ms: int) -> None:
         self.due_ms = now_ms + self._next_back_off_ms
         self._next_back_off_ms = min(2 * self._next_back_off_ms, self._back_off_ms)
-        if self.state in _ASKED_BY or self.state is State.BUILDING_REMOTE_AUX:
+        if self.state in _GIVEN_UP_BY_ERROR:
             self.state = State.FETCHING
             self._change = None
 
@@ -407,10 +423,23 @@ class Follower:
         self.state = State.LOCATING_LOCAL
 
     def _local_located(self, answer: Located, now_ms: int) -> None:
+        if answer.offset <= self._tier_start:
+            self.state = State.FETCHING
+            self._change = StartAnewAt(answer.offset)
+        elif answer.epoch > 0:
+            self._local_start = answer
+            self.state = State.LOCATING_EPOCH
+        else:
+            self._build(answer, answer.epoch)
+
+    def _epoch_located(self, answer: EpochEnd) -> None:
+        """Of the record before the local start; there may be epochs between that wrote nothing."""
+        local = self._local_start
+        self._build(local, answer.epoch if answer.end_offset >= local.offset else local.epoch)
+
+    def _build(self, local: Located, epoch: int) -> None:
         self.state = State.BUILDING_REMOTE_AUX
-        self._change = BuildRemoteAux(
-            self.leader_epoch, answer.offset, answer.epoch, self._tier_start
-        )
+        self._change = BuildRemoteAux(self.leader_epoch, local.offset, epoch, self._tier_start)
 
     # What it did to its log
 

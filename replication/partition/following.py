@@ -20,6 +20,7 @@ from typing import Protocol
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD
 from odradek.replication.partition.follower import (
+    AskEpochEnd,
     AskOffset,
     BuildRemoteAux,
     Fetch,
@@ -37,7 +38,9 @@ from odradek.replication.partition.truncation import Epochs
 from odradek.seams.clock import Clock
 from odradek.seams.values import value_class
 from odradek.storage.errors import LogFailed, StorageError, UnexpectedOffset
+from odradek.storage.log.epochs import EpochEnd
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.truncation import Beginning
 
 log = logging.getLogger("odradek.following")
 
@@ -56,28 +59,23 @@ class LogChanger(Protocol):
 
     async def truncate(self, which: PartitionLog, offset: int) -> None: ...
 
-    async def start_anew(
-        self, which: PartitionLog, offset: int, log_start_offset: int | None = None
-    ) -> None: ...
+    async def start_anew(self, which: PartitionLog, beginning: Beginning) -> None: ...
 
 
 class RemoteTier(Protocol):
     """Where the leader's log is that it does not have on its own disks any more (KIP-405)."""
 
-    async def build_aux(self, which: PartitionLog, change: BuildRemoteAux) -> None:
-        """Make the log one that goes on where the tier ends; see `BuildRemoteAux`. KafkaError: it is
-        tried again after a while."""
+    async def beginning(self, which: PartitionLog, change: BuildRemoteAux) -> Beginning:
+        """How a log begins that goes on where the tier ends; see `BuildRemoteAux`. Nothing is done to
+        the log. KafkaError: it is tried again after a while."""
         ...
 
 
 class NoRemoteTier:
     """Nothing can be read from a tier here: the follower starts where the leader's disks do."""
 
-    def __init__(self, logs: LogChanger) -> None:
-        self._logs = logs
-
-    async def build_aux(self, which: PartitionLog, change: BuildRemoteAux) -> None:
-        await self._logs.start_anew(which, change.local_start_offset)
+    async def beginning(self, which: PartitionLog, change: BuildRemoteAux) -> Beginning:
+        return Beginning.at(change.local_start_offset)
 
 
 class _FollowedLog:
@@ -208,6 +206,10 @@ class Following:
         assert rest is not None
         return self.fetched(question, rest.answer, rest.records)
 
+    def epoch_ended(self, question: AskEpochEnd, answer: EpochEnd) -> None:
+        """Where an epoch ended on the leader."""
+        self.follower.epoch_ended(question, answer)
+
     def located(self, question: AskOffset, answer: Located) -> None:
         """Where the leader's log begins or ends."""
         self.follower.located(question, answer, self._now_ms())
@@ -249,12 +251,16 @@ class Following:
 
     async def make(self, change: LogChange) -> None:
         """Do it, and go on; what goes wrong is this partition's affair."""
+        beginning: Beginning | None = None
+        if isinstance(change, BuildRemoteAux):
+            beginning = await self._read_tier(change)
+            if beginning is None:
+                return
         self.partition.begin_change()
         try:
-            await self._change(change)
+            await self._change(change, beginning)
         except KafkaError as error:
-            log.warning("%r could not be changed: %s", self.partition, error)
-            self.follower.failed(change, _code_of(error), self._now_ms())
+            self._failed(change, error)
         except (
             Exception
         ) as error:  # ours, and this partition's alone: nobody knows what its log is now
@@ -267,7 +273,28 @@ class Following:
             if self.partition.end_change():
                 self._on_role(self.partition)
 
-    async def _change(self, change: LogChange) -> None:
+    async def _read_tier(self, change: BuildRemoteAux) -> Beginning | None:
+        """What the tier knows, however long it takes: this node may become the leader meanwhile. None:
+        it failed, or nobody wants it any more; the follower knows."""
+        try:
+            beginning = await self._tier.beginning(self.partition.log, change)
+        except KafkaError as error:
+            self._failed(change, error)
+            return None
+        except Exception:  # ours; the log is as it was
+            log.exception("%r: its tier could not be read", self.partition)
+            self.follower.failed(change, ErrorCode.unknown_server_error, self._now_ms())
+            return None
+        if self.follower.is_outlived(change):
+            self.follower.failed(change, ErrorCode.not_leader_or_follower, self._now_ms())
+            return None
+        return beginning
+
+    def _failed(self, change: LogChange, error: KafkaError) -> None:
+        log.warning("%r could not be changed: %s", self.partition, error)
+        self.follower.failed(change, _code_of(error), self._now_ms())
+
+    async def _change(self, change: LogChange, beginning: Beginning | None) -> None:
         which = self.partition.log
         if isinstance(change, TruncateTo):
             if change.offset < which.end_offset:
@@ -275,9 +302,11 @@ class Following:
             await self._logs.truncate(which, change.offset)
         elif isinstance(change, StartAnewAt):
             log.info("%r starts anew at %d", self.partition, change.offset)
-            await self._logs.start_anew(which, change.offset)
+            await self._logs.start_anew(which, Beginning.at(change.offset))
         else:
-            await self._tier.build_aux(which, change)
+            assert beginning is not None
+            log.info("%r goes on at %d, behind its tier", self.partition, beginning.offset)
+            await self._logs.start_anew(which, beginning)
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)

@@ -12,7 +12,7 @@ Offsets are what the log counts in; `end_offset` is the next to be assigned. The
   it: every later call raises LogFailed.
 
 Calls are synchronous. One owner, the event loop, makes all that change something, except that
-`flush`, `truncate_to`, `truncate_fully_and_start_at`, `delete_expired`, `remove_deleted`, `close`,
+`flush`, `truncate_to`, `start_anew`, `delete_expired`, `remove_deleted`, `close`,
 `rename_directory` and `delete` may run through offload, one of them at a time per log, with no
 append meanwhile except beside `flush`. `read`, `find_timestamp`, `max_timestamp` and
 `aborted_transactions` may run there at any time.
@@ -42,6 +42,7 @@ from odradek.storage.log.roll import RollLimits, roll, roll_limits, should_roll
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.timestamps import TimestampAndOffset
 from odradek.storage.log.transaction_index import AbortedTransaction
+from odradek.storage.log.truncation import Beginning
 from odradek.storage.log.validation import check_produced, check_raft, check_replicated
 from odradek.storage.log.verifications import Guard
 
@@ -417,7 +418,7 @@ class PartitionLog(LogReads):
             self.epochs.truncate_from_end(self.end_offset)
             return False
         if offset < self.segment_list.first.base_offset:
-            self.truncate_fully_and_start_at(offset)
+            self.start_anew(self._cut_in_other_tier(offset))
             return True
         with self.flushing:
             try:
@@ -426,16 +427,25 @@ class PartitionLog(LogReads):
                 raise self.io_failed(error) from error
         return True
 
-    def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
-        """Delete everything; the log is empty at `offset` and starts there (or at
-        `log_start_offset`, where what lies below is in another tier).
+    def _cut_in_other_tier(self, offset: int) -> Beginning:
+        """For a cut below the disk: what is known of the time before it stays known."""
+        if not self.log_start_offset <= offset or not self.is_tiered:
+            return Beginning.at(offset)
+        return Beginning(offset, self.log_start_offset, self.epochs.entries_in(0, offset))
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Delete everything; the log is empty at `offset` and starts there. As `start_anew`."""
+        self.start_anew(Beginning.at(offset))
+
+    def start_anew(self, beginning: Beginning) -> None:
+        """Delete everything; the log is empty, and goes on from `beginning` (truncation.py).
 
         Through offload. Raises LogFailed.
         """
         self.check_online()
         with self.flushing:
             try:
-                truncation.start_anew(self, offset, log_start_offset)
+                truncation.start_anew(self, beginning)
             except OSError as error:
                 raise self.io_failed(error) from error
 

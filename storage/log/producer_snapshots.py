@@ -126,6 +126,17 @@ class ProducerSnapshots:
         self._unsynced[offset] = file
         insort(self._offsets, offset)
 
+    def put(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
+        """Write one that came from elsewhere, durably. Raises OSError."""
+        self.remove(offset)
+        file = self._files.open(self.path(offset), create=True)
+        try:
+            file.append_v((encode_snapshot(entries),))
+            file.sync()
+        finally:
+            file.close()
+        insort(self._offsets, offset)
+
     def load(self, states: ProducerStates, *, up_to: int, start: int, now_ms: int) -> None:
         """Set `states` to the latest that is whole, at or below `up_to`; else to nothing at `start`.
 

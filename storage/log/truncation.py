@@ -13,13 +13,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odradek.seams.files import File, Files
+from odradek.seams.values import value_class
 from odradek.storage.errors import CorruptRecords
+from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.names import CLEANED, LOG
+from odradek.storage.log.producers import ProducerEntry
 from odradek.storage.log.read import Tip
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.state import LogState
 
 _CHUNK_BYTES = 1 << 20
+
+
+@value_class
+class Beginning:
+    """How an empty log begins: where, and what is known of the time before, which lies in another tier
+    (KIP-405) from `log_start_offset` on. `producers` None: nothing is known of any."""
+
+    offset: int
+    log_start_offset: int
+    epochs: tuple[EpochStart, ...] = ()
+    producers: Sequence[ProducerEntry] | None = None
+
+    @classmethod
+    def at(cls, offset: int) -> Beginning:
+        """Nothing lies before it."""
+        return cls(offset, offset)
 
 
 def truncate_to(log: LogState, offset: int) -> None:
@@ -78,17 +97,20 @@ def truncate_to(log: LogState, offset: int) -> None:
         producers.reset(offset)
 
 
-def start_anew(log: LogState, offset: int, log_start_offset: int | None) -> None:
-    """Delete everything; the log is empty at `offset`, and starts there or at `log_start_offset`.
+def start_anew(log: LogState, beginning: Beginning) -> None:
+    """Delete everything; the log is empty, and goes on from `beginning`.
 
-    1. The recovery point, not past `offset` nor the old start, durably.
+    1. The recovery point, not past where it goes on nor the old start, durably.
     2. All segments and snapshots, the newest first. A crash: a shorter log, in the end an empty one
        at the checkpointed start; the replica finds itself out of range and does it again.
-    3. The new segment, the directory. A crash: as it is to be, with epochs that recovery drops.
-    4. The epochs: none.
+    3. What is known of the time before: epochs, the producers' snapshot, durably. A crash: the empty
+       log, which ends before all that, and drops it.
+    4. The new segment, the directory. A crash: as it is to be; where it lies in two tiers, with the
+       start that the checkpoint has, until the leader says better (its caller writes it after this).
 
     Raises OSError.
     """
+    offset = beginning.offset
     now_ms = log.clock.wall_ms()
     producers = log.producers
     _lower_recovery_point(log, min(offset, log.log_start_offset))
@@ -96,16 +118,18 @@ def start_anew(log: LogState, offset: int, log_start_offset: int | None) -> None
         _set_aside(log, log.segment_list.all, now_ms)
         for snapshot_offset in log.snapshots.offsets:
             log.snapshots.remove(snapshot_offset)
+        log.epochs.restore(beginning.epochs)
+        log.epochs.save()
+        if beginning.producers is not None:
+            log.snapshots.put(offset, beginning.producers)
         fresh = log.new_segment(offset)
         log.segment_list.replace((fresh,))
         log.tip = Tip(offset, fresh, 0)
-        log.starts_at(offset if log_start_offset is None else log_start_offset)
+        log.starts_at(beginning.log_start_offset)
         log.copies_unknown()
         log.high_watermark = offset
     log.files.sync_directory(log.directory)
-    log.epochs.clear()
-    log.epochs.save()
-    producers.reset(offset)
+    producers.reset(offset, beginning.producers or (), now_ms=now_ms)
 
 
 def _forget_epochs(log: LogState, offset: int) -> None:

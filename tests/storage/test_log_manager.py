@@ -16,6 +16,7 @@ from odradek.storage.directories.names import TopicPartition
 from odradek.storage.errors import DiskFull, InconsistentTopicId, LogFailed, NoDescriptors
 from odradek.storage.log import partition_metadata
 from odradek.storage.log.config import LogConfig
+from odradek.storage.log.truncation import Beginning
 from odradek.storage.log_manager import Intervals
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_files import VirtualFiles
@@ -767,7 +768,8 @@ async def test_a_log_is_cut_beside_no_flush_and_its_recovery_point_is_lowered_fi
         await manager.truncate(log, 4)
         assert contents(log) == [f"value {number}" for number in range(4)]
         assert "t 0 4" in world.read(A / RECOVERY)
-        await manager.start_anew(log, 9, 2)
+        await manager.start_anew(log, Beginning(9, 2))
+        assert "t 0 2" in world.read(A / STARTS)
         assert (log.log_start_offset, log.end_offset) == (2, 9)
 
 

@@ -158,12 +158,27 @@ def test_within_the_leader_s_log_it_goes_on_but_not_for_ever_at_once() -> None:
     stand.ask_offset(LATEST, BACK_OFF_MS)
 
 
-def test_what_moved_to_the_tier_is_built_from_there() -> None:
-    stand = Stand()
+def moved(stand: Stand, local: Located) -> None:
+    """What it fetches is in the tier, its leader's disks begin at `local`, the log at 2."""
     stand.fail_fetch(ErrorCode.offset_moved_to_tiered_storage)
     assert stand.follower.state is State.LOCATING_TIER
     stand.follower.located(stand.ask_offset(EARLIEST), Located(2, 0), 0)
-    stand.follower.located(stand.ask_offset(EARLIEST_LOCAL), Located(30, 4), 0)
+    stand.follower.located(stand.ask_offset(EARLIEST_LOCAL), local, 0)
+
+
+def epoch_ends(stand: Stand, epoch: int, end: EpochEnd) -> None:
+    assert stand.follower.state is State.LOCATING_EPOCH
+    question = stand.wants()
+    assert question == AskEpochEnd(EPOCH, epoch)
+    assert isinstance(question, AskEpochEnd)
+    stand.follower.epoch_ended(question, end)
+
+
+def test_what_moved_to_the_tier_is_built_from_there() -> None:
+    """T-42."""
+    stand = Stand()
+    moved(stand, Located(30, 4))
+    epoch_ends(stand, 3, EpochEnd(3, 28))
     assert stand.follower.state is State.BUILDING_REMOTE_AUX
     change = stand.wants()
     assert change == BuildRemoteAux(EPOCH, 30, 4, 2)
@@ -174,14 +189,70 @@ def test_what_moved_to_the_tier_is_built_from_there() -> None:
     assert stand.wants() == Fetch(EPOCH, 30, 4, 30)
 
 
+@pytest.mark.parametrize(
+    ("end", "epoch"),
+    [
+        (EpochEnd(1, 30), 1),  # epochs 2 and 3 wrote nothing
+        (EpochEnd(3, 31), 3),
+        (EpochEnd(3, 29), 4),
+        (EpochEnd(-1, -1), 4),
+    ],
+)
+def test_the_epoch_before_the_local_start_is_its_leaders(end: EpochEnd, epoch: int) -> None:
+    """T-42: of the record before it, which may be of an earlier epoch than the local start's."""
+    stand = Stand()
+    moved(stand, Located(30, 4))
+    epoch_ends(stand, 3, end)
+    assert stand.wants() == BuildRemoteAux(EPOCH, 30, epoch, 2)
+
+
+@pytest.mark.parametrize("epoch", [0, -1])
+def test_before_the_first_epoch_there_is_none_to_ask_for(epoch: int) -> None:
+    stand = Stand()
+    moved(stand, Located(30, epoch))
+    assert stand.wants() == BuildRemoteAux(EPOCH, 30, epoch, 2)
+
+
+def test_where_nothing_is_left_in_the_tier_it_starts_on_the_disk() -> None:
+    stand = Stand()
+    moved(stand, Located(2, 4))
+    assert stand.wants() == StartAnewAt(2)
+
+
 def test_a_tier_that_could_not_be_read_is_tried_again_from_the_start() -> None:
     stand = Stand()
-    stand.fail_fetch(ErrorCode.offset_moved_to_tiered_storage)
-    stand.follower.located(stand.ask_offset(EARLIEST), Located(2, 0), 0)
-    stand.follower.located(stand.ask_offset(EARLIEST_LOCAL), Located(30, 4), 0)
+    moved(stand, Located(30, 4))
+    epoch_ends(stand, 3, EpochEnd(3, 28))
     stand.follower.failed(stand.wants(), ErrorCode.unknown_server_error, 0)
     assert stand.follower.wants(BACK_OFF_MS - 1) is None
     stand.fetch(BACK_OFF_MS)
+
+
+def test_an_epoch_that_is_not_told_is_asked_for_from_the_start() -> None:
+    stand = Stand()
+    moved(stand, Located(30, 4))
+    stand.follower.failed(stand.wants(), ErrorCode.unknown_server_error, 0)
+    stand.fetch(BACK_OFF_MS)
+
+
+def test_a_change_is_outlived_by_a_newer_leader() -> None:
+    stand = Stand()
+    moved(stand, Located(30, 0))
+    change = stand.wants()
+    assert isinstance(change, BuildRemoteAux)
+    assert not stand.follower.is_outlived(change)
+    stand.follower.follow(EPOCH + 1)
+    assert stand.follower.is_outlived(change)
+    stand.follower.failed(change, ErrorCode.not_leader_or_follower, 0)
+    assert stand.wants() == Fetch(EPOCH + 1, 6, 3, 0)
+
+
+def test_a_fenced_follower_stops_while_it_looks_for_its_tier() -> None:
+    """E14."""
+    stand = Stand()
+    stand.fail_fetch(ErrorCode.offset_moved_to_tiered_storage)
+    stand.follower.failed(stand.ask_offset(EARLIEST), ErrorCode.fenced_leader_epoch, 0)
+    assert stand.follower.state is State.STOPPED
 
 
 DELAYS = [

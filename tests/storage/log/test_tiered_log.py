@@ -12,6 +12,7 @@ from odradek.storage.errors import InRemoteTier, OffsetOutOfRange
 from odradek.storage.log.epochs import EpochStart, parse_checkpoint
 from odradek.storage.log.producer_snapshots import decode_snapshot
 from odradek.storage.log.sealed import copyable_segments, open_sealed
+from odradek.storage.log.truncation import Beginning
 from tests.storage.log.log_world import (
     FOREVER,
     NOW_MS,
@@ -194,7 +195,7 @@ def test_what_is_cut_off_is_not_copied_any_more() -> None:
     world.log.copied_to(8)
     world.log.truncate_to(7)
     assert world.log.highest_copied_offset == 6
-    world.log.truncate_fully_and_start_at(5, 1)
+    world.log.start_anew(Beginning(5, 1))
     assert world.log.highest_copied_offset == -1
     assert (world.log.log_start_offset, world.log.local_log_start_offset) == (1, 5)
 

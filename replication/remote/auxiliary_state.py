@@ -1,0 +1,133 @@
+"""What a follower takes from the remote tier in place of records (KIP-405, Kafka's TierStateMachine).
+
+Its leader has the log on its disks from the local start on. Whoever holds what lies before is the
+remote segment with the record before that (T-42): the leader epochs up to its end, and the producers'
+state there, came with it when it was copied. With these the follower's log goes on behind that segment,
+as if it had replicated all before itself; the records stay where they are.
+
+Nothing here changes the log, so nothing is lost where the tier does not answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import pairwise
+
+from odradek.protocol.errors import KafkaError
+from odradek.replication.partition.follower import BuildRemoteAux
+from odradek.seams.files import Buffer
+from odradek.seams.offload import Offload
+from odradek.storage.log.epochs import CorruptEpochs, EpochStart, parse_checkpoint
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.producer_snapshots import CorruptSnapshot, decode_snapshot
+from odradek.storage.log.producers import ProducerEntry
+from odradek.storage.log.truncation import Beginning
+from odradek.storage.tiered.errors import (
+    CorruptRemoteData,
+    RemoteNotReady,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+)
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
+from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
+from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManager
+
+log = logging.getLogger("odradek.following")
+
+LANE = "objects"
+
+Built = Callable[[str, bool], None]
+"""Told of each attempt: the topic's name, and whether it failed."""
+
+
+class AuxiliaryState:
+    """The `RemoteTier` of a node that has one. See the module."""
+
+    def __init__(
+        self,
+        metadata: RemoteLogMetadataManager,
+        storage: RemoteStorageManager,
+        offload: Offload,
+        *,
+        on_built: Built = lambda topic, failed: None,
+    ) -> None:
+        self._metadata = metadata
+        self._storage = storage
+        self._offload = offload
+        self._on_built = on_built
+
+    async def beginning(self, which: PartitionLog, change: BuildRemoteAux) -> Beginning:
+        """As `RemoteTier.beginning`. Raises RemoteStorageError."""
+        try:
+            found = await self._beginning(which, change)
+        except KafkaError:
+            self._on_built(which.topic, True)
+            raise
+        self._on_built(which.topic, False)
+        return found
+
+    async def _beginning(self, which: PartitionLog, change: BuildRemoteAux) -> Beginning:
+        segment = self._segment_before(which, change)
+        epochs = await self._fetch(segment, IndexType.LEADER_EPOCH)
+        producers = await self._fetch(segment, IndexType.PRODUCER_SNAPSHOT)
+        start, end = change.start_offset, segment.end_offset + 1
+        return Beginning(
+            end,
+            min(start, end),
+            history(epochs, start, end, segment),
+            producers_of(producers, segment),
+        )
+
+    def _segment_before(
+        self, which: PartitionLog, change: BuildRemoteAux
+    ) -> RemoteLogSegmentMetadata:
+        """The one with the record before the leader's local start."""
+        name, offset = f"{which.topic}-{which.partition}", change.local_start_offset - 1
+        if not which.is_tiered or which.topic_id is None:
+            raise RemoteStorageError(f"{name} is not in the remote tier as far as is known here")
+        partition = TopicIdPartition(which.topic_id, which.topic, which.partition)
+        if not self._metadata.is_ready(partition):
+            raise RemoteNotReady(f"what is in the remote tier of {name} is still being read")
+        found = self._metadata.segment_for(partition, change.epoch, offset)
+        if found is None:
+            raise RemoteResourceNotFound(
+                f"the remote tier has no segment of {name} with offset {offset} of epoch"
+                f" {change.epoch}, though its leader's disks begin behind it"
+            )
+        log.info("%s: what lies before %d is in %s", name, change.local_start_offset, found.id)
+        return found
+
+    async def _fetch(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
+        return await self._offload.run(self._storage.fetch_index, segment, kind, lane=LANE)
+
+
+def history(
+    data: Buffer, start: int, end: int, segment: RemoteLogSegmentMetadata
+) -> tuple[EpochStart, ...]:
+    """The leader epochs of [start, end), of the checkpoint that came with `segment`. Raises
+    CorruptRemoteData where it is none, or contradicts itself."""
+    try:
+        entries = parse_checkpoint(bytes(data))
+    except CorruptEpochs as error:
+        raise CorruptRemoteData(f"the leader epochs of {segment.id}: {error}") from error
+    for before, after in pairwise(entries):
+        if before.epoch >= after.epoch or before.start_offset >= after.start_offset:
+            raise CorruptRemoteData(f"the leader epochs of {segment.id} go back: {entries}")
+    kept: list[EpochStart] = []
+    for each in entries:
+        if each.start_offset >= end:
+            break
+        if each.start_offset <= start:  # the last of these is the one that the log starts in
+            kept = [EpochStart(each.epoch, start)]
+        else:
+            kept.append(each)
+    return tuple(kept)
+
+
+def producers_of(data: Buffer, segment: RemoteLogSegmentMetadata) -> list[ProducerEntry]:
+    """Raises CorruptRemoteData."""
+    try:
+        return decode_snapshot(bytes(data))
+    except CorruptSnapshot as error:
+        raise CorruptRemoteData(f"the producers' snapshot of {segment.id}: {error}") from error
