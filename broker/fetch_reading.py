@@ -26,7 +26,7 @@ from odradek.protocol.fetch import FetchedPartition
 from odradek.replication.controller.acls import AclOperation
 from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.truncation import find_divergence
-from odradek.seams.files import FileSlice, WouldBlock
+from odradek.seams.files import Buffer, FileSlice, WouldBlock
 from odradek.storage.errors import InRemoteTier
 
 if TYPE_CHECKING:
@@ -398,7 +398,7 @@ async def bring_in(found: Iterable[Read], ctx: RequestContext) -> None:
                 )
 
 
-async def _bytes_of(part: FileSlice, ctx: RequestContext) -> bytes:
+async def _bytes_of(part: FileSlice, ctx: RequestContext) -> Buffer:
     try:
         return part.file.read_at(part.position, part.size, nowait=True)
     except WouldBlock:

@@ -34,6 +34,19 @@ class DiskUsage:
     free_bytes: int
 
 
+class Source(Protocol):
+    """What a `FileSlice` is of: a file, mostly."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def read_at(self, position: int, size: int, *, nowait: bool = False) -> Buffer: ...
+
+    def pin(self) -> None: ...
+
+    def unpin(self) -> None: ...
+
+
 class File(Protocol):
     """A file open for reading, and for writing where it was opened so."""
 
@@ -146,12 +159,12 @@ class FileSlice:
     sent or dropped it unpins.
     """
 
-    file: File
+    file: Source
     position: int
     size: int
 
     def read(self) -> bytes:
-        return self.file.read_at(self.position, self.size)
+        return bytes(self.file.read_at(self.position, self.size))
 
 
 class Lock(Protocol):

@@ -260,7 +260,7 @@ class TcpConnection:
             self._sent_bytes += sent
             position += sent
 
-    def _read(self, part: FileSlice, position: int, size: int) -> bytes:
+    def _read(self, part: FileSlice, position: int, size: int) -> Buffer:
         try:
             data = part.file.read_at(position, size)
         except OSError as error:

@@ -364,7 +364,7 @@ class VirtualConnection:
                 if len(piece) < wanted:
                     self.abort()
                     raise ConnectionLost(f"{part.file.path} ended inside a slice of it")
-                yield piece
+                yield bytes(piece)
 
 
 class VirtualListener:

@@ -242,7 +242,7 @@ class MetadataLog:
             return b""
         try:
             part = read.slice
-            return part.file.read_at(part.position, part.size, nowait=nowait)
+            return bytes(part.file.read_at(part.position, part.size, nowait=nowait))
         finally:
             read.slice.file.unpin()
 

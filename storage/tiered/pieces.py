@@ -1,0 +1,400 @@
+"""Pieces of remote segments in memory: fetched once, shared, kept for the next reader, and bounded.
+
+A piece is what one ranged fetch brought. It is a source of slices that go to sockets as those of files
+do (`FileSlice`): pinned until they were sent, so that what is in memory is known whatever readers do. A
+piece that nobody has pinned goes when others need the room: first those that were read, the least
+recently used of them first, and then those that were fetched ahead.
+
+Fetches run in a nursery of their own. A reader that leaves (its time is up, its client is gone) loses
+nothing: the piece is there for its next request.
+
+Who fetches: as many at once as there are readers; as many again as allowed may wait for that, and more
+are refused. A fetch ahead is made only where a reader is free and there is room that nothing else uses.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+import trio
+
+from odradek.protocol.uuids import uuid_to_text
+from odradek.seams.files import Buffer, FileSlice, Path
+from odradek.seams.offload import Offload
+from odradek.storage.tiered.errors import (
+    CorruptRemoteData,
+    RemoteStorageError,
+    RemoteStorageUnavailable,
+)
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+from odradek.storage.tiered.remote_storage import RemoteStorageManager
+
+log = logging.getLogger("odradek.remote")
+
+OBJECTS_LANE = "objects"
+BYTES_MAX = 64 << 20
+"""All pieces of a node."""
+AHEAD_BYTES_MAX = 48 << 20
+"""Those of them that nobody has asked for yet."""
+
+
+class TooManyReads(RemoteStorageUnavailable):
+    """remote.log.reader.max.pending.tasks wait already (T-13)."""
+
+
+class OverQuota(RemoteStorageUnavailable):
+    """remote.log.manager.fetch.max.bytes.per.second is used up for now."""
+
+
+class Piece:
+    """The bytes [start, end) of a segment, once they are here. What senders ask of a file, it answers."""
+
+    __slots__ = (
+        "_data",
+        "_released",
+        "end",
+        "error",
+        "is_ahead",
+        "loaded",
+        "pins",
+        "segment_id",
+        "start",
+    )
+
+    def __init__(
+        self, segment_id: UUID, start: int, end: int, released: Callable[[Piece], None]
+    ) -> None:
+        self.segment_id = segment_id
+        self.start = start
+        self.end = end
+        self.loaded = trio.Event()
+        """Set when the fetch is over, whatever came of it."""
+        self.error: RemoteStorageError | None = None
+        self.is_ahead = False
+        """Nobody has asked for it yet."""
+        self.pins = 0
+        self._data: memoryview | None = None
+        self._released = released
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    @property
+    def path(self) -> Path:
+        """For messages; there is no such file."""
+        return Path(f"remote/{uuid_to_text(self.segment_id)}.log")
+
+    def put(self, data: Buffer) -> None:
+        self._data = memoryview(data).toreadonly()
+        self.loaded.set()
+
+    @property
+    def is_here(self) -> bool:
+        return self._data is not None
+
+    def read_at(self, position: int, size: int, *, nowait: bool = False) -> memoryview:
+        """Of the segment, by its positions."""
+        assert self._data is not None, "it was not waited for"
+        at = position - self.start
+        return self._data[at : at + size]
+
+    def slice(self, position: int, end: int) -> FileSlice:
+        """Pinned."""
+        self.pin()
+        return FileSlice(self, position, end - position)
+
+    def pin(self) -> None:
+        self.pins += 1
+
+    def unpin(self) -> None:
+        if not self.pins:
+            raise ValueError(f"{self.path} is not pinned")
+        self.pins -= 1
+        if not self.pins:
+            self._released(self)
+
+
+@dataclass(slots=True)
+class ReaderLimits:
+    """What the configs say now."""
+
+    threads: int
+    pending_max: int
+
+
+class Pieces:
+    """See the module. Called on the loop."""
+
+    def __init__(
+        self,
+        offload: Offload,
+        storage: RemoteStorageManager,
+        nursery: Callable[[], trio.Nursery],
+        limits: Callable[[], ReaderLimits],
+        *,
+        is_over_quota: Callable[[], bool] = lambda: False,
+        fetched: Callable[[int, float], None] = lambda size_bytes, seconds: None,
+        monotonic: Callable[[], float] = trio.current_time,
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
+        """`fetched` hears of what every fetch brought, and how long it took."""
+        self._offload = offload
+        self._storage = storage
+        self._nursery = nursery
+        self._limits = limits
+        self._is_over_quota = is_over_quota
+        self._fetched = fetched
+        self._monotonic = monotonic
+        self._bytes_max = bytes_max
+        self._ahead_bytes_max = bytes_max * 3 // 4
+        self._by_segment: dict[UUID, list[Piece]] = {}
+        self._used: dict[Piece, None] = {}  # the least recently used first
+        self._ahead: dict[Piece, None] = {}
+        self._room = trio.Event()
+        self._readers = trio.CapacityLimiter(1)
+        self._under_way = 0
+        self.total_bytes = 0
+        self.ahead_bytes = 0
+
+    @property
+    def pending(self) -> int:
+        """Fetches that wait for a reader (RemoteLogReaderTaskQueueSize)."""
+        return max(0, self._under_way - self._limits().threads)
+
+    @property
+    def idle_share(self) -> float:
+        """How many of the readers have nothing to do, 0 to 1 (RemoteLogReaderAvgIdlePercent)."""
+        threads = self._limits().threads
+        return max(0, threads - self._under_way) / threads
+
+    # Finding
+
+    def find(self, segment_id: UUID, position: int) -> Piece | None:
+        """The piece with that byte, here or under way, that reaches farthest."""
+        found = None
+        for each in self._by_segment.get(segment_id, ()):
+            if each.start <= position < each.end and (found is None or each.end > found.end):
+                found = each
+        return found
+
+    async def at(self, segment: RemoteLogSegmentMetadata, position: int, end: int) -> Piece:
+        """The piece with the byte at `position`; one is fetched up to `end` where there is none.
+        Pinned. Raises RemoteStorageError."""
+        segment_id = segment.id.id
+        while True:
+            piece = self.find(segment_id, position)
+            if piece is None:
+                end = self._up_to_next(segment_id, position, min(end, segment.size_bytes))
+                if not await self._make_room(end - position):
+                    continue  # meanwhile it may have come
+                piece = self._begin(segment, position, end)
+            piece.pin()
+            try:
+                await piece.loaded.wait()
+            except BaseException:
+                piece.unpin()
+                raise
+            if piece.error is not None:
+                piece.unpin()
+                raise piece.error
+            self._touch(piece)
+            return piece
+
+    def _up_to_next(self, segment_id: UUID, position: int, end: int) -> int:
+        """`end`, or where a piece begins before it."""
+        starts = [each.start for each in self._by_segment.get(segment_id, ())]
+        return min([end, *(start for start in starts if position < start)])
+
+    def _touch(self, piece: Piece) -> None:
+        if piece in self._ahead:
+            del self._ahead[piece]
+            self.ahead_bytes -= piece.size
+        elif piece in self._used:
+            del self._used[piece]
+        else:
+            return  # forgotten meanwhile
+        self._used[piece] = None
+
+    # Fetching ahead
+
+    def fetch_ahead(self, segment: RemoteLogSegmentMetadata, position: int, end: int) -> bool:
+        """Begin to fetch what is not here of [position, end), in one go, unless there is no room or no
+        reader. False: there is no more to be had now."""
+        size_bytes = end - position
+        if self._under_way >= self._limits().threads or self._is_over_quota():
+            return False
+        if self.ahead_bytes + size_bytes > self._ahead_bytes_max:
+            return False
+        if not self._evict_for(size_bytes, self._used):
+            return False
+        self._begin(segment, position, end, is_ahead=True)
+        return True
+
+    # The fetch
+
+    def _begin(
+        self, segment: RemoteLogSegmentMetadata, start: int, end: int, *, is_ahead: bool = False
+    ) -> Piece:
+        limits = self._limits()
+        self._readers.total_tokens = limits.threads
+        if not is_ahead:
+            if self._is_over_quota():
+                raise OverQuota("reads from the remote tier are over their quota")
+            if self._under_way >= limits.threads + limits.pending_max:
+                raise TooManyReads(f"{self.pending} reads wait for the remote tier already")
+        piece = Piece(segment.id.id, start, end, self._released)
+        self._by_segment.setdefault(piece.segment_id, []).append(piece)
+        self.total_bytes += piece.size
+        piece.is_ahead = is_ahead
+        if is_ahead:
+            self._ahead[piece] = None
+            self.ahead_bytes += piece.size
+        else:
+            self._used[piece] = None
+        self._under_way += 1
+        self._nursery().start_soon(self._fetch, segment, piece)
+        return piece
+
+    async def _fetch(self, segment: RemoteLogSegmentMetadata, piece: Piece) -> None:
+        try:
+            async with self._readers:
+                began = self._monotonic()
+                data = await self._offload.run(
+                    self._storage.fetch_segment,
+                    segment,
+                    piece.start,
+                    piece.end - 1,
+                    lane=OBJECTS_LANE,
+                )
+                self._fetched(len(data), self._monotonic() - began)
+            if len(data) != piece.size:
+                raise CorruptRemoteData(
+                    f"remote segment {segment.id} has {len(data)} bytes from position {piece.start} "
+                    f"on, not {piece.size}: its object is not whole"
+                )
+            piece.put(data)
+        except RemoteStorageError as error:
+            self._failed(piece, error)
+        except Exception as error:
+            log.exception("a read of remote segment %s broke", segment.id)
+            self._failed(piece, RemoteStorageError(str(error)))
+        finally:
+            self._under_way -= 1
+            if not piece.loaded.is_set():
+                self._failed(piece, RemoteStorageUnavailable("the node ends"))
+
+    def _failed(self, piece: Piece, error: RemoteStorageError) -> None:
+        piece.error = error
+        self._remove(piece)
+        piece.loaded.set()
+
+    # Room
+
+    async def _make_room(self, size_bytes: int) -> bool:
+        """False after a wait: look again."""
+        if self._evict_for(size_bytes, self._used) or self._evict_for(size_bytes, self._ahead):
+            return True
+        if not self.total_bytes:
+            return True  # larger than all that is allowed, and alone
+        await self._room.wait()
+        return False
+
+    def _evict_for(self, size_bytes: int, pieces: dict[Piece, None]) -> bool:
+        """Whether there is room for so much, without `pieces` that nobody uses."""
+        if self.total_bytes + size_bytes <= self._bytes_max:
+            return True
+        for piece in [each for each in pieces if not each.pins and each.is_here]:
+            self._remove(piece)
+            if self.total_bytes + size_bytes <= self._bytes_max:
+                return True
+        return False
+
+    def _remove(self, piece: Piece) -> None:
+        """Take it from the tables; its memory counts until nobody has it pinned."""
+        of_segment = self._by_segment.get(piece.segment_id)
+        if of_segment is None or piece not in of_segment:
+            return
+        of_segment.remove(piece)
+        if not of_segment:
+            del self._by_segment[piece.segment_id]
+        self._used.pop(piece, None)
+        if piece in self._ahead:
+            del self._ahead[piece]
+            self.ahead_bytes -= piece.size
+        if not piece.pins:
+            self._freed(piece)
+
+    def _released(self, piece: Piece) -> None:
+        """Its last pin is gone."""
+        if piece not in self._by_segment.get(piece.segment_id, ()):
+            self._freed(piece)
+        else:
+            self._notify()
+
+    def _freed(self, piece: Piece) -> None:
+        self.total_bytes -= piece.size
+        self._notify()
+
+    def _notify(self) -> None:
+        """There may be room."""
+        if self._room.statistics().tasks_waiting:
+            self._room.set()
+            self._room = trio.Event()
+
+    def forget(self, segment_ids: Iterable[UUID]) -> None:
+        """These segments are deleted."""
+        for segment_id in segment_ids:
+            for piece in list(self._by_segment.get(segment_id, ())):
+                if piece.is_here:
+                    self._remove(piece)
+
+
+class Span:
+    """Neighbouring pieces, pinned: bytes of a segment from `start` to before `end`."""
+
+    def __init__(self, first: Piece) -> None:
+        """`first` is pinned already."""
+        self.pieces = [first]
+        self.start = first.start
+        self.end = first.end
+
+    def add(self, piece: Piece) -> None:
+        """`piece` has the byte at `end`, and is pinned."""
+        self.pieces.append(piece)
+        self.end = piece.end
+
+    def bytes_at(self, position: int, size: int) -> Buffer:
+        """What lies in [start, end); from several pieces it is copied together."""
+        piece = self.pieces[-1]
+        if not piece.start <= position:
+            piece = next(each for each in self.pieces if position < each.end)
+        if position + size <= piece.end:
+            return piece.read_at(position, size)
+        return b"".join(
+            each.file.read_at(each.position, each.size)
+            for each in self._cut(position, position + size)
+        )
+
+    def slices(self, begin: int, end: int) -> list[FileSlice]:
+        """[begin, end), each slice pinned."""
+        found = self._cut(begin, end)
+        for each in found:
+            each.file.pin()
+        return found
+
+    def _cut(self, begin: int, end: int) -> list[FileSlice]:
+        found = []
+        for piece in self.pieces:
+            stop = min(end, piece.end)
+            if piece.start <= begin < stop:
+                found.append(FileSlice(piece, begin, stop - begin))
+                begin = stop
+        return found
+
+    def close(self) -> None:
+        for piece in self.pieces:
+            piece.unpin()

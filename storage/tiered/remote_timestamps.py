@@ -1,0 +1,176 @@
+"""Offsets by timestamp, where a log lies in two tiers (KIP-79, T-39).
+
+The segments that are only remote are asked first, by what the metadata says of their largest timestamps;
+one that may have the record is searched by its time index, then its batches' headers, then the records
+of the one batch that matters. Segments of a history that is not ours don't count (E15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import trio
+
+from odradek.protocol.errors import CorruptBatch
+from odradek.protocol.records.batch import HEADER_SIZE, NO_TIMESTAMP, Batch
+from odradek.protocol.records.records import decode
+from odradek.seams.offload import Offload
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.timestamps import TimestampAndOffset
+from odradek.storage.tiered.errors import CorruptRemoteData, RemoteNotReady, RemoteResourceNotFound
+from odradek.storage.tiered.index_cache import RemoteIndexCache
+from odradek.storage.tiered.index_entries import lookup_offset, lookup_timestamp
+from odradek.storage.tiered.lineage import is_within, with_records
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
+from odradek.storage.tiered.pieces import Pieces, Span
+from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
+from odradek.storage.tiered.remote_reads import partition_of
+from odradek.storage.tiered.remote_storage import IndexType
+
+SEGMENTS_A_TURN = 200
+SEARCH_BYTES = 256 << 10
+"""Fetched at a time: an index leads to within a few KiB."""
+HEADERS_A_TURN = 100
+
+
+class RemoteTimestamps:
+    """See the module. Called on the loop."""
+
+    def __init__(
+        self,
+        metadata: RemoteLogMetadataManager,
+        indexes: RemoteIndexCache,
+        pieces: Pieces,
+        offload: Offload,
+    ) -> None:
+        self._metadata = metadata
+        self._indexes = indexes
+        self._pieces = pieces
+        self._offload = offload
+
+    async def find(self, which: PartitionLog, timestamp: int) -> TimestampAndOffset | None:
+        """The first record of both tiers whose timestamp is at or after `timestamp` (ms). Raises
+        RemoteStorageError, and what the log's does."""
+        start = which.log_start_offset
+        async for segment in self._only_remote(which):
+            if segment.max_timestamp_ms >= timestamp:
+                found = await self._find_in(which, segment, timestamp, start)
+                if found is not None:
+                    return found
+        return await self._offload.run(
+            which.find_timestamp, timestamp, lane=str(which.directory.parent)
+        )
+
+    async def find_max(self, which: PartitionLog) -> TimestampAndOffset | None:
+        """The first record of both tiers with the largest timestamp (KIP-734). Kafka's knows those of
+        the local tier alone."""
+        latest: RemoteLogSegmentMetadata | None = None
+        async for segment in self._only_remote(which):
+            if latest is None or segment.max_timestamp_ms > latest.max_timestamp_ms:
+                latest = segment
+        local = await self._offload.run(which.max_timestamp, lane=str(which.directory.parent))
+        if latest is None or (local is not None and local.timestamp > latest.max_timestamp_ms):
+            return local
+        start = which.log_start_offset
+        found = await self._find_in(which, latest, latest.max_timestamp_ms, start)
+        return local if found is None else found
+
+    async def _only_remote(self, which: PartitionLog) -> AsyncIterator[RemoteLogSegmentMetadata]:
+        """The finished segments of our history that reach below the local log, by their offsets."""
+        lineage = with_records(which.epochs.entries)
+        partition, seen, asked = partition_of(which), -1, 0
+        try:
+            for epoch in lineage:
+                for segment in self._metadata.segments(partition, epoch.epoch):
+                    asked += 1
+                    if asked % SEGMENTS_A_TURN == 0:
+                        await trio.lowlevel.checkpoint()
+                    if segment.start_offset >= which.local_log_start_offset:
+                        break
+                    if (
+                        segment.state is SegmentState.COPY_SEGMENT_FINISHED
+                        and segment.end_offset > seen
+                        and segment.end_offset >= which.log_start_offset
+                        and is_within(segment, lineage, which.end_offset)
+                    ):
+                        seen = segment.end_offset  # it may be of several epochs
+                        yield segment
+        except RemoteResourceNotFound as error:  # not announced yet
+            raise RemoteNotReady(str(error)) from error
+
+    async def _find_in(
+        self,
+        which: PartitionLog,
+        segment: RemoteLogSegmentMetadata,
+        timestamp: int,
+        start_offset: int,
+    ) -> TimestampAndOffset | None:
+        position = await self._position_of(segment, timestamp, start_offset)
+        lane = str(which.directory.parent)
+        async for header in self._headers(segment, position):
+            if header.max_timestamp < timestamp or header.last_offset < start_offset:
+                continue
+            data = await self._bytes(segment, header.position, header.size)
+            found = await self._offload.run(_first_at, data, timestamp, start_offset, lane=lane)
+            if found is not None:
+                return found
+        return None
+
+    async def _position_of(
+        self, segment: RemoteLogSegmentMetadata, timestamp: int, start_offset: int
+    ) -> int:
+        """Where to look from; the start where an index is missing or of no use."""
+        try:
+            times = await self._indexes.fetch(segment, IndexType.TIMESTAMP)
+            offsets = await self._indexes.fetch(segment, IndexType.OFFSET)
+        except (RemoteResourceNotFound, CorruptRemoteData):
+            return 0
+        hint = max(lookup_timestamp(times, segment.start_offset, timestamp), start_offset)
+        found = lookup_offset(offsets, segment.start_offset, hint)
+        return 0 if found is None else found[1]
+
+    async def _headers(
+        self, segment: RemoteLogSegmentMetadata, position: int
+    ) -> AsyncIterator[Batch]:
+        """Of the batches from the one at `position` on; `Batch.position` is the one in the segment."""
+        read = 0
+        while position < segment.size_bytes:
+            header = await self._bytes(segment, position, HEADER_SIZE)
+            try:
+                batch = Batch(memoryview(header))
+            except CorruptBatch as error:
+                raise CorruptRemoteData(
+                    f"remote segment {segment.id} at {position}: {error}"
+                ) from error
+            batch.position = position
+            yield batch
+            position += batch.size
+            read += 1
+            if read % HEADERS_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+
+    async def _bytes(self, segment: RemoteLogSegmentMetadata, position: int, size: int) -> bytes:
+        end = position + size
+        if end > segment.size_bytes:
+            raise CorruptRemoteData(
+                f"remote segment {segment.id} ends in the middle of a batch at {position}"
+            )
+        span = Span(await self._pieces.at(segment, position, max(end, position + SEARCH_BYTES)))
+        try:
+            while span.end < end:
+                span.add(await self._pieces.at(segment, span.end, end))
+            return bytes(span.bytes_at(position, size))
+        finally:
+            span.close()
+
+
+def _first_at(data: bytes, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
+    """In the batch that `data` is. In a thread, as the local tier does it. Raises CorruptBatch."""
+    batch = Batch(memoryview(data))
+    batch.check()
+    for record in decode(batch):
+        if record.timestamp >= timestamp and record.offset >= start_offset:
+            return TimestampAndOffset(
+                record.timestamp, record.offset, max(batch.leader_epoch, NO_TIMESTAMP)
+            )
+    return None

@@ -1,0 +1,273 @@
+"""A log in two tiers, and who reads it: the store and the metadata are dictionaries."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import trio
+
+from odradek.protocol.records.batch import Batch, batches
+from odradek.seams.files import Buffer, FileSlice, Path
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.sealed import copyable_segments, open_sealed
+from odradek.storage.tiered.aborted import AbortedTransactions
+from odradek.storage.tiered.errors import (
+    RemoteNotReady,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+)
+from odradek.storage.tiered.index_cache import RemoteIndexCache
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.pieces import Pieces, ReaderLimits
+from odradek.storage.tiered.remote_reads import ReadLimits, RemoteRead, RemoteReads
+from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.remote_timestamps import RemoteTimestamps
+from odradek.testing.virtual_offload import VirtualOffload
+from tests.storage.log.log_world import FOREVER, NOW_MS, TOPIC_ID, World
+
+TIERED = dataclasses.replace(
+    FOREVER,
+    internal_segment_bytes=300,
+    index_interval_bytes=100,
+    file_delete_delay_ms=0,
+    remote_storage_enable=True,
+    local_retention_bytes=1,
+)
+PARTITION = TopicIdPartition(TOPIC_ID, "t", 0)
+EVERYTHING = ReadLimits(1 << 20, 1 << 40)
+CACHE_ROOT = Path("/cache")
+
+
+def as_bytes(part: Buffer | FileSlice | None) -> bytes:
+    if part is None:
+        return b""
+    return part.read() if isinstance(part, FileSlice) else bytes(part)
+
+
+@dataclass
+class Store:
+    """Who keeps the bytes."""
+
+    objects: dict[tuple[UUID, IndexType | None], bytes] = field(default_factory=dict)
+    fetched: list[tuple[str, int, int]] = field(default_factory=list)
+    """(what, from, size) of every call."""
+    error: RemoteStorageError | None = None
+
+    def fetch_segment(
+        self, metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int | None = None
+    ) -> Buffer:
+        data = self._get(metadata, None)
+        found = data[start : len(data) if end_inclusive is None else end_inclusive + 1]
+        self.fetched.append((".log", metadata.start_offset + 0, len(found)))
+        return found
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
+        data = self._get(metadata, kind)
+        self.fetched.append((kind.value, metadata.start_offset, len(data)))
+        return data
+
+    def _get(self, metadata: RemoteLogSegmentMetadata, kind: IndexType | None) -> bytes:
+        if self.error is not None:
+            raise self.error
+        data = self.objects.get((metadata.id.id, kind))
+        if data is None:
+            raise RemoteResourceNotFound(f"{metadata.id} has no {kind}")
+        return data
+
+    def copy_segment(self, *_: object) -> None:
+        raise NotImplementedError
+
+    def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
+        for key in [each for each in self.objects if each[0] == metadata.id.id]:
+            del self.objects[key]
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Metadata:
+    """Who knows the segments."""
+
+    known: list[RemoteLogSegmentMetadata] = field(default_factory=list)
+    ready: bool = True
+
+    def _ask(self) -> None:
+        if not self.ready:
+            raise RemoteNotReady("not read to the end yet")
+
+    def segment_for(
+        self, partition: TopicIdPartition, leader_epoch: int, offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        self._ask()
+        for each in self.known:
+            last = each.last_offset_of(leader_epoch)
+            if last is not None and offset <= last:
+                first = next(e.start_offset for e in each.epochs if e.epoch == leader_epoch)
+                if first <= offset and each.state is SegmentState.COPY_SEGMENT_FINISHED:
+                    return each
+        return None
+
+    def next_segment_with_transactions(
+        self, partition: TopicIdPartition, leader_epoch: int, offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        self._ask()
+        for each in self.known:
+            last = each.last_offset_of(leader_epoch)
+            if last is not None and offset <= last and not each.txn_index_empty:
+                return each
+        return None
+
+    def segments(
+        self, partition: TopicIdPartition, leader_epoch: int | None = None
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        self._ask()
+        for each in self.known:
+            if leader_epoch is None or each.last_offset_of(leader_epoch) is not None:
+                yield each
+
+
+@dataclass
+class Tiers:
+    """See the module. `limit_bytes` is of the index cache."""
+
+    log_world: World = field(default_factory=lambda: World(TIERED))
+    store: Store = field(default_factory=Store)
+    metadata: Metadata = field(default_factory=Metadata)
+    reader_limits: ReaderLimits = field(default_factory=lambda: ReaderLimits(10, 100))
+    limit_bytes: int = 1 << 20
+    ttl_ms: int = -1
+    bytes_max: int = 64 << 20
+    copies: int = 0
+    over_quota: bool = False
+
+    def __post_init__(self) -> None:
+        self.offload = VirtualOffload(calls_per_lane=16)
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.log_world.log
+
+    def append(self, data: memoryview, *, epoch: int = 0) -> None:
+        self.log_world.append(data, epoch=epoch)
+
+    def copy_and_expire(self) -> None:
+        """All that is sealed and decided is copied, and leaves the disk."""
+        log, world = self.log, self.log_world
+        log.advance_high_watermark(log.end_offset)
+        world.flush()
+        for sealed in copyable_segments(log):
+            if sealed.base_offset <= log.highest_copied_offset:
+                continue
+            opened = open_sealed(log, sealed)
+            self.copies += 1
+            segment = RemoteLogSegmentMetadata(
+                RemoteLogSegmentId(PARTITION, UUID(int=self.copies)),
+                sealed.base_offset,
+                sealed.end_offset,
+                1,
+                opened.max_timestamp_ms,
+                NOW_MS,
+                opened.epochs,
+                sealed.size_bytes,
+                SegmentState.COPY_SEGMENT_FINISHED,
+                None,
+                opened.txn_index_empty,
+            )
+            self.add(segment, opened.data)
+            opened.close()
+            log.copied_to(sealed.end_offset)
+        log.delete_expired(NOW_MS)
+        log.remove_deleted(NOW_MS)
+
+    def add(self, segment: RemoteLogSegmentMetadata, data: object) -> None:
+        parts = {
+            None: "log",
+            IndexType.OFFSET: "offset_index",
+            IndexType.TIMESTAMP: "time_index",
+            IndexType.TRANSACTION: "transaction_index",
+        }
+        for kind, name in parts.items():
+            content = as_bytes(getattr(data, name))
+            if content or kind is not IndexType.TRANSACTION:
+                self.store.objects[segment.id.id, kind] = content
+        self.metadata.known.append(segment)
+
+    @asynccontextmanager
+    async def readers(self) -> AsyncIterator[Readers]:
+        async with trio.open_nursery() as nursery:
+            readers = Readers(self, nursery)
+            await readers.indexes.open()
+            yield readers
+            nursery.cancel_scope.cancel()
+
+
+class Readers:
+    def __init__(self, tiers: Tiers, nursery: trio.Nursery) -> None:
+        self.tiers = tiers
+        self.indexes = RemoteIndexCache(
+            tiers.log_world.files,
+            CACHE_ROOT,
+            tiers.offload,
+            tiers.store,
+            lambda: nursery,
+            tiers.log_world.clock.monotonic,
+            limit_bytes=lambda: tiers.limit_bytes,
+            ttl_ms=tiers.ttl_ms,
+        )
+        self.pieces = Pieces(
+            tiers.offload,
+            tiers.store,
+            lambda: nursery,
+            lambda: tiers.reader_limits,
+            is_over_quota=lambda: tiers.over_quota,
+            bytes_max=tiers.bytes_max,
+        )
+        metadata: object = tiers.metadata
+        aborted = AbortedTransactions(metadata, self.indexes, tiers.offload)  # type: ignore[arg-type]
+        self.reads = RemoteReads(metadata, self.indexes, self.pieces, aborted)  # type: ignore[arg-type]
+        self.timestamps = RemoteTimestamps(
+            metadata,  # type: ignore[arg-type]
+            self.indexes,
+            self.pieces,
+            tiers.offload,
+        )
+
+    async def read(
+        self, offset: int, limits: ReadLimits = EVERYTHING, *, committed: bool = False
+    ) -> RemoteRead:
+        with trio.fail_after(5):
+            return await self.reads.read(self.tiers.log, offset, limits, committed=committed)
+
+    async def batches(self, offset: int, limits: ReadLimits = EVERYTHING) -> list[Batch]:
+        found = await self.read(offset, limits)
+        data = b"".join(as_bytes(each) for each in found.records)
+        found.let_go()
+        return list(batches(memoryview(data), check=True))
+
+    async def offsets(self, offset: int, limits: ReadLimits = EVERYTHING) -> list[int]:
+        """Of the records that one read brings."""
+        return [
+            each
+            for batch in await self.batches(offset, limits)
+            for each in range(batch.base_offset, batch.next_offset)
+        ]
+
+    async def all_from(self, offset: int, limits: ReadLimits = EVERYTHING) -> list[int]:
+        """Of all records from there to where the local log begins, read after read."""
+        found: list[int] = []
+        while offset < self.tiers.log.local_log_start_offset:
+            more = await self.offsets(offset, limits)
+            assert more, f"nothing at {offset}"
+            found += more
+            offset = more[-1] + 1
+        return found

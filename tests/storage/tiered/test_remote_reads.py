@@ -1,0 +1,389 @@
+"""Reads of what only the remote tier has: the right batches of the right history, or an error."""
+
+from __future__ import annotations
+
+import dataclasses
+from uuid import UUID
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek.storage.errors import OffsetOutOfRange
+from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.partition_log import Origin
+from odradek.storage.tiered import remote_reads
+from odradek.storage.tiered.errors import (
+    CorruptRemoteData,
+    RemoteNotReady,
+    RemoteStorageError,
+    RemoteStorageUnavailable,
+)
+from odradek.storage.tiered.pieces import OverQuota, ReaderLimits, TooManyReads
+from odradek.storage.tiered.remote_reads import ReadLimits
+from odradek.storage.tiered.remote_storage import IndexType
+from tests.storage.log.log_world import NOW_MS, World, batch, idempotent, marker
+from tests.storage.tiered.read_world import TIERED, Tiers
+
+
+def filled(count: int = 30, **more: object) -> Tiers:
+    """Batches of two records, three or so to a segment; a new epoch with each tenth."""
+    tiers = Tiers(**more)  # type: ignore[arg-type]
+    for number in range(count):
+        tiers.append(batch(2, timestamps=NOW_MS + 2 * number), epoch=number // 10)
+    tiers.copy_and_expire()
+    return tiers
+
+
+async def test_t32_every_offset_below_the_local_log_is_read_from_the_remote_tier() -> None:
+    """T-32, T-33."""
+    tiers = filled()
+    start = tiers.log.local_log_start_offset
+    assert start > 40
+    async with tiers.readers() as readers:
+        for offset in range(start):
+            found = await readers.batches(offset)
+            assert found[0].base_offset == offset - offset % 2
+            assert found[0].leader_epoch == offset // 20
+        assert await readers.all_from(0) == list(range(start))
+
+
+async def test_who_goes_on_needs_no_index() -> None:
+    tiers = filled()
+    async with tiers.readers() as readers:
+        await readers.all_from(0)
+        assert readers.indexes.fetches == 0
+        assert {what for what, _, _ in tiers.store.fetched} == {".log"}
+        await readers.offsets(9)
+        assert readers.indexes.fetches == 1
+
+
+async def test_what_was_fetched_is_not_fetched_again() -> None:
+    tiers = filled()
+    async with tiers.readers() as readers:
+        await readers.all_from(0)
+        fetched = len(tiers.store.fetched)
+        assert fetched == len(tiers.metadata.known)
+        await readers.all_from(0)
+        assert len(tiers.store.fetched) == fetched
+
+
+@pytest.mark.parametrize("at_least_one", [True, False])
+async def test_a_read_is_cut_between_batches(at_least_one: bool) -> None:
+    tiers = filled()
+    size = len(batch(2))
+    async with tiers.readers() as readers:
+        assert await readers.offsets(0, ReadLimits(2 * size, 1000, at_least_one)) == [0, 1, 2, 3]
+        assert await readers.offsets(0, ReadLimits(2 * size - 1, 1000, at_least_one)) == [0, 1]
+        found = await readers.read(0, ReadLimits(size - 1, 1000, at_least_one))
+        assert [each.size for each in found.records] == ([size] if at_least_one else [])
+        found.let_go()
+
+
+async def test_nothing_past_the_limit() -> None:
+    tiers = filled()
+    async with tiers.readers() as readers:
+        assert await readers.offsets(0, ReadLimits(1 << 20, 2)) == [0, 1]
+        assert await readers.offsets(2, ReadLimits(1 << 20, 2)) == []
+        assert await readers.offsets(1, ReadLimits(1 << 20, 1)) == []
+
+
+async def test_slices_stay_until_they_were_sent() -> None:
+    tiers = filled()
+    async with tiers.readers() as readers:
+        found = await readers.read(0)
+        readers.pieces.forget([each.id.id for each in tiers.metadata.known])
+        held = readers.pieces.total_bytes
+        assert held >= found.size > 0
+        assert b"".join(each.read() for each in found.records)[:8] == bytes(8)
+        found.let_go()
+        assert readers.pieces.total_bytes < held
+
+
+# Histories
+
+
+async def test_t60_records_of_a_history_that_is_no_more_are_not_read() -> None:
+    """T-60, E15: a segment that a deposed leader has copied goes on where we part from it."""
+    tiers = filled(2)
+    tiers.log.roll()
+    tiers.copy_and_expire()
+    (segment,) = tiers.metadata.known
+    assert (segment.start_offset, segment.end_offset) == (0, 3)
+    log = World(TIERED).log
+    log.truncate_fully_and_start_at(10, log_start_offset=0)
+    log.epochs.assign(0, 0)
+    log.epochs.assign(1, 2)
+    tiers.log_world.log = log
+    async with tiers.readers() as readers:
+        assert await readers.offsets(0) == [0, 1]
+        with pytest.raises(RemoteNotReady):
+            await readers.read(2)  # it has offset 2 of epoch 0, not of 1
+        tiers.metadata.known[0] = dataclasses.replace(
+            segment, epochs=(EpochStart(0, 0), EpochStart(1, 2))
+        )
+        with pytest.raises(CorruptRemoteData, match="epoch"):
+            await readers.read(2)
+
+
+async def test_of_two_copies_that_overlap_each_offset_comes_from_its_own() -> None:
+    """E15, E16."""
+    tiers = filled(10)
+    first = tiers.metadata.known[0]
+    async with tiers.readers() as readers:
+        again = dataclasses.replace(
+            first, id=dataclasses.replace(first.id, id=UUID(int=99))
+        )
+        tiers.metadata.known.append(again)
+        for kind in (None, *IndexType):
+            data = tiers.store.objects.get((first.id.id, kind))
+            if data is not None:
+                tiers.store.objects[again.id.id, kind] = data
+        start = tiers.log.local_log_start_offset
+        assert await readers.all_from(0) == list(range(start))
+
+
+# What is missing, or wrong
+
+
+async def test_an_offset_that_no_segment_has_is_no_reason_to_start_over() -> None:
+    """A consumer must not be reset for metadata that this leader has not read."""
+    tiers = filled()
+    async with tiers.readers() as readers:
+        tiers.metadata.known.pop(0)
+        with pytest.raises(RemoteNotReady):
+            await readers.read(0)
+        tiers.metadata.ready = False
+        with pytest.raises(RemoteNotReady):
+            await readers.read(10)
+
+
+async def test_t33_but_one_that_is_below_the_log_by_now_is() -> None:
+    """T-33: a deleted segment."""
+    tiers = filled()
+    async with tiers.readers() as readers:
+        tiers.store.delete_segment(tiers.metadata.known.pop(0))
+        tiers.log.advance_log_start(8, "test")
+        with pytest.raises(OffsetOutOfRange):
+            await readers.read(0)
+
+
+async def test_a_segment_that_goes_under_a_read_is_looked_for_once_more() -> None:
+    tiers = filled()
+    async with tiers.readers() as readers:
+        assert await readers.offsets(0) == [0, 1, 2, 3]
+        first = tiers.metadata.known[0]
+        again = dataclasses.replace(first, id=dataclasses.replace(first.id, id=UUID(int=99)))
+        for kind in (None, *IndexType):
+            data = tiers.store.objects.get((first.id.id, kind))
+            if data is not None:
+                tiers.store.objects[again.id.id, kind] = data
+        tiers.store.delete_segment(first)
+        readers.pieces.forget([first.id.id])
+        with pytest.raises(RemoteStorageError):
+            await readers.read(2)
+        tiers.metadata.known[0] = again
+        assert await readers.offsets(2) == [2, 3]
+
+
+async def test_an_object_that_is_cut_short_is_an_error_that_names_it() -> None:
+    tiers = filled()
+    async with tiers.readers() as readers:
+        key = tiers.metadata.known[0].id.id, None
+        whole = tiers.store.objects[key]
+        tiers.store.objects[key] = whole[:-10]
+        with pytest.raises(CorruptRemoteData, match="not whole"):
+            await readers.read(0)
+        tiers.store.objects[key] = whole
+        assert await readers.offsets(0) == [0, 1, 2, 3]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 60), st.integers(1, 255))
+def test_a_byte_of_a_header_that_is_wrong_never_is_wrong_data(at: int, flip: int) -> None:
+    tiers = filled(9)
+    segment = tiers.metadata.known[0]
+    data = bytearray(tiers.store.objects[segment.id.id, None])
+    right = list(range(segment.start_offset, segment.end_offset + 1))
+    data[at] ^= flip
+    tiers.store.objects[segment.id.id, None] = bytes(data)
+
+    async def main() -> None:
+        async with tiers.readers() as readers:
+            try:
+                found = await readers.read(0)
+            except RemoteStorageError as error:
+                assert str(segment.id) in str(error)
+                return
+            offsets = [each for each in range(found.base_offset, found.next_offset)]
+            assert offsets == right  # what the CRC covers is for the consumer to see
+            found.let_go()
+
+    trio.run(main)
+
+
+async def test_an_index_that_lies_is_fetched_again_and_then_done_without() -> None:
+    """T-19: the caller may do without the index."""
+    tiers = filled()
+    async with tiers.readers() as readers:
+        segment = next(each for each in tiers.metadata.known if each.start_offset > 0)
+        key = segment.id.id, IndexType.OFFSET
+        right = tiers.store.objects[key]
+        assert len(right) >= 8
+        tiers.store.objects[key] = right[:4] + bytes([0, 0, 0, 7]) + right[8:]
+        with pytest.raises(CorruptRemoteData):
+            await readers.read(segment.end_offset)
+        tiers.store.objects[key] = right
+        assert segment.end_offset in await readers.offsets(segment.end_offset)
+        other = tiers.metadata.known[-1]
+        del tiers.store.objects[other.id.id, IndexType.OFFSET]
+        assert other.end_offset in await readers.offsets(other.end_offset)
+
+
+async def test_the_store_is_away_and_comes_back() -> None:
+    tiers = filled()
+    async with tiers.readers() as readers:
+        tiers.store.error = RemoteStorageUnavailable("503")
+        with pytest.raises(RemoteStorageUnavailable):
+            await readers.read(0)
+        assert readers.pieces.total_bytes == 0
+        tiers.store.error = None
+        assert await readers.offsets(0) == [0, 1, 2, 3]
+
+
+# Transactions
+
+
+def append_transactions(world: World) -> None:
+    """Producer 7 aborts every other transaction, of three batches; 8 has one open for long."""
+    world.append(idempotent(8, 0, transactional=True))
+    for number in range(8):
+        for each in range(3):
+            world.append(idempotent(7, 3 * number + each, transactional=True))
+        world.append(marker(7, commit=number % 2 == 0), origin=Origin.COORDINATOR)
+    world.append(marker(8, commit=False), origin=Origin.COORDINATOR)
+    for _ in range(6):
+        world.append(batch(2))
+
+
+def with_transactions() -> Tiers:
+    tiers = Tiers()
+    append_transactions(tiers.log_world)
+    tiers.copy_and_expire()
+    return tiers
+
+
+async def test_t35_aborted_transactions_are_those_that_the_local_log_would_tell() -> None:
+    """T-35, E10."""
+    tiers = with_transactions()
+    local = World(dataclasses.replace(TIERED, remote_storage_enable=False))
+    append_transactions(local)
+    async with tiers.readers() as readers:
+        for offset in range(tiers.log.local_log_start_offset):
+            found = await readers.read(offset, committed=True)
+            right = local.log.aborted_transactions(offset, found.next_offset)
+            assert set(found.aborted) == set(right)
+            assert len(found.aborted) == len(set(found.aborted))
+            found.let_go()
+
+
+async def test_e10_few_index_fetches_with_no_cache_at_all() -> None:
+    """E10: a cache of one byte."""
+    tiers = with_transactions()
+    tiers.limit_bytes = 1
+    async with tiers.readers() as readers:
+        offset = reads = 0
+        while offset < tiers.log.local_log_start_offset:
+            found = await readers.read(offset, committed=True)
+            offset = found.next_offset
+            reads += 1
+            found.let_go()
+        assert readers.indexes.total_bytes == 0
+        assert {what for what, _, _ in tiers.store.fetched} == {".log", ".txnindex"}
+        assert readers.indexes.fetches <= 3 * reads
+
+
+# How much at once
+
+
+async def test_t13_more_reads_than_may_wait_are_refused() -> None:
+    """T-13."""
+    tiers = filled(60, reader_limits=ReaderLimits(threads=1, pending_max=1))
+    starts = [each.start_offset for each in tiers.metadata.known[:6]]
+    refused: list[int] = []
+    async with tiers.readers() as readers:
+
+        async def read(offset: int) -> None:
+            try:
+                (await readers.read(offset)).let_go()
+            except TooManyReads:
+                refused.append(offset)
+
+        async with trio.open_nursery() as nursery:
+            for offset in starts:
+                nursery.start_soon(read, offset)
+        assert 0 < len(refused) < len(starts)
+        assert readers.pieces.pending == 0
+        for offset in refused:
+            assert await readers.offsets(offset)
+
+
+async def test_over_its_quota_nothing_is_fetched() -> None:
+    tiers = filled()
+    async with tiers.readers() as readers:
+        await readers.offsets(0)
+        tiers.over_quota = True
+        assert await readers.offsets(0) == [0, 1, 2, 3]
+        with pytest.raises(OverQuota):
+            await readers.read(10)
+        tiers.over_quota = False
+        assert await readers.offsets(10)
+
+
+async def test_who_goes_on_is_fetched_ahead_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_reads, "FETCH_BYTES", 300)
+    tiers = filled(60)
+    async with tiers.readers() as readers:
+        offset = (await readers.offsets(0))[-1] + 1
+        offset = (await readers.offsets(offset))[-1] + 1
+        assert len(tiers.store.fetched) == 2
+        offset = (await readers.offsets(offset))[-1] + 1
+        await trio.testing.wait_all_tasks_blocked()
+        ahead = len(tiers.store.fetched)
+        assert ahead > 3
+        assert readers.pieces.ahead_bytes > 0
+        await readers.offsets(offset)
+        assert await readers.all_from(offset)
+        assert len(tiers.store.fetched) == len(set(tiers.store.fetched))
+
+
+async def test_memory_is_bounded_whatever_is_read(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    tiers = filled(60, bytes_max=2000)
+    async with tiers.readers() as readers:
+        held = []
+        for offset in range(0, 100, 6):
+            with trio.move_on_after(0.05) as waited:
+                held.append(await readers.read(offset))
+            assert readers.pieces.total_bytes <= 2000
+        assert waited.cancelled_caught
+        for each in held:
+            each.let_go()
+        assert await readers.offsets(98) == [98, 99]
+
+
+async def test_a_reader_that_leaves_loses_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The known wound of Kafka's: reads that are given up at 500 ms, and begun anew."""
+    tiers = filled()
+    tiers.offload.delay_seconds = 1.0
+    async with tiers.readers() as readers:
+        with trio.move_on_after(0.01) as scope:
+            await readers.read(0)
+        assert scope.cancelled_caught
+        assert await readers.offsets(0) == [0, 1, 2, 3]
+        assert len(tiers.store.fetched) == 1

@@ -1,0 +1,99 @@
+"""Offsets by timestamp across both tiers (T-39, E5)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.timestamps import TimestampAndOffset
+from odradek.storage.tiered.errors import RemoteNotReady
+from odradek.storage.tiered.metadata import SegmentState
+from odradek.storage.tiered.remote_storage import IndexType
+from tests.storage.log.log_world import NOW_MS, World, batch
+from tests.storage.tiered.read_world import TIERED, Tiers
+
+TIMES = [0, 10, 5, 20, 20, 15, 30, 25, 40, 40, 60, 50, 45, 70, 65, 80, 75, 95, 90, 100, 85, 110]
+"""Of the records, two to a batch: not in order, as producers have them."""
+
+
+def append_to(world: World) -> None:
+    for number in range(0, len(TIMES), 2):
+        times = [NOW_MS + each for each in TIMES[number : number + 2]]
+        world.append(batch(2, timestamps=times), epoch=number // 8)
+
+
+def filled() -> Tiers:
+    tiers = Tiers()
+    append_to(tiers.log_world)
+    tiers.copy_and_expire()
+    return tiers
+
+
+async def test_t39_each_timestamp_is_found_as_if_all_were_local() -> None:
+    """T-39, E5."""
+    tiers = filled()
+    local = World(dataclasses.replace(TIERED, remote_storage_enable=False))
+    append_to(local)
+    assert 0 < tiers.log.local_log_start_offset < tiers.log.end_offset
+    async with tiers.readers() as readers:
+        for time in range(-1, 112):
+            found = await readers.timestamps.find(tiers.log, NOW_MS + time)
+            assert found == local.log.find_timestamp(NOW_MS + time), time
+        assert await readers.timestamps.find_max(tiers.log) == local.log.max_timestamp()
+
+
+async def test_not_below_the_logs_start() -> None:
+    tiers = filled()
+    tiers.log.advance_log_start(5, "test")
+    async with tiers.readers() as readers:
+        found = await readers.timestamps.find(tiers.log, NOW_MS)
+        assert found == TimestampAndOffset(NOW_MS + 15, 5, 0)
+
+
+async def test_the_largest_of_all_may_be_remote() -> None:
+    tiers = Tiers()
+    for time in (5, 9, 3, 2, 1, 1, 1, 1, 1):
+        tiers.append(batch(2, timestamps=NOW_MS + time))
+    tiers.copy_and_expire()
+    async with tiers.readers() as readers:
+        found = await readers.timestamps.find_max(tiers.log)
+        assert found == TimestampAndOffset(NOW_MS + 9, 2, 0)
+
+
+async def test_e15_segments_of_another_history_do_not_count() -> None:
+    """E15."""
+    tiers = filled()
+    first = tiers.metadata.known[0]
+    async with tiers.readers() as readers:
+        right = await readers.timestamps.find(tiers.log, NOW_MS + 5)
+        for wrong in (
+            dataclasses.replace(first, epochs=(EpochStart(7, 0),)),
+            dataclasses.replace(first, state=SegmentState.DELETE_SEGMENT_STARTED),
+        ):
+            tiers.metadata.known[0] = wrong
+            found = await readers.timestamps.find(tiers.log, NOW_MS + 5)
+            assert found is not None
+            assert found.offset > first.end_offset
+        tiers.metadata.known[0] = first
+        assert await readers.timestamps.find(tiers.log, NOW_MS + 5) == right
+
+
+@pytest.mark.parametrize("kind", [IndexType.OFFSET, IndexType.TIMESTAMP])
+async def test_without_an_index_the_segment_is_read_from_its_start(kind: IndexType) -> None:
+    """T-19."""
+    tiers = filled()
+    async with tiers.readers() as readers:
+        for segment in tiers.metadata.known:
+            del tiers.store.objects[segment.id.id, kind]
+        found = await readers.timestamps.find(tiers.log, NOW_MS + 25)
+        assert found == TimestampAndOffset(NOW_MS + 30, 6, 0)
+
+
+async def test_metadata_that_is_not_read_yet_is_an_error() -> None:
+    tiers = filled()
+    tiers.metadata.ready = False
+    async with tiers.readers() as readers:
+        with pytest.raises(RemoteNotReady):
+            await readers.timestamps.find(tiers.log, NOW_MS)
