@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 BACKOFF_SECONDS: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 0.5
-LOOK_SECONDS: Final = 0.02
-"""How often whoever waits looks whether another node leads."""
 GRACE_SECONDS: Final = 0.2
 """For the answer of a controller that was followed by another one: it may be on its way."""
 CONNECT_SECONDS: Final = 5.0
@@ -54,6 +52,10 @@ class ControllerQuorum(Protocol):
         """Where the controller listens that leads; None if that is not known, or this node."""
         ...
 
+    def on_leader(self, callback: Callable[[], None]) -> None:
+        """Call back whenever one of these may be another."""
+        ...
+
 
 class ControllerChannel:
     """See the module. `start` comes before the first request."""
@@ -70,10 +72,13 @@ class ControllerChannel:
         self._here = here
         self._nursery: trio.Nursery | None = None
         self._idle: list[BrokerConnection] = []
+        self._asking: dict[trio.CancelScope, tuple[str, int]] = {}
+        self._moved = trio.Event()
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Have `nursery` own the connections."""
+        """Have `nursery` own the connections, and hear of every new leader."""
         self._nursery = nursery
+        self._quorum().on_leader(self._leader_moved)
 
     async def request(self, api: Api, values: Mapping[str, Any], *, timeout_s: float) -> Any:
         """The active controller's answer, a kio entity; its error codes are the caller's to read.
@@ -115,38 +120,42 @@ class ControllerChannel:
     def _leader(self) -> tuple[str, int] | None:
         return self._quorum().leader_address
 
-    async def _while_led_by(self, leader: tuple[str, int] | None, at_most_seconds: float) -> None:
-        """Until another node is known to lead, or this one does."""
-        with trio.move_on_after(at_most_seconds):
-            while self._leader() == leader and not self._quorum().is_active:  # noqa: ASYNC110
-                await trio.sleep(LOOK_SECONDS)
+    def _leader_moved(self) -> None:
+        moved, self._moved = self._moved, trio.Event()
+        moved.set()
+        for asking, leader in self._asking.items():
+            if self._is_followed(leader):
+                asking.deadline = min(asking.deadline, trio.current_time() + GRACE_SECONDS)
 
-    async def _leave(self, leader: tuple[str, int], asking: trio.CancelScope) -> None:
-        """Give up on a controller that another one has followed."""
-        while self._leader() in (leader, None) and not self._quorum().is_active:  # noqa: ASYNC110
-            await trio.sleep(LOOK_SECONDS)
-        await trio.sleep(GRACE_SECONDS)
-        asking.cancel()
+    def _is_followed(self, leader: tuple[str, int] | None) -> bool:
+        """Whether another node is known to lead, or this one does."""
+        return self._quorum().is_active or self._leader() not in (leader, None)
+
+    async def _while_led_by(self, leader: tuple[str, int] | None, at_most_seconds: float) -> None:
+        """Until another node leads, or this one does, or nobody knows any more."""
+        with trio.move_on_after(at_most_seconds):
+            while self._leader() == leader and not self._quorum().is_active:
+                await self._moved.wait()
 
     # Asking another node
 
     async def _ask(self, address: Address, api: Api, values: Mapping[str, Any]) -> Any:
         from odradek.client.errors import TimedOut, Unreachable, Unsupported
 
-        answer = None
-        unsupported: Unsupported | None = None
-        async with trio.open_nursery() as both:
-            both.start_soon(self._leave, (address.host, address.port), both.cancel_scope)
+        leader = (address.host, address.port)
+        with trio.CancelScope() as asking:
+            self._asking[asking] = leader
+            if self._is_followed(leader):
+                asking.deadline = trio.current_time() + GRACE_SECONDS
             try:
-                answer = await self._exchange(address, api, values)
+                return await self._exchange(address, api, values)
             except (Unreachable, TimedOut):
-                pass  # the next try may find another controller
+                return None  # the next try may find another controller
             except Unsupported as error:
-                unsupported = error
-            both.cancel_scope.cancel()
-        if unsupported is not None:
-            raise KafkaError(ErrorCode.unsupported_version, str(unsupported))
-        return answer
+                raise KafkaError(ErrorCode.unsupported_version, str(error)) from error
+            finally:
+                del self._asking[asking]
+        return None
 
     async def _exchange(self, address: Address, api: Api, values: Mapping[str, Any]) -> Any:
         connection = await self._connection(address)

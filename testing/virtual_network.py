@@ -228,16 +228,18 @@ class VirtualConnection:
     async def receive_into(self, view: memoryview) -> int:
         if not view:
             raise ValueError("no room to receive into")
-        self._power.check()
-        await trio.lowlevel.checkpoint()
-        while True:
+        self._check()
+        what = self._incoming.arrived()
+        if what is not None:
+            await trio.lowlevel.checkpoint()
             self._check()
             what = self._incoming.arrived()
-            if isinstance(what, ConnectionLost):
-                raise what
-            if what is not None:
-                break
+        while what is None:
             await self._incoming.wait()
+            self._check()
+            what = self._incoming.arrived()
+        if isinstance(what, ConnectionLost):
+            raise what
         if not what:
             return 0
         size = min(len(what), len(view))
@@ -353,7 +355,16 @@ class VirtualConnection:
         return self._outgoing.held_bytes < WINDOW_BYTES
 
     def _pieces(self, parts: Sequence[Buffer | FileSlice]) -> Iterator[bytes]:
+        """What travels together: small buffers behind one another, as `writev` sends them, and each
+        piece of a file by itself."""
+        joined = b""
         for part in parts:
+            if not isinstance(part, FileSlice) and len(joined) + len(part) <= PIECE_BYTES:
+                joined += part
+                continue
+            if joined:
+                yield joined
+                joined = b""
             size = part.size if isinstance(part, FileSlice) else len(part)
             for start in range(0, size, PIECE_BYTES):
                 wanted = min(PIECE_BYTES, size - start)
@@ -365,6 +376,8 @@ class VirtualConnection:
                     self.abort()
                     raise ConnectionLost(f"{part.file.path} ended inside a slice of it")
                 yield bytes(piece)
+        if joined:
+            yield joined
 
 
 class VirtualListener:

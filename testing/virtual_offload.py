@@ -47,9 +47,13 @@ class VirtualOffload:
         limiter = self._lanes.get(lane)
         if limiter is None:
             limiter = self._lanes[lane] = trio.CapacityLimiter(self._calls_per_lane)
-        async with limiter:
-            # As with a thread: until it has begun it can be cancelled, then it is waited for.
-            await trio.lowlevel.checkpoint_if_cancelled()
+        # As with a thread: until it has begun it can be cancelled, then it is waited for.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            limiter.acquire_nowait()
+        except trio.WouldBlock:
+            await limiter.acquire()
+        try:
             await self._take_time()
             self._power.check()
             self._owed_seconds = 0.0
@@ -57,6 +61,8 @@ class VirtualOffload:
                 return fn(*args)
             finally:
                 await self._take_time(self._owed_seconds)
+        finally:
+            limiter.release()
 
     async def _take_time(self, owed_seconds: float = 0.0) -> None:
         seconds = self.delay_seconds

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from odradek.replication.raft.errors import NotController
+from odradek.storage.errors import DiskFull, LogFailed
 
 if TYPE_CHECKING:
+    from odradek.replication.raft.cluster_state import ClusterState
     from odradek.replication.raft.driver import QuorumDriver
+    from odradek.replication.raft.metadata import Metadata
+    from odradek.seams.clock import Clock
+
+log = logging.getLogger("odradek.metadata")
 
 
 class Activity:
@@ -17,6 +28,9 @@ class Activity:
         self._epoch: int | None = None  # in which it took over
         self._stopped = False
         self._callbacks: list[Callable[[bool], None]] = []
+        self._watchers: list[Callable[[], None]] = []
+        self._seen: Any = None
+        self._moved = trio.Event()
 
     @property
     def is_active(self) -> bool:
@@ -51,6 +65,27 @@ class Activity:
     def announce(self) -> None:
         for callback in self._callbacks:
             callback(self.is_active)
+        self.look()
+
+    def look(self) -> None:
+        """The quorum may have changed: tell who wants to know who leads, if that is another."""
+        if self.driver is None:
+            return
+        quorum = self.driver.quorum
+        seen = (quorum.leader_id, quorum.epoch, quorum.leader_endpoints, self.is_active)
+        if seen != self._seen:
+            self._seen = seen
+            moved, self._moved = self._moved, trio.Event()
+            moved.set()
+            for watcher in self._watchers:
+                watcher()
+
+    async def moved(self) -> None:
+        """Until another node leads, or this one is active, or is not any more."""
+        await self._moved.wait()
+
+    def on_leader(self, callback: Callable[[], None]) -> None:
+        self._watchers.append(callback)
 
     def subscribe(self, callback: Callable[[bool], None]) -> None:
         self._callbacks.append(callback)
@@ -65,3 +100,26 @@ class Activity:
             return driver is not None
         leadership = driver.quorum.leadership
         return leadership is not None and bool(leadership.observer_progress(driver.now_ms))
+
+
+async def stay_awake(
+    metadata: Metadata, state: ClusterState, activity: Activity, clock: Clock, max_idle_ms: int
+) -> None:
+    """While nothing happens, followers are told by a NoOpRecord that something could; 0: never."""
+    from odradek.protocol.schemas.cluster_records import NoOpRecord
+
+    driver = activity.driver
+    while max_idle_ms > 0 and driver is not None:
+        if not activity.is_active:
+            await activity.moved()
+            continue
+        if not activity.is_followed:
+            await driver.news()
+            continue
+        offset = state.newest.offset
+        await clock.sleep(max_idle_ms / 1000)
+        if activity.is_active and state.newest.offset == offset:
+            try:
+                await metadata.commit([NoOpRecord()])
+            except (NotController, DiskFull, LogFailed) as error:
+                log.debug("no NoOpRecord: %s", error)

@@ -15,6 +15,7 @@ the machine says so (`Reply`), which for a change of voters is long after.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -124,7 +125,9 @@ class QuorumDriver:
         self._counting = trio.Lock()  # from a flush to the event that it is
         self._news = trio.Event()
         self._moved = trio.Event()
-        self._progress: tuple[int, int, int, bool] | None = None
+        self._progress: tuple[int, int, int, int, bool] | None = None
+        self._alarm = trio.CancelScope()
+        self._alarm_ms: int | None = None
         self._waiting: dict[int, _Waiting] = {}
         self._unsent: list[Send] = []
         self._lines: dict[int, _Line] = {}
@@ -174,18 +177,21 @@ class QuorumDriver:
         news.set()
         leadership = self.quorum.leadership
         known = -1 if leadership is None else leadership.high_watermark
-        progress = (self._log.end_offset, known, self.quorum.epoch, self.leads)
+        end_offset, epoch = self._log.end_offset, self.quorum.epoch
+        progress = (end_offset, known, self.high_watermark, epoch, self.leads)
         if progress != self._progress:
             self._progress = progress
             moved, self._moved = self._moved, trio.Event()
             moved.set()
+        if self.quorum.deadline_ms != self._alarm_ms:
+            self._set_alarm()
 
     async def news(self) -> None:
         """Until there is any."""
         await self._news.wait()
 
     async def progress(self) -> None:
-        """Until there is something to tell those who fetch: fewer are woken by less."""
+        """Until log, high watermark, epoch or leadership are others: fewer are woken by less."""
         await self._moved.wait()
 
     async def _do(self, action: Action) -> Events:
@@ -355,16 +361,19 @@ class QuorumDriver:
 
     async def _keep_time(self) -> None:
         while self.failure is None:
-            due_ms = self.quorum.deadline_ms
-            if due_ms is None:
-                await self.news()
-                continue
+            with trio.CancelScope() as self._alarm:
+                self._set_alarm()
+                await trio.sleep_forever()
+            await self._background_event(self._tick)
+
+    def _set_alarm(self) -> None:
+        """For when the state machine wants to hear of the time."""
+        self._alarm_ms = due_ms = self.quorum.deadline_ms
+        if due_ms is None:
+            self._alarm.deadline = math.inf
+        else:
             left = due_ms / 1000 - self._seams.clock.monotonic()
-            if left > 0:
-                with trio.move_on_after(left + 0.0001):
-                    await self.news()
-            else:
-                await self._background_event(self._tick)
+            self._alarm.deadline = trio.current_time() + left + 0.0001
 
     def _tick(self, now_ms: int) -> Events:
         return self.quorum.tick(now_ms)
@@ -382,7 +391,7 @@ class QuorumDriver:
                     if self.failure is None:
                         raise
             else:
-                await self.news()
+                await self.progress()
 
 
 def _complain(send: Send, line: _Line, answer: Answer) -> None:

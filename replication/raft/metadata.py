@@ -43,7 +43,7 @@ from odradek.replication.controller.features import (
 )
 from odradek.replication.controller.image import ControllerImage, Endpoint, MetadataImage
 from odradek.replication.controller.operations import Plan
-from odradek.replication.raft.activity import Activity
+from odradek.replication.raft.activity import Activity, stay_awake
 from odradek.replication.raft.bootstrap import activation_records, read_bootstrap_records
 from odradek.replication.raft.catching_up import catch_up
 from odradek.replication.raft.cluster_state import ClusterState, Listener
@@ -337,6 +337,10 @@ class Metadata:
         now, and when it ceases to be (False). Nothing may be raised there."""
         self._activity.subscribe(callback)
 
+    def on_leader(self, callback: Callable[[], None]) -> None:
+        """Call back, on the loop, whenever `leader_address` or `is_active` may be another."""
+        self._activity.on_leader(callback)
+
     async def _take_over(self) -> None:
         """Write what a new controller begins with; from then on operations are decided here."""
         driver, state = self._running(), self._state
@@ -381,6 +385,7 @@ class Metadata:
         if self._activity.ends():
             self._state.step_down(NotController("this node ceased to be the active controller"))
             self._activity.announce()
+        self._activity.look()
         self._snapshotting.log_has_grown()
 
     def quorum_failed(self, error: Exception) -> None:
@@ -420,7 +425,14 @@ class Metadata:
             await nursery.start(driver.run)
             nursery.start_soon(self._keep_up)
             nursery.start_soon(self._snapshotting.run)
-            nursery.start_soon(self._stay_awake)
+            nursery.start_soon(
+                stay_awake,
+                self,
+                self._state,
+                self._activity,
+                self._seams.clock,
+                self._max_idle_ms,
+            )
             task_status.started()
             try:
                 await trio.sleep_forever()
@@ -435,33 +447,16 @@ class Metadata:
         while self.failure is None:
             try:
                 if self.is_active:
-                    await driver.news()
+                    await driver.progress()
                 elif state.image.offset + 1 < driver.high_watermark:
                     await catch_up(state, self._log, driver.high_watermark, self._blocking)
                     self._snapshotting.log_has_grown()
                 elif self._activity.may_begin(state.image.offset):
                     await self._take_over()
                 else:
-                    await driver.news()
+                    await driver.progress()
             except (InvalidMetadata, LogFailed, DiskFull, OSError) as error:
                 driver.fail(error)
-
-    async def _stay_awake(self) -> None:
-        """While nothing happens, followers are told by a NoOpRecord that something could."""
-        from odradek.protocol.schemas.cluster_records import NoOpRecord
-
-        driver = self._running()
-        while self._max_idle_ms > 0:
-            offset = self._state.newest.offset
-            if not self.is_active or not self._activity.is_followed:
-                await driver.news()
-                continue
-            await self._seams.clock.sleep(self._max_idle_ms / 1000)
-            if self.is_active and self._state.newest.offset == offset:
-                try:
-                    await self.commit([NoOpRecord()])
-                except (NotController, DiskFull, LogFailed) as error:
-                    log.debug("no NoOpRecord: %s", error)
 
     async def take_snapshot(self) -> SnapshotId | None:
         """Write the image as it is now beside the log; None if there is such a snapshot already."""

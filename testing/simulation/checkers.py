@@ -32,6 +32,7 @@ class Checkers:
         self._leaders: dict[tuple[str, int, int], int] = {}
         self._high_watermarks: dict[Metadata | Partition, int] = {}
         self._images: dict[int, MetadataImage] = {}
+        self._last_images: dict[int, MetadataImage] = {}
         self._looked = trio.Event()
 
     async def run(self) -> None:
@@ -76,6 +77,9 @@ class Checkers:
         self._high_watermarks[of] = now
 
     def _check_image(self, node: SimulatedNode, image: MetadataImage) -> None:
+        if self._last_images.get(node.number) is image:
+            return
+        self._last_images[node.number] = image
         known = self._images.setdefault(image.offset, image)
         if known is not image and known != image:
             self._found("other image", f"{host(node.number)} at offset {image.offset}")

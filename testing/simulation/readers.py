@@ -36,26 +36,33 @@ class Readers:
         while reader.positions != self._ends:
             seen += await self._poll(reader)
 
-    async def read_final(self, cluster: Cluster, groups: Iterable[str]) -> None:
-        """What is committed, what is still open, and what the groups have."""
-        history = self._history
-        ends: dict[Isolation, dict[TopicPartition, int]] = {}
-        for isolation in Isolation:
-            reader = self._reader(cluster, ReaderOptions(isolation))
-            found = await self._poll(reader)
-            while not reader.at_end():
-                found += await self._poll(reader)
-            ends[isolation] = reader.positions
-            history.final = found
-        assert isolation is Isolation.READ_COMMITTED
-        history.open_partitions = [
-            where.partition
-            for where, end in ends[Isolation.READ_UNCOMMITTED].items()
-            if ends[Isolation.READ_COMMITTED][where] != end
-        ]
-        self._ends = ends[isolation]
+    async def read_final(
+        self, cluster: Cluster, groups: Iterable[str], *, patience_s: float = 0.0
+    ) -> None:
+        """What is committed, what is still open after `patience_s`, and what the groups have."""
+        history, until = self._history, trio.current_time() + patience_s
+        while True:
+            _, ends = await self._read_all(cluster, Isolation.READ_UNCOMMITTED)
+            history.final, committed = await self._read_all(cluster, Isolation.READ_COMMITTED)
+            history.open_partitions = [
+                where.partition for where, end in ends.items() if committed[where] != end
+            ]
+            if not history.open_partitions or trio.current_time() >= until:
+                break
+            await trio.sleep(PAUSE_S)
+        self._ends = committed
         for group in groups:
             await self._read_group(cluster, group)
+
+    async def _read_all(
+        self, cluster: Cluster, isolation: Isolation
+    ) -> tuple[list[Seen], dict[TopicPartition, int]]:
+        """What there is, and where that ends."""
+        reader = self._reader(cluster, ReaderOptions(isolation))
+        found = await self._poll(reader)
+        while not reader.at_end():
+            found += await self._poll(reader)
+        return found, reader.positions
 
     async def _read_group(self, cluster: Cluster, group: str) -> None:
         """The offset of partition 0 that the group has."""

@@ -154,11 +154,10 @@ class Workload:
 
     async def read_final(self) -> None:
         """What is committed, what is still open, and what the groups have."""
-        if self._plan.transactional:
-            await trio.sleep(TIMEOUT_MS / 1000 + 1)  # whoever died is aborted by now
         async with self._connect() as cluster:
             groups = [f"client-{number}" for number in range(self._plan.transactional)]
-            await self._readers.read_final(cluster, groups)
+            # Whoever died is aborted after its time-out, if nobody has come after it.
+            await self._readers.read_final(cluster, groups, patience_s=TIMEOUT_MS / 1000 + 1)
 
 
 async def _reassign(cluster: Cluster, replicas: list[int] | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -29,9 +29,18 @@ class Quorum:
     def __init__(self) -> None:
         self.is_active = False
         self.leader_address: tuple[str, int] | None = None
+        self.moved: Callable[[], None] = lambda: None
+
+    def on_leader(self, callback: Callable[[], None]) -> None:
+        self.moved = callback
 
     def led_by(self, broker: ScriptedBroker) -> None:
         self.leader_address = (broker.address.host, broker.address.port)
+        self.moved()
+
+    def led_here(self) -> None:
+        self.is_active = True
+        self.moved()
 
 
 @asynccontextmanager
