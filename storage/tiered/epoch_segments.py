@@ -59,13 +59,14 @@ class EpochSegments:
     def finish(self, handle: Handle) -> None:
         """Its copy is finished: it may be read, unless another covers it."""
         self._count(handle, 1)
-        if self._is_covered(handle):
-            insert(self.covered, handle, self.start_of)
-            return
-        end = self.end_of(handle)
-        slot = bisect_left(self.readable, self.start_of(handle), key=self.start_of)
-        while slot < len(self.readable) and self.end_of(self.readable[slot]) <= end:
-            self._cover(self.readable[slot])
+        start, end = self.start_of(handle), self.end_of(handle)
+        if self.readable and start <= self.end_of(self.readable[-1]):  # not behind all, as usual
+            if self._is_covered(handle):
+                insert(self.covered, handle, self.start_of)
+                return
+            slot = bisect_left(self.readable, start, key=self.start_of)
+            while slot < len(self.readable) and self.end_of(self.readable[slot]) <= end:
+                self._cover(self.readable[slot])
         self._show(handle)
 
     def withdraw(self, handle: Handle) -> None:

@@ -113,9 +113,9 @@ def id_of(data: Rows, at: int) -> bytes:
     return bytes(data[at : at + _START_AT])
 
 
-def order_of(data: Rows, at: int) -> bytes:
+def order_of(data: bytearray, at: int) -> bytearray:
     """Rows by ascending start offset, then by id: compares as bytes, since no offset is negative."""
-    return bytes(data[at + _START_AT : at + _END_AT] + data[at : at + _START_AT])
+    return data[at + _START_AT : at + _END_AT] + data[at : at + _START_AT]
 
 
 def end_offset_of(data: Rows, at: int) -> int:

@@ -41,10 +41,12 @@ class SegmentTable:
         """Where the row is, for the functions of `segment_row`."""
         return self._blocks[handle >> 16], handle & 0xFFFF
 
-    def id_of(self, handle: Handle) -> bytes:
-        return segment_row.id_of(self._blocks[handle >> 16], handle & 0xFFFF)
+    def id_of(self, handle: Handle) -> bytearray:
+        """`segment_row.id_of`, without a call more: it is what most time goes into."""
+        at = handle & 0xFFFF
+        return self._blocks[handle >> 16][at : at + 16]
 
-    def order_of(self, handle: Handle) -> bytes:
+    def order_of(self, handle: Handle) -> bytearray:
         return segment_row.order_of(self._blocks[handle >> 16], handle & 0xFFFF)
 
     def find(self, id_: bytes) -> Handle | None:
