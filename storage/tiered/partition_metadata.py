@@ -203,7 +203,7 @@ class PartitionMetadata:
         return (segment_row.row_at(*self._table.at(each)) for each in self._table.in_order())
 
     def restore(self, row: bytes) -> None:
-        """Add a segment in whichever state it is; it must be valid and not be known."""
+        """Add a segment in whichever state it is; the row must be valid. ValueError if it is known."""
         handle = self._table.add(row)
         for each in segment_row.epochs_of(row, 0):
             epoch = self._epochs.get(each.epoch)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from odradek.storage.tiered import segment_row
+from odradek.storage.tiered.segment_row import Rows
 
 BLOCK_BYTES = 1 << 16
 Handle = int
@@ -41,27 +42,34 @@ class SegmentTable:
         """Where the row is, for the functions of `segment_row`."""
         return self._blocks[handle >> 16], handle & 0xFFFF
 
-    def id_of(self, handle: Handle) -> bytearray:
+    def id_of(self, handle: Handle) -> Rows:
         """`segment_row.id_of`, without a call more: it is what most time goes into."""
         at = handle & 0xFFFF
         return self._blocks[handle >> 16][at : at + 16]
 
-    def order_of(self, handle: Handle) -> bytearray:
+    def order_of(self, handle: Handle) -> Rows:
         return segment_row.order_of(self._blocks[handle >> 16], handle & 0xFFFF)
 
-    def find(self, id_: bytes) -> Handle | None:
+    def find(self, id_: Rows) -> Handle | None:
         """The segment with that id."""
-        slot = bisect_left(self._by_id, id_, key=self.id_of)
-        if slot < len(self._by_id) and self.id_of(self._by_id[slot]) == id_:
-            return self._by_id[slot]
-        return None
+        slot, is_there = self._slot_of(id_)
+        return self._by_id[slot] if is_there else None
 
     def add(self, row: bytes) -> Handle:
+        """Raises ValueError if its id is known."""
+        slot, is_there = self._slot_of(row[:16])
+        if is_there:
+            raise ValueError(f"segment {row[:16].hex()} is there already")
         handle = self._store(row)
-        insert(self._by_id, handle, self.id_of)
+        self._by_id.insert(slot, handle)
         insert(self._by_start, handle, self.order_of)
         self.changes += 1
         return handle
+
+    def _slot_of(self, id_: Rows) -> tuple[int, bool]:
+        """Where in `_by_id` it is or belongs, and which of the two."""
+        slot = bisect_left(self._by_id, id_, key=self.id_of)
+        return slot, slot < len(self._by_id) and self.id_of(self._by_id[slot]) == id_
 
     def fits(self, handle: Handle, row: bytes) -> bool:
         """Whether it has the length of the row that is there."""
@@ -156,7 +164,8 @@ def walk(table: SegmentTable, order: Callable[[], array[int]]) -> Iterator[Handl
     """Through an array in the table's order (`order_of`). Where rows came and went meanwhile, it goes
     on behind the last one that it gave out."""
     handles, seen = order(), table.changes
-    slot, last = 0, b""
+    slot = 0
+    last: Rows = b""
     while True:
         if table.changes != seen:
             handles, seen = order(), table.changes

@@ -1,11 +1,17 @@
-"""Segments of one partition for tests, and a model of what is known of them that is easy to believe."""
+"""Segments of one partition for tests, strategies for them, and a model of what is known of them that is easy to believe."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from uuid import UUID
 
-from odradek.storage.tiered.errors import InvalidRemoteState, RemoteResourceNotFound
+from hypothesis import strategies as st
+
+from odradek.storage.tiered.errors import (
+    InvalidRemoteState,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+)
 from odradek.storage.tiered.metadata import (
     EpochStart,
     RemoteLogSegmentId,
@@ -15,6 +21,7 @@ from odradek.storage.tiered.metadata import (
     TopicIdPartition,
     may_follow,
 )
+from odradek.storage.tiered.partition_metadata import PartitionMetadata
 
 FOO_0 = TopicIdPartition(UUID(int=1), "foo", 0)
 STARTED, FINISHED, DELETING, DELETED = SegmentState
@@ -120,3 +127,101 @@ class Model:
 
 def _age(of: RemoteLogSegmentMetadata) -> tuple[int, bytes]:
     return of.event_timestamp_ms, of.id.id.bytes
+
+
+int32, int64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
+    start = draw(st.integers(0, 2**62))
+    lengths = draw(st.lists(st.integers(1, 1000), min_size=1, max_size=4))
+    epochs = sorted(
+        draw(st.sets(st.integers(0, 2**31 - 1), min_size=len(lengths), max_size=len(lengths)))
+    )
+    starts = [start + sum(lengths[:at]) for at in range(len(lengths))]
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(FOO_0, UUID(int=draw(st.integers(0, 2**128 - 1)))),
+        start,
+        start + sum(lengths) - 1,
+        draw(int32),
+        draw(int64),
+        draw(int64),
+        tuple(map(EpochStart, epochs, starts)),
+        draw(st.integers(0, 2**31 - 1)),
+        draw(st.sampled_from(SegmentState)),
+        draw(st.none() | st.binary(max_size=200)),
+        draw(st.booleans()),
+    )
+
+
+offsets = st.integers(0, 30)
+
+
+@st.composite
+def any_segment(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
+    start = draw(offsets)
+    lengths = draw(st.lists(st.integers(1, 8), min_size=1, max_size=3))
+    epochs = sorted(draw(st.sets(st.integers(0, 4), min_size=len(lengths), max_size=len(lengths))))
+    starts = [start + sum(lengths[:at]) for at in range(len(lengths))]
+    return segment(
+        draw(st.integers(1, 8)),
+        start,
+        start + sum(lengths) - 1,
+        list(zip(epochs, starts, strict=True)),
+        size=draw(st.integers(1, 9)),
+        txn_index_empty=draw(st.booleans()),
+    )
+
+
+@st.composite
+def any_update(draw: st.DrawFn) -> RemoteLogSegmentMetadataUpdate:
+    return RemoteLogSegmentMetadataUpdate(
+        RemoteLogSegmentId(FOO_0, UUID(int=draw(st.integers(1, 8)))),
+        draw(st.integers(0, 2)),
+        draw(st.integers(0, 3)),
+        draw(st.sampled_from(SegmentState)),
+        draw(st.none() | st.just(b"custom")),
+    )
+
+
+Events = list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate]
+any_events = st.lists(any_segment() | any_update(), min_size=8, max_size=40)
+
+
+def check_against(model: Model, metadata: PartitionMetadata) -> None:
+    assert list(metadata.segments()) == model.segments()
+    assert metadata.unfinished() == [x for x in model.segments() if x.state is not FINISHED]
+    for epoch in range(5):
+        readable = model.readable(epoch)
+        assert list(metadata.segments(epoch)) == model.segments(epoch)
+        assert metadata.finished_bytes(epoch) == sum(
+            x.size_bytes for x in model.segments(epoch) if x.state is FINISHED
+        )
+        for offset in range(0, 60, 3):
+            holding = [x for start, end, x in readable if start <= offset <= end]
+            assert (metadata.find(epoch, offset) is None) == (not holding)
+            assert not holding or metadata.find(epoch, offset) == holding[-1]
+            ending = [x for _, end, x in readable if end >= offset and not x.txn_index_empty]
+            found = metadata.find_with_transactions(epoch, offset)
+            assert found == (ending[0] if ending else None)
+
+
+def play(events: Events, model: Model, metadata: PartitionMetadata) -> None:
+    for event in events:
+        refused: list[type[Exception] | None] = []
+        for one in (model.apply, metadata.apply):
+            try:
+                one(event)
+                refused.append(None)
+            except RemoteStorageError as error:
+                refused.append(type(error))
+        assert refused[0] == refused[1], event
+
+
+def with_copies(*copies: RemoteLogSegmentMetadata) -> PartitionMetadata:
+    metadata = PartitionMetadata(FOO_0)
+    for each in copies:
+        metadata.apply(each)
+        metadata.apply(becomes(each, FINISHED, each.event_timestamp_ms))
+    return metadata

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from uuid import UUID
+import gc
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -13,15 +14,11 @@ from odradek.storage.tiered import expiry
 from odradek.storage.tiered.errors import (
     InvalidRemoteState,
     RemoteResourceNotFound,
-    RemoteStorageError,
 )
 from odradek.storage.tiered.metadata import (
     PartitionDeleteState,
-    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
-    SegmentState,
 )
 from odradek.storage.tiered.partition_metadata import PartitionMetadata
 from tests.storage.tiered.remote_segments import (
@@ -30,18 +27,15 @@ from tests.storage.tiered.remote_segments import (
     FINISHED,
     FOO_0,
     STARTED,
+    Events,
     Model,
+    any_events,
     becomes,
+    check_against,
+    play,
     segment,
+    with_copies,
 )
-
-
-def with_copies(*copies: RemoteLogSegmentMetadata) -> PartitionMetadata:
-    metadata = PartitionMetadata(FOO_0)
-    for each in copies:
-        metadata.apply(each)
-        metadata.apply(becomes(each, FINISHED, each.event_timestamp_ms))
-    return metadata
 
 
 def number_of(found: RemoteLogSegmentMetadata | None) -> int | None:
@@ -234,75 +228,11 @@ def test_segments_that_are_all_gone_leave_no_rows() -> None:
     assert (len(metadata), numbers(metadata), metadata.epochs()) == (0, [], [])
 
 
-offsets = st.integers(0, 30)
-
-
-@st.composite
-def any_segment(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
-    start = draw(offsets)
-    lengths = draw(st.lists(st.integers(1, 8), min_size=1, max_size=3))
-    epochs = sorted(draw(st.sets(st.integers(0, 4), min_size=len(lengths), max_size=len(lengths))))
-    starts = [start + sum(lengths[:at]) for at in range(len(lengths))]
-    return segment(
-        draw(st.integers(1, 8)),
-        start,
-        start + sum(lengths) - 1,
-        list(zip(epochs, starts, strict=True)),
-        size=draw(st.integers(1, 9)),
-        txn_index_empty=draw(st.booleans()),
-    )
-
-
-@st.composite
-def any_update(draw: st.DrawFn) -> RemoteLogSegmentMetadataUpdate:
-    return RemoteLogSegmentMetadataUpdate(
-        RemoteLogSegmentId(FOO_0, UUID(int=draw(st.integers(1, 8)))),
-        draw(st.integers(0, 2)),
-        draw(st.integers(0, 3)),
-        draw(st.sampled_from(SegmentState)),
-        draw(st.none() | st.just(b"custom")),
-    )
-
-
-Events = list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate]
-any_events = st.lists(any_segment() | any_update(), min_size=8, max_size=40)
-
-
 @st.composite
 def lineages(draw: st.DrawFn) -> list[EpochStart]:
     epochs = sorted(draw(st.sets(st.integers(0, 4), max_size=4)))
-    starts = sorted(draw(st.lists(offsets, min_size=len(epochs), max_size=len(epochs))))
+    starts = sorted(draw(st.lists(st.integers(0, 30), min_size=len(epochs), max_size=len(epochs))))
     return list(map(EpochStart, epochs, starts))
-
-
-def check_against(model: Model, metadata: PartitionMetadata) -> None:
-    assert list(metadata.segments()) == model.segments()
-    assert metadata.unfinished() == [x for x in model.segments() if x.state is not FINISHED]
-    for epoch in range(5):
-        readable = model.readable(epoch)
-        assert list(metadata.segments(epoch)) == model.segments(epoch)
-        assert metadata.finished_bytes(epoch) == sum(
-            x.size_bytes for x in model.segments(epoch) if x.state is FINISHED
-        )
-        for offset in range(0, 60, 3):
-            holding = [x for start, end, x in readable if start <= offset <= end]
-            assert (metadata.find(epoch, offset) is None) == (not holding)
-            assert not holding or metadata.find(epoch, offset) == holding[-1]
-            ending = [x for _, end, x in readable if end >= offset and not x.txn_index_empty]
-            found = metadata.find_with_transactions(epoch, offset)
-            assert found == (ending[0] if ending else None)
-
-
-def play(events: Events, model: Model, metadata: PartitionMetadata) -> None:
-    for event in events:
-        refused: list[type[Exception] | None] = []
-        for one in (model.apply, metadata.apply):
-            try:
-                one(event)
-                refused.append(None)
-            except RemoteStorageError as error:
-                refused.append(type(error))
-        assert refused[0] == refused[1], event
 
 
 @settings(max_examples=150, deadline=None)
@@ -332,3 +262,18 @@ def test_rows_restored_in_any_order_know_the_same(events: Events, more: Events) 
     check_against(model, metadata)
     play(more, model, metadata)
     check_against(model, metadata)
+
+
+def test_a_segment_takes_less_than_100_bytes() -> None:
+    """Resident, with all that finds it: over 3,000 segments."""
+    copies = [segment(n, 10 * n, 10 * n + 9) for n in range(3_000)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        metadata = with_copies(*copies)
+        gc.collect()
+        resident, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(metadata) == 3_000
+    assert resident / 3_000 < 100

@@ -17,35 +17,8 @@ from odradek.storage.tiered.metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
-    SegmentState,
-    TopicIdPartition,
 )
-
-PARTITION = TopicIdPartition(UUID(int=1), "foo", 0)
-int32, int64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
-
-
-@st.composite
-def segments(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
-    start = draw(st.integers(0, 2**62))
-    lengths = draw(st.lists(st.integers(1, 1000), min_size=1, max_size=4))
-    epochs = sorted(
-        draw(st.sets(st.integers(0, 2**31 - 1), min_size=len(lengths), max_size=len(lengths)))
-    )
-    starts = [start + sum(lengths[:at]) for at in range(len(lengths))]
-    return RemoteLogSegmentMetadata(
-        RemoteLogSegmentId(PARTITION, UUID(int=draw(st.integers(0, 2**128 - 1)))),
-        start,
-        start + sum(lengths) - 1,
-        draw(int32),
-        draw(int64),
-        draw(int64),
-        tuple(map(EpochStart, epochs, starts)),
-        draw(st.integers(0, 2**31 - 1)),
-        draw(st.sampled_from(SegmentState)),
-        draw(st.none() | st.binary(max_size=200)),
-        draw(st.booleans()),
-    )
+from tests.storage.tiered.remote_segments import FOO_0, segments
 
 
 def as_kafka_writes(segment: RemoteLogSegmentMetadata) -> bytes:
@@ -72,7 +45,7 @@ def as_kafka_writes(segment: RemoteLogSegmentMetadata) -> bytes:
 def test_a_row_is_kafkas_snapshot_record(segment: RemoteLogSegmentMetadata) -> None:
     row = segment_row.pack(segment)
     assert row == as_kafka_writes(segment)
-    assert segment_row.check(row, PARTITION) == segment
+    assert segment_row.check(row, FOO_0) == segment
 
 
 @given(segments(), st.binary(max_size=80), st.binary(max_size=80))
@@ -81,7 +54,7 @@ def test_a_row_is_read_where_it_lies(
 ) -> None:
     row, at = segment_row.pack(segment), len(before)
     block = bytearray(before + row + behind)
-    assert segment_row.unpack(block, at, PARTITION) == segment
+    assert segment_row.unpack(block, at, FOO_0) == segment
     assert segment_row.row_at(block, at) == row
     assert segment_row.id_of(block, at) == segment.id.id.bytes
     assert segment_row.end_offset_of(block, at) == segment.end_offset
@@ -108,15 +81,15 @@ def test_what_is_no_row_is_refused(segment: RemoteLogSegmentMetadata, data: st.D
     row = segment_row.pack(segment)
     cut = data.draw(st.integers(0, len(row) - 1))
     with pytest.raises(CorruptRemoteData):
-        segment_row.check(row[:cut], PARTITION)
+        segment_row.check(row[:cut], FOO_0)
     with pytest.raises(CorruptRemoteData):
-        segment_row.check(row + b"\0", PARTITION)
+        segment_row.check(row + b"\0", FOO_0)
 
 
 @given(st.binary(max_size=120))
 def test_garbage_is_refused_and_nothing_else_happens(garbage: bytes) -> None:
     try:
-        found = segment_row.check(garbage, PARTITION)
+        found = segment_row.check(garbage, FOO_0)
     except CorruptRemoteData:
         return
     assert segment_row.pack(found) == garbage
@@ -124,7 +97,7 @@ def test_garbage_is_refused_and_nothing_else_happens(garbage: bytes) -> None:
 
 def test_a_segment_of_many_epochs() -> None:
     segment = RemoteLogSegmentMetadata(
-        RemoteLogSegmentId(PARTITION, UUID(int=7)),
+        RemoteLogSegmentId(FOO_0, UUID(int=7)),
         0,
         999,
         1,
@@ -134,12 +107,12 @@ def test_a_segment_of_many_epochs() -> None:
         1024,
     )
     assert segment_row.pack(segment) == as_kafka_writes(segment)
-    assert segment_row.unpack(segment_row.pack(segment), 0, PARTITION) == segment
+    assert segment_row.unpack(segment_row.pack(segment), 0, FOO_0) == segment
 
 
 def test_the_usual_row_takes_76_bytes() -> None:
     segment = RemoteLogSegmentMetadata(
-        RemoteLogSegmentId(PARTITION, UUID(int=7)),
+        RemoteLogSegmentId(FOO_0, UUID(int=7)),
         100,
         199,
         1,
