@@ -27,6 +27,7 @@ import trio
 from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.seams.files import Buffer, Files, Path
 from odradek.seams.offload import Offload
+from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.log.names import DELETED
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteResourceNotFound
 from odradek.storage.tiered.index_entries import ENTRY_BYTES, check_index
@@ -36,7 +37,7 @@ from odradek.storage.tiered.shared_calls import SharedCalls
 
 log = logging.getLogger("odradek.remote")
 
-DIRECTORY = "remote-log-index-cache"
+
 OBJECTS_LANE = "objects"
 TMP = ".tmp"
 NO_TTL = -1
@@ -74,7 +75,7 @@ class RemoteIndexCache:
         """`nursery` has the fetches; `limit_bytes` is asked for whenever there is more; `ttl_ms`: how
         long an index stays that nobody uses."""
         self._files = files
-        self._directory = log_directory / DIRECTORY
+        self._directory = log_directory / REMOTE_INDEX_CACHE
         self._lane = str(log_directory)
         self._offload = offload
         self._storage = storage
@@ -90,8 +91,9 @@ class RemoteIndexCache:
         self.fetches = 0
         """How many indexes were fetched from the remote tier."""
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._kept
+    def has(self, segment_id: UUID) -> bool:
+        """Whether an index of that segment is here."""
+        return any((segment_id, kind) in self._kept for kind in ENTRY_BYTES)
 
     # What an earlier run left
 
@@ -184,9 +186,7 @@ class RemoteIndexCache:
 
     async def forget(self, segment_ids: Iterable[UUID]) -> None:
         """These segments are deleted."""
-        await self._drop(
-            [(each, kind) for each in segment_ids for kind in ENTRY_BYTES if (each, kind) in self]
-        )
+        await self._drop([(each, kind) for each in segment_ids for kind in ENTRY_BYTES])
 
     # The disk
 

@@ -9,9 +9,8 @@ import pytest
 import trio
 
 from odradek.protocol.uuids import uuid_to_text
-from odradek.seams.files import Path
+from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteStorageUnavailable
-from odradek.storage.tiered.index_cache import DIRECTORY
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 from odradek.storage.tiered.remote_storage import IndexType
 from odradek.testing.power import NodeCrashed
@@ -19,7 +18,7 @@ from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log.log_world import NOW_MS, batch
 from tests.storage.tiered.read_world import CACHE_ROOT, Readers, Tiers
 
-HERE = CACHE_ROOT / DIRECTORY
+HERE = CACHE_ROOT / REMOTE_INDEX_CACHE
 KINDS = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.TRANSACTION)
 
 
@@ -199,18 +198,17 @@ async def test_a_crash_at_any_sync_leaves_only_whole_files(cut_at: int, after: b
         files.sync_directory(directory)
     sync = files.syncs + cut_at
     _ = files.cut_power_after(sync) if after else files.cut_power_at(sync)
-    with pytest.raises(BaseExceptionGroup) as caught:
+
+    async def read_on() -> None:
         async with tiers.readers() as readers:
             for kind in KINDS:
                 await fetch(readers, 1, kind)
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await read_on()
     assert caught.group_contains(NodeCrashed)
     for seed in range(4):
         tiers.log_world.files = VirtualFiles(tiers.log_world.disk.crash(seed))
         async with tiers.readers() as readers:
             assert [await fetch(readers, 1, kind) for kind in KINDS] == right
             assert all(not name.endswith(".tmp") for name in names(tiers))
-
-
-def test_the_directory_is_where_kafka_has_it() -> None:
-    """T-10."""
-    assert Path("/logs") / DIRECTORY == Path("/logs/remote-log-index-cache")

@@ -133,9 +133,7 @@ async def test_of_two_copies_that_overlap_each_offset_comes_from_its_own() -> No
     tiers = filled(10)
     first = tiers.metadata.known[0]
     async with tiers.readers() as readers:
-        again = dataclasses.replace(
-            first, id=dataclasses.replace(first.id, id=UUID(int=99))
-        )
+        again = dataclasses.replace(first, id=dataclasses.replace(first.id, id=UUID(int=99)))
         tiers.metadata.known.append(again)
         for kind in (None, *IndexType):
             data = tiers.store.objects.get((first.id.id, kind))
@@ -210,18 +208,18 @@ def test_a_byte_of_a_header_that_is_wrong_never_is_wrong_data(at: int, flip: int
     data[at] ^= flip
     tiers.store.objects[segment.id.id, None] = bytes(data)
 
-    async def main() -> None:
+    async def main() -> tuple[list[int], str]:
         async with tiers.readers() as readers:
             try:
                 found = await readers.read(0)
             except RemoteStorageError as error:
-                assert str(segment.id) in str(error)
-                return
-            offsets = [each for each in range(found.base_offset, found.next_offset)]
-            assert offsets == right  # what the CRC covers is for the consumer to see
+                return right, str(error)
             found.let_go()
+            return list(range(found.base_offset, found.next_offset)), str(segment.id)
 
-    trio.run(main)
+    offsets, text = trio.run(main)
+    assert offsets == right  # what the CRC covers is for the consumer to see
+    assert str(segment.id) in text
 
 
 async def test_an_index_that_lies_is_fetched_again_and_then_done_without() -> None:

@@ -1,0 +1,138 @@
+"""What a broker reads from the remote tier: the parts, what the configs allow, and what is counted.
+
+`remote_fetch.py` has what Fetch asks for, `find_timestamp` is what ListOffsets does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import trio
+
+from odradek.replication.quota import ReplicationQuota
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.timestamps import TimestampAndOffset
+from odradek.storage.tiered.aborted import AbortedTransactions
+from odradek.storage.tiered.errors import RemoteNotReady
+from odradek.storage.tiered.index_cache import RemoteIndexCache
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
+from odradek.storage.tiered.pieces import Pieces, ReaderLimits
+from odradek.storage.tiered.remote_reads import RemoteReads
+from odradek.storage.tiered.remote_timestamps import RemoteTimestamps
+
+if TYPE_CHECKING:
+    from odradek.broker.config.server_config import ServerConfig
+    from odradek.broker.node import Broker
+    from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
+    from odradek.storage.tiered.remote_storage import RemoteStorageManager
+
+CACHE_BYTES = "remote.log.index.file.cache.total.size.bytes"
+NOT_READY_SECONDS = 0.1
+"""How soon metadata that was not read to the end is asked again."""
+
+
+class TieredReads:
+    """See the module. `run` comes first; all is called on the loop."""
+
+    def __init__(
+        self, broker: Broker, storage: RemoteStorageManager, metadata: RemoteLogMetadataManager
+    ) -> None:
+        seams, config = broker.seams, broker.config
+        self._config = config
+        self._clock = seams.clock
+        self._nursery: trio.Nursery | None = None
+        self._quota = ReplicationQuota(
+            lambda: config.get_int("remote.log.manager.fetch.max.bytes.per.second"),
+            samples=config.get_int("remote.log.manager.fetch.quota.window.num"),
+            sample_seconds=config.get_int("remote.log.manager.fetch.quota.window.size.seconds"),
+        )
+        self._fetch_timer = broker.metrics.timer("RemoteLogReaderFetchRateAndTimeMs")
+        self.indexes = RemoteIndexCache(
+            seams.files,
+            broker.directories.all[0].path,
+            seams.offload,
+            storage,
+            self._running,
+            seams.clock.monotonic,
+            limit_bytes=lambda: config.get_int(CACHE_BYTES),
+            ttl_ms=config.get_int("remote.log.index.file.cache.ttl.ms"),
+        )
+        self.pieces = Pieces(
+            seams.offload,
+            storage,
+            self._running,
+            lambda: _reader_limits(config),
+            is_over_quota=self.is_over_quota,
+            fetched=self._fetched,
+            monotonic=seams.clock.monotonic,
+        )
+        aborted = AbortedTransactions(metadata, self.indexes, seams.offload)
+        self.reads = RemoteReads(metadata, self.indexes, self.pieces, aborted)
+        self._timestamps = RemoteTimestamps(metadata, self.indexes, self.pieces, seams.offload)
+        self.waiting = 0
+        """Fetches that wait for the remote tier."""
+        metadata.on_segment(self._segment_changed)
+        self._show(broker)
+
+    def _show(self, broker: Broker) -> None:
+        gauge = broker.metrics.gauge
+        gauge("RemoteLogReaderTaskQueueSize", lambda: self.pieces.pending)
+        gauge("RemoteLogReaderAvgIdlePercent", lambda: self.pieces.idle_share)
+        gauge("NumDelayedOperations", lambda: self.waiting)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Take over the indexes that an earlier run left, and read until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await self.indexes.open()
+            task_status.started()
+            await trio.sleep_forever()
+
+    def _running(self) -> trio.Nursery:
+        assert self._nursery is not None, "it runs not yet, or not any more"
+        return self._nursery
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long a fetch waits for what is read (remote.fetch.max.wait.ms)."""
+        return self._config.get_int("remote.fetch.max.wait.ms") / 1000
+
+    def is_over_quota(self) -> bool:
+        """Whether nothing is to be read now (remote.log.manager.fetch.max.bytes.per.second)."""
+        return self._quota.is_exceeded(self._clock.monotonic())
+
+    def _fetched(self, size_bytes: int, seconds: float) -> None:
+        self._quota.record(size_bytes, self._clock.monotonic())
+        self._fetch_timer.update(seconds * 1000)
+
+    def _segment_changed(self, segment: RemoteLogSegmentMetadata) -> None:
+        """What is kept of one that is deleted goes."""
+        if segment.state >= SegmentState.DELETE_SEGMENT_STARTED and self._nursery is not None:
+            self.pieces.forget([segment.id.id])
+            if self.indexes.has(segment.id.id):
+                self._nursery.start_soon(self._forget, segment.id.id)
+
+    async def _forget(self, segment_id: UUID) -> None:
+        await self.indexes.forget([segment_id])
+
+    async def find_timestamp(
+        self, which: PartitionLog, timestamp: int | None
+    ) -> TimestampAndOffset | None:
+        """The first record at or after `timestamp`, or with the largest there is (None), in both tiers
+        (T-39). It waits where the metadata is not read to the end. Raises RemoteStorageError, and what
+        the log's own search does."""
+        while True:
+            try:
+                if timestamp is None:
+                    return await self._timestamps.find_max(which)
+                return await self._timestamps.find(which, timestamp)
+            except RemoteNotReady:
+                await self._clock.sleep(NOT_READY_SECONDS)
+
+
+def _reader_limits(config: ServerConfig) -> ReaderLimits:
+    return ReaderLimits(
+        config.get_int("remote.log.reader.threads"),
+        config.get_int("remote.log.reader.max.pending.tasks"),
+    )
