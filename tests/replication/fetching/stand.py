@@ -15,7 +15,14 @@ import trio
 from odradek.broker.apis import fetch as fetch_api
 from odradek.broker.fetch_sessions import FetchSessions, Wanted
 from odradek.protocol import messages
-from odradek.protocol.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, Api
+from odradek.protocol.apis import (
+    API_VERSIONS,
+    APIS,
+    FETCH,
+    LIST_OFFSETS,
+    OFFSET_FOR_LEADER_EPOCH,
+    Api,
+)
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.fetch import FetchedPartition, FetchedTopic, write_fetch_response
 from odradek.protocol.fetch_request import FetchRequest, read_fetch
@@ -31,9 +38,11 @@ from odradek.replication.errors import FencedLeaderEpoch, UnknownLeaderEpoch, Un
 from odradek.replication.fetching.followers import Followers
 from odradek.replication.fetching.settings import FetchingSettings
 from odradek.replication.partition.follower import EARLIEST, EARLIEST_LOCAL, LATEST
+from odradek.replication.partition.following import RemoteTier
 from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.truncation import find_divergence
 from odradek.replication.quota import ReplicationQuota
+from odradek.seams import Seams
 from odradek.seams.files import Path
 from odradek.seams.network import Connection, ConnectionLost
 from odradek.storage.directories.opening import open_directories
@@ -116,10 +125,10 @@ class Led:
         return answer
 
     def locate(self, timestamp: int) -> int:
-        start = self.log.log_start_offset
+        log = self.log
         if timestamp == EARLIEST_LOCAL:
-            return start if self.local_start is None else self.local_start
-        return {LATEST: self.log.end_offset, EARLIEST: start}[timestamp]
+            return log.local_log_start_offset if self.local_start is None else self.local_start
+        return {LATEST: log.end_offset, EARLIEST: log.log_start_offset}[timestamp]
 
 
 class LeadingBroker:
@@ -195,9 +204,12 @@ class LeadingBroker:
         self.asked_for.append(api.title)
         if api is FETCH:
             return await self._fetch(read_fetch(frame, version, start), version)
-        assert api is LIST_OFFSETS
+        answer = {
+            LIST_OFFSETS: self._list_offsets,
+            OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
+        }[api]
         request = messages.read_request(api.key, version, frame, start)
-        return messages.write_response(api.key, version, self._list_offsets(request))
+        return messages.write_response(api.key, version, answer(request))
 
     def _api_rows(self) -> list[Mapping[str, int]]:
         rows = {api: (api.min_version, api.max_version) for api in APIS.values()} | self.versions
@@ -244,28 +256,59 @@ class LeadingBroker:
             return FetchedPartition(index=wanted.index, error_code=error.code)
 
     def _list_offsets(self, request: Any) -> Mapping[str, Any]:
-        by_name = {(led.log.topic, led.log.partition): led for led in self.led.values()}
         assert request.replica_id == FOLLOWER
         return {
             "topics": [
                 {
                     "name": topic.name,
-                    "partitions": [
-                        {
-                            "partition_index": each.partition_index,
-                            "error_code": 0,
-                            "timestamp": -1,
-                            "offset": by_name[topic.name, each.partition_index].locate(
-                                each.timestamp
-                            ),
-                            "leader_epoch": 0,
-                        }
-                        for each in topic.partitions
-                    ],
+                    "partitions": [self._offset(topic.name, each) for each in topic.partitions],
                 }
                 for topic in request.topics
             ]
         }
+
+    def _offset(self, topic: str, wanted: Any) -> Mapping[str, Any]:
+        led = self._by_name(topic, wanted.partition_index)
+        offset = led.locate(wanted.timestamp)
+        epoch = led.log.epochs.epoch_for(offset)
+        return {
+            "partition_index": wanted.partition_index,
+            "error_code": 0,
+            "timestamp": -1,
+            "offset": offset,
+            "leader_epoch": -1 if epoch is None else epoch,
+        }
+
+    def _epoch_ends(self, request: Any) -> Mapping[str, Any]:
+        assert request.replica_id == FOLLOWER
+        return {
+            "topics": [
+                {
+                    "topic": topic.topic,
+                    "partitions": [self._epoch_end(topic.topic, each) for each in topic.partitions],
+                }
+                for topic in request.topics
+            ]
+        }
+
+    def _epoch_end(self, topic: str, wanted: Any) -> Mapping[str, Any]:
+        led = self._by_name(topic, wanted.partition)
+        assert wanted.current_leader_epoch == led.leader_epoch
+        end = led.log.epochs.end_offset_for(wanted.leader_epoch)
+        return {
+            "partition": wanted.partition,
+            "error_code": 0,
+            "leader_epoch": end.epoch,
+            "end_offset": end.end_offset,
+        }
+
+    def _by_name(self, topic: str, index: int) -> Led:
+        (found,) = (
+            each
+            for each in self.led.values()
+            if (each.log.topic, each.log.partition) == (topic, index)
+        )
+        return found
 
 
 class Stand:
@@ -278,8 +321,10 @@ class Stand:
         config: LogConfig = SMALL,
         fragment: bool = False,
         directories: Sequence[Path] = (Path("/data"),),
+        tier: Callable[[Seams], RemoteTier] | None = None,
     ) -> None:
         self.directories = directories
+        self._tier = tier
         self.world = VirtualWorld(seed, fragment=fragment)
         self.clock = self.world.clock
         self.config = config
@@ -350,6 +395,7 @@ class Stand:
             network=seams.network,
             clock=seams.clock,
             on_role=self.roles.append,
+            tier=None if self._tier is None else self._tier(seams),
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(self.logs.run)
@@ -393,9 +439,9 @@ class Stand:
 
 
 def all_of(log: PartitionLog) -> bytes:
-    """Every byte from the log's start on."""
+    """Every byte that is on the disk."""
     found = b""
-    offset = log.log_start_offset
+    offset = log.local_log_start_offset
     while offset < log.end_offset:
         read = log.read(offset, 1 << 20, limit=log.end_offset)
         assert read.slice is not None

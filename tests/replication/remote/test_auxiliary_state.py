@@ -1,0 +1,388 @@
+"""A follower of a log that begins in the remote tier: what it takes from there, and where it goes on
+(KIP-405's follower scenarios; Kafka's TierStateMachine)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+import trio
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.image import PartitionImage
+from odradek.replication.partition.follower import BuildRemoteAux
+from odradek.replication.remote.auxiliary_state import AuxiliaryState, history
+from odradek.seams import Seams
+from odradek.storage.log.epochs import EpochStart, format_checkpoint
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.tiered.errors import (
+    CorruptRemoteData,
+    RemoteNotReady,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RemoteStorageUnavailable,
+)
+from odradek.storage.tiered.remote_storage import IndexType
+from tests.replication.fetching.stand import FOLLOWER, SMALL, Led, Stand, is_same
+from tests.replication.remote.tier import Tier, leave_the_disk, partition_of
+from tests.storage.log.log_world import idempotent
+from tests.storage.tiered.remote_segments import segment
+
+A = (UUID(int=1), 0)
+TIERED = replace(SMALL, internal_segment_bytes=1 << 20, remote_storage_enable=True)
+PRODUCER = 7
+
+
+class TieredStand(Stand):
+    """Broker 1 leads; `write` says which epochs its records have, and where its segments end."""
+
+    def __init__(self) -> None:
+        self.tier = Tier()
+        self.built: list[bool] = []
+        """Whether each attempt failed."""
+        self.after_building: Callable[[], None] = lambda: None
+        super().__init__(config=TIERED, tier=self._auxiliary)
+
+    def _auxiliary(self, seams: Seams) -> AuxiliaryState:
+        return AuxiliaryState(
+            self.tier.metadata,
+            self.tier.storage,
+            seams.offload,
+            on_built=self._on_built,
+        )
+
+    def _on_built(self, topic: str, failed: bool) -> None:
+        self.built.append(failed)
+        self.after_building()
+
+    def lead(self, broker: int, *segments: str, local: int = 1) -> Led:
+        """A segment for each text, a record for each of its digits, which is its leader epoch. All but
+        the last are copied, and the last `local` ones are on the disk."""
+        led = self.broker(broker).lead(A, int(segments[0][0]), config=TIERED)
+        copied = len(segments) - local
+        for number, epochs in enumerate(segments):
+            write(led.log, epochs)
+            if number + 1 < len(segments):
+                led.log.roll()
+            if number + 1 == copied:
+                led.commit()
+                self.tier.copy(led.log)
+                leave_the_disk(led.log)
+        led.leader_epoch = int(segments[-1][-1])
+        led.commit()
+        self.tier.copy(led.log)
+        return led
+
+
+def write(log: PartitionLog, epochs: str) -> None:
+    """A record of one producer's for each digit."""
+    for digit in epochs:
+        log.append_as_leader(
+            idempotent(PRODUCER, log.end_offset, size=30),
+            leader_epoch=int(digit),
+            now_ms=log.clock.wall_ms(),
+        )
+
+
+def epochs_of(log: PartitionLog) -> dict[int, int]:
+    return {each.epoch: each.start_offset for each in log.epochs.entries}
+
+
+def last_sequence(log: PartitionLog) -> int:
+    entry = log.producers.get(PRODUCER)
+    assert entry is not None
+    return entry.last_sequence
+
+
+def fetched_from(led: Led) -> int:
+    """The first offset that was not only asked for but there to be had."""
+    return led.asked[0]
+
+
+def test_t58_a_new_follower_begins_where_its_leaders_disks_do() -> None:
+    """T-58, T-42, T-40, E13: leader epochs 0 to 3, earliest local offset 3."""
+    stand = TieredStand()
+    led = stand.lead(1, "000", "112", "23", local=2)
+    assert (led.log.log_start_offset, led.log.local_log_start_offset) == (0, 3)
+
+    async def test() -> None:
+        log = await stand.follow(A, 1, 3)
+        await stand.until(lambda: is_same(log, led.log))
+        assert fetched_from(led) == 3
+        assert (log.log_start_offset, log.local_log_start_offset) == (0, 3)
+        assert epochs_of(log) == {0: 0, 1: 3, 2: 5, 3: 7}
+        assert last_sequence(log) == 7
+        assert stand.built == [False]
+        asked = stand.brokers[1].asked_for
+        located = ["ListOffsets", "ListOffsets", "OffsetForLeaderEpoch"]
+        assert [each for each in asked if each != "Fetch"] == located
+
+    stand.run(test)
+
+
+def test_e13_what_it_knows_before_it_has_fetched_anything() -> None:
+    """E13: log start 0, and 5 is local start, end and high watermark; E14: the end is the leader's then."""
+    stand = TieredStand()
+    led = stand.lead(1, "00111", "2222")
+
+    def refuse() -> None:
+        led.error = ErrorCode.unknown_server_error
+
+    async def test() -> None:
+        stand.after_building = refuse
+        log = await stand.follow(A, 1, 2)
+        await stand.until(lambda: log.local_log_start_offset == 5)
+        assert (log.log_start_offset, log.high_watermark) == (0, 5)
+        assert log.end_offset == 5
+        assert epochs_of(log) == {0: 0, 1: 2}
+        led.error = None
+        await stand.until(lambda: is_same(log, led.log))
+        assert log.end_offset == 9
+
+    stand.run(test)
+
+
+def test_e14_out_of_range_it_finds_the_log_start_and_then_the_tier() -> None:
+    """E14: the leader starts at 5, on its disks at 7, and ends at 11."""
+    stand = TieredStand()
+    led = stand.lead(1, "0000", "000", "0000")
+    assert led.log.local_log_start_offset == 7
+    led.log.advance_log_start(5, "test")
+
+    async def test() -> None:
+        log = await stand.follow(A, 1, 0)
+        await stand.until(lambda: is_same(log, led.log))
+        assert fetched_from(led) == 7
+        assert (log.log_start_offset, log.local_log_start_offset, log.end_offset) == (5, 7, 11)
+        assert epochs_of(log) == {0: 5}
+
+    stand.run(test)
+
+
+def test_t59_a_follower_that_fell_behind_gives_up_what_it_had() -> None:
+    """T-59: it ends at 4, and its leader's disks begin at 9."""
+    stand = TieredStand()
+    led = stand.lead(1, "000", "112", "233", "333")
+
+    async def test() -> None:
+        log = await stand.replica(A)
+        write(log, "0001")
+        await stand.follow(A, 1, 3)
+        await stand.until(lambda: is_same(log, led.log))
+        assert fetched_from(led) == 9
+        assert (log.log_start_offset, log.local_log_start_offset) == (0, 9)
+        assert epochs_of(log) == {0: 0, 1: 3, 2: 5, 3: 7}
+        assert last_sequence(log) == 11
+
+    stand.run(test)
+
+
+def test_t43_a_follower_whose_log_overlaps_only_truncates() -> None:
+    """T-43: it has 0 to 3 of epochs 0 and 1, all of which its leader has on its disks, too."""
+    stand = TieredStand()
+    led = stand.lead(1, "000", "112", "2333", local=3)
+    assert led.log.local_log_start_offset == 0
+
+    async def test() -> None:
+        log = await stand.replica(A)
+        write(log, "0001")
+        await stand.follow(A, 1, 3)
+        await stand.until(lambda: is_same(log, led.log))
+        assert fetched_from(led) == 4
+        assert stand.built == []
+
+    stand.run(test)
+
+
+def test_t61_after_an_unclean_election_the_history_is_the_leaders() -> None:
+    """T-61: the tier has offsets 0 to 3 twice, by epoch 0 and by epochs 0 and 1; the leader's history is
+    {0:0, 2:5}, and its disks begin at 6."""
+    stand = TieredStand()
+    led = stand.lead(1, "0000", "02", "2")
+
+    async def test() -> None:
+        log = await stand.replica(A)
+        write(log, "00")
+        log.roll()
+        write(log, "11")
+        log.roll()
+        write(log, "1")
+        log.advance_high_watermark(5)
+        stand.tier.copy(log)  # it led in epoch 1
+        await stand.follow(A, 1, 2)
+        await stand.until(lambda: is_same(log, led.log))
+        assert fetched_from(led) == 6
+        assert epochs_of(log) == {0: 0, 2: 5}
+        assert (log.log_start_offset, log.local_log_start_offset) == (0, 6)
+
+    stand.run(test)
+
+
+def test_t60_a_restarted_leader_of_a_double_crash_is_followed_through_its_epochs() -> None:
+    """T-60: offset 1 is of epoch 1 though the tier has one of epoch 0, too."""
+    stand = TieredStand()
+    led = stand.lead(1, "0", "11", "2")
+
+    async def test() -> None:
+        log = await stand.replica(A)
+        write(log, "00")
+        log.roll()
+        write(log, "0")
+        log.advance_high_watermark(3)
+        stand.tier.copy(log)  # seg-0-1 of epoch 0
+        await stand.follow(A, 1, 2)
+        await stand.until(lambda: is_same(log, led.log))
+        assert epochs_of(log) == {0: 0, 1: 1, 2: 3}
+        at = stand.tier.metadata.segment_for(partition_of(log), 1, 1)
+        assert at is not None
+        assert at.start_offset == 1
+        old = stand.tier.metadata.segment_for(partition_of(log), 0, 1)
+        assert old is not None
+        assert old.start_offset == 0
+
+    stand.run(test)
+
+
+def test_the_state_survives_a_restart() -> None:
+    """What came from the tier is durable: epochs, producers, the log's start."""
+    stand = TieredStand()
+    led = stand.lead(1, "000", "112", "23")
+    led.log.advance_log_start(1, "test")
+
+    async def test() -> None:
+        log = await stand.follow(A, 1, 3)
+        await stand.until(lambda: is_same(log, led.log))
+
+    stand.run(test)
+
+    async def again() -> None:
+        stand.partitions.clear()
+        log = await stand.replica(A)
+        assert (log.log_start_offset, log.local_log_start_offset, log.end_offset) == (1, 6, 8)
+        assert epochs_of(log) == {0: 1, 1: 3, 2: 5, 3: 7}
+        assert last_sequence(log) == 7
+        await stand.follow(A, 1, 3)
+        write(led.log, "3")
+        led.commit()
+        await stand.until(lambda: is_same(log, led.log))
+        assert stand.built == [False]
+
+    stand.run(again)
+
+
+@pytest.mark.parametrize(
+    "trouble", ["not ready", "not there", "store away", "corrupt epochs", "corrupt producers"]
+)
+def test_until_the_tier_answers_the_follower_tries_again_and_keeps_its_log(trouble: str) -> None:
+    stand = TieredStand()
+    led = stand.lead(1, "000", "112", "23")
+    storage, metadata = stand.tier.storage, stand.tier.metadata
+    partition = partition_of(led.log)
+    events = list(metadata.topic.events)
+    indexes = dict(storage.indexes)
+    match trouble:
+        case "not ready":
+            metadata.stop_partitions([partition])
+        case "not there":
+            metadata.stop_partitions([partition])
+            metadata.topic.events.clear()
+            metadata.partitions_changed([partition], [])
+        case "store away":
+            storage.failing = RemoteStorageUnavailable("away")
+        case _:
+            kind = {"epochs": IndexType.LEADER_EPOCH, "producers": IndexType.PRODUCER_SNAPSHOT}[
+                trouble.split()[1]
+            ]
+            storage.indexes = {
+                key: b"garbage" if key[1] is kind else data for key, data in indexes.items()
+            }
+
+    async def test() -> None:
+        log = await stand.replica(A)
+        write(log, "00")
+        await stand.follow(A, 1, 3)
+        await stand.clock.run_for(1)
+        assert log.end_offset == 2
+        assert log.failure is None
+        assert len(stand.built) in range(4, 12)  # it backs off
+        assert all(stand.built)
+        storage.failing, storage.indexes = None, indexes
+        metadata.topic.events[:] = events
+        metadata.stop_partitions([partition])
+        metadata.partitions_changed([partition], [])
+        await stand.until(lambda: is_same(log, led.log))
+
+    stand.run(test)
+
+
+def test_while_the_tier_is_read_this_node_may_become_the_leader() -> None:
+    stand = TieredStand()
+    stand.lead(1, "000", "112", "23")
+
+    async def test() -> None:
+        log = await stand.replica(A)
+        write(log, "00")
+
+        def lead() -> None:
+            partition = stand.partitions[A]
+            replicas = (1, FOLLOWER)
+            image = PartitionImage(replicas, (UUID(int=1),) * 2, (FOLLOWER,), FOLLOWER, 4, 2)
+            partition.update(image)
+            stand.followers.role_changed(partition)
+            assert partition.is_leader
+
+        stand.tier.storage.before_fetch = lead
+        await stand.follow(A, 1, 3)
+        await stand.clock.run_for(1)
+        assert stand.partitions[A].is_leader
+        assert log.end_offset == 2
+        assert stand.tier.storage.fetches == 2
+
+    stand.run(test)
+
+
+def test_what_cannot_be_built_is_told_apart() -> None:
+    stand = TieredStand()
+    led = stand.lead(1, "000", "112", "23")
+    log, tier = led.log, stand.tier
+    state = AuxiliaryState(tier.metadata, tier.storage, stand.node.seams.offload)
+
+    def error_of(change: BuildRemoteAux) -> Exception:
+        with pytest.raises(RemoteStorageError) as caught:
+            trio.run(state.beginning, log, change)
+        return caught.value
+
+    assert type(error_of(BuildRemoteAux(3, 7, 3, 0))) is RemoteResourceNotFound
+    assert type(error_of(BuildRemoteAux(3, 6, 1, 0))) is RemoteResourceNotFound
+    tier.metadata.stop_partitions([partition_of(log)])
+    assert type(error_of(BuildRemoteAux(3, 6, 2, 0))) is RemoteNotReady
+    log.update_config(replace(TIERED, remote_storage_enable=False))
+    assert type(error_of(BuildRemoteAux(3, 6, 2, 0))) is RemoteStorageError
+
+
+# What it makes of what is in the tier, by itself
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "kept"),
+    [
+        (0, 10, {0: 0, 2: 4, 5: 8}),
+        (0, 8, {0: 0, 2: 4}),
+        (4, 10, {2: 4, 5: 8}),
+        (5, 9, {2: 5, 5: 8}),
+        (9, 10, {5: 9}),
+    ],
+)
+def test_the_history_begins_where_the_log_does(start: int, end: int, kept: dict[int, int]) -> None:
+    data = format_checkpoint([EpochStart(0, 0), EpochStart(2, 4), EpochStart(5, 8)])
+    found = history(data, start, end, segment(1, 4, end - 1))
+    assert {each.epoch: each.start_offset for each in found} == kept
+
+
+@pytest.mark.parametrize("entries", [((1, 0), (1, 4)), ((2, 0), (1, 4)), ((0, 4), (1, 4))])
+def test_a_history_that_goes_back_is_none(entries: tuple[tuple[int, int], ...]) -> None:
+    data = format_checkpoint(EpochStart(*each) for each in entries)
+    with pytest.raises(CorruptRemoteData):
+        history(data, 0, 10, segment(1, 0, 9))
