@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from odradek.bench.s3_server import S3Server
 
 
 def pytest_configure() -> None:
@@ -10,3 +17,17 @@ def pytest_configure() -> None:
     they start would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real one (MinIO), for whoever asks for it; its first build takes minutes, and is kept."""
+    from odradek.bench.model import PeerUnavailable
+    from odradek.bench.s3_server import minio, running_s3_server
+
+    try:
+        minio()
+    except PeerUnavailable as unavailable:
+        pytest.skip(f"no S3 server to test against: {unavailable}")
+    with running_s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server

@@ -1,0 +1,114 @@
+"""Encryption of what is in the remote tier: AES-GCM with envelope keys.
+
+Each copy of a segment has a data key of its own, drawn for it, which stands in its manifest wrapped
+(RFC 3394) in a key that only the broker has. A data key encrypts each chunk once: the nonce is the
+chunk's number, within the space of its object. What is authenticated besides is whose it is, so that
+no chunk passes for another's. `cryptography` is loaded by the first segment that needs it.
+
+The brokers' keys are in a file, a line each, `<id> <16 or 32 bytes in base64>`: the first wraps what
+is copied from now on, the others open what was copied before.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Mapping
+
+from odradek.seams.entropy import Entropy
+from odradek.seams.files import Buffer
+from odradek.storage.tiered.chunks import BrokenChunk
+from odradek.storage.tiered.metadata import RemoteLogSegmentId
+
+DATA_KEY_BYTES = 32
+ALGORITHM = "AES-256-GCM"
+
+_NONCE_SPACES: Mapping[str, int] = {
+    ".log": 0,
+    ".index": 1,
+    ".timeindex": 2,
+    ".txnindex": 3,
+    ".snapshot": 4,
+    ".leader_epoch_checkpoint": 5,
+}
+
+
+def check_installed() -> None:
+    """ValueError where `cryptography` is not."""
+    try:
+        import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401
+    except ImportError as error:
+        raise ValueError("encryption needs `pip install odradek[encryption]`") from error
+
+
+class SegmentCipher:
+    """Encrypts and decrypts what belongs to one copy of a segment."""
+
+    def __init__(self, data_key: bytes, segment: RemoteLogSegmentId) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        self._aes = AESGCM(data_key)
+        self._whose = segment.partition.topic_id.bytes + segment.id.bytes
+
+    def encrypt(self, suffix: str, number: int, plain: Buffer) -> bytes:
+        return self._aes.encrypt(_nonce(suffix, number), plain, self._whose)
+
+    def decrypt(self, suffix: str, number: int, stored: Buffer) -> bytes:
+        """Raises BrokenChunk."""
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return self._aes.decrypt(_nonce(suffix, number), stored, self._whose)
+        except (InvalidTag, ValueError) as error:  # ValueError: shorter than a tag
+            raise BrokenChunk("it does not decrypt") from error
+
+
+def _nonce(suffix: str, number: int) -> bytes:
+    return _NONCE_SPACES[suffix].to_bytes(4, "big") + number.to_bytes(8, "big")
+
+
+class KeyRing:
+    """The keys that data keys are wrapped in."""
+
+    def __init__(self, keys: Mapping[str, bytes]) -> None:
+        """By their ids; the first is the one in use."""
+        self._keys = dict(keys)
+        self.current_id = next(iter(keys))
+
+    @classmethod
+    def parse(cls, text: str) -> KeyRing:
+        """ValueError for a file that is none; its text names the line, not the key."""
+        keys: dict[str, bytes] = {}
+        for number, line in enumerate(text.splitlines(), 1):
+            words = line.split()
+            if not words or line.startswith("#"):
+                continue
+            try:
+                key_id, encoded = words
+                key = b64decode(encoded, validate=True)
+            except ValueError:
+                key_id, key = "", b""
+            if len(key) not in (16, 32) or key_id in keys:
+                raise ValueError(f"line {number} is not '<new id> <16 or 32 bytes in base64>'")
+            keys[key_id] = key
+        if not keys:
+            raise ValueError("there is no key in it")
+        return cls(keys)
+
+    def new_data_key(self, entropy: Entropy) -> tuple[bytes, bytes]:
+        """(the key, the key wrapped)"""
+        from cryptography.hazmat.primitives.keywrap import aes_key_wrap
+
+        data_key = entropy.bytes(DATA_KEY_BYTES)
+        return data_key, aes_key_wrap(self._keys[self.current_id], data_key)
+
+    def __contains__(self, key_id: str) -> bool:
+        return key_id in self._keys
+
+    def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
+        """Raises BrokenChunk for what was not wrapped in that key."""
+        from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
+
+        try:
+            return aes_key_unwrap(self._keys[key_id], wrapped)
+        except (InvalidUnwrap, ValueError) as error:
+            raise BrokenChunk(f"its data key was not wrapped in key {key_id!r}") from error

@@ -1,0 +1,165 @@
+"""A segment's manifest: the last object of a copy, which says what the others are.
+
+Where it stands the copy is whole; objects without it are dangling, whatever there is of them. With it
+the store alone tells history: offsets, leader epochs, which bytes are where. It is JSON, on one line.
+Fields that a later version adds are passed over; a later `version` is one that older code cannot read.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from odradek.protocol.uuids import uuid_from_text, uuid_to_text
+from odradek.seams.files import Buffer
+from odradek.seams.values import value_class
+from odradek.storage.tiered.chunks import ChunkTable, Compression
+from odradek.storage.tiered.metadata import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+
+VERSION = 1
+
+
+@value_class
+class StoredObject:
+    """One of a segment's objects, as it is in the store."""
+
+    size: int
+    crc32c: int
+
+
+@value_class
+class ChunkedLog:
+    """How the log's object is made, where it is not the log itself."""
+
+    compression: Compression
+    chunk_bytes: int
+    stored_sizes: tuple[int, ...]
+
+
+@value_class
+class WrappedKey:
+    """With which key the segment is encrypted: wrapped in the key of that id."""
+
+    key_id: str
+    wrapped: bytes
+
+
+@value_class
+class Manifest:
+    """What stands in it. `objects` are by suffix (`.log`, …); `tiered_epoch` is KIP-950's."""
+
+    metadata: RemoteLogSegmentMetadata
+    """As it is when the copy is finished."""
+    objects: Mapping[str, StoredObject]
+    chunks: ChunkedLog | None = None
+    key: WrappedKey | None = None
+    cluster_id: str = ""
+    tiered_epoch: int = 0
+
+    def chunk_table(self) -> ChunkTable | None:
+        """None where the object is the log itself. ValueError if it is not that log's."""
+        if self.chunks is None:
+            return None
+        chunks = self.chunks
+        return ChunkTable(self.metadata.size_bytes, chunks.chunk_bytes, chunks.stored_sizes)
+
+    def render(self) -> bytes:
+        segment, partition = self.metadata, self.metadata.partition
+        fields: dict[str, Any] = {
+            "version": VERSION,
+            "cluster_id": self.cluster_id,
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "topic_id": uuid_to_text(partition.topic_id),
+            "segment_id": uuid_to_text(segment.id.id),
+            "start_offset": segment.start_offset,
+            "end_offset": segment.end_offset,
+            "size_bytes": segment.size_bytes,
+            "max_timestamp_ms": segment.max_timestamp_ms,
+            "copied_ms": segment.event_timestamp_ms,
+            "broker_id": segment.broker_id,
+            "leader_epochs": [[each.epoch, each.start_offset] for each in segment.epochs],
+            "tiered_epoch": self.tiered_epoch,
+            "txn_index_empty": segment.txn_index_empty,
+            "objects": {
+                suffix: {"size": each.size, "crc32c": f"{each.crc32c:08x}"}
+                for suffix, each in self.objects.items()
+            },
+        }
+        if segment.custom_metadata is not None:
+            fields["custom_metadata"] = b64encode(segment.custom_metadata).decode()
+        if self.chunks is not None:
+            fields["chunks"] = {
+                "compression": self.chunks.compression.value,
+                "bytes": self.chunks.chunk_bytes,
+                "stored_sizes": list(self.chunks.stored_sizes),
+            }
+        if self.key is not None:
+            fields["encryption"] = {
+                "key_id": self.key.key_id,
+                "data_key": b64encode(self.key.wrapped).decode(),
+            }
+        return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, data: Buffer) -> Manifest:
+        """ValueError for what is no manifest, or a later version's."""
+        try:
+            fields = json.loads(bytes(data))
+            if fields["version"] != VERSION:
+                raise ValueError(f"version {fields['version']} of the manifest is not known")
+            return cls(
+                metadata=_segment(fields),
+                objects={
+                    suffix: StoredObject(each["size"], int(each["crc32c"], 16))
+                    for suffix, each in fields["objects"].items()
+                },
+                chunks=_chunks(fields.get("chunks")),
+                key=_key(fields.get("encryption")),
+                cluster_id=fields["cluster_id"],
+                tiered_epoch=fields["tiered_epoch"],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a manifest: {error!r}") from error
+
+
+def _segment(fields: dict[str, Any]) -> RemoteLogSegmentMetadata:
+    partition = TopicIdPartition(
+        uuid_from_text(fields["topic_id"]), fields["topic"], fields["partition"]
+    )
+    custom = fields.get("custom_metadata")
+    return RemoteLogSegmentMetadata(
+        id=RemoteLogSegmentId(partition, uuid_from_text(fields["segment_id"])),
+        start_offset=fields["start_offset"],
+        end_offset=fields["end_offset"],
+        broker_id=fields["broker_id"],
+        max_timestamp_ms=fields["max_timestamp_ms"],
+        event_timestamp_ms=fields["copied_ms"],
+        epochs=tuple(EpochStart(epoch, start) for epoch, start in fields["leader_epochs"]),
+        size_bytes=fields["size_bytes"],
+        state=SegmentState.COPY_SEGMENT_FINISHED,
+        custom_metadata=None if custom is None else b64decode(custom),
+        txn_index_empty=fields["txn_index_empty"],
+    )
+
+
+def _chunks(fields: dict[str, Any] | None) -> ChunkedLog | None:
+    if fields is None:
+        return None
+    return ChunkedLog(
+        Compression(fields["compression"]), fields["bytes"], tuple(fields["stored_sizes"])
+    )
+
+
+def _key(fields: dict[str, Any] | None) -> WrappedKey | None:
+    if fields is None:
+        return None
+    return WrappedKey(fields["key_id"], b64decode(fields["data_key"]))

@@ -1,0 +1,77 @@
+"""What the objects of a segment are called, as Kafka's LocalTieredStorage calls its files.
+
+    <topic>-<partition>-<topic id>/<start offset, 20 digits>-<segment id><suffix>
+
+Ids are in base64url. Next to Kafka's suffixes stands `.manifest` (manifest.py). A person can read it,
+and a listing of one directory comes in the order of offsets.
+"""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+from odradek.protocol.uuids import uuid_from_text, uuid_to_text
+from odradek.seams.values import value_class
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.remote_storage import IndexType
+
+LOG_SUFFIX = ".log"
+MANIFEST_SUFFIX = ".manifest"
+SUFFIXES = (LOG_SUFFIX, *(kind.value for kind in IndexType), MANIFEST_SUFFIX)
+
+_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)-([a-zA-Z0-9_-]{22})", re.ASCII)
+_FILE = re.compile(r"(\d{20})-([a-zA-Z0-9_-]{22})(\.[a-z_]+)", re.ASCII)
+
+
+def partition_directory(partition: TopicIdPartition) -> str:
+    return f"{partition.topic}-{partition.partition}-{uuid_to_text(partition.topic_id)}"
+
+
+def segment_key(metadata: RemoteLogSegmentMetadata, suffix: str) -> str:
+    return (
+        f"{partition_directory(metadata.partition)}/"
+        f"{metadata.start_offset:020}-{uuid_to_text(metadata.id.id)}{suffix}"
+    )
+
+
+@value_class
+class ObjectName:
+    """A key taken apart."""
+
+    id: RemoteLogSegmentId
+    start_offset: int
+    suffix: str
+
+
+def parse_directory(name: str) -> TopicIdPartition | None:
+    """None if no partition's directory is called so."""
+    match = _DIRECTORY.fullmatch(name)
+    topic_id = match and _uuid(match[3])
+    if not match or topic_id is None:
+        return None
+    return TopicIdPartition(topic_id, match[1], int(match[2]))
+
+
+def parse_key(key: str) -> ObjectName | None:
+    """None for an object that is no segment's."""
+    directory, _, name = key.rpartition("/")
+    partition = parse_directory(directory)
+    match = _FILE.fullmatch(name)
+    segment_id = match and _uuid(match[2])
+    if not match or partition is None or segment_id is None or match[3] not in SUFFIXES:
+        return None
+    return ObjectName(RemoteLogSegmentId(partition, segment_id), int(match[1]), match[3])
+
+
+def _uuid(text: str) -> UUID | None:
+    """None where the text is not the one that the id would have."""
+    try:
+        found = uuid_from_text(text)
+    except ValueError:
+        return None
+    return found if uuid_to_text(found) == text else None

@@ -1,0 +1,346 @@
+"""The remote tier in an object store: RemoteStorageManager over `Objects`.
+
+Copy, in this order; a crash between any two leaves what the next attempt overwrites, or what is found
+to be dangling because it has no manifest:
+
+    the manifest of an earlier attempt goes → indexes, producer snapshot, epochs → log → manifest
+
+Every object is asked for its size once it was put: a store that says it has what it has not is found
+out while the segment is still on the broker's disk. Delete: the manifest first, so that what is left
+after a crash is dangling too, then all the rest.
+
+A log that is stored as it is (no compression, no encryption) is read without the manifest, and may have
+been put there by Kafka's LocalTieredStorage. Of any other, the segment's custom metadata says so.
+Retries of single requests are the store's (`Patience`); whoever calls repeats whole calls (T-12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from crc32c import crc32c
+
+from odradek.seams.entropy import Entropy
+from odradek.seams.files import Buffer, FileSlice
+from odradek.seams.objects import ObjectMissing, Objects, ObjectsUnavailable
+from odradek.seams.values import value_class
+from odradek.storage.tiered.chunks import CHUNK_BYTES, BrokenChunk, Chunk, Compression, Seal
+from odradek.storage.tiered.encryption import KeyRing, SegmentCipher
+from odradek.storage.tiered.errors import (
+    CorruptRemoteData,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RemoteStorageUnavailable,
+)
+from odradek.storage.tiered.manifest import ChunkedLog, Manifest, StoredObject, WrappedKey
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+)
+from odradek.storage.tiered.object_names import (
+    LOG_SUFFIX,
+    MANIFEST_SUFFIX,
+    SUFFIXES,
+    segment_key,
+)
+from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
+
+PIECE_BYTES = 1 << 20
+"""What is read of a log at once, where it is stored as it is."""
+MANIFESTS_KEPT = 256
+
+_VERSION, _CHUNKED, _ENCRYPTED = 1, 1, 2
+"""Custom metadata: a version, and flags that say what the log's object is."""
+
+
+@value_class
+class StoredForm:
+    """What copies are made to be; those made before stay what they are."""
+
+    compression: Compression = Compression.NONE
+    chunk_bytes: int = CHUNK_BYTES
+    keys: KeyRing | None = None
+    encrypts: bool = False
+    """Needs `keys`, which may also be there only for what was encrypted before."""
+
+
+class ObjectStoreStorage:
+    """See the module."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        entropy: Entropy,
+        *,
+        form: StoredForm = StoredForm(),  # noqa: B008 - a value
+        cluster_id: str = "",
+    ) -> None:
+        self._objects = objects
+        self._entropy = entropy
+        self._form = form
+        self._cluster_id = cluster_id
+        self._manifests: dict[str, Manifest] = {}
+
+    def copy_segment(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        """OSError if the disk fails that the segment is read from."""
+        self._forget_manifest(metadata)
+        copy = _Copy(metadata, self._form, self._entropy)
+        with _translated():
+            self._objects.delete(segment_key(metadata, MANIFEST_SUFFIX))  # 1
+            for kind, part in _indexes(data):  # 2
+                self._put(copy, kind.value, copy.index(kind.value, part))
+            self._put(copy, LOG_SUFFIX, copy.log(data.log))  # 3
+            manifest = copy.manifest(self._cluster_id)
+            self._put(copy, MANIFEST_SUFFIX, [manifest.render()])  # 4
+        return manifest.metadata.custom_metadata
+
+    def fetch_segment(
+        self, metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int | None = None
+    ) -> Buffer:
+        if start < 0 or (end_inclusive is not None and end_inclusive < start):
+            raise ValueError(f"no range of a log: {start} to {end_inclusive}")
+        end = metadata.size_bytes
+        if end_inclusive is not None:
+            end = min(end, end_inclusive + 1)
+        if start >= end:
+            return b""
+        if not _flags(metadata) & _CHUNKED:
+            key = segment_key(metadata, LOG_SUFFIX)
+            return self._read(key, start, end - start)
+        return self._fetch_chunks(metadata, start, end)
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
+        key = segment_key(metadata, kind.value)
+        with _translated():
+            stored = self._objects.get(key)
+            if not _flags(metadata) & _ENCRYPTED:
+                return stored
+            seal = self._seal(self._manifest(metadata))
+        with _named(key):
+            return seal.unseal(kind.value, 0, stored)
+
+    def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self._forget_manifest(metadata)
+        with _translated():
+            self._objects.delete(segment_key(metadata, MANIFEST_SUFFIX))
+            self._objects.delete_all(
+                [segment_key(metadata, each) for each in SUFFIXES if each != MANIFEST_SUFFIX]
+            )
+
+    def close(self) -> None:
+        self._manifests.clear()
+
+    def _put(self, copy: _Copy, suffix: str, pieces: Iterable[Buffer]) -> None:
+        key = segment_key(copy.metadata, suffix)
+        counted = _Counted(pieces)
+        self._objects.put(key, counted)
+        try:
+            stored_bytes: int | None = self._objects.head(key).size
+        except ObjectMissing:
+            stored_bytes = None
+        if stored_bytes != counted.size:
+            raise RemoteStorageError(
+                f"{key}: {counted.size} bytes were put, and the store has {stored_bytes}"
+            )
+        copy.objects[suffix] = StoredObject(counted.size, counted.crc32c)
+
+    def _fetch_chunks(self, metadata: RemoteLogSegmentMetadata, start: int, end: int) -> Buffer:
+        key = segment_key(metadata, LOG_SUFFIX)
+        with _translated():
+            manifest = self._manifest(metadata)
+        with _named(segment_key(metadata, MANIFEST_SUFFIX)):
+            table = manifest.chunk_table()
+        if table is None:
+            raise CorruptRemoteData(f"{key}: the manifest does not say what its chunks are")
+        chunks = table.span(start, end)
+        first, last = chunks[0], chunks[-1]
+        stored = self._read(key, first.position, last.position + last.stored_size - first.position)
+        seal = self._seal(manifest)
+        with _named(key):
+            return _unsealed(seal, memoryview(stored), chunks, start, end)
+
+    def _read(self, key: str, position: int, size: int) -> Buffer:
+        """As many bytes: fewer are not what was copied."""
+        with _translated():
+            data = self._objects.get_range(key, position, size)
+        if len(data) != size:
+            raise CorruptRemoteData(
+                f"{key}: {len(data)} bytes at {position}, of which there should be {size}"
+            )
+        return data
+
+    def _manifest(self, metadata: RemoteLogSegmentMetadata) -> Manifest:
+        key = segment_key(metadata, MANIFEST_SUFFIX)
+        manifest = self._manifests.get(key)
+        if manifest is None:
+            data = self._objects.get(key)
+            with _named(key):
+                manifest = Manifest.parse(data)
+            self._manifests[key] = manifest
+            for oldest in list(self._manifests)[:-MANIFESTS_KEPT]:
+                self._manifests.pop(oldest, None)  # another thread may have been here
+        return manifest
+
+    def _forget_manifest(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self._manifests.pop(segment_key(metadata, MANIFEST_SUFFIX), None)
+
+    def _seal(self, manifest: Manifest) -> Seal:
+        """How that segment is read."""
+        compression = manifest.chunks.compression if manifest.chunks else Compression.NONE
+        if manifest.key is None:
+            return Seal(compression, None)
+        return Seal(compression, self._cipher(manifest.metadata.id, manifest.key))
+
+    def _cipher(self, segment: RemoteLogSegmentId, key: WrappedKey) -> SegmentCipher:
+        keys = self._form.keys
+        if keys is None or key.key_id not in keys:
+            raise RemoteStorageError(
+                f"{segment} is encrypted with key {key.key_id!r}, which encryption.key.file has not"
+            )
+        with _named(str(segment)):
+            return SegmentCipher(keys.unwrap(key.key_id, key.wrapped), segment)
+
+
+class _Copy:
+    """One copy of a segment while it is made."""
+
+    def __init__(
+        self, metadata: RemoteLogSegmentMetadata, form: StoredForm, entropy: Entropy
+    ) -> None:
+        self.metadata = metadata
+        self.objects: dict[str, StoredObject] = {}
+        self._key: WrappedKey | None = None
+        cipher = None
+        if form.encrypts:
+            assert form.keys is not None, "nothing to encrypt with"
+            data_key, wrapped = form.keys.new_data_key(entropy)
+            self._key = WrappedKey(form.keys.current_id, wrapped)
+            cipher = SegmentCipher(data_key, metadata.id)
+        self._form = form
+        self._seal = Seal(form.compression, cipher)
+        self._chunked = form.encrypts or form.compression is not Compression.NONE
+        self._stored_sizes: list[int] = []
+
+    def index(self, suffix: str, part: Buffer | FileSlice) -> Iterator[Buffer]:
+        whole = part.read() if isinstance(part, FileSlice) else part
+        _check_length(part, len(whole))
+        yield self._seal.seal(suffix, 0, whole)
+
+    def log(self, part: Buffer | FileSlice) -> Iterator[Buffer]:
+        if not self._chunked:
+            yield from _pieces(part, PIECE_BYTES)
+            return
+        for number, plain in enumerate(_pieces(part, self._form.chunk_bytes)):
+            stored = self._seal.seal_chunk(LOG_SUFFIX, number, plain)
+            self._stored_sizes.append(len(stored))
+            yield stored
+
+    def manifest(self, cluster_id: str) -> Manifest:
+        form, chunks, custom = self._form, None, None
+        if self._chunked:
+            chunks = ChunkedLog(form.compression, form.chunk_bytes, tuple(self._stored_sizes))
+            custom = bytes([_VERSION, _CHUNKED | (_ENCRYPTED if self._key else 0)])
+        finished = replace(
+            self.metadata, state=SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=custom
+        )
+        return Manifest(finished, dict(self.objects), chunks, self._key, cluster_id)
+
+
+class _Counted:
+    """What is put: how much it was, and its CRC-32C."""
+
+    def __init__(self, pieces: Iterable[Buffer]) -> None:
+        self._pieces = pieces
+        self.size = 0
+        self.crc32c = 0
+
+    def __iter__(self) -> Iterator[Buffer]:
+        for piece in self._pieces:
+            self.size += len(piece)
+            self.crc32c = crc32c(piece, self.crc32c)
+            yield piece
+
+
+def _indexes(data: LogSegmentData) -> Iterator[tuple[IndexType, Buffer | FileSlice]]:
+    yield IndexType.OFFSET, data.offset_index
+    yield IndexType.TIMESTAMP, data.time_index
+    if data.transaction_index is not None and _length(data.transaction_index):
+        yield IndexType.TRANSACTION, data.transaction_index
+    yield IndexType.PRODUCER_SNAPSHOT, data.producer_snapshot
+    yield IndexType.LEADER_EPOCH, data.leader_epochs
+
+
+def _length(part: Buffer | FileSlice) -> int:
+    return part.size if isinstance(part, FileSlice) else len(part)
+
+
+def _pieces(part: Buffer | FileSlice, piece_bytes: int) -> Iterator[Buffer]:
+    whole, done = _length(part), 0
+    while done < whole:
+        size = min(piece_bytes, whole - done)
+        if isinstance(part, FileSlice):
+            piece: Buffer = part.file.read_at(part.position + done, size)
+        else:
+            piece = memoryview(part)[done : done + size]
+        if len(piece) < size:
+            _check_length(part, done + len(piece))
+        yield piece
+        done += size
+
+
+def _check_length(part: Buffer | FileSlice, found: int) -> None:
+    if isinstance(part, FileSlice) and found < part.size:
+        raise RemoteStorageError(
+            f"{part.file.path} ends after {part.position + found} bytes: it cannot be copied"
+        )
+
+
+def _unsealed(seal: Seal, stored: memoryview, chunks: list[Chunk], start: int, end: int) -> Buffer:
+    origin, parts = chunks[0].position, []
+    for chunk in chunks:
+        at = chunk.position - origin
+        sealed = stored[at : at + chunk.stored_size]
+        try:
+            plain = seal.unseal_chunk(LOG_SUFFIX, chunk.number, sealed, chunk.size)
+        except BrokenChunk as error:
+            raise BrokenChunk(f"chunk {chunk.number} at {chunk.position}: {error}") from error
+        wanted = memoryview(plain)[max(start - chunk.start, 0) : end - chunk.start]
+        parts.append(wanted)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _flags(metadata: RemoteLogSegmentMetadata) -> int:
+    """0 for a log that is stored as it is."""
+    custom = metadata.custom_metadata
+    if not custom:
+        return 0
+    if custom[0] != _VERSION or len(custom) != 2:
+        raise RemoteStorageError(
+            f"{metadata.id} was copied by a later version or another RemoteStorageManager"
+        )
+    return custom[1]
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """The store's errors as those of the remote tier."""
+    try:
+        yield
+    except ObjectMissing as error:
+        raise RemoteResourceNotFound(f"there is no {error}") from error
+    except ObjectsUnavailable as error:
+        raise RemoteStorageUnavailable(str(error)) from error
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Whose bytes are broken."""
+    try:
+        yield
+    except ValueError as error:
+        raise CorruptRemoteData(f"{what}: {error}") from error
