@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import Origin
+from odradek.storage.log.truncation import Beginning
 from odradek.storage.tiered import remote_reads
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
@@ -113,9 +114,7 @@ async def test_t60_records_of_a_history_that_is_no_more_are_not_read() -> None:
     (segment,) = tiers.metadata.known
     assert (segment.start_offset, segment.end_offset) == (0, 3)
     log = World(TIERED).log
-    log.truncate_fully_and_start_at(10, log_start_offset=0)
-    log.epochs.assign(0, 0)
-    log.epochs.assign(1, 2)
+    log.start_anew(Beginning(10, 0, (EpochStart(0, 0), EpochStart(1, 2))))
     tiers.log_world.log = log
     async with tiers.readers() as readers:
         assert await readers.offsets(0) == [0, 1]
