@@ -137,6 +137,9 @@ class MetadataView:
     def epochs(self, partition: TopicIdPartition) -> Sequence[int]:
         return self._of(partition).epochs()
 
+    def segment_count(self, partition: TopicIdPartition) -> int:
+        return len(self._of(partition))
+
     def remote_log_size(self, partition: TopicIdPartition, leader_epoch: int) -> int:
         return self._of(partition).finished_bytes(leader_epoch)
 

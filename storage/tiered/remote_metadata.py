@@ -85,6 +85,10 @@ class RemoteLogMetadataManager(Protocol):
         """The epochs of which there are segments, in whichever state; ascending."""
         ...
 
+    def segment_count(self, partition: TopicIdPartition) -> int:
+        """How many segments there are, in whichever state."""
+        ...
+
     def remote_log_size(self, partition: TopicIdPartition, leader_epoch: int) -> int:
         """The bytes of the finished copies with records of `leader_epoch` (S-01); 0 if there is none.
         A segment with records of several epochs counts in each."""
