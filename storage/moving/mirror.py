@@ -78,7 +78,7 @@ class Mirror:
     def end_offset(self) -> int:
         """Where the copied part ends: all before is here, but for what retention took."""
         copies = tuple(self._copies)
-        return copies[-1].end_offset if copies else self.log.log_start_offset
+        return copies[-1].end_offset if copies else self.log.local_log_start_offset
 
     @property
     def remaining_bytes(self) -> int:

@@ -115,12 +115,12 @@ def append(log: PartitionLog, *values: str, now_ms: int = T0, epoch: int = 0) ->
 
 
 def contents(log: PartitionLog) -> list[str]:
-    """Every value in the log, in order."""
+    """Every value in the log, in order; of a tiered one, what is on the disk."""
     from odradek.protocol.records.batch import batches
     from odradek.protocol.records.records import decode
 
     found: list[str] = []
-    offset = log.log_start_offset
+    offset = log.local_log_start_offset
     while offset < log.end_offset:
         read = log.read(offset, 1 << 20, limit=log.end_offset)
         assert read.slice is not None

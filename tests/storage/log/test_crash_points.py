@@ -12,8 +12,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from odradek.seams.files import Path
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.producers import KeptBatch, ProducerEntry
 from odradek.storage.log.transaction_index import AbortedTransaction
+from odradek.storage.log.truncation import Beginning
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log.log_world import (
@@ -31,6 +35,7 @@ from tests.storage.log.log_world import (
 CONFIG = dataclasses.replace(
     FOREVER, internal_segment_bytes=700, index_interval_bytes=100, file_delete_delay_ms=0
 )
+TIERED = dataclasses.replace(CONFIG, remote_storage_enable=True)
 SEEDS = range(3)
 
 
@@ -44,6 +49,8 @@ class Story:
     durable: int = 0
     """All below this offset must be there."""
     start: int = 0
+    local_start: int = 0
+    """Nothing before it need be on the disk."""
     time: int = 0
 
     @property
@@ -61,6 +68,20 @@ class Story:
         end = len(self.written)
         self.world.flush()
         self.durable = end
+
+    def become(self, config: LogConfig) -> None:
+        self.world.config = config
+        self.log.update_config(config)
+
+    def behind(self, offset: int) -> None:
+        """The log goes on at `offset`, as its leader's does: an epoch to seven records."""
+        while len(self.written) < offset:
+            self.time += 1
+            self.written.append(NOW_MS + self.time)
+        history = tuple(EpochStart(e, max(0, 7 * e - 1)) for e in range((offset + 7) // 7))
+        entry = ProducerEntry(7, 0, -1, NOW_MS, -1, [KeptBatch(offset - 1, offset - 1, 0, NOW_MS)])
+        self.local_start = offset
+        self.log.start_anew(Beginning(offset, 0, history, [entry]))
 
     def truncate(self, offset: int) -> None:
         self.durable = min(self.durable, offset)
@@ -151,6 +172,53 @@ def expiring_altogether(story: Story) -> Iterator[None]:
     story.flush()
 
 
+def leaving_for_the_remote_tier(story: Story) -> Iterator[None]:
+    """Local retention (KIP-405): the log still starts where it did."""
+    story.append(29)
+    story.flush()
+    story.log.advance_high_watermark(29)
+    yield
+    story.become(TIERED)
+    story.log.copied_to(20)
+    story.log.update_config(dataclasses.replace(TIERED, local_retention_bytes=0))
+    story.local_start = 21
+    assert story.log.delete_expired(NOW_MS) > 1
+    story.log.remove_deleted(NOW_MS)
+    assert story.log.log_start_offset == 0
+    story.append(8)
+    story.flush()
+    story.local_start = 32
+    story.log.copied_to(31)
+    assert story.log.delete_expired(NOW_MS)
+    story.log.remove_deleted(NOW_MS)
+
+
+def going_on_behind_the_remote_tier(story: Story) -> Iterator[None]:
+    """A follower's auxiliary state is installed (T-42), over a log that was there."""
+    story.append(14)
+    story.flush()
+    story.become(TIERED)
+    yield
+    story.durable = 0
+    story.behind(30)
+    story.append(4)
+    story.flush()
+
+
+def cutting_below_the_disk(story: Story) -> Iterator[None]:
+    story.append(14)
+    story.flush()
+    story.become(TIERED)
+    story.behind(30)
+    story.append(4)
+    story.flush()
+    yield
+    story.durable = 0  # what is behind the tier goes first
+    story.truncate(25)
+    story.append(9)
+    story.flush()
+
+
 def closing(story: Story) -> Iterator[None]:
     story.append(20)
     story.flush()
@@ -178,6 +246,9 @@ SCENES = [
     expiring_altogether,
     closing,
     reopening,
+    leaving_for_the_remote_tier,
+    going_on_behind_the_remote_tier,
+    cutting_below_the_disk,
 ]
 
 
@@ -219,8 +290,10 @@ def check(story: Story, world: World) -> None:
     log = world.log
     assert log.log_start_offset <= max(story.start, 3)
     assert log.end_offset >= story.durable
-    found = records_in(log, log.log_start_offset)
-    wanted = story.written[log.log_start_offset : log.end_offset]
+    start = log.local_log_start_offset
+    assert start <= max(story.local_start, story.start, 3)
+    found = records_in(log, start)
+    wanted = story.written[start : log.end_offset]
     assert [record.timestamp for record in found] == wanted
     check_indexes(world, reopened=True)
     starts = [entry.start_offset for entry in log.epochs.entries]
@@ -228,6 +301,9 @@ def check(story: Story, world: World) -> None:
     for record in found:
         epoch = log.epochs.epoch_for(record.offset)
         assert epoch == (record.timestamp - NOW_MS) // 7
+    if log.is_tiered and start > log.log_start_offset:  # the epochs of what left the disk are known
+        for offset in range(log.log_start_offset, start):
+            assert log.epochs.epoch_for(offset) == (story.written[offset] - NOW_MS) // 7
 
 
 def restarted(world: World, seed: int) -> World:

@@ -135,13 +135,15 @@ async def settled(manager: LogManager) -> None:
 def check(log: PartitionLog, promised: Promised, *, at_least: int) -> None:
     """The log is a beginning of what was written, with no record lost or doubled."""
     found = contents(log)
-    start = log.log_start_offset
-    assert start >= promised.start
+    start = log.local_log_start_offset
+    assert log.log_start_offset >= promised.start
     assert found == promised.written[start : start + len(found)]
     assert start + len(found) >= at_least, f"{start + len(found)} of {at_least}"
 
 
-async def check_next_life(world: World, promised: Promised, *, at_least: int) -> None:
+async def check_next_life(
+    world: World, promised: Promised, *, at_least: int, epoch: int = 0
+) -> None:
     """On good disks: served from one directory, the move finished or not begun, the disk clean."""
     async with world.running(housekeeping=True) as manager:
         await manager.promote_moved()
@@ -151,7 +153,7 @@ async def check_next_life(world: World, promised: Promised, *, at_least: int) ->
         found = contents(log)
         await settled(manager)
         assert contents(log) == found
-        append(log, "life goes on")
+        append(log, "life goes on", epoch=epoch)
     left = {path: [name for name in world.names(path) if name.startswith("t-")] for path in (A, B)}
     live = [path for path in (A, B) if "t-0" in left[path]]
     assert live == [log.directory.parent], left

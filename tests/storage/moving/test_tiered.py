@@ -1,0 +1,117 @@
+"""A tiered log moves (E4): what it knows of the remote tier goes with it, whenever the move is ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import trio
+
+from odradek.storage.directories.checkpoints import Checkpoint
+from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log_manager import LogManager
+from odradek.testing.virtual_files import VirtualFiles
+from tests.storage.log_manager_world import ONE, SMALL, A, B, World, append
+from tests.storage.moving.moving_world import (
+    NAME,
+    CountingPower,
+    Promised,
+    check_next_life,
+    life,
+    new_world,
+)
+
+TIERED = replace(SMALL, file_delete_delay_ms=0, remote_storage_enable=True, local_retention_bytes=1)
+START = 3
+
+
+def tiered_world(power: CountingPower | None = None) -> World:
+    world = new_world(power)
+    world.configs["t"] = TIERED
+    return world
+
+
+def leave(log: PartitionLog, copied_to: int) -> None:
+    """The segments up to there are copied, and leave the disk."""
+    log.flush()
+    log.copied_to(copied_to)
+    log.delete_expired(0)
+    log.remove_deleted(10**15)
+
+
+async def move(manager: LogManager, promised: Promised) -> None:
+    """Segments have left the disk before, others do meanwhile, appends all the while."""
+    a = next(each for each in manager.directories.all if each.path == A)
+    log = await manager.create("t", 0, ONE, directory_id=a.id)
+    for number in range(12):
+        promised.written.append(f"{number} " + "x" * 50)
+        append(log, promised.written[-1], epoch=number // 4)
+    log.advance_log_start(START, "asked to")
+    leave(log, 7)
+    assert log.local_log_start_offset > START
+    await manager.checkpoint([Checkpoint.RECOVERY_POINT, Checkpoint.LOG_START])
+    promised.start, promised.acknowledged = START, 12
+    promised.move_began = getattr(manager.files.power, "uses", 0)  # type: ignore[attr-defined]
+    await manager.mover.move(NAME, B)
+    number = 0
+    while manager.mover.moves():
+        if number < 10:
+            promised.written.append(f"meanwhile {number}")
+            append(log, promised.written[-1], epoch=3)
+            promised.acknowledged += 1
+            number += 1
+            if number == 5:
+                async with manager.registry.maintaining(log):
+                    leave(log, log.segments[-2].base_offset - 1)
+        await trio.lowlevel.checkpoint()
+    promised.is_moved = log.directory.parent == B
+    with trio.move_on_after(5):
+        while len(manager.removals):
+            await trio.sleep(0.001)
+
+
+def check_tier(log: PartitionLog) -> None:
+    assert log.log_start_offset == START
+    assert log.local_log_start_offset > START
+    assert log.epochs.entries[:3] == (EpochStart(0, START), EpochStart(1, 4), EpochStart(2, 8))
+
+
+async def check_after(world: World, promised: Promised) -> None:
+    await check_next_life(world, promised, at_least=promised.acknowledged, epoch=3)
+    async with world.running() as manager:
+        log = manager.get(*NAME)
+        assert log is not None
+        check_tier(log)
+
+
+def survivor(world: World) -> World:
+    world.files = VirtualFiles(world.disk)
+    world.workers.power = world.files.power
+    return world
+
+
+async def undisturbed() -> tuple[Promised, World, CountingPower]:
+    power = CountingPower()
+    world = tiered_world(power)
+    promised = await life(world, move)
+    assert promised.is_moved
+    return promised, world, power
+
+
+async def test_e4_a_tiered_log_moves_with_what_it_knows_of_its_tier() -> None:
+    """E4."""
+    promised, world, _ = await undisturbed()
+    await check_after(survivor(world), promised)
+
+
+@pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
+async def test_e4_killed_at_every_use_of_the_disk(step: int) -> None:
+    """E4 and J-13, J-14."""
+    promised, _, power = await undisturbed()
+    first, last = promised.move_began + 1, power.uses
+    assert last - first > 200
+    for at in range(first, last, step):
+        world = tiered_world(CountingPower(at))
+        promised = await life(world, move)
+        await check_after(survivor(world), promised)
