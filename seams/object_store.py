@@ -8,8 +8,9 @@ obstore documents. What is put into a directory is synced, file and names: obsto
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path as OsPath
@@ -36,6 +37,7 @@ PARTS_AT_ONCE = 3
 """Parts of one object on their way: as many times `MULTIPART_BYTES` does an upload hold in memory."""
 PAGE_OBJECTS = 1000
 
+_UNFINISHED = re.compile(r".+#\d+")
 _OPTION_PREFIXES = ("aws_", "google_", "azure_")
 
 
@@ -175,6 +177,9 @@ class ObjectStoreObjects:
                 return
             yield [_info(entry) for entry in page]
 
+    def sweep(self, put_before_ms: int) -> Sequence[str]:
+        return []
+
 
 class DirectoryObjects(ObjectStoreObjects):
     """Objects as files, their keys' parts as directories below `root`."""
@@ -216,6 +221,19 @@ class DirectoryObjects(ObjectStoreObjects):
                 yield from self.pages(path)
         if page:
             yield page
+
+    def sweep(self, put_before_ms: int) -> Sequence[str]:
+        """obstore writes to `<name>#<number>`, and renames."""
+        swept = []
+        with _translated(str(self._root)):
+            for path in sorted(self._root.rglob("*#*")):
+                if not _UNFINISHED.fullmatch(path.name):
+                    continue
+                with suppress(FileNotFoundError):  # it was finished meanwhile
+                    if path.stat().st_mtime_ns // 1_000_000 < put_before_ms:
+                        path.unlink()
+                        swept.append(path.relative_to(self._root).as_posix())
+        return swept
 
 
 class _Parts:

@@ -79,6 +79,12 @@ class Objects(Protocol):
         or deleted meanwhile may be in it or not."""
         ...
 
+    def sweep(self, put_before_ms: int) -> Sequence[str]:
+        """Remove what puts left that were never finished (their process was killed) and began before
+        then; what that was. Such remains are no objects, and in no listing. Where the store alone can
+        see them (parts of uploads to S3), a rule there has to."""
+        ...
+
 
 class OpenObjects(Protocol):
     def __call__(

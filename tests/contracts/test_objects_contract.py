@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path as OsPath
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
@@ -18,11 +21,17 @@ from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, VirtualObjects
 from odradek.testing.virtual_offload import VirtualOffload
 
+if TYPE_CHECKING:
+    from odradek.bench.s3_server import S3Server
 
-@pytest.fixture(params=["memory", "file", "virtual"])
+
+@pytest.fixture(params=["memory", "file", "virtual", "s3"])
 def objects(request: pytest.FixtureRequest, tmp_path: OsPath) -> Objects:
     if request.param == "virtual":
         return VirtualObjects(page_objects=7)
+    if request.param == "s3":
+        server: S3Server = request.getfixturevalue("s3_server")
+        return open_objects(server.new_store(), server.options)
     return open_objects(
         "memory:///" if request.param == "memory" else f"file://{tmp_path}/new/store"
     )
@@ -151,6 +160,33 @@ def test_empty_directories_go(tmp_path: OsPath) -> None:
     objects.put("t-0/b", [b"x"])
     objects.delete_all(["t-0/a", "t-0/b"])
     assert list((tmp_path / "store").rglob("*")) == []
+
+
+def test_what_a_killed_put_left_is_swept(tmp_path: OsPath) -> None:
+    """A process that is killed while it puts leaves a file that is no object."""
+    script = f"""
+import os
+from odradek.seams.object_store import open_objects
+def parts():
+    yield bytes(20 << 20)
+    os.kill(os.getpid(), 9)
+open_objects("file://{tmp_path}").put("t-0/a.log", parts())
+"""
+    subprocess.run([sys.executable, "-c", script], check=False)
+    objects = open_objects(f"file://{tmp_path}")
+    objects.put("t-0/kept", [b"x"])
+    [left] = (path for path in (tmp_path / "t-0").iterdir() if path.name != "kept")
+    began = left.stat().st_mtime_ns // 1_000_000
+    assert [info.key for info in objects.list("")] == ["t-0/kept"]
+    assert objects.sweep(began) == []
+    assert objects.sweep(began + 1) == [f"t-0/{left.name}"]
+    assert [*(tmp_path / "t-0").iterdir()] == [tmp_path / "t-0" / "kept"]
+
+
+def test_nothing_is_swept_that_is_finished(objects: Objects) -> None:
+    objects.put("k", [b"x"])
+    assert list(objects.sweep(1 << 60)) == []
+    assert bytes(objects.get("k")) == b"x"
 
 
 def test_put_in_a_directory_it_is_synced(tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch) -> None:

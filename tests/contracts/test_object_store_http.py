@@ -1,0 +1,126 @@
+"""How a store is asked again: 503, broken connections, no answer at all, over real HTTP."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from odradek.seams.object_store import open_objects
+from odradek.seams.objects import Objects, ObjectsUnavailable, Patience
+
+SLOW_DOWN = b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please reduce your rate</Message></Error>'
+
+
+class Store(ThreadingHTTPServer):
+    """Answers what it is told to, one after the other, and 200 then."""
+
+    daemon_threads = True
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+        self.closing = threading.Event()
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Store
+
+    def do_GET(self) -> None:
+        self.server.asked.append(f"{self.command} {self.path}")
+        answer = self.server.answers.pop(0) if self.server.answers else "ok"
+        if answer == "hangs":
+            self.server.closing.wait()
+        elif answer == "breaks":
+            self.connection.close()
+        else:
+            status, body = (200, b"data") if answer == "ok" else (int(answer), SLOW_DOWN)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Last-Modified", "Sat, 01 Aug 2026 00:00:00 GMT")
+            self.send_header("ETag", '"1"')
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+Serving = Callable[..., tuple[Objects, Store]]
+
+
+@pytest.fixture
+def serving() -> Iterator[Serving]:
+    started: list[Store] = []
+
+    def start(*answers: str, **patience: float) -> tuple[Objects, Store]:
+        store = Store(*answers)
+        started.append(store)
+        threading.Thread(target=store.serve_forever, args=(0.01,), daemon=True).start()
+        options = {
+            "aws_endpoint": f"http://127.0.0.1:{store.server_port}",
+            "aws_access_key_id": "a",
+            "aws_secret_access_key": "b",
+            "aws_region": "r",
+        }
+        usual = {"first_backoff_seconds": 0.01, "longest_backoff_seconds": 0.02}
+        return open_objects("s3://b", options, Patience(**(usual | patience))), store  # type: ignore[arg-type]
+
+    yield start
+    for store in started:
+        store.closing.set()
+        store.shutdown()
+        store.server_close()
+
+
+def test_throttled_it_is_asked_again(serving: Serving) -> None:
+    objects, store = serving("503", "503", "500")
+    assert bytes(objects.get("k")) == b"data"
+    assert store.asked == ["GET /b/k"] * 4
+
+
+def test_so_often_and_no_more(serving: Serving) -> None:
+    objects, store = serving(*["503"] * 9, retries=2)
+    with pytest.raises(ObjectsUnavailable, match=r"k: .*(503|SlowDown)"):
+        objects.put("k", [b"data"])
+    assert store.asked == ["PUT /b/k"] * 3
+
+
+def test_a_connection_that_breaks(serving: Serving) -> None:
+    objects, _ = serving("breaks")
+    assert bytes(objects.get("k")) == b"data"
+
+
+def test_no_answer_is_not_waited_for_long(serving: Serving) -> None:
+    objects, _ = serving("hangs", "hangs", request_seconds=0.2, retries=1)
+    began = time.monotonic()
+    with pytest.raises(ObjectsUnavailable, match="k: "):
+        objects.get("k")
+    assert time.monotonic() - began < 10
+
+
+def test_who_is_not_let_in_is_told_at_once(serving: Serving) -> None:
+    objects, store = serving("403", "403")
+    with pytest.raises(ObjectsUnavailable, match="k: "):
+        objects.put("k", [b"data"])
+    assert len(store.asked) == 1
+
+
+def test_the_text_is_one_line_that_says_what_happened(serving: Serving) -> None:
+    objects, _ = serving("403")
+    with pytest.raises(ObjectsUnavailable) as caught:
+        objects.put("k", [b"data"])
+    assert re.fullmatch(r"k: .*PUT http://127.*403 Forbidden.*SlowDown.*", str(caught.value))
