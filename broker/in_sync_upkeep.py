@@ -20,6 +20,8 @@ from odradek.replication.partition.partition import Partition
 if TYPE_CHECKING:
     from odradek.broker.in_sync_changes import InSyncChanges
     from odradek.replication.partition.leading import Leading, Surroundings
+    from odradek.storage.errors import DiskFull
+    from odradek.storage.log.partition_log import PartitionLog
 
 PARTITIONS_A_TURN = 100
 """How many are looked at, about 5 µs each, before others have the loop."""
@@ -33,12 +35,14 @@ class InSyncUpkeep:
         partitions: Callable[[], Iterable[Partition]],
         brokers: Callable[[int], BrokerImage | None],
         changes: Callable[[], InSyncChanges],
+        disk_full: Callable[[PartitionLog, DiskFull], None],
         *,
         lag_max_ms: int,
     ) -> None:
         self._partitions = partitions
         self._brokers = brokers
         self._new_changes = changes
+        self._disk_full = disk_full
         self._lag_max_ms = lag_max_ms
         self._needed = trio.Event()
         self._brokers_changed = trio.Event()
@@ -51,7 +55,7 @@ class InSyncUpkeep:
     def _surroundings(self) -> Surroundings:
         from odradek.replication.partition.leading import Surroundings
 
-        return Surroundings(self._brokers, self._lag_max_ms, self._changes.propose)
+        return Surroundings(self._brokers, self._lag_max_ms, self._changes.propose, self._disk_full)
 
     def surroundings(self) -> Surroundings:
         """For a partition that this node leads with other replicas."""

@@ -28,6 +28,7 @@ from odradek.replication.controller.image import MetadataDelta, TopicImage
 from odradek.replication.partition.partition import Partition
 from odradek.storage.directories.directory import LogDirectory
 from odradek.storage.directories.names import TopicPartition
+from odradek.storage.errors import DiskFull
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from odradek.broker.node import Broker
 
 log = logging.getLogger("odradek.node")
+
+LOOK_SECONDS = 1.0
+"""How often it is seen, at most, whether a full directory can be given up."""
 
 
 class Replicas:
@@ -60,10 +64,12 @@ class Replicas:
             lambda: self.partitions or (),
             lambda node_id: broker.metadata.image.brokers.get(node_id),
             self._new_in_sync_changes,
+            self._disk_full,
             lag_max_ms=broker.config.get_int("replica.lag.time.max.ms"),
         )
 
         self._fetching = ReplicaFetching(broker, self.logs, self._role_changed)
+        self._next_look_at = 0.0
 
     @cached_property
     def leader_throttle(self) -> LeaderThrottle:
@@ -203,6 +209,27 @@ class Replicas:
         for failed in logs:
             self._gone(failed.topic, failed.partition)
         self.directory_reports.directory_failed(directory.id, lost)
+
+    def _disk_full(self, which: PartitionLog, error: DiskFull) -> None:
+        """A leader cannot append. Kafka gives the directory up then, and itself with its last one; here
+        that is done where others can take over everything that is led from there: else what can still
+        be read is worth more."""
+        clock = self._broker.seams.clock
+        if self.partitions is None or clock.monotonic() < self._next_look_at:
+            return
+        self._next_look_at = clock.monotonic() + LOOK_SECONDS
+        directory = self.logs.directory_of(which)
+        live = self._broker.directories.live
+        is_the_end = directory is self._broker.directories.metadata or list(live) == [directory]
+        for partition in self.partitions:
+            if not partition.is_leader or partition.log.failure is not None:
+                continue
+            goes = is_the_end or self.logs.directory_of(partition.log) is directory
+            leading = partition.leading
+            if goes and (leading is None or not leading.is_dispensable()):
+                return
+        log.error("%s is full: other replicas are to lead what is in it", directory.path)
+        directory.fail(error)
 
     def _role_changed(self, partition: Partition) -> None:
         if partition.log.failure is None:

@@ -23,6 +23,7 @@ from odradek.replication.partition.leader import (
 )
 from odradek.replication.partition.unseen import Unseen
 from odradek.seams.values import value_class
+from odradek.storage.errors import DiskFull
 from odradek.storage.log.partition_log import PartitionLog
 
 Answered = Callable[[Altered | ErrorCode], None]
@@ -34,12 +35,14 @@ class Surroundings:
 
     `lag_max_ms` is replica.lag.time.max.ms. `propose` asks the controller for an in-sync set of a
     partition, by topic id and index, and has the answer told once, on the loop, never within the
-    call; one that is asked for again waits for its turn.
+    call; one that is asked for again waits for its turn. `disk_full` hears of an append that has met a
+    full disk.
     """
 
     brokers: Callable[[int], BrokerImage | None]
     lag_max_ms: int
     propose: Callable[[UUID, int, AlterPartition, Answered], None]
+    disk_full: Callable[[PartitionLog, DiskFull], None]
 
 
 class LogView:
@@ -81,8 +84,11 @@ class Leading:
             node_id, LogView(log), surroundings.brokers, lag_max_ms=surroundings.lag_max_ms
         )
         self._log = log
+        self._node_id = node_id
         self._topic_id = topic_id
         self._propose = surroundings.propose
+        self._brokers = surroundings.brokers
+        self._disk_full = surroundings.disk_full
         self._advanced = advanced
         self._unseen = Unseen(log.high_watermark, log.end_offset)
         self._is_over = False
@@ -98,6 +104,18 @@ class Leading:
     def appended(self, size_bytes: int) -> None:
         self._unseen.appended(self._log.tip.end_offset, size_bytes)
         self._do(self.leader.appended(self._now_ms()))
+
+    def disk_full(self, error: DiskFull) -> None:
+        """An append has met it; nothing was appended."""
+        self._disk_full(self._log, error)
+
+    def is_dispensable(self) -> bool:
+        """Whether others are in sync and up, enough to take records without this node."""
+        live = 0
+        for each in self.leader.in_sync.committed - {self._node_id}:
+            broker = self._brokers(each)
+            live += broker is not None and broker.active
+        return live >= max(1, self._log.config.min_insync_replicas)
 
     def fetched(self, follower: int, *, offset: int, start_offset: int, broker_epoch: int) -> None:
         """See `Leader.fetched`, which says what it raises."""

@@ -31,7 +31,7 @@ from odradek.replication.errors import (
 )
 from odradek.replication.partition.traffic import Traffic
 from odradek.replication.partition.unseen import Unseen
-from odradek.storage.errors import LogFailed
+from odradek.storage.errors import DiskFull, LogFailed
 from odradek.storage.log.partition_log import Appended, Origin, PartitionLog
 from odradek.storage.log.verifications import Guard
 
@@ -223,14 +223,19 @@ class Partition:
         leading = self.leading
         if leading is not None and acks == ACKS_ALL:
             leading.leader.check_append()
-        appended = self.log.append_as_leader(
-            records,
-            leader_epoch=self.leader_epoch,
-            now_ms=now_ms,
-            origin=origin,
-            transaction_version=transaction_version,
-            guard=guard,
-        )
+        try:
+            appended = self.log.append_as_leader(
+                records,
+                leader_epoch=self.leader_epoch,
+                now_ms=now_ms,
+                origin=origin,
+                transaction_version=transaction_version,
+                guard=guard,
+            )
+        except DiskFull as error:
+            if leading is not None:
+                leading.disk_full(error)
+            raise
         traffic, size_bytes = self.traffic, len(records)
         traffic.bytes_in += size_bytes
         traffic.messages_in += appended.last_offset - appended.first_offset + 1

@@ -7,8 +7,8 @@ with two exceptions that say nothing about the disk:
 - A full disk (ENOSPC, EDQUOT) where whoever hit it *undid* what it had begun: nothing is lost, the
   request is refused with KAFKA_STORAGE_ERROR, what is there can still be read, and retention or a
   deleted topic may make room. Kafka takes the directory offline here, and itself down with its last
-  one; a broker for tests that dies of a full tmpfs helps nobody. A full disk at a `sync` is like any
-  other failed sync (bytes that were accepted may be lost): offline.
+  one; `broker/replicas.py` does that where other replicas can take over. A full disk at a `sync` is
+  like any other failed sync (bytes that were accepted may be lost): offline.
 
 A missing file is an error of the disk like any other: nobody but us removes files. A failed sync is
 never tried again (the kernel may have dropped the pages and would report success).

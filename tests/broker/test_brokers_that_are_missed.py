@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import trio
 
-from odradek.broker.node import Broker
+from odradek.broker.node import Broker, StorageLost
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import PartitionImage
 from odradek.seams.files import Path
-from tests.broker.test_nodes_of_a_cluster import COMBINED, Nodes, run
+from odradek.storage.errors import DiskFull
+from tests.broker.test_nodes_of_a_cluster import COMBINED, Nodes, raised, run
+from tests.broker.test_produce import batch
 
 SESSION_SECONDS = 9.0
 TWO_DISKS = {"log_dirs": "/data,/more", "metadata_log_dir": "/data"}
@@ -137,3 +141,75 @@ def test_a_directory_that_fails_takes_its_leaders_along_and_no_others() -> None:
         assert all(set(partition(nodes, "u", each).isr) == {active} for each in lost)
 
     run(main, COMBINED, configs=TWO_DISKS)
+
+
+def append(nodes: Nodes, number: int, topic: str, index: int = 0) -> None:
+    found = nodes.brokers[number].partitions.opened(topic, index)
+    assert found is not None
+    found.append(memoryview(bytearray(batch())), acks=1, now_ms=nodes.world.clock.wall_ms())
+
+
+def full(nodes: Nodes, number: int, path: str) -> None:
+    nodes.doors[number].disk.fail(f"{path}/*", errno.ENOSPC, {"write"})
+
+
+def test_a_full_directory_is_given_up_where_others_can_lead() -> None:
+    async def main(nodes: Nodes) -> None:
+        active, leader, _ = await started(nodes)
+        await create(nodes, "u", *[(leader, active)] * 4)
+        table = nodes.brokers[leader].partitions
+        await until(lambda: all(table.opened("u", index) for index in range(4)), 5)
+        await until(lambda: all(len(partition(nodes, "u", each).isr) == 2 for each in range(4)), 5)
+        lost = [
+            index
+            for index in range(4)
+            if str(table.opened("u", index).log.directory).startswith("/more")  # type: ignore[union-attr]
+        ]
+        append(nodes, leader, "u", lost[0])
+        full(nodes, leader, "/more")
+        with pytest.raises(DiskFull):
+            append(nodes, leader, "u", lost[0])
+        await until(lambda: all(partition(nodes, "u", each).leader == active for each in lost), 3)
+        append(nodes, active, "u", lost[0])
+        assert not nodes.brokers[active].metadata.image.brokers[leader].fenced
+
+    run(main, COMBINED, configs=TWO_DISKS)
+
+
+def test_a_full_node_is_given_up_where_others_can_lead() -> None:
+    """As Kafka's, it ends with its last directory."""
+
+    async def main(nodes: Nodes) -> None:
+        _, leader, _ = await started(nodes)
+        await until(lambda: nodes.brokers[leader].partitions.opened("t", 0), 5)
+        full(nodes, leader, "/data/t-0")
+        with pytest.raises(DiskFull):
+            append(nodes, leader, "t")
+        await trio.sleep_forever()
+
+    with raised(StorageLost, "No space left"):
+        run(main, COMBINED)
+
+
+def test_a_full_directory_that_nobody_could_replace_goes_on_reading() -> None:
+    """It is the only one in sync of one partition, and leads another that others could take."""
+
+    async def main(nodes: Nodes) -> None:
+        _, leader, _ = await started(nodes)
+        await create(nodes, "alone", (leader,))
+        table = nodes.brokers[leader].partitions
+        await until(lambda: table.opened("alone", 0) and table.opened("t", 0), 5)
+        append(nodes, leader, "alone")
+        for directory in ("/data/t-0", "/data/alone-0"):
+            full(nodes, leader, directory)
+        for topic in ("t", "alone"):
+            with pytest.raises(DiskFull):
+                append(nodes, leader, topic)
+        assert partition(nodes, "t").leader == leader
+        alone = table.opened("alone", 0)
+        assert alone is not None
+        assert alone.log.read(0, 1000, limit=1).slice is not None
+        nodes.doors[leader].disk.heal()
+        append(nodes, leader, "t")
+
+    run(main, COMBINED)

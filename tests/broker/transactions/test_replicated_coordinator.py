@@ -59,7 +59,10 @@ class Stand:
         )
         self.world = World(clock=clock, config=replace(FOREVER, min_insync_replicas=min_isr))
         surroundings = Surroundings(
-            dict(controller.brokers).get, lag_max_ms=30_000, propose=lambda *proposal: None
+            dict(controller.brokers).get,
+            lag_max_ms=30_000,
+            propose=lambda *proposal: None,
+            disk_full=lambda *full: None,
         )
         self.partition = Partition(
             self.world.log,

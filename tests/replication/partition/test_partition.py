@@ -23,7 +23,9 @@ from odradek.replication.partition.leader import AlterPartition
 from odradek.replication.partition.leading import Answered, Surroundings
 from odradek.replication.partition.partition import ACKS_ALL, Partition
 from odradek.replication.partition.unseen import PLENTY_BYTES
+from odradek.storage.errors import DiskFull
 from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.partition_log import PartitionLog
 from tests.replication.partition.controller_stub import Controller
 from tests.storage.log.log_world import FOREVER, NOW_MS, TOPIC_ID, World, batch
 
@@ -54,10 +56,12 @@ class Stand:
         )
         self.world = World(config=replace(FOREVER, min_insync_replicas=min_isr))
         self.proposed: list[tuple[UUID, int, AlterPartition, Answered]] = []
+        self.full: list[tuple[PartitionLog, DiskFull]] = []
         surroundings = Surroundings(
             dict(controller.brokers).get,
             lag_max_ms=100,
             propose=lambda *proposal: self.proposed.append(proposal),
+            disk_full=lambda *full: self.full.append(full),
         )
         self.partition = Partition(
             self.world.log,
@@ -301,3 +305,25 @@ def test_who_is_gone_leads_nothing(stand: Stand) -> None:
     assert len(stand.proposed) == 1
     with pytest.raises(UnknownPartition):
         stand.append()
+
+
+@pytest.mark.parametrize(
+    ("isr", "min_isr", "expected"),
+    [((1, 2, 3), 2, True), ((1, 2), 2, False), ((1, 2), 1, True), ((1,), 1, False)],
+)
+def test_a_leader_is_dispensable_where_others_can_take_records(
+    isr: tuple[int, ...], min_isr: int, expected: bool
+) -> None:
+    stand = Stand(isr=isr, min_isr=min_isr)
+    assert stand.partition.leading is not None
+    assert stand.partition.leading.is_dispensable() is expected
+
+
+def test_a_full_disk_under_a_leader_is_told() -> None:
+    stand = Stand()
+    stand.append()
+    mount = stand.world.disk.root.mount
+    mount.capacity_bytes = mount.used_bytes
+    with pytest.raises(DiskFull):
+        stand.append()
+    assert [log for log, _ in stand.full] == [stand.partition.log]
