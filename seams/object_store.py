@@ -100,7 +100,7 @@ class ObjectStoreObjects:
         try:
             with _translated(key):
                 if whole:
-                    put(self._store, key, b"".join(first), use_multipart=False)
+                    put(self._store, key, iter(first), use_multipart=False)
                     return
                 put(
                     self._store,

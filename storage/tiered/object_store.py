@@ -83,6 +83,7 @@ class ObjectStoreStorage:
         self._form = form
         self._cluster_id = cluster_id
         self._manifests: dict[str, Manifest] = {}
+        self._closed = False
 
     def copy_segment(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
@@ -133,11 +134,11 @@ class ObjectStoreStorage:
             )
 
     def close(self) -> None:
-        self._manifests.clear()
+        self._closed = True
 
     def _put(self, copy: _Copy, suffix: str, pieces: Iterable[Buffer]) -> None:
         key = segment_key(copy.metadata, suffix)
-        counted = _Counted(pieces)
+        counted = _Counted(self._while_open(pieces))
         self._objects.put(key, counted)
         try:
             stored_bytes: int | None = self._objects.head(key).size
@@ -148,6 +149,12 @@ class ObjectStoreStorage:
                 f"{key}: {counted.size} bytes were put, and the store has {stored_bytes}"
             )
         copy.objects[suffix] = StoredObject(counted.size, counted.crc32c)
+
+    def _while_open(self, pieces: Iterable[Buffer]) -> Iterator[Buffer]:
+        for piece in pieces:
+            if self._closed:
+                raise RemoteStorageUnavailable("the broker stops")
+            yield piece
 
     def _fetch_chunks(self, metadata: RemoteLogSegmentMetadata, start: int, end: int) -> Buffer:
         key = segment_key(metadata, LOG_SUFFIX)
@@ -301,17 +308,18 @@ def _check_length(part: Buffer | FileSlice, found: int) -> None:
 
 
 def _unsealed(seal: Seal, stored: memoryview, chunks: list[Chunk], start: int, end: int) -> Buffer:
-    origin, parts = chunks[0].position, []
+    read = memoryview(bytearray(end - start))
     for chunk in chunks:
-        at = chunk.position - origin
+        at = chunk.position - chunks[0].position
         sealed = stored[at : at + chunk.stored_size]
         try:
             plain = seal.unseal_chunk(LOG_SUFFIX, chunk.number, sealed, chunk.size)
         except BrokenChunk as error:
             raise BrokenChunk(f"chunk {chunk.number} at {chunk.position}: {error}") from error
         wanted = memoryview(plain)[max(start - chunk.start, 0) : end - chunk.start]
-        parts.append(wanted)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        to = max(chunk.start - start, 0)
+        read[to : to + len(wanted)] = wanted  # one by one: joining would hold up the loop
+    return read
 
 
 def _flags(metadata: RemoteLogSegmentMetadata) -> int:

@@ -71,5 +71,6 @@ class RemoteStorageManager(Protocol):
         ...
 
     def close(self) -> None:
-        """Nothing is called afterwards. Idempotent."""
+        """Nothing new is called afterwards; copies under way end soon, by RemoteStorageUnavailable.
+        Idempotent."""
         ...

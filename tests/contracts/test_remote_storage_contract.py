@@ -17,7 +17,7 @@ from odradek.seams.objects import Objects
 from odradek.seams.real_files import RealFiles
 from odradek.storage.tiered.chunks import Compression
 from odradek.storage.tiered.encryption import KeyRing
-from odradek.storage.tiered.errors import RemoteResourceNotFound
+from odradek.storage.tiered.errors import RemoteResourceNotFound, RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import (
     EpochStart,
     RemoteLogSegmentId,
@@ -241,6 +241,10 @@ def test_from_files_by_pieces(
     assert bytes(storage.fetch_index(metadata, IndexType.OFFSET)) == b"o" * 80
 
 
-def test_closing(storage: RemoteStorageManager) -> None:
+def test_closing(storage: RemoteStorageManager, objects: Objects) -> None:
+    """A copy under way ends, and is not a finished one."""
     storage.close()
     storage.close()
+    with pytest.raises(RemoteStorageUnavailable):
+        storage.copy_segment(segment(), data_of())
+    assert objects.list("") == []
