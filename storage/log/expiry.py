@@ -22,12 +22,14 @@ def delete_expired(log: LogState, now_ms: int) -> int:
        on the disk, starts at the first that is left.
 
     A copied segment goes only if it is below the recovery point too: then the epochs' file has those
-    of its batches, which could not be found here again.
+    of its batches, which could not be found here again. What is not, a flush is asked for.
 
     Raises OSError, NoDescriptors, LogFailed.
     """
     segments = log.segment_list.all
-    is_copied = log.is_copied
+    is_copied, copied_end = log.is_copied, log.highest_copied_offset + 1
+    if is_copied and copied_end > log.recovery_point and log.on_flush_due is not None:
+        log.on_flush_due(copied_end)
     expired = find_expired(
         segments,
         log.config,
@@ -35,7 +37,7 @@ def delete_expired(log: LogState, now_ms: int) -> int:
         high_watermark=log.high_watermark,
         end_offset=log.tip.end_offset,
         now_ms=now_ms,
-        safe_to=min(log.highest_copied_offset + 1, log.recovery_point) if is_copied else None,
+        safe_to=min(copied_end, log.recovery_point) if is_copied else None,
     )
     count = expired.count
     if count == len(segments) or expired.rolls:

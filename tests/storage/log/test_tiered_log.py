@@ -70,7 +70,9 @@ def test_t30_nor_before_it_is_durable_with_its_epochs() -> None:
         world.append(batch(timestamps=NOW_MS + number), epoch=number)
     world.log.advance_high_watermark(12)
     world.log.copied_to(8)
+    world.flush_due.clear()
     assert expire(world) == [0, 3, 6, 9]
+    assert world.flush_due == [9]
     world.log.flush(up_to=7)
     assert expire(world) == [6, 9]
     assert world.kill().epochs.epoch_for(2) == 2
