@@ -30,6 +30,7 @@ examples:
   odradek dump --records --from 4700 --to 4711 odradek-data/flights-0/*.log
   odradek dump --records --json odradek-data/__consumer_offsets-12 | jq .key
   odradek dump --verify odradek-data
+  odradek dump --remote-log-metadata odradek-data/__remote_log_metadata-12
 
 exit status: 0 if all is well, 1 if a file could not be read or is damaged, 2 for bad usage
 """
@@ -69,6 +70,22 @@ def add_parser(
         "file (--deep reads every record)",
     )
     parser.add_argument("--json", action="store_true", help="a line of JSON for each entry")
+    parser.add_argument(
+        "--remote-log-metadata",
+        action="store_true",
+        help="the events of __remote_log_metadata, a line each, as Kafka's formatter prints them",
+    )
+    parser.add_argument(
+        "--kip-405", action="store_true", help="with that: as KIP-405 spells them instead"
+    )
+    parser.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        metavar="NAME=BOOL",
+        help="with --kip-405: print.partition, print.message.offset, print.version or "
+        "print.all.event.value.fields (all false)",
+    )
     return parser
 
 
@@ -83,6 +100,8 @@ def run(args: argparse.Namespace) -> int:
     ):  # a terminal that cannot show a character shows \\u…
         sys.stdout.reconfigure(errors="backslashreplace")
     files = RealFiles()
+    if args.remote_log_metadata:
+        return _dump_remote_events(files, list(_find(files, args.paths)), args)
     output: Output
     if args.json:
         output = JsonOutput(sys.stdout)
@@ -97,6 +116,12 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     if args.verify and (args.records or vars(args)["from"] is not None or args.to is not None):
         raise WrongUsage("--verify looks at whole files: leave --records, --from and --to away")
+    if args.remote_log_metadata and (args.verify or args.records or args.deep or args.json):
+        raise WrongUsage(
+            "--remote-log-metadata has lines of its own: only --from and --to go along"
+        )
+    if (args.kip_405 and not args.remote_log_metadata) or (args.property and not args.kip_405):
+        raise WrongUsage("--property is for --kip-405, and that for --remote-log-metadata")
     start, end = vars(args)["from"], args.to
     if min(start or 0, end or 0) < 0:
         raise WrongUsage("--from and --to take offsets, which are not negative")
@@ -149,6 +174,48 @@ def _dump(files: Files, found: Sequence[Found], output: Output, args: argparse.N
         output.end(each, rows, problems, verified=False)
         code = FAILED if problems else code
     return code
+
+
+def _dump_remote_events(files: Files, found: Sequence[Found], args: argparse.Namespace) -> int:
+    from odradek.broker.cli import dump_remote
+    from odradek.broker.cli.dump_files import Kind
+    from odradek.broker.cli.dump_output import Problem
+
+    show: dump_remote.Format = dump_remote.as_kafka
+    if args.kip_405:
+        show = dump_remote.as_the_kip(_kip_properties(args.property))
+    wrong = 0
+    for each in found:
+        if each.kind is not Kind.SEGMENT:
+            continue
+        try:
+            start = vars(args)["from"] or 0
+            for line in dump_remote.lines(files, each, show, start, args.to):
+                if isinstance(line, Problem):
+                    sys.stderr.write(f"{each.path}: {line.text}\n")
+                    wrong += 1
+                else:
+                    sys.stdout.write(f"{line}\n")
+        except OSError as error:
+            sys.stderr.write(f"{each.path}: cannot be read: {error.strerror or error}\n")
+            wrong += 1
+    return FAILED if wrong else 0
+
+
+def _kip_properties(asked: Sequence[str]) -> set[str]:
+    """Those that are to be true."""
+    from odradek.broker.cli.dump_remote import PROPERTIES
+
+    chosen = set()
+    for each in asked:
+        name, _, value = each.partition("=")
+        if name not in PROPERTIES or value.lower() not in ("true", "false"):
+            raise WrongUsage(
+                f"--property {each}: one of {', '.join(PROPERTIES)}, and =true or =false"
+            )
+        if value.lower() == "true":
+            chosen.add(name)
+    return chosen
 
 
 def _items(files: Files, found: Found, args: argparse.Namespace) -> Iterator[Row | Problem]:

@@ -30,6 +30,10 @@ RemoteEvent = (
 )
 
 
+VERSION = 0
+"""Of every record that there is so far."""
+
+
 class UnknownRemoteRecord(RemoteStorageError):
     """A record of a type or version that we do not know: written by a later Kafka, to be passed over."""
 
