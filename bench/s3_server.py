@@ -47,6 +47,10 @@ class S3Server:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def new_store(self) -> str:
         """The URL of one that nobody has put anything into."""
         return f"s3://{BUCKET}/{next(self._numbers)}"

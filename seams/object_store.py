@@ -37,6 +37,8 @@ PARTS_AT_ONCE = 3
 """Parts of one object on their way: as many times `MULTIPART_BYTES` does an upload hold in memory."""
 PAGE_OBJECTS = 1000
 
+_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist")
+_XML_ERROR = re.compile(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", re.DOTALL)
 _UNFINISHED = re.compile(r".+#\d+")
 _OPTION_PREFIXES = ("aws_", "google_", "azure_")
 
@@ -67,7 +69,7 @@ def open_objects(
             return DirectoryObjects(store, OsPath(unquote(urlsplit(url).path)))
         return ObjectStoreObjects(from_url(url, **settings))
     except BaseError as error:
-        raise ValueError(f"{url}: {_first_line(error)}") from error
+        raise ValueError(f"{url}: {_what_it_said(error)}") from error
 
 
 def _asked_patiently(patience: Patience) -> dict[str, Any]:
@@ -121,7 +123,7 @@ class ObjectStoreObjects:
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         from obstore import get_range
-        from obstore.exceptions import BaseError
+        from obstore.exceptions import BaseError, NotFoundError
 
         if not size:
             self.head(key)
@@ -129,6 +131,8 @@ class ObjectStoreObjects:
         with _translated(key):
             try:
                 return memoryview(get_range(self._store, key, start=start, length=size))
+            except (NotFoundError, FileNotFoundError):
+                raise
             except (BaseError, OSError):
                 # Nothing there is no error to us; stores say it in as many words as there are.
                 if start < self.head(key).size:
@@ -294,11 +298,17 @@ def _translated(key: str) -> Iterator[None]:
     try:
         yield
     except (NotFoundError, FileNotFoundError) as error:
+        if _NO_BUCKET.search(str(error)):
+            raise ObjectsUnavailable(f"{key}: {_what_it_said(error)}") from error
         raise ObjectMissing(key) from error
     except (BaseError, OSError) as error:
-        raise ObjectsUnavailable(f"{key}: {_first_line(error)}") from error
+        raise ObjectsUnavailable(f"{key}: {_what_it_said(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
-    """obstore adds the debug form of its Rust error below."""
-    return str(error).partition("\n")[0]
+def _what_it_said(error: Exception) -> str:
+    """In one line: obstore adds the debug form of its Rust error below, and stores answer in XML."""
+    text = str(error)
+    line = text.partition("\n")[0]
+    if (answer := _XML_ERROR.search(text)) is None:
+        return line
+    return f"{line.partition('<')[0].rstrip(' :')}: {answer[1]}: {answer[2]}"

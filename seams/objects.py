@@ -26,7 +26,7 @@ class ObjectInfo:
     key: str
     size: int
     modified_ms: int = 0
-    """When it was put, by the store's clock: ms since 1970."""
+    """When it was put, by the store's clock: ms since 1970, exact to a second."""
 
 
 @value_class

@@ -123,4 +123,6 @@ def test_the_text_is_one_line_that_says_what_happened(serving: Serving) -> None:
     objects, _ = serving("403")
     with pytest.raises(ObjectsUnavailable) as caught:
         objects.put("k", [b"data"])
-    assert re.fullmatch(r"k: .*PUT http://127.*403 Forbidden.*SlowDown.*", str(caught.value))
+    assert re.fullmatch(
+        r"k: .*PUT http://127.*403 Forbidden: SlowDown: Please reduce your rate", str(caught.value)
+    )
