@@ -186,13 +186,19 @@ class ObjectStoreObjects:
 
 
 class DirectoryObjects(ObjectStoreObjects):
-    """Objects as files, their keys' parts as directories below `root`."""
+    """Objects as files, their keys' parts as directories below `root`.
+
+    A directory that is not the one that was opened (unmounted, taken away) is a store that is away,
+    not an empty one.
+    """
 
     def __init__(self, store: ObjectStore, root: OsPath) -> None:
         super().__init__(store)
         self._root = root
+        self._identity = _identity(root)
 
     def put(self, key: str, parts: Iterable[Buffer]) -> None:
+        self._check_root()
         super().put(key, parts)
         path = self._root / key
         with _translated(key):
@@ -200,7 +206,24 @@ class DirectoryObjects(ObjectStoreObjects):
             for directory in path.parents:
                 _sync(directory)
                 if directory == self._root:
-                    return
+                    break
+        self._check_root()
+
+    def get(self, key: str) -> Buffer:
+        self._check_root()
+        return super().get(key)
+
+    def get_range(self, key: str, start: int, size: int) -> Buffer:
+        self._check_root()
+        return super().get_range(key, start, size)
+
+    def head(self, key: str) -> ObjectInfo:
+        self._check_root()
+        return super().head(key)
+
+    def delete(self, key: str) -> None:
+        self._check_root()
+        super().delete(key)
 
     def delete_all(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -210,6 +233,7 @@ class DirectoryObjects(ObjectStoreObjects):
         """A directory at a time, which obstore's own listing does in the disk's order."""
         from obstore import list_with_delimiter
 
+        self._check_root()
         with _translated(prefix):
             found = list_with_delimiter(self._store, prefix or None)
         here = [(entry["path"], _info(entry)) for entry in found["objects"]]
@@ -238,6 +262,20 @@ class DirectoryObjects(ObjectStoreObjects):
                         path.unlink()
                         swept.append(path.relative_to(self._root).as_posix())
         return swept
+
+    def _check_root(self) -> None:
+        if _identity(self._root) != self._identity:
+            raise ObjectsUnavailable(
+                f"{self._root} is not the directory that it was: mount it again"
+            )
+
+
+def _identity(path: OsPath) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class _Parts:

@@ -32,14 +32,16 @@ class ObjectInfo:
 @value_class
 class Patience:
     """How long a store may take over a request, and how often it is asked again: after 5xx, throttling
-    and broken connections, with exponential back-off and jitter."""
+    and broken connections, with exponential back-off and jitter. No request begins after
+    `all_retries_seconds`. Who calls has a policy of its own above this one, and a node that stops
+    waits for the call: so both are short."""
 
     connect_seconds: float = 5.0
-    request_seconds: float = 30.0
+    request_seconds: float = 20.0
     retries: int = 4
     first_backoff_seconds: float = 0.1
     longest_backoff_seconds: float = 5.0
-    all_retries_seconds: float = 60.0
+    all_retries_seconds: float = 20.0
 
 
 USUAL_PATIENCE = Patience()

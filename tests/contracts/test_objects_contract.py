@@ -162,6 +162,31 @@ def test_empty_directories_go(tmp_path: OsPath) -> None:
     assert list((tmp_path / "store").rglob("*")) == []
 
 
+def test_a_directory_that_is_not_there_is_not_an_empty_one(tmp_path: OsPath) -> None:
+    """As when it is unmounted: nothing is missing, and nothing is put beside the store."""
+    root = tmp_path / "store"
+    objects = open_objects(f"file://{root}")
+    objects.put("k", [b"x"])
+    root.rename(tmp_path / "elsewhere")
+    for again in (False, True):
+        if again:
+            root.mkdir()
+        for use in (
+            lambda: objects.put("k", [b"y"]),
+            lambda: objects.get("k"),
+            lambda: objects.get_range("k", 0, 1),
+            lambda: objects.head("k"),
+            lambda: objects.delete("k"),
+            lambda: objects.delete_all(["k"]),
+            lambda: objects.list(""),
+        ):
+            with pytest.raises(ObjectsUnavailable, match="is not the directory that it was"):
+                use()
+    root.rmdir()
+    (tmp_path / "elsewhere").rename(root)
+    assert bytes(objects.get("k")) == b"x"
+
+
 def test_what_a_killed_put_left_is_swept(tmp_path: OsPath) -> None:
     """A process that is killed while it puts leaves a file that is no object."""
     script = f"""
