@@ -78,7 +78,9 @@ HAND_OVER_SECONDS = 5.0
 """How long the others of a quorum may take to do without this node."""
 PATIENCE_SECONDS = 10.0
 """How long a start may wait for others before the log says so."""
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
+TOPICS_OF_COORDINATORS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
+INTERNAL_TOPICS = TOPICS_OF_COORDINATORS | {"__remote_log_metadata"}
+"""What clients are told is internal (T-44: Kafka 4.x does not say so of the last)."""
 
 
 class Broker:
@@ -168,8 +170,14 @@ class Broker:
 
     @staticmethod
     def is_internal(topic: str) -> bool:
-        """Whether brokers alone write the topic."""
+        """Whether the topic is none of users', as Metadata tells."""
         return topic in INTERNAL_TOPICS
+
+    @staticmethod
+    def is_of_coordinators(topic: str) -> bool:
+        """Whether coordinators alone write the topic; that of remote log metadata is written through
+        the front door."""
+        return topic in TOPICS_OF_COORDINATORS
 
     def stop(self) -> None:
         """Ask the node to end; `run` returns when all is closed."""

@@ -253,7 +253,7 @@ async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> _Delet
     deletion = _Deletion(wanted.partition_index)
     try:
         check_topic(ctx, topic)
-        if ctx.broker.is_internal(topic):
+        if ctx.broker.is_of_coordinators(topic):
             raise KafkaError(
                 ErrorCode.invalid_topic_exception, f"records of {topic} can't be deleted"
             )

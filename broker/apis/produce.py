@@ -185,7 +185,7 @@ def _append(
     """Append one batch; what is wrong with it is its answer."""
     partition.traffic.produces += 1
     try:
-        if ctx.broker.is_internal(partition.topic) and ctx.client_id != "__admin_client":
+        if ctx.broker.is_of_coordinators(partition.topic) and ctx.client_id != "__admin_client":
             raise KafkaError(
                 ErrorCode.invalid_topic_exception, f"{partition.topic} is written by brokers alone"
             )

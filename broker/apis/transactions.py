@@ -119,7 +119,7 @@ def _check_partition(
     partition: TopicPartition, ctx: RequestContext, *, is_client: bool
 ) -> ErrorCode:
     if is_client and (
-        ctx.broker.is_internal(partition.topic)  # AddOffsetsToTxn is for those
+        ctx.broker.is_of_coordinators(partition.topic)  # AddOffsetsToTxn is for those
         or not may_topic(ctx, partition.topic)
     ):
         return TopicDenied.code

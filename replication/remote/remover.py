@@ -1,6 +1,6 @@
 """What is done to a deleted partition's segments in the remote tier, step by step (T-27, T-51).
 
-    (none) → MARK → START → REMOVE_SEGMENTS → FINISH → GONE
+    (none) → MARK → START → REMOVE_SEGMENTS → FINISH
 
 | its deletion is | segments are left | step |
 |---|---|---|
@@ -8,7 +8,8 @@
 | DELETE_PARTITION_MARKED | either | START |
 | DELETE_PARTITION_STARTED | yes | REMOVE_SEGMENTS |
 | DELETE_PARTITION_STARTED | no | FINISH |
-| DELETE_PARTITION_FINISHED | either | GONE |
+| DELETE_PARTITION_FINISHED | yes | REMOVE_SEGMENTS: somebody who had not heard of it copied one more |
+| DELETE_PARTITION_FINISHED | no | FINISH, again: it was, and is over when the census has it no more |
 
 Where a removal stands is read from the metadata topic alone, so that whoever comes after a crash or a
 change of leader goes on where the one before stopped; two who remove at once publish the same states,
@@ -37,7 +38,6 @@ class Removal(Enum):
     START = "publish DELETE_PARTITION_STARTED"
     REMOVE_SEGMENTS = "remove its segments"
     FINISH = "publish DELETE_PARTITION_FINISHED"
-    GONE = "gone"
 
 
 STEPS: Final[Mapping[tuple[PartitionDeleteState | None, bool], Removal]] = {
@@ -47,8 +47,8 @@ STEPS: Final[Mapping[tuple[PartitionDeleteState | None, bool], Removal]] = {
     (_P.DELETE_PARTITION_MARKED, False): Removal.START,
     (_P.DELETE_PARTITION_STARTED, True): Removal.REMOVE_SEGMENTS,
     (_P.DELETE_PARTITION_STARTED, False): Removal.FINISH,
-    (_P.DELETE_PARTITION_FINISHED, True): Removal.GONE,
-    (_P.DELETE_PARTITION_FINISHED, False): Removal.GONE,
+    (_P.DELETE_PARTITION_FINISHED, True): Removal.REMOVE_SEGMENTS,
+    (_P.DELETE_PARTITION_FINISHED, False): Removal.FINISH,
 }
 """By the state of the deletion, and whether segments are left."""
 

@@ -139,13 +139,13 @@ class Subscriptions:
                 wanted.setdefault(reading.metadata_partition, []).append(subject)
         return wanted
 
-    def ends_found(self, metadata_partition: int, subjects: Iterable[Subject], end: int) -> None:
-        """It ended at `end` when that was asked for these."""
+    def ends_found(self, metadata_partition: int, subjects: Iterable[Subject], end: int) -> bool:
+        """It ended at `end` when that was asked for these; whether LIVE has somebody new."""
         for subject in subjects:
             reading = self._subjects.get(subject)
             if reading is not None and reading.target is None:
                 reading.target = end
-        self._settle(metadata_partition)
+        return self._settle(metadata_partition)
 
     # Reading
 
@@ -153,20 +153,27 @@ class Subscriptions:
         """What a lane reads next: an offset of each metadata partition."""
         return self._cursors[lane]
 
-    def is_for(self, subject: Subject, lane: Lane, offset: int) -> bool:
+    def is_for(self, subject: Subject, lane: Lane, metadata_partition: int, offset: int) -> bool:
         """Whether the record at `offset`, just read in this lane, is new to the subject."""
         reading = self._subjects.get(subject)
-        return reading is not None and reading.lane is lane and offset >= reading.applied
+        return (
+            reading is not None
+            and reading.lane is lane
+            and reading.metadata_partition == metadata_partition
+            and offset >= reading.applied
+        )
 
-    def advanced(self, lane: Lane, metadata_partition: int, begun_at: int, to: int) -> None:
-        """What a lane read from `begun_at` on was told to whom it is for; it goes on at `to`."""
+    def advanced(self, lane: Lane, metadata_partition: int, begun_at: int, to: int) -> bool:
+        """What a lane read from `begun_at` on was told to whom it is for; it goes on at `to`. Whether
+        LIVE has somebody new by that."""
         cursors = self._cursors[lane]
         assert cursors.get(metadata_partition) == begun_at, "it was set back meanwhile"
         cursors[metadata_partition] = to
-        self._settle(metadata_partition)
+        return self._settle(metadata_partition)
 
-    def reset(self, metadata_partition: int, start: int, end: int) -> None:
-        """The metadata partition holds `start` to `end`, exclusive: go on within.
+    def reset(self, metadata_partition: int, start: int, end: int) -> bool:
+        """The metadata partition holds `start` to `end`, exclusive: go on within; whether LIVE has
+        somebody new by that.
 
         Records below `start` are lost to whoever has not read them. A cursor beyond the end means
         that it is not the partition it was (deleted and made again, or cut): all of it is read again.
@@ -182,7 +189,7 @@ class Subscriptions:
                 reading.applied = start
             if reading.target is not None:
                 reading.target = min(reading.target, end)
-        self._settle(metadata_partition)
+        return self._settle(metadata_partition)
 
     def start_over(self) -> None:
         """The topic is another one than it was: all of it is read."""
@@ -210,17 +217,18 @@ class Subscriptions:
         ready, self._newly_ready = self._newly_ready, []
         return ready
 
-    def _settle(self, partition: int) -> None:
-        """See who is ready now, and whose lane ends."""
+    def _settle(self, partition: int) -> bool:
+        """See who is ready now, and whose lane ends; whether one does."""
         for subject, reading in self._in_partition.get(partition, {}).items():
             if reading.ready or reading.target is None:
                 continue
             if self.position(subject) >= reading.target:
                 reading.ready = True
                 self._newly_ready.append(subject)
-        self._merge(partition)
+        return self._merge(partition)
 
-    def _merge(self, partition: int) -> None:
+    def _merge(self, partition: int) -> bool:
+        merged = False
         live = self._cursors[Lane.LIVE]
         for lane in (Lane.CATCHING_UP, Lane.CENSUS):
             cursor = self._cursors[lane].get(partition)
@@ -235,3 +243,5 @@ class Subscriptions:
                     each.applied = max(each.applied, cursor)
                     each.lane = Lane.LIVE
                 del self._cursors[lane][partition]
+                merged = True
+        return merged

@@ -28,6 +28,7 @@ from odradek.storage.tiered.metadata import (
 )
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.testing.memory_metadata import MemoryMetadataManager, MemoryMetadataTopic
+from tests.replication.remote.metadata_world import MetadataWorld, run
 from tests.storage.tiered.remote_segments import (
     DELETED,
     DELETING,
@@ -50,9 +51,16 @@ def in_memory(main: Callable[[Manager, Manager], Awaitable[None]]) -> None:
     trio.run(main, MemoryMetadataManager(topic), MemoryMetadataManager(topic), clock=clock)
 
 
-@pytest.fixture(params=["memory"])
+def over_the_topic(main: Callable[[Manager, Manager], Awaitable[None]]) -> None:
+    async def of_two(world: MetadataWorld) -> None:
+        await main(world.manager(1), world.manager(2))
+
+    run(of_two, 3)
+
+
+@pytest.fixture(params=["memory", "topic"])
 def two_nodes(request: pytest.FixtureRequest) -> TwoNodes:
-    return {"memory": in_memory}[request.param]
+    return {"memory": in_memory, "topic": over_the_topic}[request.param]
 
 
 async def ready(manager: Manager, *partitions: TopicIdPartition) -> None:

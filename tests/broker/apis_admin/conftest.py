@@ -70,6 +70,7 @@ class FakeMetadata:
 class FakeBroker:
     cluster_id = "AAAAAAAAAAAAAAAAAAAAAQ"
     is_internal = staticmethod(Broker.is_internal)
+    is_of_coordinators = staticmethod(Broker.is_of_coordinators)
 
     def __init__(self, configs: Mapping[str, str]) -> None:
         self.config = ServerConfig.from_properties(configs, test_node=True)

@@ -33,15 +33,25 @@ def test_every_step_follows_from_the_state(
     step = next_step(state, segments_left=segments_left)
     if step in PUBLISHES:
         assert may_delete_follow(state, PUBLISHES[step])
-        assert PUBLISHES[step] is not state
     assert len(STEPS) == 8
 
 
 def test_partition_is_finished_only_without_segments() -> None:
     """T-51."""
-    started = PartitionDeleteState.DELETE_PARTITION_STARTED
-    assert next_step(started, segments_left=True) is Removal.REMOVE_SEGMENTS
-    assert next_step(started, segments_left=False) is Removal.FINISH
+    for state in PartitionDeleteState:
+        if state is not PartitionDeleteState.DELETE_PARTITION_MARKED:
+            assert next_step(state, segments_left=True) is Removal.REMOVE_SEGMENTS
+            assert next_step(state, segments_left=False) is Removal.FINISH
+
+
+def test_steps_lead_to_the_end() -> None:
+    """T-51."""
+    state: PartitionDeleteState | None = None
+    steps: list[Removal] = []
+    while state is not PartitionDeleteState.DELETE_PARTITION_FINISHED:
+        steps.append(next_step(state, segments_left=len(steps) < 3))
+        state = PUBLISHES.get(steps[-1], state)
+    assert steps == [Removal.MARK, Removal.START, Removal.REMOVE_SEGMENTS, Removal.FINISH]
 
 
 def started(partition: TopicIdPartition, at_ms: int) -> RemoteLogSegmentMetadata:

@@ -75,10 +75,10 @@ def test_newcomer_does_not_hold_up_who_is_ready() -> None:
     subscriptions.follow(B, 7)
     assert subscriptions.cursors(Lane.LIVE) == {7: 100}
     assert subscriptions.cursors(Lane.CATCHING_UP) == {7: 0}
-    assert subscriptions.is_for(A, Lane.LIVE, 100)
-    assert not subscriptions.is_for(B, Lane.LIVE, 100)
-    assert subscriptions.is_for(B, Lane.CATCHING_UP, 3)
-    assert not subscriptions.is_for(A, Lane.CATCHING_UP, 3)
+    assert subscriptions.is_for(A, Lane.LIVE, 7, 100)
+    assert not subscriptions.is_for(B, Lane.LIVE, 7, 100)
+    assert subscriptions.is_for(B, Lane.CATCHING_UP, 7, 3)
+    assert not subscriptions.is_for(A, Lane.CATCHING_UP, 7, 3)
 
 
 def test_newcomer_joins_the_others_where_it_meets_them() -> None:
@@ -91,8 +91,8 @@ def test_newcomer_joins_the_others_where_it_meets_them() -> None:
     assert subscriptions.is_ready(B)
     assert subscriptions.cursors(Lane.CATCHING_UP) == {}
     assert subscriptions.cursors(Lane.LIVE) == {7: 100}
-    assert not subscriptions.is_for(B, Lane.LIVE, 103)  # it has read that
-    assert subscriptions.is_for(B, Lane.LIVE, 104)
+    assert not subscriptions.is_for(B, Lane.LIVE, 7, 103)  # it has read that
+    assert subscriptions.is_for(B, Lane.LIVE, 7, 104)
     assert subscriptions.position(B) == 104
 
 
@@ -102,7 +102,7 @@ def test_newcomer_with_a_snapshot_begins_there() -> None:
     subscriptions.follow(B, 7, 60)
     subscriptions.follow(C, 7, 100)
     assert subscriptions.cursors(Lane.CATCHING_UP) == {7: 60}
-    assert subscriptions.is_for(C, Lane.LIVE, 100)
+    assert subscriptions.is_for(C, Lane.LIVE, 7, 100)
 
 
 def test_second_newcomer_sets_the_first_back_without_telling_it_twice() -> None:
@@ -111,9 +111,9 @@ def test_second_newcomer_sets_the_first_back_without_telling_it_twice() -> None:
     read(subscriptions, Lane.CATCHING_UP, 7, 50)
     subscriptions.follow(C, 7, 0)
     assert subscriptions.cursors(Lane.CATCHING_UP) == {7: 0}
-    assert not subscriptions.is_for(B, Lane.CATCHING_UP, 49)
-    assert subscriptions.is_for(B, Lane.CATCHING_UP, 50)
-    assert subscriptions.is_for(C, Lane.CATCHING_UP, 49)
+    assert not subscriptions.is_for(B, Lane.CATCHING_UP, 7, 49)
+    assert subscriptions.is_for(B, Lane.CATCHING_UP, 7, 50)
+    assert subscriptions.is_for(C, Lane.CATCHING_UP, 7, 49)
 
 
 def test_before_anybody_is_ready_all_begin_together() -> None:
@@ -123,7 +123,7 @@ def test_before_anybody_is_ready_all_begin_together() -> None:
     subscriptions.follow(B, 7, 5)
     assert subscriptions.cursors(Lane.LIVE) == {7: 5}
     assert subscriptions.cursors(Lane.CATCHING_UP) == {}
-    assert not subscriptions.is_for(A, Lane.LIVE, 39)
+    assert not subscriptions.is_for(A, Lane.LIVE, 7, 39)
     assert subscriptions.position(A) == 40
 
 
@@ -150,7 +150,7 @@ def test_census_reads_on_its_own_until_it_has_all() -> None:
     read(subscriptions, Lane.CENSUS, 7, 10)
     assert subscriptions.is_ready(census)
     assert subscriptions.cursors(Lane.CENSUS) == {}
-    assert subscriptions.is_for(census, Lane.LIVE, 10)
+    assert subscriptions.is_for(census, Lane.LIVE, 7, 10)
 
 
 def test_records_cut_away_are_passed_over() -> None:
@@ -169,8 +169,8 @@ def test_a_partition_that_became_shorter_is_read_again() -> None:
     subscriptions.follow(B, 7, 100)
     subscriptions.reset(7, 0, 4)
     assert subscriptions.cursors(Lane.LIVE) == {7: 0}
-    assert subscriptions.is_for(A, Lane.LIVE, 0)
-    assert subscriptions.is_for(B, Lane.LIVE, 0)
+    assert subscriptions.is_for(A, Lane.LIVE, 7, 0)
+    assert subscriptions.is_for(B, Lane.LIVE, 7, 0)
     assert subscriptions.is_ready(A)  # what is known of it stays known
 
 
@@ -179,7 +179,7 @@ def test_another_topic_of_the_name_is_read_from_its_start() -> None:
     subscriptions.follow(B, 7, 50)
     subscriptions.start_over()
     assert subscriptions.cursors(Lane.LIVE) == {7: 0}
-    assert subscriptions.is_for(A, Lane.LIVE, 0)
+    assert subscriptions.is_for(A, Lane.LIVE, 7, 0)
     assert subscriptions.ends_wanted() == {7: [B]}
 
 
@@ -216,7 +216,7 @@ def test_everybody_is_told_each_record_once_and_in_order(data: st.DataObject) ->
             to = data.draw(st.integers(begun_at, max(begun_at, end)))
             for offset in range(begun_at, to):
                 for subject in told:
-                    if subscriptions.is_for(subject, lane, offset):
+                    if subscriptions.is_for(subject, lane, 7, offset):
                         assert offset == told[subject]
                         told[subject] = offset + 1
             subscriptions.advanced(lane, 7, begun_at, to)

@@ -1,0 +1,271 @@
+"""Reading the metadata topic: fetches as `subscriptions.py` says, one task for each lane and leader.
+
+A lane's partitions that one broker leads are read together, and wait for news together; those of another
+broker are not held up by that. What comes is told in steps of a few records, with turns of others in
+between. A broker that is away, a leader that moves, a topic that is deleted under it: each of them is
+waited out, for ever.
+
+Each lane has a client of its own, and so its own connections: brokers answer a connection's requests
+one after the other, and a fetch that waits for news would hold up what others ask.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import trio
+
+from odradek.client.consumer import (
+    EARLIEST,
+    LATEST,
+    ConsumedRecord,
+    Reader,
+    ReaderOptions,
+    TopicPartition,
+    list_offsets,
+)
+from odradek.client.errors import ClientError
+from odradek.client.metadata import Cluster
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.remote.metadata_topic import METADATA_TOPIC
+from odradek.replication.remote.subscriptions import Lane, Subject, Subscriptions
+
+log = logging.getLogger("odradek.tiered")
+
+WAIT_S: Final = 0.5
+"""How long a fetch waits for news; newcomers wait that long at most for what is under way."""
+RECORDS_A_STEP: Final = 32
+PAUSE_S: Final = 0.1
+PAUSE_MAX_S: Final = 2.0
+ENDS_TIMEOUT_S: Final = 5.0
+
+Tell = Callable[[Lane, int, int, bytes | None], None]
+"""Told of a record: the lane, the metadata partition, the offset, the value. It must not raise."""
+
+
+class MetadataReading:
+    """See the module. `progressed` is called with a metadata partition whenever one of its cursors
+    moved or its end became known; `ensure_topic` is awaited when the topic is found missing."""
+
+    def __init__(
+        self,
+        clusters: Mapping[Lane, Cluster],
+        subscriptions: Subscriptions,
+        options: ReaderOptions,
+        *,
+        tell: Tell,
+        progressed: Callable[[int], None],
+        ensure_topic: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._clusters = clusters
+        self._subscriptions = subscriptions
+        self._options = options
+        self._tell = tell
+        self._progressed = progressed
+        self._ensure_topic = ensure_topic
+        self._changed = {lane: trio.Event() for lane in Lane}
+        self._ends_wanted = trio.Event()
+        self._readers: dict[Lane, set[int]] = {lane: set() for lane in Lane}
+        self._topic_id: object = None
+        self._complained: str | None = None
+
+    def changed(self) -> None:
+        """Somebody is read for now, or no more."""
+        self._ends_wanted.set()
+        for lane in Lane:
+            self._changed[lane].set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for lane in Lane:
+                nursery.start_soon(self._keep_readers, lane, nursery)
+            nursery.start_soon(self._find_ends)
+
+    # Who is read
+
+    async def _keep_readers(self, lane: Lane, nursery: trio.Nursery) -> None:
+        """See that each leader of what the lane reads has its task."""
+        pause = PAUSE_S
+        while True:
+            self._changed[lane] = trio.Event()
+            leaders = await self._leaders(lane)
+            for node_id in sorted(set(leaders.values()) - self._readers[lane]):
+                self._readers[lane].add(node_id)
+                nursery.start_soon(self._read_from, lane, node_id)
+            if leaders.keys() == self._subscriptions.cursors(lane).keys():
+                pause = PAUSE_S
+                await self._changed[lane].wait()
+                continue
+            with trio.move_on_after(pause):  # some have no leader now
+                await self._changed[lane].wait()
+            pause = min(2 * pause, PAUSE_MAX_S)
+            self._clusters[lane].forget(METADATA_TOPIC)
+
+    async def _leaders(self, lane: Lane) -> dict[int, int]:
+        """Who leads what the lane reads, as far as there is somebody."""
+        cursors = self._subscriptions.cursors(lane)
+        if not cursors:
+            return {}
+        cluster = self._clusters[lane]
+        try:
+            topic = cluster.topics.get(METADATA_TOPIC) or await cluster.topic(METADATA_TOPIC)
+        except (KafkaError, ClientError) as error:
+            await self._no_topic(error)
+            return {}
+        if topic.topic_id != self._topic_id:
+            if self._topic_id is not None:
+                log.warning("topic %s was made anew: all of it is read again", METADATA_TOPIC)
+                self._subscriptions.start_over()
+                self._ends_wanted.set()
+                for other in self._clusters.values():
+                    other.forget(METADATA_TOPIC)
+            self._topic_id = topic.topic_id
+        found = {where: topic.partitions.get(where) for where in cursors}
+        return {where: each.leader for where, each in found.items() if each and each.leader >= 0}
+
+    async def _no_topic(self, error: Exception) -> None:
+        self._complain(error)
+        if isinstance(error, KafkaError) and error.code == ErrorCode.unknown_topic_or_partition:
+            try:
+                await self._ensure_topic()
+            except (KafkaError, ClientError) as failure:
+                self._complain(failure)
+
+    async def _read_from(self, lane: Lane, node_id: int) -> None:
+        """Read what this broker leads, until that is nothing."""
+        reader = Reader(self._clusters[lane], self._options)
+        try:
+            while True:
+                leaders = await self._leaders(lane)
+                cursors = self._subscriptions.cursors(lane)
+                wanted = {
+                    TopicPartition(METADATA_TOPIC, where): cursors[where]
+                    for where, leader in leaders.items()
+                    if leader == node_id and where in cursors
+                }
+                if not wanted:
+                    return
+                if reader.positions != wanted:
+                    reader.assign(wanted)
+                if set(leaders.values()) - self._readers[lane]:
+                    self._changed[lane].set()
+                await self._read(lane, reader, wanted)
+        finally:
+            self._readers[lane].discard(node_id)
+            self._changed[lane].set()
+
+    async def _read(self, lane: Lane, reader: Reader, wanted: Mapping[TopicPartition, int]) -> None:
+        try:
+            records = await reader.poll(WAIT_S)
+        except (KafkaError, ClientError) as error:
+            self._complain(error)
+            self._changed[lane].set()
+            if isinstance(error, KafkaError) and error.code == ErrorCode.offset_out_of_range:
+                await self._reset(lane, wanted)
+            else:
+                await trio.sleep(PAUSE_S)
+            return
+        self._complained = None
+        ends = reader.positions
+        by_partition: dict[int, list[ConsumedRecord]] = {}
+        for record in records:
+            by_partition.setdefault(record.partition, []).append(record)
+        for each, begun_at in wanted.items():
+            of_it = by_partition.get(each.partition, [])
+            await self._take(lane, each.partition, begun_at, of_it, ends[each])
+
+    # What was read
+
+    async def _take(
+        self, lane: Lane, where: int, begun_at: int, records: Sequence[ConsumedRecord], end: int
+    ) -> None:
+        """Tell of what was read from `begun_at` to `end`, some at a time, unless the cursor was set
+        back meanwhile: then the rest is read again."""
+        at = begun_at
+        for first in range(0, len(records), RECORDS_A_STEP):
+            if self._subscriptions.cursors(lane).get(where) != at:
+                return
+            step = records[first : first + RECORDS_A_STEP]
+            for record in step:
+                self._tell(lane, where, record.offset, record.value)
+            at = self._advance(lane, where, at, step[-1].offset + 1)
+            await trio.lowlevel.checkpoint()
+        if self._subscriptions.cursors(lane).get(where) == at < end:  # what has no records ends it
+            self._advance(lane, where, at, end)
+
+    def _advance(self, lane: Lane, where: int, at: int, to: int) -> int:
+        self._settled(where, self._subscriptions.advanced(lane, where, at, to))
+        return to
+
+    def _settled(self, where: int, is_new_in_live: bool) -> None:
+        if is_new_in_live:
+            self._changed[Lane.LIVE].set()
+        self._progressed(where)
+
+    async def _reset(self, lane: Lane, wanted: Iterable[TopicPartition]) -> None:
+        """One of these is not where the partition has records any more; see which."""
+        cluster = self._clusters[lane]
+        everywhere = list(wanted)
+        try:
+            starts = await list_offsets(cluster, dict.fromkeys(everywhere, EARLIEST))
+            ends = await list_offsets(cluster, dict.fromkeys(everywhere, LATEST))
+        except (KafkaError, ClientError) as error:
+            self._complain(error)
+            await trio.sleep(PAUSE_S)
+            return
+        for each in everywhere:
+            start, end = starts[each].offset, ends[each].offset
+            self._settled(each.partition, self._subscriptions.reset(each.partition, start, end))
+
+    # Where it ends
+
+    async def _find_ends(self) -> None:
+        """Ask where metadata partitions end, on behalf of newcomers (KIP-207: a new leader does not
+        say so before it knows)."""
+        while True:
+            self._ends_wanted = trio.Event()
+            wanted = self._subscriptions.ends_wanted()
+            if not wanted:
+                await self._ends_wanted.wait()
+                continue
+            found = await self._ends_of(wanted)
+            for where, end in found.items():
+                is_new = self._subscriptions.ends_found(where, wanted[where], end)
+                self._settled(where, is_new)
+            if found.keys() != wanted.keys():
+                with trio.move_on_after(PAUSE_S):
+                    await self._ends_wanted.wait()
+
+    async def _ends_of(self, wanted: Mapping[int, Sequence[Subject]]) -> dict[int, int]:
+        """All at once, or where some do not answer, each by itself."""
+        cluster = self._clusters[Lane.CATCHING_UP]
+        found: dict[int, int] = {}
+        everywhere = [TopicPartition(METADATA_TOPIC, where) for where in sorted(wanted)]
+        for some in (everywhere, *([each] for each in everywhere)):
+            try:
+                ends = await list_offsets(
+                    cluster, dict.fromkeys(some, LATEST), timeout_s=ENDS_TIMEOUT_S
+                )
+            except (KafkaError, ClientError) as error:
+                self._complain(error)
+                if self._is_gone(error):
+                    break
+                continue
+            found.update({where.partition: each.offset for where, each in ends.items()})
+            if len(found) == len(wanted):
+                break
+        return found
+
+    def _is_gone(self, error: Exception) -> bool:
+        code = error.code if isinstance(error, KafkaError) else None
+        return code == ErrorCode.unknown_topic_or_partition
+
+    def _complain(self, error: Exception) -> None:
+        """Each trouble once, not at every attempt."""
+        text = str(error)
+        if text != self._complained:
+            self._complained = text
+            log.warning("reading %s: %s; trying again", METADATA_TOPIC, text)

@@ -1,0 +1,219 @@
+"""What a node has read of the metadata topic, kept over restarts (T-47, T-48).
+
+A file for each partition has its segments and the offset of the metadata topic up to which they are
+known; `_rlmm_committed_offsets` says for each metadata partition up to where all those files hold, changed
+since or not. A partition is opened at the larger of both. So a restart reads what was published since,
+not all that ever was, and a snapshot is as large as what there is now.
+
+    written, one round:   remove files of who is not read for → write those that changed → sync
+                          → `_rlmm_committed_offsets`, last
+
+A crash on the way leaves older offsets beside newer files, which costs reading some records again. What
+must never be is a newer offset beside a file that was not kept up: that is why the files of those who are
+not read for go first. A file that is damaged or missing is done without: its partition is read from
+the start. None of them is Kafka's; they are plain files, which Kafka passes over in a log directory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar, TypeVarTuple
+
+import trio
+
+from odradek.protocol.uuids import uuid_to_text
+from odradek.seams import Seams
+from odradek.seams.files import Path
+from odradek.seams.values import value_class
+from odradek.storage.tiered.errors import CorruptRemoteData
+from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.tiered.metadata_file import (
+    COMMITTED_OFFSETS,
+    Snapshot,
+    decode_offsets,
+    encode_offsets,
+    encode_snapshot,
+)
+from odradek.storage.tiered.partition_metadata import PartitionMetadata
+
+log = logging.getLogger("odradek.tiered")
+
+PREFIX: Final = "_rlmm_"
+ROUND_S: Final = 60.0
+"""How often what has changed is written, at most."""
+PAUSES_A_ROUND: Final = 20
+"""Many partitions that change all the time: a round takes a twentieth of the time, not more."""
+LAST_ROUND_S: Final = 2.0
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@value_class
+class Opened:
+    """A partition's segments, and the offset of its metadata partition that is read next."""
+
+    metadata: PartitionMetadata
+    offset: int
+
+
+@value_class
+class ReadPartition:
+    """A partition that is read for: all below `offset` of its metadata partition is in `metadata`."""
+
+    metadata: PartitionMetadata
+    metadata_partition: int
+    offset: int
+    is_ready: bool
+
+
+def file_name(partition: TopicIdPartition) -> str:
+    return f"{PREFIX}{uuid_to_text(partition.topic_id)}-{partition.partition}"
+
+
+class MetadataSnapshots:
+    """See the module. `directory` is a log directory; what goes wrong there only costs time."""
+
+    def __init__(self, seams: Seams, directory: Path, *, round_s: float = ROUND_S) -> None:
+        self._seams = seams
+        self._directory = directory
+        self._round_s = round_s
+        self._changed: set[TopicIdPartition] = set()
+        self._on_disk: set[str] | None = None
+        self._committed: dict[int, int] = {}
+        self._writing = trio.Lock()
+
+    def changed(self, partition: TopicIdPartition) -> None:
+        """Its file is behind from now on."""
+        self._changed.add(partition)
+
+    async def load(self, partition: TopicIdPartition, metadata_partition: int) -> Opened | None:
+        """What there is of a partition that is about to be read for; None if that is nothing."""
+        async with self._writing:
+            try:
+                names = await self._names()
+                if file_name(partition) not in names:
+                    return None
+                snapshot = await self._blocking(self._read, partition)
+                while snapshot.load():
+                    await trio.lowlevel.checkpoint()
+            except (OSError, CorruptRemoteData) as error:
+                log.warning("done without the snapshot of %s: %s", partition, error)
+                self._changed.add(partition)
+                return None
+            committed = self._committed.get(metadata_partition, 0)
+        return Opened(snapshot.metadata, max(snapshot.next_offset, committed))
+
+    async def run(self, reading: Callable[[], Iterable[ReadPartition] | None]) -> None:
+        """Write a round every so often, and one at the end; until cancelled.
+
+        `reading` tells who is read for; None while some of them are not open yet.
+        """
+        clock = self._seams.clock
+        pause_s = self._round_s
+        try:
+            while True:
+                await clock.sleep(pause_s)
+                begun = clock.monotonic()
+                await self.write(reading())
+                pause_s = max(self._round_s, PAUSES_A_ROUND * (clock.monotonic() - begun))
+        finally:
+            with trio.move_on_after(LAST_ROUND_S, shield=True):
+                await self.write(reading())
+
+    async def write(self, reading: Iterable[ReadPartition] | None) -> None:
+        """One round, in the order above; one that fails is made up for by the next."""
+        if reading is None:
+            return
+        async with self._writing:
+            try:
+                await self._write(list(reading))
+            except OSError as error:
+                log.warning("the remote log metadata is not written to disk: %s", error)
+
+    async def _write(self, reading: Sequence[ReadPartition]) -> None:
+        names = await self._names()
+        of = {file_name(each.metadata.partition): each for each in reading}
+        for name in sorted(names - of.keys()):
+            await self._blocking(self._remove, name)
+            names.discard(name)
+        holding = {name: each for name, each in of.items() if each.is_ready or name in names}
+        committed: dict[int, int] = {}
+        for each in holding.values():
+            there = committed.get(each.metadata_partition, each.offset)
+            committed[each.metadata_partition] = min(there, each.offset)
+        for name, each in holding.items():
+            if name not in names or each.metadata.partition in self._changed:
+                await self._replace(name, each)
+                names.add(name)
+        if committed != self._committed:
+            await self._blocking(self._commit, encode_offsets(committed))
+            self._committed = committed
+
+    async def _replace(self, name: str, reading: ReadPartition) -> None:
+        # What is applied while this is encoded may be in it or not: it comes again after `offset`, and
+        # saying it twice changes nothing.
+        self._changed.discard(reading.metadata.partition)
+        try:
+            parts: list[bytes] = []
+            for part in encode_snapshot(reading.metadata, reading.offset):
+                parts.append(part)
+                await trio.lowlevel.checkpoint()
+            await self._blocking(self._write_file, name, b"".join(parts))
+        except BaseException:
+            self._changed.add(reading.metadata.partition)
+            raise
+
+    async def _names(self) -> set[str]:
+        """The files there are; looked up once."""
+        if self._on_disk is None:
+            names, committed = await self._blocking(self._look)
+            self._on_disk = names
+            try:
+                self._committed = decode_offsets(committed)
+            except CorruptRemoteData as error:
+                # Whoever has not changed since its file was written is read again from there.
+                log.warning("done without %s: %s", COMMITTED_OFFSETS, error)
+        return self._on_disk
+
+    # What may block
+
+    def _look(self) -> tuple[set[str], bytes]:
+        files = self._seams.files
+        found = {name for name in files.list(self._directory) if name.startswith(PREFIX)}
+        for name in sorted(found):
+            if name.endswith(".tmp"):
+                files.remove(self._directory / name)
+        committed = (
+            files.read(self._directory / COMMITTED_OFFSETS) if COMMITTED_OFFSETS in found else b""
+        )
+        return {
+            name for name in found - {COMMITTED_OFFSETS} if not name.endswith(".tmp")
+        }, committed
+
+    def _remove(self, name: str) -> None:
+        self._seams.files.remove(self._directory / name, missing_ok=True)
+
+    def _write_file(self, name: str, data: bytes) -> None:
+        """Its name becomes durable with those of the others, before the offsets are written."""
+        files = self._seams.files
+        temporary = self._directory / f"{name}.tmp"
+        files.remove(temporary, missing_ok=True)
+        file = files.open(temporary, create=True)
+        try:
+            file.append_v([data])
+            file.sync()
+        finally:
+            file.close()
+        files.rename(temporary, self._directory / name)
+
+    def _commit(self, offsets: bytes) -> None:
+        self._seams.files.sync_directory(self._directory)
+        self._seams.files.write_new(self._directory / COMMITTED_OFFSETS, offsets)
+
+    def _read(self, partition: TopicIdPartition) -> Snapshot:
+        return Snapshot(self._seams.files.read(self._directory / file_name(partition)), partition)
+
+    async def _blocking(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await self._seams.offload.run(fn, *args, lane=str(self._directory))

@@ -1,0 +1,241 @@
+"""Whole brokers behind virtual doors, each with a manager of remote log metadata beside it, and a remover.
+
+The manager reaches the brokers over the virtual network like any client; it dies with its node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import trio
+
+from odradek.client.admin import NewTopic, create_topics, delete_topics
+from odradek.client.metadata import Cluster, open_cluster
+from odradek.replication.controller.image import MetadataDelta
+from odradek.replication.remote.deleted_topics import DeletedTopics, Verdict
+from odradek.replication.remote.metadata_snapshots import MetadataSnapshots
+from odradek.replication.remote.metadata_topic import METADATA_TOPIC
+from odradek.replication.remote.removing import PartitionRemover, RemoverSettings
+from odradek.replication.remote.settings import MetadataManagerSettings, read_settings
+from odradek.replication.remote.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
+from odradek.seams.files import Buffer, Path
+from odradek.storage.tiered.errors import RemoteStorageUnavailable
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
+from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
+from odradek.testing.power import NodeCrashed
+from odradek.testing.simulation.cluster import CLIENTS, DATA, PORT, SimulatedCluster, host
+from odradek.testing.simulation.trace import Trace
+from odradek.testing.virtual_world import VirtualWorld
+
+PROPERTIES = {
+    "remote.log.metadata.topic.num.partitions": "3",
+    "remote.log.metadata.topic.replication.factor": "3",
+    "remote.log.metadata.common.client.request.timeout.ms": "2000",
+    "remote.log.metadata.producer.delivery.timeout.ms": "20000",
+    "remote.log.metadata.consume.wait.ms": "20000",
+}
+SMALL = {
+    "remote.log.metadata.topic.replication.factor": "1",
+    "remote.log.metadata.topic.min.isr": "1",
+}
+"""For a cluster of one."""
+
+
+class Store:
+    """A remote store that only knows what was deleted, and may be away."""
+
+    def __init__(self) -> None:
+        self.objects: set[UUID] = set()
+        self.deletions: list[UUID] = []
+        self.is_away = False
+
+    def copy_segment(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
+        self.objects.add(metadata.id.id)
+
+    def fetch_segment(
+        self, metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int | None = None
+    ) -> Buffer:
+        return b""
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
+        return b""
+
+    def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
+        if self.is_away:
+            raise RemoteStorageUnavailable("the store is away")
+        self.deletions.append(metadata.id.id)
+        self.objects.discard(metadata.id.id)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Life:
+    """A node's manager and remover, while it is up."""
+
+    manager: TopicBasedRemoteLogMetadataManager
+    remover: PartitionRemover
+    deleted: DeletedTopics
+    settings: MetadataManagerSettings
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    failure: BaseException | None = None
+
+
+class MetadataWorld:
+    def __init__(
+        self, world: VirtualWorld, nodes: int, nursery: trio.Nursery, properties: Mapping[str, str]
+    ) -> None:
+        self.world = world
+        self.cluster = SimulatedCluster(world, nodes, Trace(world.clock.monotonic), nursery)
+        self.properties = {**PROPERTIES, **(SMALL if nodes == 1 else {}), **properties}
+        self.store = Store()
+        self.removes = False
+        """Whether topics that are not there count as deleted; most tests make none."""
+        self.lives: dict[int, Life] = {}
+        self.client: Cluster
+        self._nursery = nursery
+
+    # Up and down
+
+    async def start(self, *numbers: int) -> None:
+        """Returns when they serve; their managers are on their way."""
+        for number in numbers:
+            self.cluster.start(number)
+        for number in numbers:
+            await self.start_broker(number)
+            self.lives[number] = self._new_life(number)
+            self._nursery.start_soon(self._live, number, self.lives[number])
+
+    async def start_broker(self, number: int) -> None:
+        self.cluster.start(number)
+        while not self.cluster.nodes[number].serves:
+            await trio.sleep(0.01)
+
+    def _new_life(self, number: int) -> Life:
+        doors = self.cluster.nodes[number].doors
+        assert doors is not None
+        settings = read_settings(
+            self.properties, node_id=number, bootstrap=f"{host(number)}:{PORT}"
+        )
+        snapshots = MetadataSnapshots(doors.seams, Path(DATA), round_s=2.0)
+        manager = TopicBasedRemoteLogMetadataManager(doors.seams, settings, snapshots)
+        deleted = DeletedTopics()
+        remover = PartitionRemover(
+            manager,
+            self.store,
+            doors.seams,
+            RemoverSettings(interval_s=5.0, backoff_s=0.1, backoff_max_s=1.0),
+            node_id=number,
+            verdict=lambda partition, first_ms: self._verdict(number, deleted, partition, first_ms),
+        )
+        return Life(manager, remover, deleted, settings)
+
+    def _verdict(
+        self, number: int, deleted: DeletedTopics, partition: TopicIdPartition, first_ms: int
+    ) -> Verdict:
+        broker = self.cluster.nodes[number].broker
+        if broker is None or not self.removes:
+            return Verdict.LIVES
+        now_ms = self.world.clock.wall_ms() if broker.metadata.is_active else None
+        image = broker.metadata.image
+        return deleted.verdict(image, partition.topic_id, first_ms, now_ms=now_ms)
+
+    async def _live(self, number: int, life: Life) -> None:
+        broker = self.cluster.nodes[number].broker
+        assert broker is not None
+
+        def changed(delta: MetadataDelta | None = None) -> None:
+            if delta is not None and life.deleted.metadata_changed(delta):
+                life.remover.wake()
+            topic = broker.metadata.image.topic(METADATA_TOPIC)
+            for index, each in () if topic is None else topic.partitions.items():
+                if each.leader == number:
+                    life.manager.lead_metadata(index)
+                else:
+                    life.manager.resign_metadata(index)
+
+        unsubscribe = broker.metadata.subscribe(changed)
+        changed()
+        try:
+            with life.scope:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(life.manager.run)
+                    await nursery.start(life.remover.run)
+        except* NodeCrashed:
+            pass
+        except* Exception as group:
+            life.failure = group
+        finally:
+            unsubscribe()
+            if self.lives.get(number) is life:
+                del self.lives[number]
+
+    async def kill(self, number: int) -> None:
+        life = self.lives.pop(number)
+        await self.cluster.kill(number)
+        life.scope.cancel()
+
+    async def stop(self, number: int) -> None:
+        self.lives.pop(number).scope.cancel()
+        await self.cluster.stop(number)
+
+    def manager(self, number: int) -> TopicBasedRemoteLogMetadataManager:
+        return self.lives[number].manager
+
+    # The cluster
+
+    async def create(self, topic: str, partitions: int = 1) -> list[TopicIdPartition]:
+        (made,) = await self.client.retrying(
+            lambda: create_topics(self.client, [NewTopic(topic, partitions)])
+        )
+        assert made.topic_id is not None
+        return [TopicIdPartition(made.topic_id, topic, index) for index in range(partitions)]
+
+    async def delete(self, topic: str) -> None:
+        await self.client.retrying(lambda: delete_topics(self.client, [topic]))
+
+    def leader_of(self, index: int) -> int:
+        """Of a partition of the metadata topic; -1 if nobody leads it."""
+        for _, broker in self.cluster.running():
+            found = broker.metadata.image.partition(METADATA_TOPIC, index)
+            return -1 if found is None else found.leader
+        return -1
+
+
+def run(
+    main: Callable[[MetadataWorld], Awaitable[None]],
+    nodes: int = 1,
+    *,
+    seed: int = 5,
+    properties: Mapping[str, str] | None = None,
+    removes: bool = False,
+    before: Callable[[MetadataWorld], Awaitable[None]] | None = None,
+    limit_s: float = 300.0,
+) -> None:
+    """`main` while all nodes are up; `before` while the first is, and no manager."""
+    world = VirtualWorld(seed)
+    world.clock.jumping = True
+
+    async def all_of_it() -> None:
+        world.wires.set_delay(0.0002, 0.002)
+        with trio.fail_after(limit_s):
+            async with trio.open_nursery() as nursery:
+                found = MetadataWorld(world, nodes, nursery, properties or {})
+                found.removes = removes
+                network = world.node(CLIENTS).network
+                async with open_cluster(network, found.cluster.bootstrap, timeout_s=5) as client:
+                    found.client = client
+                    if before is not None:
+                        await found.start_broker(1)
+                        await before(found)
+                    await found.start(*range(1, nodes + 1))
+                    await main(found)
+                assert found.cluster.failures == []
+                for number in list(found.lives):
+                    await found.kill(number)
+                nursery.cancel_scope.cancel()
+
+    world.run(all_of_it)

@@ -1,0 +1,222 @@
+"""What a node has read of the metadata topic, on its disk (T-47, T-48): every crash leaves what is right."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from uuid import UUID
+
+import pytest
+
+from odradek.replication.remote.metadata_snapshots import (
+    MetadataSnapshots,
+    ReadPartition,
+    file_name,
+)
+from odradek.seams.files import Path
+from odradek.storage.tiered.errors import RemoteStorageError
+from odradek.storage.tiered.metadata import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.metadata_file import COMMITTED_OFFSETS, decode_offsets
+from odradek.storage.tiered.partition_metadata import PartitionMetadata, SegmentEvent
+from odradek.testing.power import NodeCrashed
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_world import VirtualNode, VirtualWorld
+
+PARTITIONS = [TopicIdPartition(UUID(int=number), f"topic{number}", 7) for number in range(3)]
+DIRECTORY = Path("/data")
+PLACE = 4
+
+
+def apply(metadata: PartitionMetadata, event: SegmentEvent) -> None:
+    with suppress(RemoteStorageError):  # as any reader: passed over
+        metadata.apply(event)
+
+
+class Node:
+    """A node that reads one metadata partition, whose records are `events`."""
+
+    def __init__(self, doors: VirtualNode, events: list[SegmentEvent]) -> None:
+        doors.files.make_directory(DIRECTORY)
+        self.events = events
+        self.snapshots = MetadataSnapshots(doors.seams, DIRECTORY)
+        self.known: dict[TopicIdPartition, PartitionMetadata] = {}
+
+    async def follow(self, partition: TopicIdPartition) -> int:
+        """What is read from the topic for it."""
+        found = await self.snapshots.load(partition, PLACE)
+        metadata = PartitionMetadata(partition) if found is None else found.metadata
+        start = 0 if found is None else found.offset
+        self.known[partition] = metadata
+        for event in self.events[start:]:
+            self.take(event, partition)
+        return len(self.events) - start
+
+    def take(self, event: SegmentEvent, only: TopicIdPartition | None = None) -> None:
+        if event.partition in self.known and only in (None, event.partition):
+            apply(self.known[event.partition], event)
+            self.snapshots.changed(event.partition)
+
+    async def write(self) -> None:
+        end = len(self.events)
+        await self.snapshots.write(
+            [ReadPartition(each, PLACE, end, True) for each in self.known.values()]
+        )
+
+    def check(self) -> None:
+        for partition, metadata in self.known.items():
+            truth = PartitionMetadata(partition)
+            for event in self.events:
+                if event.partition == partition:
+                    apply(truth, event)
+            assert list(metadata.segments()) == list(truth.segments())
+            assert metadata.highest_offsets == truth.highest_offsets
+
+
+def next_event(source: random.Random, events: list[SegmentEvent]) -> SegmentEvent:
+    started = [each for each in events if isinstance(each, RemoteLogSegmentMetadata)]
+    if started and source.random() < 0.6:
+        of = source.choice(started[-4:])
+        state = SegmentState(source.randrange(1, 4))
+        return RemoteLogSegmentMetadataUpdate(of.id, 1, len(events), state)
+    start = 10 * len(events)
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(source.choice(PARTITIONS), UUID(int=len(events))),
+        start,
+        start + 9,
+        1,
+        start,
+        start,
+        (EpochStart(0, start),),
+        100,
+    )
+
+
+async def some_work(node: Node, source: random.Random) -> None:
+    if not node.known:
+        await node.follow(PARTITIONS[0])
+    for _ in range(8):
+        match source.choice(["follow", "stop", "write", "write"]):
+            case "follow":
+                partition = source.choice(PARTITIONS)
+                if partition not in node.known:
+                    await node.follow(partition)
+            case "stop":
+                node.known.pop(source.choice(PARTITIONS), None)
+            case "write":
+                await node.write()
+        for _ in range(source.randrange(4)):
+            event = next_event(source, node.events)
+            node.events.append(event)
+            node.take(event)
+        node.check()
+    await node.write()
+
+
+def crash_at(sync: int, seed: int) -> bool:
+    """Whether there is such a sync. The node then goes on, on what is left of its disk, twice."""
+    world, events = VirtualWorld(seed), list[SegmentEvent]()
+    disks: list[VirtualDisk] = []
+
+    async def main() -> None:
+        doors, source = world.node("one"), random.Random(seed)
+        node = Node(doors, events)
+        cut = doors.files.cut_power_at if sync % 2 else doors.files.cut_power_after
+        cut(sync // 2 + 1)
+        try:
+            await some_work(node, source)
+        except NodeCrashed:
+            disks.append(doors.files.disk.crash(sync))
+        for life in range(2 * len(disks)):
+            doors = world.node(f"again {life}", disks[-1])
+            node = Node(doors, events)
+            for partition in PARTITIONS:
+                await node.follow(partition)
+            node.check()
+            await some_work(node, source)
+            disks.append(doors.files.disk)
+
+    world.run(main)
+    return bool(disks)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_power_lost_at_every_sync_of_a_round(seed: int) -> None:
+    """T-47, T-48."""
+    sync = 1
+    while crash_at(sync, seed):
+        sync += 1
+    assert sync > 3
+
+
+def test_restart_reads_only_what_is_new() -> None:
+    """T-47: of a partition that has not changed since its file was written, nothing."""
+
+    async def main() -> None:
+        doors = world.node("one")
+        source, events = random.Random(1), list[SegmentEvent]()
+        node = Node(doors, events)
+        for partition in PARTITIONS:
+            await node.follow(partition)
+        events.append(next_event(source, events))
+        node.take(events[0])
+        await node.write()
+        other = next(each for each in PARTITIONS if each != events[0].partition)
+        for number in range(1, 30):
+            start = 10 * number
+            events.append(
+                RemoteLogSegmentMetadata(
+                    RemoteLogSegmentId(other, UUID(int=number)),
+                    start, start + 9, 1, 0, 0, (EpochStart(0, start),), 100,
+                )
+            )  # fmt: skip
+            node.take(events[-1])
+        await node.write()
+        again = Node(doors, events)
+        assert [await again.follow(each) for each in PARTITIONS] == [0, 0, 0]
+        again.check()
+
+    world = VirtualWorld(1)
+    world.run(main)
+
+
+def test_files_of_who_is_not_read_for_go_before_the_offsets_move() -> None:
+    """T-48: one that comes back does not find a file that nobody kept up."""
+
+    async def main() -> None:
+        doors = world.node("one")
+        node = Node(doors, [])
+        for partition in PARTITIONS:
+            await node.follow(partition)
+        await node.write()
+        gone = PARTITIONS[0]
+        del node.known[gone]
+        node.events.append(next_event(random.Random(0), []))
+        await node.write()
+        assert file_name(gone) not in doors.files.list(DIRECTORY)
+        assert decode_offsets(doors.files.read(DIRECTORY / COMMITTED_OFFSETS)) == {PLACE: 1}
+
+    world = VirtualWorld(1)
+    world.run(main)
+
+
+def test_disk_that_fails_only_costs_time(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        doors = world.node("one")
+        node = Node(doors, [])
+        await node.follow(PARTITIONS[0])
+        fault = doors.files.disk.fail("*_rlmm_*", operations=("write",))
+        await node.write()
+        doors.files.disk.heal(fault)
+        await node.write()
+        assert file_name(PARTITIONS[0]) in doors.files.list(DIRECTORY)
+
+    world = VirtualWorld(1)
+    world.run(main)
+    assert "not written to disk" in caplog.text

@@ -1,0 +1,204 @@
+"""Deleted topics leave the remote tier: three nodes, with a remover beside each (T-09, T-51, T-52)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+import trio
+
+from odradek.storage.tiered.metadata import (
+    EpochStart,
+    PartitionDeleteState,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from tests.replication.remote.metadata_world import MetadataWorld, run
+
+FINISHED = SegmentState.COPY_SEGMENT_FINISHED
+
+
+def segment(
+    world: MetadataWorld, partition: TopicIdPartition, number: int
+) -> RemoteLogSegmentMetadata:
+    start, now_ms = 10 * number, world.world.clock.wall_ms()
+    id = UUID(int=(partition.topic_id.int ^ partition.partition << 64) + number)
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(partition, id),
+        start,
+        start + 9,
+        1,
+        now_ms,
+        now_ms,
+        (EpochStart(0, start),),
+        100,
+    )
+
+
+async def copy(world: MetadataWorld, partition: TopicIdPartition, count: int) -> None:
+    """By node 1, as its leader; the last one is not finished."""
+    manager = world.manager(1)
+    manager.partitions_changed([partition], [])
+    await manager.wait_ready(partition)
+    for number in range(count):
+        made = segment(world, partition, number)
+        await manager.add_segment(made)
+        world.store.objects.add(made.id.id)
+        if number < count - 1:
+            update = RemoteLogSegmentMetadataUpdate(made.id, 1, made.event_timestamp_ms, FINISHED)
+            await manager.update_segment(update)
+
+
+async def until_gone(world: MetadataWorld, *partitions: TopicIdPartition) -> None:
+    """No census has them any more, and there is one of each metadata partition."""
+    while True:
+        found = [each for life in world.lives.values() for each in life.manager.censuses()]
+        anybody = any(each in census for _, census in found for each in partitions)
+        if {index for index, _ in found} == {0, 1, 2} and not anybody:
+            return
+        await trio.sleep(0.05)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_segments_of_a_deleted_topic_go_once(nodes: int) -> None:
+    """T-51: copies that were not finished too; soon after, not at the next interval."""
+
+    async def main(world: MetadataWorld) -> None:
+        partitions = await world.create("flights", 2)
+        for each in partitions:
+            await copy(world, each, 5)
+        await trio.sleep(10)
+        assert len(world.store.objects) == 10
+        await world.delete("flights")
+        with trio.fail_after(2.5):
+            await until_gone(world, *partitions)
+        assert world.store.objects == set()
+        assert len(world.store.deletions) == len(set(world.store.deletions)) == 10
+
+    run(main, nodes, removes=True)
+
+
+def test_topic_of_the_same_name_lives_meanwhile() -> None:
+    """T-52."""
+
+    async def main(world: MetadataWorld) -> None:
+        (old,) = await world.create("flights")
+        await copy(world, old, 3)
+        world.store.is_away = True
+        await world.delete("flights")
+        (new,) = await world.create("flights")
+        assert new.topic_id != old.topic_id
+        await copy(world, new, 2)
+        await trio.sleep(20)
+        assert len(world.store.objects) == 5
+        world.store.is_away = False
+        await until_gone(world, old)
+        assert len(world.store.objects) == 2
+        assert len(list(world.manager(1).segments(new))) == 2
+
+    run(main, removes=True)
+
+
+def test_store_that_is_away_is_waited_for() -> None:
+    """T-12, T-51: every segment says that its deletion has begun; nothing is finished."""
+
+    async def main(world: MetadataWorld) -> None:
+        (partition,) = await world.create("flights")
+        await copy(world, partition, 4)
+        world.store.is_away = True
+        await world.delete("flights")
+        await trio.sleep(10)
+        manager = world.manager(1)
+        assert manager.partition_delete_state(partition) is (
+            PartitionDeleteState.DELETE_PARTITION_STARTED
+        )
+        states = [each.state for each in manager.segments(partition)]
+        assert states == [SegmentState.DELETE_SEGMENT_STARTED] * 4
+        world.store.is_away = False
+        with trio.fail_after(5):
+            await until_gone(world, partition)
+        assert world.store.objects == set()
+
+    run(main, removes=True)
+
+
+def test_next_leader_goes_on() -> None:
+    """T-51: whoever removes is killed, with the store away for a part of it; then the next too."""
+
+    async def main(world: MetadataWorld) -> None:
+        (partition,) = await world.create("flights")
+        await copy(world, partition, 6)
+        place = world.manager(1).place_of(partition)
+        await world.delete("flights")
+        for _ in range(2):
+            leader = world.leader_of(place)
+            while not world.lives[leader].remover.removing:
+                await trio.sleep(0.001)
+            await trio.sleep(0.02)
+            world.store.is_away = True
+            await world.kill(leader)
+            await trio.sleep(1)
+            world.store.is_away = False
+            await world.start(leader)
+        await until_gone(world, partition)
+        assert world.store.objects == set()
+        assert all(not life.remover.removing for life in world.lives.values())
+
+    run(main, 3, removes=True)
+
+
+def test_deletion_that_nobody_saw_is_found_at_the_next_start() -> None:
+    """T-51: compared with the cluster's image, once that is known to be late enough."""
+
+    async def main(world: MetadataWorld) -> None:
+        (partition,) = await world.create("flights")
+        await copy(world, partition, 3)
+        world.lives.pop(1).scope.cancel()  # the manager alone; its broker serves
+        await world.delete("flights")
+        await world.start(1)
+        await trio.sleep(20)
+        assert len(world.store.objects) == 3  # too early to tell
+        with trio.fail_after(90):
+            await until_gone(world, partition)
+        assert world.store.objects == set()
+
+    run(main, removes=True)
+
+
+def test_segment_that_comes_after_the_end_is_removed_too() -> None:
+    """T-51: somebody who had not heard of the deletion copied one more."""
+
+    async def main(world: MetadataWorld) -> None:
+        (partition,) = await world.create("flights")
+        await copy(world, partition, 2)
+        await world.delete("flights")
+        await until_gone(world, partition)
+        await copy(world, partition, 1)
+        assert len(world.store.objects) == 1
+        with trio.fail_after(10):
+            await until_gone(world, partition)
+        assert world.store.objects == set()
+
+    run(main, removes=True)
+
+
+def test_partition_marked_by_another_is_removed() -> None:
+    """T-27, T-51: the KIP has the controller publish the mark."""
+
+    async def main(world: MetadataWorld) -> None:
+        (partition,) = await world.create("flights")
+        await copy(world, partition, 2)
+        for state in list(PartitionDeleteState)[:2]:
+            await world.manager(1).put_partition_delete(
+                RemotePartitionDeleteMetadata(partition, 9, 1, state)
+            )
+        await world.delete("flights")
+        with trio.fail_after(10):
+            await until_gone(world, partition)
+        assert world.store.objects == set()
+
+    run(main, removes=True)

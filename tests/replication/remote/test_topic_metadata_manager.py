@@ -1,0 +1,332 @@
+"""The manager of remote log metadata over its topic, beside brokers (T-03, T-44 to T-49)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+import trio
+
+from odradek.client.producer import open_producer
+from odradek.replication.remote.metadata_snapshots import file_name
+from odradek.replication.remote.metadata_topic import METADATA_TOPIC
+from odradek.seams.files import Path
+from odradek.storage.tiered.errors import (
+    InvalidRemoteState,
+    RemoteNotReady,
+    RemoteResourceNotFound,
+)
+from odradek.storage.tiered.metadata import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.metadata_file import COMMITTED_OFFSETS
+from odradek.testing.simulation.cluster import DATA
+from tests.replication.remote.metadata_world import MetadataWorld, run
+
+A = TopicIdPartition(UUID(int=1), "flights", 0)
+B = TopicIdPartition(UUID(int=2), "hotels", 0)
+
+
+def segment(partition: TopicIdPartition, number: int) -> RemoteLogSegmentMetadata:
+    """Ten records each, one after the other, all of epoch 0."""
+    start = 10 * number
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(partition, UUID(int=1000 + number)),
+        start,
+        start + 9,
+        1,
+        1_700_000_000_000,
+        1_700_000_000_000,
+        (EpochStart(0, start),),
+        100,
+    )
+
+
+def becomes(of: RemoteLogSegmentMetadata, state: SegmentState) -> RemoteLogSegmentMetadataUpdate:
+    return RemoteLogSegmentMetadataUpdate(of.id, 1, 1_700_000_000_001, state)
+
+
+FINISHED = SegmentState.COPY_SEGMENT_FINISHED
+
+
+async def copied(world: MetadataWorld, by: int, partition: TopicIdPartition, number: int) -> None:
+    manager = world.manager(by)
+    await manager.add_segment(segment(partition, number))
+    await manager.update_segment(becomes(segment(partition, number), FINISHED))
+
+
+def test_what_is_published_is_known() -> None:
+    """T-23, T-24, T-26: done once this node's own view has it."""
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        assert not manager.is_ready(A)
+        await manager.wait_ready(A)
+        await manager.add_segment(segment(A, 0))
+        assert manager.segment_for(A, 0, 5) is None
+        await manager.update_segment(becomes(segment(A, 0), FINISHED))
+        found = manager.segment_for(A, 0, 5)
+        assert found is not None
+        assert found.state is FINISHED
+        assert manager.highest_offset(A, 0) == 9
+        assert manager.remote_log_size(A, 0) == 100
+
+    run(main)
+
+
+def test_what_cannot_follow_is_refused_before_it_is_published() -> None:
+    """T-23, T-24, T-25."""
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        await manager.wait_ready(A)
+        await copied(world, 1, A, 0)
+        with pytest.raises(InvalidRemoteState):
+            await manager.add_segment(segment(A, 0))
+        with pytest.raises(InvalidRemoteState):
+            await manager.update_segment(becomes(segment(A, 0), SegmentState.COPY_SEGMENT_STARTED))
+
+    run(main)
+
+
+def test_topic_is_made_with_what_is_configured() -> None:
+    """T-08, T-44."""
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        await manager.wait_ready(A)
+        topic = await world.client.topic(METADATA_TOPIC)
+        assert len(topic.partitions) == 3
+        assert [len(each.replicas) for each in topic.partitions.values()] == [1, 1, 1]
+        assert topic.internal
+
+    run(main)
+
+
+def test_replicas_on_three_nodes_see_the_same() -> None:
+    """T-49, T-53."""
+
+    async def main(world: MetadataWorld) -> None:
+        for number in (1, 2, 3):
+            world.manager(number).partitions_changed([A] if number == 1 else [], [A])
+        for number in (1, 2, 3):
+            await world.manager(number).wait_ready(A)
+        for number in range(5):
+            await copied(world, 1, A, number)
+        for number in (2, 3):
+            while world.manager(number).highest_offset(A, 0) != 49:
+                await trio.sleep(0.01)
+            assert len(list(world.manager(number).segments(A))) == 5
+
+    run(main, 3)
+
+
+def test_newcomer_catches_up_before_it_is_asked() -> None:
+    """T-49: and whoever was there before goes on meanwhile."""
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        await manager.wait_ready(A)
+        for number in range(100):
+            await copied(world, 1, A, number)
+        manager.stop_partitions([A])
+        assert not manager.is_ready(A)
+        with pytest.raises(RemoteResourceNotFound):
+            manager.highest_offset(A, 0)
+        manager.partitions_changed([], [A])
+        with pytest.raises(RemoteNotReady):
+            manager.highest_offset(A, 0)
+        await manager.wait_ready(A)
+        assert manager.highest_offset(A, 0) == 999
+
+    run(main, properties={"remote.log.metadata.topic.num.partitions": "1"})
+
+
+def test_only_metadata_partitions_of_its_replicas_are_read() -> None:
+    """T-49."""
+
+    async def main(world: MetadataWorld) -> None:
+        for number in (1, 2):
+            world.manager(number).partitions_changed([A] if number == 1 else [B], [])
+        await world.manager(1).wait_ready(A)
+        await world.manager(2).wait_ready(B)
+        await copied(world, 1, A, 0)
+        await copied(world, 2, B, 0)
+        assert world.manager(1).highest_offset(A, 0) == 9
+        with pytest.raises(RemoteResourceNotFound):
+            world.manager(1).highest_offset(B, 0)
+
+    run(main, 3)
+
+
+def test_restart_goes_on_from_what_is_on_disk() -> None:
+    """T-47, T-48."""
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        manager.partitions_changed([A, B], [])
+        await manager.wait_ready(A)
+        await manager.wait_ready(B)
+        for number in range(20):
+            await copied(world, 1, A, number)
+        await trio.sleep(5)  # a round
+        doors = world.cluster.nodes[1].doors
+        assert doors is not None
+        names = doors.files.list(Path(DATA))
+        assert COMMITTED_OFFSETS in names
+        assert file_name(A) in names
+        await copied(world, 1, A, 20)
+        await world.kill(1)
+        await world.start(1)
+        manager = world.manager(1)
+        manager.partitions_changed([A, B], [])
+        await manager.wait_ready(A)
+        await manager.wait_ready(B)
+        assert manager.highest_offset(A, 0) == 209
+        assert len(list(manager.segments(A))) == 21
+        # Of 42 records, those since the round alone were read.
+        assert manager.records_read <= 4
+
+    run(main, properties={"remote.log.metadata.topic.num.partitions": "1"})
+
+
+def test_restart_without_a_usable_snapshot_reads_all() -> None:
+    """T-48: a damaged file costs time."""
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        await manager.wait_ready(A)
+        for number in range(5):
+            await copied(world, 1, A, number)
+        await trio.sleep(5)
+        await world.kill(1)
+        node = world.cluster.nodes[1]
+        doors = world.world.node("repair", node.disk)
+        doors.files.write_new(Path(DATA) / file_name(A), b"what is this")
+        await world.start(1)
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        await manager.wait_ready(A)
+        assert len(list(manager.segments(A))) == 5
+
+    run(main)
+
+
+def test_leader_of_the_metadata_partition_moves() -> None:
+    """T-49: what is published waits for it, and arrives once."""
+
+    async def main(world: MetadataWorld) -> None:
+        place = world.manager(1).place_of(A)
+        for number in (1, 2, 3):
+            world.manager(number).partitions_changed([A], [])
+            await world.manager(number).wait_ready(A)
+        await copied(world, 1, A, 0)
+        for round in range(1, 4):
+            leader = world.leader_of(place)
+            (writer,) = [each for each in world.lives if each != leader][:1]
+            await world.kill(leader)
+            with trio.fail_after(30):
+                await copied(world, writer, A, round)
+            await world.start(leader)
+            world.manager(leader).partitions_changed([A], [])
+            await world.manager(leader).wait_ready(A)
+            for number in (1, 2, 3):
+                while world.manager(number).highest_offset(A, 0) != 10 * round + 9:
+                    await trio.sleep(0.05)
+        assert {number: len(list(world.manager(number).segments(A))) for number in (1, 2, 3)} == {
+            1: 4,
+            2: 4,
+            3: 4,
+        }
+
+    run(main, 3)
+
+
+def test_unknown_records_and_garbage_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        await manager.wait_ready(A)
+        entropy = world.world.node("somebody").seams.entropy
+        async with open_producer(world.client, world.world.clock, entropy) as producer:
+            for value in (b"", None, b"\xff" * 40, b"\x01\x63\x00what", b"\x01\x00\x00\x04foo"):
+                await producer.send(METADATA_TOPIC, value, partition=manager.place_of(A))
+        await copied(world, 1, A, 0)
+        assert manager.highest_offset(A, 0) == 9
+
+    run(main)
+    assert "is passed over" in caplog.text
+
+
+def test_who_comes_second_is_told_that_it_was_in_vain() -> None:
+    """T-25: of two who publish at once, the one whose state does not follow any more."""
+
+    async def main(world: MetadataWorld) -> None:
+        for number in (1, 2):
+            world.manager(number).partitions_changed([A], [])
+            await world.manager(number).wait_ready(A)
+        await world.manager(1).add_segment(segment(A, 0))
+        while not list(world.manager(2).segments(A)):
+            await trio.sleep(0.01)
+        refused: list[int] = []
+
+        async def publish(by: int, state: SegmentState) -> None:
+            try:
+                await world.manager(by).update_segment(becomes(segment(A, 0), state))
+            except InvalidRemoteState:
+                refused.append(by)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish, 1, FINISHED)
+            nursery.start_soon(publish, 2, SegmentState.DELETE_SEGMENT_STARTED)
+        (left,) = world.manager(2).segments(A)
+        assert left.state is SegmentState.DELETE_SEGMENT_STARTED
+        assert refused in (
+            [],
+            [1],
+        )  # deletion may follow the end of a copy, not the other way round
+
+    for seed in range(4):
+        run(main, 3, seed=seed)
+
+
+def test_topic_that_is_deleted_is_made_anew() -> None:
+    """What is known stays known, and it goes on."""
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        await manager.wait_ready(A)
+        for number in range(3):
+            await copied(world, 1, A, number)
+        await world.delete(METADATA_TOPIC)
+        await copied(world, 1, A, 3)
+        assert manager.highest_offset(A, 0) == 39
+        assert len(list(manager.segments(A))) == 4
+
+    run(main)
+
+
+def test_topic_with_another_number_of_partitions_cannot_be_used() -> None:
+    """T-08."""
+
+    async def main(world: MetadataWorld) -> None:
+        life = world.lives[1]
+        while life.failure is None:
+            await trio.sleep(0.1)
+        assert "remote.log.metadata.topic.num.partitions is 3" in repr(life.failure)
+
+    async def before(world: MetadataWorld) -> None:
+        await world.create(METADATA_TOPIC, 2)
+
+    run(main, before=before)
