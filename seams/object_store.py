@@ -92,7 +92,8 @@ def _asked_patiently(patience: Patience) -> dict[str, Any]:
 
 class ObjectStoreObjects:
     def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+        self.store = store
+        """obstore's, for who measures it."""
 
     def put(self, key: str, parts: Iterable[Buffer]) -> None:
         from obstore import put
@@ -102,10 +103,10 @@ class ObjectStoreObjects:
         try:
             with _translated(key):
                 if whole:
-                    put(self._store, key, iter(first), use_multipart=False)
+                    put(self.store, key, iter(first), use_multipart=False)
                     return
                 put(
-                    self._store,
+                    self.store,
                     key,
                     chain(first, coming),
                     chunk_size=MULTIPART_BYTES,
@@ -115,11 +116,14 @@ class ObjectStoreObjects:
             coming.raise_own_error()
             raise
 
+    def make_durable(self, key: str) -> None:
+        """A store answers when it is."""
+
     def get(self, key: str) -> Buffer:
         from obstore import get
 
         with _translated(key):
-            return memoryview(get(self._store, key).bytes())
+            return memoryview(get(self.store, key).bytes())
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         from obstore import get_range
@@ -130,7 +134,7 @@ class ObjectStoreObjects:
             return b""
         with _translated(key):
             try:
-                return memoryview(get_range(self._store, key, start=start, length=size))
+                return memoryview(get_range(self.store, key, start=start, length=size))
             except (NotFoundError, FileNotFoundError):
                 raise
             except (BaseError, OSError):
@@ -143,7 +147,7 @@ class ObjectStoreObjects:
         from obstore import head
 
         with _translated(key):
-            found = head(self._store, key)
+            found = head(self.store, key)
         return ObjectInfo(key, found["size"], _modified_ms(found))
 
     def delete(self, key: str) -> None:
@@ -151,7 +155,7 @@ class ObjectStoreObjects:
 
         try:
             with _translated(key):
-                delete(self._store, key)
+                delete(self.store, key)
         except ObjectMissing:
             pass
 
@@ -161,7 +165,7 @@ class ObjectStoreObjects:
         wanted = list(keys)
         try:
             with _translated(", ".join(wanted)):
-                delete(self._store, wanted)
+                delete(self.store, wanted)
         except ObjectMissing:  # a store that minds: it may have stopped there
             for key in wanted:
                 self.delete(key)
@@ -173,7 +177,7 @@ class ObjectStoreObjects:
         from obstore import list as list_objects
 
         with _translated(prefix):
-            stream = list_objects(self._store, prefix or None, chunk_size=PAGE_OBJECTS)
+            stream = list_objects(self.store, prefix or None, chunk_size=PAGE_OBJECTS)
         while True:
             with _translated(prefix):
                 page = next(stream, None)
@@ -200,14 +204,17 @@ class DirectoryObjects(ObjectStoreObjects):
     def put(self, key: str, parts: Iterable[Buffer]) -> None:
         self._check_root()
         super().put(key, parts)
+        self.make_durable(key)
+        self._check_root()
+
+    def make_durable(self, key: str) -> None:
         path = self._root / key
         with _translated(key):
             _sync(path)
             for directory in path.parents:
                 _sync(directory)
                 if directory == self._root:
-                    break
-        self._check_root()
+                    return
 
     def get(self, key: str) -> Buffer:
         self._check_root()
@@ -235,7 +242,7 @@ class DirectoryObjects(ObjectStoreObjects):
 
         self._check_root()
         with _translated(prefix):
-            found = list_with_delimiter(self._store, prefix or None)
+            found = list_with_delimiter(self.store, prefix or None)
         here = [(entry["path"], _info(entry)) for entry in found["objects"]]
         below = [(f"{path}/", None) for path in found["common_prefixes"]]
         page = []

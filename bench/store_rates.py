@@ -1,0 +1,169 @@
+"""How fast segments go into an object store and come out of it, beside what the store can do by itself.
+
+    python -m odradek.bench.store_rates [DIRECTORY] [--s3] [--mb SIZE] [--passes N]
+
+The store's own limit is obstore alone: a file put in parts as large and as many at once as ours, and
+the same ranges read. Beside it stand whole copies (with indexes, sizes asked for, a manifest) and
+ranged reads of a segment, in every form that it can be stored in. A directory's copies are synced; so
+is what is put there by itself. Each number is the best of some passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+from odradek.bench.s3_server import running_s3_server
+from odradek.seams.entropy import RealEntropy
+from odradek.seams.files import FileSlice
+from odradek.seams.files import Path as FilePath
+from odradek.seams.object_store import (
+    MULTIPART_BYTES,
+    PARTS_AT_ONCE,
+    ObjectStoreObjects,
+    open_objects,
+)
+from odradek.seams.real_files import RealFiles
+from odradek.storage.tiered.chunks import Compression
+from odradek.storage.tiered.encryption import KeyRing
+from odradek.storage.tiered.metadata import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.object_store import ObjectStoreStorage, StoredForm
+from odradek.storage.tiered.remote_storage import LogSegmentData
+
+RANGES_BYTES = (1 << 20, 8 << 20)
+
+_KEYS = KeyRing({"bench": bytes(32)})
+FORMS: Mapping[str, StoredForm] = {
+    "as it is": StoredForm(),
+    "zstd": StoredForm(Compression.ZSTD),
+    "lz4": StoredForm(Compression.LZ4),
+    "encrypted": StoredForm(keys=_KEYS, encrypts=True),
+    "zstd, encrypted": StoredForm(Compression.ZSTD, keys=_KEYS, encrypts=True),
+}
+
+
+@dataclass(frozen=True)
+class Rate:
+    """MB (1e6 bytes) of the segment a second, for a form and something done with it."""
+
+    form: str
+    what: str
+    mb_per_s: float
+
+
+def measure(objects: ObjectStoreObjects, segment_file: Path, passes: int) -> Iterator[Rate]:
+    """What the store does by itself first (`form` "the store alone")."""
+    size = segment_file.stat().st_size
+    yield from _alone(objects, segment_file, size, passes)
+    log = RealFiles(max_open=4).open(FilePath(segment_file))
+    data = LogSegmentData(FileSlice(log, 0, size), b"o" * 8, b"t" * 12, None, b"p", b"e")
+    segment = RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(TopicIdPartition(UUID(int=1), "bench", 0), UUID(int=2)),
+        0, 1, 1, 0, 0, (EpochStart(0, 0),), size,
+    )  # fmt: skip
+    for name, form in FORMS.items():
+        storage = ObjectStoreStorage(objects, RealEntropy(), form=form)
+        yield Rate(name, "copy", _best(partial(storage.copy_segment, segment, data), size, passes))
+        copied = replace(segment, custom_metadata=storage.copy_segment(segment, data))
+        for step in RANGES_BYTES:
+            read = partial(_read, partial(storage.fetch_segment, copied), size, step)
+            yield Rate(name, f"read {step >> 20} MiB", _best(read, size, passes))
+        storage.delete_segment(copied)
+    log.close()
+
+
+def _alone(
+    objects: ObjectStoreObjects, segment_file: Path, size: int, passes: int
+) -> Iterator[Rate]:
+    import obstore
+
+    store, key = objects.store, "alone"
+
+    def put() -> None:
+        with segment_file.open("rb") as file:
+            obstore.put(store, key, file, chunk_size=MULTIPART_BYTES, max_concurrency=PARTS_AT_ONCE)
+        objects.make_durable(key)
+
+    yield Rate("the store alone", "copy", _best(put, size, passes))
+    for step in RANGES_BYTES:
+        read = partial(
+            _read,
+            lambda start, end: obstore.get_range(store, key, start=start, end=end + 1),
+            size,
+            step,
+        )
+        yield Rate("the store alone", f"read {step >> 20} MiB", _best(read, size, passes))
+    obstore.delete(store, key)
+
+
+def _read(fetch: Callable[[int, int], object], size: int, step: int) -> None:
+    """All of it by ranges, whose ends are inclusive."""
+    for start in range(0, size, step):
+        fetch(start, min(start + step, size) - 1)
+
+
+def _best(do: Callable[[], object], size: int, passes: int) -> float:
+    seconds = []
+    for _ in range(passes):
+        began = time.perf_counter()
+        do()
+        seconds.append(time.perf_counter() - began)
+    return size / 1e6 / min(seconds)
+
+
+def table(rates: Sequence[Rate]) -> str:
+    """Forms down, what is done across, each with its part of what the store does alone."""
+    alone = {rate.what: rate.mb_per_s for rate in rates if rate.form == "the store alone"}
+    found = {(rate.form, rate.what): rate.mb_per_s for rate in rates}
+    lines = [f"| MB/s | {' | '.join(alone)} |", "|---|" + "---|" * len(alone)]
+    for form in dict.fromkeys(rate.form for rate in rates):
+        cells = [
+            f"{found[form, what]:.0f} ({found[form, what] / alone[what]:.0%})" for what in alone
+        ]
+        lines.append(f"| {form} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("directory", nargs="?", help="where to measure (a temporary one)")
+    parser.add_argument("--s3", action="store_true", help="on an S3 server, too")
+    parser.add_argument("--mb", type=int, default=256, help="the segment's size (256)")
+    parser.add_argument("--passes", type=int, default=3, help="of which the best counts (3)")
+    chosen = parser.parse_args(arguments)
+    with ExitStack() as stack:
+        temporary = tempfile.TemporaryDirectory(dir=chosen.directory)
+        directory = Path(stack.enter_context(temporary))
+        segment_file = directory / "segment"
+        piece = random.Random(1).randbytes(1 << 19) + bytes(1 << 19)  # half of it can be compressed
+        segment_file.write_bytes(piece * chosen.mb)
+        stores: dict[str, tuple[str, dict[str, str]]] = {
+            "a directory": (f"file://{directory}/store", {})
+        }
+        if chosen.s3:
+            (directory / "s3").mkdir()
+            server = stack.enter_context(running_s3_server(directory / "s3"))
+            stores["MinIO, on the same disk"] = (server.new_store(), server.options)
+        for title, (url, options) in stores.items():
+            objects = open_objects(url, options)
+            assert isinstance(objects, ObjectStoreObjects)
+            print(f"\n{title}, a segment of {chosen.mb} MiB\n")
+            print(table(list(measure(objects, segment_file, chosen.passes))), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
