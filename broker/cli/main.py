@@ -65,6 +65,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "odradek.broker.cli.reassign",
         "move partitions between brokers and between log directories",
     ),
+    "remote": (
+        "odradek.broker.cli.remote",
+        "list and verify what is in the remote tier, and remove garbage from it",
+    ),
     "produce": ("odradek.broker.cli.produce", "write records from stdin to a topic"),
     "consume": ("odradek.broker.cli.consume", "print a topic's records"),
     "dump": ("odradek.broker.cli.dump", "show and verify a broker's files, offline"),

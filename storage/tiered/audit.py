@@ -1,0 +1,335 @@
+"""Every object of the remote tier accounted for: what of it is whole, what is missing, what is garbage.
+
+A listing of the store comes in, in the order of keys, beside what the metadata says; what stands how
+comes out. No I/O, and little memory: of segments with which all is well only their number and bytes
+are kept.
+
+| the metadata says | its objects | it stands |
+|---|---|---|
+| COPY_SEGMENT_FINISHED | all there | WHOLE |
+| COPY_SEGMENT_FINISHED | some missing | INCOMPLETE |
+| COPY_SEGMENT_FINISHED | none | MISSING |
+| COPY_SEGMENT_STARTED | any | COPYING: its leader goes on, or removes it |
+| DELETE_SEGMENT_STARTED | any | DELETING: its leader goes on |
+| not this segment, but its partition | any | DANGLING, once it is old enough; before YOUNG |
+| nothing of the partition | any | FOREIGN: another cluster's, or the metadata is lost |
+| | no segment's | STRAY |
+
+A copy is announced before its first object is put. So what was listed and is in no metadata that was read
+*after* the listing is nobody's: `settle` is called then, and takes back what has changed meanwhile. The
+age is there for stores that list what they have late, and for clocks.
+
+Without metadata, a manifest stands for it: it is put last and removed first. A partition without a
+single one is FOREIGN then: Kafka's LocalTieredStorage writes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from odradek.seams.objects import ObjectInfo
+from odradek.seams.values import value_class
+from odradek.storage.tiered.errors import RemoteStorageError
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.object_names import (
+    LOG_SUFFIX,
+    MANIFEST_SUFFIX,
+    SUFFIXES,
+    parse_key,
+)
+from odradek.storage.tiered.partition_metadata import PartitionMetadata, RemoteEvent
+from odradek.storage.tiered.remote_storage import IndexType
+
+NEEDED = tuple(
+    suffix for suffix in SUFFIXES if suffix not in (IndexType.TRANSACTION.value, MANIFEST_SUFFIX)
+)
+"""What every whole segment has. Kafka's have no manifest."""
+
+
+class Standing(Enum):
+    """See the module."""
+
+    WHOLE = "whole"
+    INCOMPLETE = "incomplete"
+    MISSING = "missing"
+    COPYING = "copying"
+    DELETING = "deleting"
+    DANGLING = "dangling"
+    YOUNG = "young"
+    FOREIGN = "foreign"
+    STRAY = "stray"
+
+    @property
+    def is_loss(self) -> bool:
+        """Records cannot be read."""
+        return self in (Standing.INCOMPLETE, Standing.MISSING)
+
+    @property
+    def is_garbage(self) -> bool:
+        return self is Standing.DANGLING
+
+
+@value_class
+class StoredSegment:
+    """What there is of a segment in the store; `objects` are by suffix."""
+
+    id: RemoteLogSegmentId
+    start_offset: int
+    objects: Mapping[str, ObjectInfo]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size for each in self.objects.values())
+
+    @property
+    def newest_ms(self) -> int:
+        return max(each.modified_ms for each in self.objects.values())
+
+    def missing(self) -> list[str]:
+        return [suffix for suffix in NEEDED if suffix not in self.objects]
+
+    def removal_order(self) -> list[str]:
+        """The keys, the manifest first: it never outlives what it describes."""
+        suffixes = sorted(self.objects, key=lambda suffix: suffix != MANIFEST_SUFFIX)
+        return [self.objects[suffix].key for suffix in suffixes]
+
+
+@value_class
+class Finding:
+    """How something stands. A MISSING segment has no `stored`, a STRAY object nothing but its key."""
+
+    standing: Standing
+    stored: StoredSegment | None = None
+    metadata: RemoteLogSegmentMetadata | None = None
+    stray: ObjectInfo | None = None
+
+    @property
+    def partition(self) -> TopicIdPartition | None:
+        if self.stored is not None:
+            return self.stored.id.partition
+        return None if self.metadata is None else self.metadata.partition
+
+
+class KnownSegments:
+    """What the metadata topic says, of all partitions that it ever spoke of."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[TopicIdPartition, PartitionMetadata] = {}
+
+    def apply(self, event: RemoteEvent) -> None:
+        """The next record. What does not follow is passed over, as by every reader."""
+        partition = event.partition
+        if partition not in self._partitions:
+            self._partitions[partition] = PartitionMetadata(partition)
+        try:
+            self._partitions[partition].apply(event)
+        except RemoteStorageError:
+            return
+
+    def __contains__(self, partition: TopicIdPartition) -> bool:
+        return partition in self._partitions
+
+    def partitions(self) -> list[TopicIdPartition]:
+        return list(self._partitions)
+
+    def segment(self, id_: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        of = self._partitions.get(id_.partition)
+        return None if of is None else of.segment(id_)
+
+    def segments(self, partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
+        of = self._partitions.get(partition)
+        return iter(()) if of is None else of.segments()
+
+
+@dataclass(slots=True)
+class Tally:
+    """Of one partition, or of all: what there is, and of it how much is garbage."""
+
+    segments: int = 0
+    objects: int = 0
+    size_bytes: int = 0
+    log_bytes: int = 0
+
+    def add(self, stored: StoredSegment) -> None:
+        self.segments += 1
+        self.objects += len(stored.objects)
+        self.size_bytes += stored.size_bytes
+        if LOG_SUFFIX in stored.objects:
+            self.log_bytes += stored.objects[LOG_SUFFIX].size
+
+
+class Audit:
+    """See the module. `take` every page of the listing, then `end`; then, once the metadata has been read
+    to its end again, `settle`.
+
+    `known` is None without metadata. Garbage is what was put before `old_before_ms`.
+    """
+
+    def __init__(
+        self,
+        known: KnownSegments | None,
+        *,
+        old_before_ms: int,
+        wanted: Callable[[TopicIdPartition], bool] = lambda partition: True,
+    ) -> None:
+        self._known = known
+        self._old_before_ms = old_before_ms
+        self._wanted = wanted
+        self._open: list[ObjectInfo] = []
+        self._directory: _Directory | None = None
+        self._done: set[TopicIdPartition] = set()
+        self.tallies: dict[TopicIdPartition, Tally] = {}
+        """Of everything that was listed, partition by partition."""
+        self.findings: list[Finding] = []
+        """All that is not WHOLE. What is said of a partition may change until its listing has ended."""
+        self.objects = 0
+
+    def take(self, page: Iterable[ObjectInfo]) -> list[Finding]:
+        """How the segments stand whose objects are all listed by now, whole ones too."""
+        judged = []
+        for info in page:
+            self.objects += 1
+            if self._open and not _are_of_one_segment(self._open[-1].key, info.key):
+                judged += self._close()
+            self._open.append(info)
+        return judged
+
+    def end(self) -> list[Finding]:
+        """The listing is over: now it is known as well which segments are not in it."""
+        judged = self._close()
+        judged += self._leave_directory()
+        for partition in [] if self._known is None else self._known.partitions():
+            if partition not in self._done and self._wanted(partition):
+                judged += self._missing_of(partition, frozenset())
+        return judged
+
+    def settle(self) -> None:
+        """Judge again what was not whole, by what the metadata says now."""
+        settled = []
+        for finding in self.findings:
+            again = self._judge_again(finding)
+            if again is not None:
+                settled.append(again)
+        self.findings = settled
+
+    def _close(self) -> list[Finding]:
+        objects, self._open = self._open, []
+        names = {each.key: parse_key(each.key) for each in objects}
+        judged = self._found(
+            Finding(Standing.STRAY, stray=each) for each in objects if names[each.key] is None
+        )
+        by_suffix = {name.suffix: each for each in objects if (name := names[each.key])}
+        name = next((each for each in names.values() if each is not None), None)
+        if name is None:
+            return judged
+        partition = name.id.partition
+        if self._directory is None or self._directory.partition != partition:
+            judged += self._leave_directory()
+            self._directory = _Directory(partition)
+        if not self._wanted(partition):
+            return judged
+        stored = StoredSegment(name.id, name.start_offset, by_suffix)
+        self.tallies.setdefault(partition, Tally()).add(stored)
+        self._directory.saw(stored)
+        return judged + self._found([self._judge(stored)])
+
+    def _found(self, findings: Iterable[Finding]) -> list[Finding]:
+        found = list(findings)
+        self.findings += [each for each in found if each.standing is not Standing.WHOLE]
+        return found
+
+    def _judge(self, stored: StoredSegment) -> Finding:
+        if self._known is None:
+            return Finding(self._by_manifest(stored), stored)
+        metadata = self._known.segment(stored.id)
+        if metadata is not None:
+            return Finding(_by_state(metadata, stored), stored, metadata)
+        if stored.id.partition not in self._known:
+            return Finding(Standing.FOREIGN, stored)
+        return Finding(self._by_age(stored), stored)
+
+    def _by_manifest(self, stored: StoredSegment) -> Standing:
+        if MANIFEST_SUFFIX not in stored.objects:
+            return self._by_age(stored)
+        return Standing.INCOMPLETE if stored.missing() else Standing.WHOLE
+
+    def _by_age(self, stored: StoredSegment) -> Standing:
+        return Standing.DANGLING if stored.newest_ms < self._old_before_ms else Standing.YOUNG
+
+    def _leave_directory(self) -> list[Finding]:
+        directory, self._directory = self._directory, None
+        if directory is None or not self._wanted(directory.partition):
+            return []
+        self._done.add(directory.partition)
+        if self._known is not None:
+            return self._missing_of(directory.partition, directory.seen)
+        if not directory.has_manifests:
+            self.findings = [
+                Finding(Standing.FOREIGN, each.stored)
+                if each.partition == directory.partition
+                else each
+                for each in self.findings
+            ]
+        return []
+
+    def _missing_of(
+        self, partition: TopicIdPartition, seen: Iterable[RemoteLogSegmentId]
+    ) -> list[Finding]:
+        there = set(seen)
+        return self._found(
+            Finding(Standing.MISSING, metadata=each)
+            for each in (() if self._known is None else self._known.segments(partition))
+            if each.state is SegmentState.COPY_SEGMENT_FINISHED and each.id not in there
+        )
+
+    def _judge_again(self, finding: Finding) -> Finding | None:
+        if self._known is None or finding.standing is Standing.STRAY:
+            return finding
+        if finding.stored is not None:
+            again = self._judge(finding.stored)
+            return None if again.standing is Standing.WHOLE else self._unless_just_finished(again)
+        assert finding.metadata is not None
+        now = self._known.segment(finding.metadata.id)
+        is_finished = now is not None and now.state is SegmentState.COPY_SEGMENT_FINISHED
+        return finding if is_finished else None
+
+    def _unless_just_finished(self, again: Finding) -> Finding | None:
+        """A copy that was listed half way and is finished by now is not incomplete for that: what is
+        missing may have been put since. It is looked at the next time."""
+        if again.standing is Standing.INCOMPLETE and again.metadata is not None:
+            is_newer = again.metadata.event_timestamp_ms >= self._old_before_ms
+            return None if is_newer else again
+        return again
+
+
+class _Directory:
+    """The partition whose objects are being listed."""
+
+    def __init__(self, partition: TopicIdPartition) -> None:
+        self.partition = partition
+        self.seen: set[RemoteLogSegmentId] = set()
+        self.has_manifests = False
+
+    def saw(self, stored: StoredSegment) -> None:
+        self.seen.add(stored.id)
+        self.has_manifests = self.has_manifests or MANIFEST_SUFFIX in stored.objects
+
+
+def _by_state(metadata: RemoteLogSegmentMetadata, stored: StoredSegment) -> Standing:
+    if metadata.state is SegmentState.COPY_SEGMENT_STARTED:
+        return Standing.COPYING
+    if metadata.state is SegmentState.DELETE_SEGMENT_STARTED:
+        return Standing.DELETING
+    return Standing.INCOMPLETE if stored.missing() else Standing.WHOLE
+
+
+def _are_of_one_segment(a: str, b: str) -> bool:
+    """By all but the suffix."""
+    return a[: a.rfind(".")] == b[: b.rfind(".")] and "/" in a

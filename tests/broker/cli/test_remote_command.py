@@ -1,0 +1,257 @@
+"""`odradek remote list`, `verify` and `gc`: a store in a directory beside a cluster's metadata topic."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import trio
+
+from odradek.client.admin import NewTopic, create_topics
+from odradek.client.metadata import open_cluster, parse_bootstrap
+from odradek.client.producer import open_producer
+from odradek.seams.entropy import SeededEntropy
+from odradek.seams.object_store import open_objects
+from odradek.seams.real import real_seams
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
+from odradek.storage.tiered.metadata_records import encode
+from odradek.storage.tiered.object_names import partition_directory, segment_key
+from odradek.storage.tiered.object_store import ObjectStoreStorage
+from odradek.storage.tiered.partition_metadata import RemoteEvent
+from odradek.storage.tiered.remote_storage import LogSegmentData
+from tests.broker.cli.conftest import CommandLine
+from tests.interop.broker_process import BrokerProcess
+from tests.interop.odradek_process import start_odradek
+from tests.storage.tiered.remote_segments import (
+    DELETED,
+    DELETING,
+    FINISHED,
+    FOO_0,
+    becomes,
+    segment,
+)
+
+LOG = b"the log " * 1000
+METADATA_TOPIC = "__remote_log_metadata"
+
+
+def in_the_store(directory: Path, *copies: RemoteLogSegmentMetadata) -> None:
+    storage = ObjectStoreStorage(
+        open_objects(f"file://{directory}"), SeededEntropy(random.Random(3)), cluster_id="c"
+    )
+    for each in copies:
+        storage.copy_segment(each, LogSegmentData(LOG, b"o" * 8, b"i" * 12, None, b"p", b"e"))
+
+
+def copy(number: int) -> RemoteLogSegmentMetadata:
+    return segment(number, 10 * number, 10 * number + 9, size=len(LOG))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    made = tmp_path / "the store"
+    made.mkdir()
+    return made
+
+
+def key(of: RemoteLogSegmentMetadata) -> str:
+    return segment_key(of, "")
+
+
+# By the manifests alone
+
+
+def test_what_is_in_a_store_is_listed(offline: CommandLine, store: Path) -> None:
+    in_the_store(store, copy(1), copy(2), segment(3, 30, 39, partition=FOO_0, size=len(LOG)))
+    listed = offline("remote", "list", "--without-metadata", "--url", str(store), "--json").json
+    (row,) = listed["partitions"]
+    assert (row["topic"], row["partition"], row["segments"], row["objects"]) == ("foo", 0, 3, 18)
+    assert row["logBytes"] == 3 * len(LOG)
+    words = offline(
+        "remote", "list", "--without-metadata", "--url", f"file://{store}".replace(" ", "%20")
+    ).words
+    assert words[1][:5] == ["foo", "0", "AAAAAAAAAAAAAAAAAAAAAQ", "3", "18"]
+    segments = offline(
+        "remote", "list", "--without-metadata", "--url", str(store), "--segments"
+    ).words
+    assert [row[2] for row in segments[1:]] == ["10..", "20..", "30.."]
+    assert {row[-1] for row in segments[1:]} == {"whole"}
+
+
+def test_every_byte_is_verified(offline: CommandLine, store: Path) -> None:
+    in_the_store(store, copy(1), copy(2))
+    where = ("--without-metadata", "--url", str(store))
+    assert "read and compared: 0 problems" in offline("remote", "verify", *where).lines[-1]
+    damaged = store / segment_key(copy(2), ".log")
+    damaged.write_bytes(LOG.replace(b"log", b"lob", 1))
+    ran = offline("remote", "verify", *where, code=1)
+    assert ran.lines[0] == f"{segment_key(copy(2), '.log')}: its CRC-32C is wrong"
+    assert offline("remote", "verify", "--quick", *where).code == 0
+    shown = offline("remote", "verify", *where, "--json", code=1).json
+    assert (shown["segments"], len(shown["problems"]), shown["findings"]) == (2, 1, [])
+
+
+def test_garbage_is_shown_then_removed(offline: CommandLine, store: Path) -> None:
+    in_the_store(store, copy(1), copy(2), copy(3))
+    for number in (2, 3):  # copies that failed, or deletions: without a manifest
+        (store / segment_key(copy(number), ".manifest")).unlink()
+    collect = ("remote", "gc", "--without-metadata", "--url", str(store))
+    young = offline(*collect).lines
+    assert young[-1].startswith("0 segments of garbage")
+    assert [line.split(":")[0] for line in young[:-1]] == [key(copy(2)), key(copy(3))]
+    before = sorted(store.rglob("*"))
+    shown = offline(*collect, "--older-than", "0.001", "--json").json
+    assert (shown["executed"], shown["garbage"]["segments"], shown["garbage"]["objects"]) == (
+        False,
+        2,
+        10,
+    )
+    assert sorted(store.rglob("*")) == before
+    done = offline(*collect, "--older-than", "0.001", "--execute").lines
+    assert done[-1].startswith("2 segments of garbage, 10 objects")
+    assert done[-1].endswith("removed")
+    assert len(list((store / partition_directory(FOO_0)).iterdir())) == 6
+    assert offline("remote", "verify", "--without-metadata", "--url", str(store)).code == 0
+
+
+def test_what_lies_beside_is_left_alone(offline: CommandLine, store: Path) -> None:
+    in_the_store(store, copy(1))
+    (store / "mine.txt").write_text("mine")
+    collect = ("remote", "gc", "--without-metadata", "--url", str(store), "--older-than", "0.001")
+    ran = offline(*collect, "--execute")
+    assert ran.lines[0] == "mine.txt: no segment's object: not touched"
+    assert (store / "mine.txt").read_text() == "mine"
+
+
+def test_the_store_of_a_brokers_properties(
+    offline: CommandLine, store: Path, tmp_path: Path
+) -> None:
+    in_the_store(store / "kafka-tiered-storage", copy(1))
+    properties = tmp_path / "server.properties"
+    properties.write_text(
+        "remote.log.storage.manager.class.name="
+        "org.apache.kafka.server.log.remote.storage.LocalTieredStorage\n"
+        f"rsm.config.dir={store}\n"
+    )
+    for where in (("--config", str(properties)), ("--url", str(store))):
+        listed = offline("remote", "list", "--without-metadata", *where, "--json").json
+        assert [row["segments"] for row in listed["partitions"]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["list"], "--url"),
+        (["list", "--url", "/nowhere/at/all"], "no directory"),
+        (["list", "--url", "ftp://host"], "ftp"),
+        (["list", "--url", "s3://bucket", "--option", "nonsense=1"], "nonsense"),
+        ([], "remote --help"),
+    ],
+)
+def test_wrong_usage(offline: CommandLine, words: Sequence[str], said: str) -> None:
+    extra = ["--without-metadata"] if words else []
+    assert said in offline("remote", *words, *extra, code=2).stderr
+
+
+# By the metadata
+
+
+@dataclass(frozen=True)
+class Tiered:
+    broker: BrokerProcess
+
+    def publish(self, *events: RemoteEvent) -> None:
+        async def main() -> None:
+            seams = real_seams()
+            addresses = parse_bootstrap(self.broker.bootstrap)
+            async with open_cluster(seams.network, addresses, timeout_s=10) as cluster:
+                async with open_producer(cluster, seams.clock, seams.entropy) as producer:
+                    for each in events:
+                        await producer.send(METADATA_TOPIC, encode(each), partition=0)
+
+        trio.run(main)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with start_odradek(tmp_path_factory.mktemp("remote-broker")) as broker:
+
+        async def main() -> None:
+            seams = real_seams()
+            addresses = parse_bootstrap(broker.bootstrap)
+            async with open_cluster(seams.network, addresses, timeout_s=10) as cluster:
+                await create_topics(cluster, [NewTopic(METADATA_TOPIC, 3)])
+
+        trio.run(main)
+        yield broker
+
+
+@pytest.fixture
+def tiered(broker: BrokerProcess) -> Tiered:
+    return Tiered(broker)
+
+
+@pytest.fixture
+def odradek_beside(
+    broker: BrokerProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> CommandLine:
+    monkeypatch.setenv("ODRADEK_BOOTSTRAP", broker.bootstrap)
+    return CommandLine(monkeypatch, capsysbinary)
+
+
+def of_topic(topic: str, number: int) -> RemoteLogSegmentMetadata:
+    partition = TopicIdPartition(UUID(int=hash_of(topic)), topic, 0)
+    return segment(number, 10 * number, 10 * number + 9, size=len(LOG), partition=partition)
+
+
+def hash_of(topic: str) -> int:
+    return int.from_bytes(topic.encode().ljust(16, b"."), "big")
+
+
+def test_each_segment_stands_as_the_metadata_says(
+    odradek_beside: CommandLine, tiered: Tiered, store: Path
+) -> None:
+    copies = [of_topic("stands", number) for number in range(6)]
+    whole, missing, copying, deleting, gone, unheard = copies
+    in_the_store(store, whole, copying, deleting, gone, unheard)
+    tiered.publish(whole, becomes(whole, FINISHED), missing, becomes(missing, FINISHED), copying)
+    tiered.publish(deleting, becomes(deleting, FINISHED), becomes(deleting, DELETING))
+    tiered.publish(gone, becomes(gone, DELETING), becomes(gone, DELETED))
+    where = ("--url", str(store), "--topic", "stands")
+    shown = odradek_beside("remote", "list", "--segments", *where, "--json").json["segments"]
+    assert {row["startOffset"] // 10: row["standing"] for row in shown} == {
+        0: "whole", 1: "missing", 2: "copying", 3: "deleting", 4: "young", 5: "young",
+    }  # fmt: skip
+    (row,) = odradek_beside("remote", "list", *where, "--json").json["partitions"]
+    assert row["notWhole"] == {"missing": 1, "copying": 1, "deleting": 1, "young": 2}
+    verified = odradek_beside("remote", "verify", *where, code=1)
+    assert "1 segments missing or incomplete" in verified.lines[-1]
+
+
+def test_gc_removes_what_the_metadata_does_not_have_and_nothing_else(
+    odradek_beside: CommandLine, tiered: Tiered, store: Path
+) -> None:
+    whole, copying, gone = (of_topic("collected", number) for number in range(3))
+    foreign = of_topic("elsewhere", 9)
+    in_the_store(store, whole, copying, gone, foreign)
+    tiered.publish(whole, becomes(whole, FINISHED), copying)
+    tiered.publish(gone, becomes(gone, DELETING), becomes(gone, DELETED))
+    where = ("--url", str(store), "--older-than", "0.001")
+    assert odradek_beside("remote", "verify", *where, "-t", "collected", code=1)
+    ran = odradek_beside("remote", "gc", *where, "--execute")
+    assert ran.lines[-1].startswith("1 segments of garbage, 6 objects")
+    left = {name.name.split("-", 1)[0] for name in store.rglob("*.log")}
+    assert left == {f"{number * 10:020}" for number in (0, 1, 9)}
+    verified = odradek_beside("remote", "verify", *where, "-t", "collected")
+    assert "0 garbage" in verified.lines[-1]
+
+
+def test_a_cluster_without_tiering(odradek: CommandLine, store: Path) -> None:
+    ran = odradek("remote", "list", "--url", str(store), code=1)
+    assert "--without-metadata" in ran.stderr

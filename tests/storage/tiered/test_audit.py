@@ -1,0 +1,207 @@
+"""Every object accounted for: what is whole, what is lost, what is garbage, and what never is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from odradek.seams.objects import ObjectInfo
+from odradek.storage.tiered.audit import NEEDED, Audit, KnownSegments, Standing
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from odradek.storage.tiered.object_names import MANIFEST_SUFFIX, SUFFIXES, segment_key
+from tests.storage.tiered.remote_segments import (
+    DELETED,
+    DELETING,
+    FINISHED,
+    FOO_0,
+    becomes,
+    segment,
+)
+
+BAR_0 = TopicIdPartition(UUID(int=2), "bar", 0)
+OLD, NEW = 1_000, 9_000
+OLD_BEFORE = 5_000
+COPY = segment(1, 0, 9)
+
+
+def objects_of(
+    copy: RemoteLogSegmentMetadata, suffixes: Iterable[str] = SUFFIXES, put_ms: int = OLD
+) -> list[ObjectInfo]:
+    return [ObjectInfo(segment_key(copy, suffix), 10, put_ms) for suffix in suffixes]
+
+
+def known_to_be(*steps: SegmentState, copy: RemoteLogSegmentMetadata = COPY) -> KnownSegments:
+    known = KnownSegments()
+    known.apply(copy)
+    for state in steps:
+        known.apply(becomes(copy, state, OLD))
+    return known
+
+
+def audited(
+    known: KnownSegments | None, *objects: Iterable[ObjectInfo], page: int = 3
+) -> tuple[Audit, dict[int, Standing]]:
+    """By the segments' numbers; settled."""
+    audit = Audit(known, old_before_ms=OLD_BEFORE)
+    listed = sorted((info for some in objects for info in some), key=lambda info: info.key)
+    judged = []
+    for at in range(0, len(listed), page):
+        judged += audit.take(listed[at : at + page])
+    judged += audit.end()
+    audit.settle()
+    whole = [each for each in judged if each.standing is Standing.WHOLE]
+    found = {}
+    for each in (*whole, *audit.findings):
+        of = each.stored or each.metadata
+        if of is not None:
+            found[of.id.id.int] = each.standing
+    return audit, found
+
+
+@pytest.mark.parametrize(
+    ("known", "suffixes", "put_ms", "standing"),
+    [
+        (known_to_be(FINISHED), SUFFIXES, NEW, Standing.WHOLE),
+        (known_to_be(FINISHED), NEEDED, OLD, Standing.WHOLE),
+        (known_to_be(FINISHED), [".log", ".index"], OLD, Standing.INCOMPLETE),
+        (known_to_be(FINISHED), [], OLD, Standing.MISSING),
+        (known_to_be(), SUFFIXES, OLD, Standing.COPYING),
+        (known_to_be(), [".log"], NEW, Standing.COPYING),
+        (known_to_be(), [], OLD, None),
+        (known_to_be(FINISHED, DELETING), SUFFIXES, OLD, Standing.DELETING),
+        (known_to_be(DELETING), [".log"], OLD, Standing.DELETING),
+        (known_to_be(DELETING), [], OLD, None),
+        (known_to_be(DELETING, DELETED), [".log"], OLD, Standing.DANGLING),
+        (known_to_be(DELETING, DELETED), SUFFIXES, OLD, Standing.DANGLING),
+        (known_to_be(DELETING, DELETED), [".log"], NEW, Standing.YOUNG),
+        (known_to_be(copy=segment(5, 0, 9)), [".log"], OLD, Standing.DANGLING),
+        (known_to_be(copy=segment(5, 0, 9)), [".log"], NEW, Standing.YOUNG),
+        (KnownSegments(), SUFFIXES, OLD, Standing.FOREIGN),
+        (KnownSegments(), [".log"], NEW, Standing.FOREIGN),
+    ],
+)
+def test_how_a_segment_stands(
+    known: KnownSegments, suffixes: Iterable[str], put_ms: int, standing: Standing | None
+) -> None:
+    _, found = audited(known, objects_of(COPY, suffixes, put_ms))
+    assert found.get(1) is standing
+
+
+@pytest.mark.parametrize(
+    ("suffixes", "put_ms", "standing"),
+    [
+        (SUFFIXES, OLD, Standing.WHOLE),
+        ([*NEEDED[1:], MANIFEST_SUFFIX], OLD, Standing.INCOMPLETE),
+        (NEEDED, OLD, Standing.DANGLING),
+        (NEEDED, NEW, Standing.YOUNG),
+    ],
+)
+def test_how_a_segment_stands_by_the_manifests_alone(
+    suffixes: Iterable[str], put_ms: int, standing: Standing
+) -> None:
+    other = objects_of(segment(2, 10, 19))
+    _, found = audited(None, objects_of(COPY, suffixes, put_ms), other)
+    assert found == {1: standing, 2: Standing.WHOLE}
+
+
+def test_without_a_single_manifest_nothing_is_garbage() -> None:
+    """A store that Kafka's LocalTieredStorage wrote: nothing in it may be taken for garbage."""
+    kafkas = [objects_of(segment(n, n, n, partition=BAR_0), NEEDED) for n in range(5)]
+    _, found = audited(None, *kafkas, objects_of(segment(9, 0, 9)), objects_of(COPY, [".log"]))
+    expected = dict.fromkeys(range(5), Standing.FOREIGN)
+    assert found == {**expected, 1: Standing.DANGLING, 9: Standing.WHOLE}
+
+
+def test_a_copy_that_begins_while_the_store_is_listed_is_no_garbage() -> None:
+    """It is announced before its first object is put: the metadata that is read after has it."""
+    known = known_to_be(copy=segment(5, 0, 9))
+    audit = Audit(known, old_before_ms=NEW + 1)  # its age would make it garbage
+    audit.take(objects_of(COPY, [".log"], NEW))
+    audit.end()
+    assert [each.standing for each in audit.findings] == [Standing.DANGLING]
+    known.apply(COPY)
+    audit.settle()
+    assert [each.standing for each in audit.findings] == [Standing.COPYING]
+
+
+def test_a_copy_that_ends_while_the_store_is_listed_is_not_incomplete() -> None:
+    known = known_to_be()
+    audit = Audit(known, old_before_ms=OLD_BEFORE)
+    audit.take(objects_of(COPY, [".log"], NEW))
+    audit.end()
+    known.apply(becomes(COPY, FINISHED, NEW))
+    audit.settle()
+    assert audit.findings == []
+
+
+def test_a_segment_that_expires_while_the_store_is_listed_is_not_missing() -> None:
+    known = known_to_be(FINISHED)
+    audit = Audit(known, old_before_ms=OLD_BEFORE)
+    audit.end()
+    assert [each.standing for each in audit.findings] == [Standing.MISSING]
+    known.apply(becomes(COPY, DELETING))
+    audit.settle()
+    assert audit.findings == []
+
+
+def test_everything_is_counted_whatever_the_pages() -> None:
+    copies = [segment(n, 10 * n, 10 * n + 9, partition=(FOO_0, BAR_0)[n % 2]) for n in range(20)]
+    known = KnownSegments()
+    for each in copies:
+        known.apply(each)
+        known.apply(becomes(each, FINISHED, OLD))
+    for page in (1, 2, 7, 1000):
+        audit, found = audited(known, *map(objects_of, copies), page=page)
+        assert found == dict.fromkeys(range(20), Standing.WHOLE)
+        assert audit.objects == 20 * len(SUFFIXES)
+        assert {p: (t.segments, t.size_bytes) for p, t in audit.tallies.items()} == {
+            FOO_0: (10, 10 * 10 * len(SUFFIXES)),
+            BAR_0: (10, 10 * 10 * len(SUFFIXES)),
+        }
+
+
+def test_objects_of_others_are_strays_and_stay() -> None:
+    names = [
+        "README",
+        f"foo-0-AAAAAAAAAAAAAAAAAAAAAQ/{0:020}-AAAAAAAAAAAAAAAAAAAAAQ.mine",
+        f"foo-0-AAAAAAAAAAAAAAAAAAAAAQ/{0:020}-AAAAAAAAAAAAAAAAAAAAAQ",
+        "foo/bar.log",
+    ]
+    strays = [ObjectInfo(name, 5, OLD) for name in names]
+    audit, found = audited(known_to_be(FINISHED), objects_of(COPY), strays)
+    assert found == {1: Standing.WHOLE}
+    assert sorted(each.stray.key for each in audit.findings if each.stray) == sorted(names)
+
+
+def test_another_topic_of_the_same_name_is_another() -> None:
+    """T-52: the old one's objects are foreign only if nobody has heard of it."""
+    before = replace(FOO_0, topic_id=UUID(int=77))
+    old = segment(7, 0, 9, partition=before)
+    known = known_to_be(FINISHED)
+    known.apply(old)
+    known.apply(becomes(old, DELETING))
+    known.apply(becomes(old, DELETED))
+    _, found = audited(known, objects_of(COPY), objects_of(old, [".log"]))
+    assert found == {1: Standing.WHOLE, 7: Standing.DANGLING}
+
+
+def test_a_manifest_is_removed_first() -> None:
+    audit, _ = audited(known_to_be(DELETING, DELETED), objects_of(COPY))
+    (finding,) = audit.findings
+    assert finding.stored is not None
+    assert finding.stored.removal_order()[0].endswith(MANIFEST_SUFFIX)
+    assert len(finding.stored.removal_order()) == len(SUFFIXES)
+
+
+def test_only_what_is_wanted() -> None:
+    known = KnownSegments()
+    for each in (COPY, segment(2, 0, 9, partition=BAR_0)):
+        known.apply(each)
+        known.apply(becomes(each, FINISHED, OLD))
+    audit = Audit(known, old_before_ms=OLD_BEFORE, wanted=lambda partition: partition == FOO_0)
+    audit.take(objects_of(segment(2, 0, 9, partition=BAR_0), [".log"]))
+    audit.end()
+    assert [each.partition for each in audit.findings] == [FOO_0]
