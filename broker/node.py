@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from odradek.broker.groups.coordinator import GroupCoordinator
     from odradek.broker.partitions import PartitionTable
     from odradek.broker.quotas import ClientQuotas
+    from odradek.broker.tiered.tiering import Tiering
     from odradek.broker.transactions.coordinator import TransactionCoordinator
     from odradek.broker.transactions.markers import MarkerWriter
     from odradek.broker.transactions.verification import TransactionPartitions
@@ -120,6 +121,8 @@ class Broker:
         """The way to the active controller, wherever it is."""
         self.client_quotas: ClientQuotas | None = None
         """None as long as no client has any."""
+        self.remote: Tiering | None = None
+        """Tiered storage; None where it is off (`remote.log.storage.system.enable`)."""
         self._replicas: Replicas | None = None
         self._partitions: PartitionTable | None = None
         self.coordinators = Coordinators(self)
@@ -319,6 +322,8 @@ class Broker:
             offline=lambda: self.directory_reports.offline,
             cordoned=replicas.cordoned_ids,
         )
+        if not self.config.get_bool("remote.log.storage.system.enable"):
+            replicas.refuse_tiered()
         before = self.metadata.image
         self._partitions = await replicas.load()
         if self.metadata.image is not before:  # others have gone on meanwhile
@@ -347,6 +352,11 @@ class Broker:
         async with trio.open_nursery() as room:
             room.start_soon(self.fetch_timers.run)
             self.coordinators.start(room)
+            if self.config.get_bool("remote.log.storage.system.enable"):
+                from odradek.broker.tiered.tiering import open_tiering
+
+                self.remote = await open_tiering(self)
+                await room.start(self.remote.run)
             await room.start(self.partitions.run)
             await room.start(self.logs.run)
             await self.lifecycle.register(registration_of(self))

@@ -52,6 +52,7 @@ class ReplicaFetching:
             network=broker.seams.network,
             clock=broker.seams.clock,
             on_role=self._on_role,
+            tier=None if broker.remote is None else broker.remote.tier,
         )
 
     def role_changed(self, partition: Partition) -> None:

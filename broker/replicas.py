@@ -20,6 +20,7 @@ import trio
 
 from odradek.broker import storage_settings
 from odradek.broker.directory_reports import DirectoryReports
+from odradek.broker.endings import CannotStart
 from odradek.broker.in_sync_upkeep import InSyncUpkeep
 from odradek.broker.partitions import PartitionTable
 from odradek.broker.replica_fetching import ReplicaFetching
@@ -122,6 +123,18 @@ class Replicas:
 
     # Starting
 
+    def refuse_tiered(self) -> None:
+        """A topic's logs would lose what is in the remote tier, and where they begin, if they were opened
+        without it. Raises CannotStart (as Kafka does)."""
+        image = self._broker.metadata.image
+        for name in image.topics_by_name:
+            if self._broker.config.log_config(image.topic_configs(name)).remote_storage_enable:
+                raise CannotStart(
+                    f"topic {name} has remote.storage.enable=true, and this broker has not"
+                    " remote.log.storage.system.enable=true: delete such topics before tiered storage"
+                    " is turned off"
+                )
+
     async def load(self) -> PartitionTable:
         """Recover the logs, by the configs that the metadata image has: compacted logs are recovered
         otherwise."""
@@ -176,6 +189,8 @@ class Replicas:
             self._fetching.settings_changed()
         if delta.changed_features or broker_configs:
             self.directory_reports.cordoned(self.cordoned_ids())
+        if self._broker.remote is not None:
+            self._broker.remote.topics_deleted(delta)
         topics = [name for kind, name in delta.changed_configs if kind == images.TOPIC]
         if topics:
             self.logs.update_configs(topics)
@@ -183,6 +198,8 @@ class Replicas:
         if delta.changed_brokers:
             self._in_sync.brokers_changed()
             self._fetching.brokers_changed()
+        if self._broker.remote is not None:
+            self._broker.remote.metadata_changed(delta)
 
     def cordon(self) -> None:
         self.logs.cordon(self._broker.config.cordoned_log_dirs)
@@ -235,12 +252,16 @@ class Replicas:
         if partition.log.failure is None:
             self._fetching.role_changed(partition)
             self._broker.coordinators.role_changed(partition)
+            if self._broker.remote is not None:
+                self._broker.remote.role_changed(partition)
             self.directory_reports.seen(partition, self.logs.directory_of(partition.log).id)
 
     def _gone(self, topic: str, index: int) -> None:
         """The replica is not here any more, or its directory is offline."""
         self._fetching.gone(topic, index)
         self._broker.coordinators.partition_gone(topic, index)
+        if self._broker.remote is not None:
+            self._broker.remote.gone(topic, index)
 
     def _replica_lost(self, topic: TopicImage, index: int) -> None:
         """A replica's log cannot be had. Where its directory failed, or is none of ours, the

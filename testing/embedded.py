@@ -20,6 +20,7 @@ from typing import TypeVar
 import trio
 
 from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.config.tiered import absolute_target, tiered_settings
 from odradek.broker.node import Broker as Node
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.topics import delete_topics
@@ -39,6 +40,8 @@ class Broker:
     `topics` are created before it is ready: names, or names with their number of partitions.
     `configs` are broker configs by Kafka's names. `data` is a directory to use and keep; several,
     separated by commas, are log directories. `seams` replaces what the broker gets of the world.
+    `tiered` is the remote tier of tiered storage: a directory or a URL, or True for a temporary directory;
+    topics choose it by `remote.storage.enable`.
     """
 
     def __init__(
@@ -49,14 +52,16 @@ class Broker:
         data: str | Path | None = None,
         listen: str = "127.0.0.1:0",
         seams: Seams | None = None,
+        tiered: bool | str | Path = False,
     ) -> None:
         self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, -1)
         self._configs = dict(configs or {})
         self._data = None if data is None else str(data)
         self._listen = listen
         self._seams = seams
+        self._tiered = tiered
         self._node: Node | None = None
-        self._temporary: str | None = None
+        self._temporary: list[str] = []
         self._thread: LoopThread[Broker] | None = None
         self._stack: AsyncExitStack | None = None
 
@@ -142,15 +147,24 @@ class Broker:
     def _config(self) -> ServerConfig:
         data = self._data
         if data is None:
-            data = self._temporary = tempfile.mkdtemp(prefix="odradek-")
-        return ServerConfig.from_properties(
-            {"listeners": f"PLAINTEXT://{self._listen}", "log.dirs": data, **self._configs},
-            test_node=True,
-        )
+            data = self._new_directory("odradek-")
+        properties = {"listeners": f"PLAINTEXT://{self._listen}", "log.dirs": data}
+        if self._tiered is not False:
+            properties |= tiered_settings(self._tier(), brokers=1, listener="PLAINTEXT")
+        return ServerConfig.from_properties({**properties, **self._configs}, test_node=True)
+
+    def _tier(self) -> str:
+        if isinstance(self._tiered, bool):
+            return self._new_directory("odradek-tier-")
+        return absolute_target(str(self._tiered))
+
+    def _new_directory(self, prefix: str) -> str:
+        self._temporary.append(tempfile.mkdtemp(prefix=prefix))
+        return self._temporary[-1]
 
     def _remove_data(self) -> None:
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        while self._temporary:
+            shutil.rmtree(self._temporary.pop(), ignore_errors=True)
 
     # with
 

@@ -2,7 +2,8 @@
 
 `kafka_broker` is one broker for the session; each test that asks for it finds it without the topics
 and groups of the tests before it. `kafka_bootstrap` is its address. A project overrides
-`kafka_broker_configs` (a dict of broker configs) or `kafka_broker_topics` in its conftest.
+`kafka_broker_configs` (a dict of broker configs), `kafka_broker_topics` or `kafka_broker_tiered` in its
+conftest.
 """
 
 from __future__ import annotations
@@ -29,13 +30,24 @@ def kafka_broker_topics() -> Mapping[str, int]:
 
 
 @pytest.fixture(scope="session")
+def kafka_broker_tiered() -> bool | str:
+    """Whether the session's broker has tiered storage: True, or the directory or URL of its remote
+    tier; override it."""
+    return False
+
+
+@pytest.fixture(scope="session")
 def kafka_broker_session(
-    kafka_broker_configs: Mapping[str, str], kafka_broker_topics: Mapping[str, int]
+    kafka_broker_configs: Mapping[str, str],
+    kafka_broker_topics: Mapping[str, int],
+    kafka_broker_tiered: bool | str,
 ) -> Iterator[Broker]:
     """The session's broker as it is, never reset."""
     from odradek.testing.embedded import Broker
 
-    with Broker(configs=kafka_broker_configs, topics=kafka_broker_topics) as broker:
+    with Broker(
+        configs=kafka_broker_configs, topics=kafka_broker_topics, tiered=kafka_broker_tiered
+    ) as broker:
         yield broker
 
 

@@ -42,6 +42,8 @@ examples:
   odradek serve
   odradek serve --listen 127.0.0.1:0 --port-file port --log-dirs /tmp/data --topic orders:6
   odradek serve --config server.properties --set num.partitions=3
+  odradek serve --tiered /tmp/tier --topic history
+  odradek configs alter topic history --set remote.storage.enable=true
 
 exit status: 0 after a clean shutdown, 1 if it could not start or had to stop, 2 for bad usage or
 a bad config
@@ -67,6 +69,12 @@ def add_parser(
         "--log-dirs",
         metavar="DIR[,DIR…]",
         help=f"where the data is kept (default: ./{DEFAULT_LOG_DIRS})",
+    )
+    parser.add_argument(
+        "--tiered",
+        metavar="DIR|URL",
+        help="tiered storage, in this directory or object store (s3://bucket/prefix, gs://…, az://…);"
+        " topics choose it by remote.storage.enable",
     )
     parser.add_argument("--config", metavar="FILE", help="a server.properties file")
     parser.add_argument(
@@ -139,7 +147,9 @@ def _run(args: argparse.Namespace) -> int:
     topics = [_topic(text) for text in args.topic]
     path = None if args.config is None else files.Path(args.config)
     try:
-        config = ServerConfig.load(seams.files, path, _overrides(args))
+        config = ServerConfig.load(
+            seams.files, path, _overrides(args), defaults=_tiered_defaults if args.tiered else None
+        )
     except ConfigError as error:
         raise WrongUsage(str(error)) from None
     except OSError as error:
@@ -167,12 +177,32 @@ def _overrides(args: argparse.Namespace) -> Mapping[str, str | None]:
         overrides["odradek.metrics.listener"] = _address(args.metrics, "--metrics")
     if args.log_dirs is not None:
         overrides["log.dirs"] = _absolute(args.log_dirs)
+    if args.tiered is not None:
+        overrides.update(_tiered(args.tiered))
     for text in args.set:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise WrongUsage(f"--set takes KEY=VALUE, not {text!r}")
         overrides[key.strip()] = value
     return overrides
+
+
+def _tiered(target: str) -> Mapping[str, str]:
+    from odradek.broker.config.tiered import absolute_target, storage_settings
+
+    if not target:
+        raise WrongUsage("--tiered takes a directory or a URL")
+    return storage_settings(absolute_target(target))
+
+
+def _tiered_defaults(given: Mapping[str, str]) -> Mapping[str, str]:
+    """What --tiered says beyond its target, where nobody else does."""
+    from odradek.broker.config.tiered import metadata_settings
+
+    listener = given.get("inter.broker.listener.name")
+    return metadata_settings(
+        1, listener or given.get("security.inter.broker.protocol", "PLAINTEXT")
+    )
 
 
 def _absolute(directories: str) -> str:

@@ -34,6 +34,8 @@ def check_broker(config: ServerConfig) -> None:
     _check_groups(config)
     if config.get_bool("remote.log.storage.system.enable"):
         check_local_retention(config)
+        if config.is_broker:
+            _check_tiered(config)
 
 
 def _check_logs(config: ServerConfig) -> None:
@@ -232,6 +234,27 @@ def _check_groups(config: ServerConfig) -> None:
             config, f"group.share.min.{limit}", f"group.share.{limit}", f"group.share.max.{limit}"
         )
     _check_order(config, "group.share.max.size", "group.share.max.share.sessions")
+
+
+def _check_tiered(config: ServerConfig) -> None:
+    """T-02, T-06: what a broker needs for tiered storage."""
+    _require(
+        config["remote.log.storage.manager.class.name"] is not None,
+        "remote.log.storage.manager.class.name is needed where remote.log.storage.system.enable is"
+        " true",
+    )
+    listener = config.optional_str("remote.log.metadata.manager.listener.name")
+    _require(
+        listener is not None,
+        "remote.log.metadata.manager.listener.name is needed where remote.log.storage.system.enable"
+        " is true: the listener at which brokers reach the topic of the metadata",
+    )
+    advertised = [endpoint.name for endpoint in config.advertised_listeners]
+    _require(
+        str(listener).upper() in advertised,
+        f"remote.log.metadata.manager.listener.name is {listener}, which is not advertised;"
+        f" it can be {', '.join(sorted(advertised))}",
+    )
 
 
 def check_local_retention(config: ServerConfig) -> None:

@@ -89,16 +89,20 @@ class ServerConfig:
         path: Path | None,
         overrides: Mapping[str, str | None] | None = None,
         *,
+        defaults: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None,
         to_serve: bool = True,
     ) -> ServerConfig:
         """Read `path` (server.properties); without one, the defaults of one node in a test.
 
-        `overrides` are the command line's and win; None there takes away what the file sets. Raises
-        ConfigError, and OSError for the file.
+        `overrides` are the command line's and win; None there takes away what the file sets. What
+        neither sets is as `defaults` say, which are told what they do. Raises ConfigError, and OSError
+        for the file.
         """
         given = parse_properties(files.read(path)) if path is not None else {}
         texts: dict[str, str | None] = {**given, **(overrides or {})}
         properties = {name: text for name, text in texts.items() if text is not None}
+        if defaults is not None:
+            properties = {**defaults(properties), **properties}
         return cls.from_properties(properties, test_node=path is None, to_serve=to_serve)
 
     @classmethod

@@ -46,7 +46,13 @@ DYNAMIC_ONLY = frozenset(
 
 # Configs that Kafka has not, KIP-113's names of two of its own among them: not described until they are set.
 OURS = frozenset(
-    {"num.replica.move.threads", "intra.broker.throttled.rate", "odradek.metrics.listener"}
+    {
+        "num.replica.move.threads",
+        "intra.broker.throttled.rate",
+        "odradek.metrics.listener",
+        "remote.log.index.file.cache.total.size.mb",
+        "remote.partition.remover.task.interval.ms",
+    }
 )
 
 # One quantity under several names, in several units: the first that is set counts.

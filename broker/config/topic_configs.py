@@ -117,20 +117,20 @@ TOPIC_ROWS: Rows = (
     row("follower.replication.throttled.replicas", LIST, "", MEDIUM, throttled_replicas,
         scope=Scope.TOPIC, effect=True,
         doc="Replicas whose fetching is throttled, as partition:broker pairs, or `*` for all."),
-    row("remote.storage.enable", BOOLEAN, "false", MEDIUM, scope=Scope.TOPIC,
+    row("remote.storage.enable", BOOLEAN, "false", MEDIUM, scope=Scope.TOPIC, effect=True,
         doc="Tier this topic: copy closed segments to the remote store. Needs "
             "`remote.log.storage.system.enable`, and a cleanup policy without compaction."),
     row("local.retention.ms", LONG, "-2", MEDIUM, at_least(-2),
-        scope=Scope.TOPIC, synonyms=("log.local.retention.ms",),
+        scope=Scope.TOPIC, synonyms=("log.local.retention.ms",), effect=True,
         doc="Age in ms after which a copied segment is deleted locally; -1 never, -2 as "
             "`retention.ms`, which it must not exceed."),
     row("local.retention.bytes", LONG, "-2", MEDIUM, at_least(-2),
-        scope=Scope.TOPIC, synonyms=("log.local.retention.bytes",),
+        scope=Scope.TOPIC, synonyms=("log.local.retention.bytes",), effect=True,
         doc="Local bytes of a partition beyond which copied segments are deleted; -1 no limit, -2 as "
             "`retention.bytes`, which it must not exceed."),
-    row("remote.log.copy.disable", BOOLEAN, "false", MEDIUM, scope=Scope.TOPIC,
-        doc="Copy no more segments, and leave what is in the remote store to retention: the topic is "
-            "read-only there."),
+    row("remote.log.copy.disable", BOOLEAN, "false", MEDIUM, scope=Scope.TOPIC, effect=True,
+        doc="Copy no more segments, and leave what is in the remote store to retention: it can still be "
+            "read."),
     row("remote.log.delete.on.disable", BOOLEAN, "false", MEDIUM, scope=Scope.TOPIC,
         doc="Delete the remote data when `remote.storage.enable` is turned off, which must be said to "
             "turn it off."),

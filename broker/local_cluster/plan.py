@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from odradek.broker.config.tiered import tiered_settings
 from odradek.seams.network import Address
 
 COMBINED_CONTROLLERS_MAX = 3
@@ -158,11 +159,13 @@ def make_plan(
     addresses: Iterator[Door],
     settings: Mapping[str, str] | None = None,
     log_directories: int = 1,
+    tiered: str | None = None,
 ) -> ClusterPlan:
     """A new cluster: `brokers` of them, and `controllers` that are nothing else (0: brokers are).
 
     `directory` (absolute) gets a subdirectory a node, with `log_directories` of a broker's in it.
-    `addresses` gives each listener its own, the brokers' for clients first.
+    `addresses` gives each listener its own, the brokers' for clients first. `tiered` is where the remote
+    tier is, if there is one: an absolute directory, or a URL.
     """
     if brokers < 1 or controllers < 0 or log_directories < 1:
         raise ValueError(
@@ -185,7 +188,10 @@ def make_plan(
         )
         for node_id in range(1, last + 1)
     ]
-    return ClusterPlan(new_id(), tuple(nodes), dict(settings or {}))
+    tier = {}
+    if tiered is not None:
+        tier = tiered_settings(tiered, brokers=brokers, listener=CLIENT_LISTENER)
+    return ClusterPlan(new_id(), tuple(nodes), {**tier, **(settings or {})})
 
 
 def _replication(brokers: int) -> dict[str, str]:

@@ -8,6 +8,7 @@ be there after a failure is deleted again, in the same way as a segment that has
 | PUBLISH_COPY_STARTED | COPY | LEFT: nothing was copied; if it was published all the same, expiry finds it |
 | COPY | PUBLISH_COPY_FINISHED | PUBLISH_DELETE_STARTED: parts of it may be there |
 | PUBLISH_COPY_FINISHED | COPIED | the same again, after a while: it may have been published, and then counts |
+| | | REFUSED, since it is being deleted by now: DELETE, again, for its objects may have come after that |
 | PUBLISH_DELETE_STARTED | DELETE | LEFT |
 | DELETE | PUBLISH_DELETE_FINISHED | LEFT |
 | PUBLISH_DELETE_FINISHED | DELETED | LEFT |
@@ -55,6 +56,7 @@ FOLLOWS: Mapping[tuple[Step, Came], Step] = {
     (_S.COPY, _C.REFUSED): _S.PUBLISH_DELETE_STARTED,
     (_S.PUBLISH_COPY_FINISHED, _C.DONE): _S.COPIED,
     (_S.PUBLISH_COPY_FINISHED, _C.FAILED): _S.PUBLISH_COPY_FINISHED,
+    (_S.PUBLISH_COPY_FINISHED, _C.REFUSED): _S.DELETE,
     (_S.PUBLISH_DELETE_STARTED, _C.DONE): _S.DELETE,
     (_S.PUBLISH_DELETE_STARTED, _C.FAILED): _S.LEFT,
     (_S.DELETE, _C.DONE): _S.PUBLISH_DELETE_FINISHED,

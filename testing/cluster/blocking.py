@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from odradek.broker.config.tiered import absolute_target
 from odradek.broker.local_cluster.nodes import Software, State
 from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
 from odradek.seams.loop_thread import LoopThread
@@ -36,7 +37,8 @@ class Cluster:
     `configs` are every node's, by Kafka's names. `data` is a directory to use and keep; without one the
     data is temporary, and the nodes are killed at the end. `software` is what the nodes run, Odradek
     unless it is given. Without proxies (`proxied`) bytes travel faster, and the network has no faults.
-    Each broker has so many `log_directories`; the metadata log is in the first.
+    Each broker has so many `log_directories`; the metadata log is in the first. `tiered` is the remote
+    tier of tiered storage: a directory or a URL, or True for a directory beside the data.
     """
 
     def __init__(
@@ -49,9 +51,18 @@ class Cluster:
         software: Software | None = None,
         proxied: bool = True,
         log_directories: int = 1,
+        tiered: bool | str | Path = False,
     ) -> None:
         place = None if data is None else str(data)
-        self._wanted = Wanted(brokers, controllers, configs, place, proxied, log_directories)
+        self._wanted = Wanted(
+            brokers,
+            controllers,
+            configs,
+            place,
+            proxied,
+            log_directories,
+            tiered if isinstance(tiered, bool) else absolute_target(str(tiered)),
+        )
         self._software = OdradekNodes(real_seams()) if software is None else software
         self._context: AbstractAsyncContextManager[RunningCluster] | None = None
         self._thread: LoopThread[RunningCluster] | None = None

@@ -48,6 +48,8 @@ class Wanted:
     data: str | None = None
     proxied: bool = True
     log_directories: int = 1
+    tiered: str | bool = False
+    """Where the remote tier is; True: beside the nodes."""
 
 
 class RunningCluster:
@@ -230,6 +232,7 @@ async def _plan(wanted: Wanted, directory: str) -> ClusterPlan:
         addresses=doors if wanted.proxied else _without_proxies(doors),
         settings=wanted.configs,
         log_directories=wanted.log_directories,
+        tiered=f"{directory}/tier" if wanted.tiered is True else wanted.tiered or None,
     )
 
 

@@ -179,9 +179,6 @@ CHECKED_ONLY = {
     "inter.broker.listener.name",
     "security.inter.broker.protocol",
     "config.providers",
-    "remote.log.storage.system.enable",
-    "remote.log.storage.manager.impl.prefix",
-    "remote.log.metadata.manager.impl.prefix",
     "share.coordinator.state.topic.replication.factor",
     "share.coordinator.state.topic.min.isr",
 }

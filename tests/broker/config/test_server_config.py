@@ -388,6 +388,33 @@ def test_topic_configs_refused(configs: dict[str, str]) -> None:
 
 
 TIERED = {"remote.storage.enable": "true"}
+TIERING = {
+    "remote_log_storage_system_enable": "true",
+    "remote_log_storage_manager_class_name": "odradek.ObjectStore",
+    "remote_log_metadata_manager_listener_name": "PLAINTEXT",
+}
+
+
+@pytest.mark.parametrize(
+    ("left_out", "reason"),
+    [
+        ("remote_log_storage_manager_class_name", r"remote\.log\.storage\.manager\.class\.name"),
+        ("remote_log_metadata_manager_listener_name", r"manager\.listener\.name is needed"),
+    ],
+)
+def test_what_tiered_storage_cannot_do_without(left_out: str, reason: str) -> None:
+    """T-02, T-06."""
+    configs = {name: text for name, text in TIERING.items() if name != left_out}
+    with pytest.raises(ConfigError, match=reason):
+        of(**configs)
+    off = {**configs, "remote_log_storage_system_enable": "false"}
+    assert not of(**off).get_bool("remote.log.storage.system.enable")  # T-01: nothing is asked
+
+
+def test_the_listener_of_the_metadata_is_one_that_there_is() -> None:
+    """T-06."""
+    with pytest.raises(ConfigError, match="which is not advertised; it can be PLAINTEXT"):
+        of(**{**TIERING, "remote_log_metadata_manager_listener_name": "INTERNAL"})
 
 
 @pytest.mark.parametrize(
@@ -405,7 +432,7 @@ TIERED = {"remote.storage.enable": "true"}
 )
 def test_tiered_topics_refused(configs: dict[str, str]) -> None:
     """T-15, T-16; X-01 in Kafka 4.x's form."""
-    config = of(remote_log_storage_system_enable="true")
+    config = of(**TIERING)
     with pytest.raises(KafkaError):
         config.validate_topic_configs({**TIERED, **configs})
 
@@ -421,11 +448,11 @@ def test_tiered_topics_refused(configs: dict[str, str]) -> None:
     ],
 )
 def test_tiered_topics(configs: dict[str, str]) -> None:
-    of(remote_log_storage_system_enable="true").validate_topic_configs({**TIERED, **configs})
+    of(**TIERING).validate_topic_configs({**TIERED, **configs})
 
 
 def test_tiering_is_not_turned_off_without_a_word_on_the_data() -> None:
-    config = of(remote_log_storage_system_enable="true")
+    config = of(**TIERING)
     off = {"remote.storage.enable": "false"}
     with pytest.raises(KafkaError, match=r"remote\.log\.delete\.on\.disable"):
         config.validate_topic_configs(off, TIERED)

@@ -1,0 +1,129 @@
+"""What a leader does to have its partition's closed segments in the remote tier.
+
+A round copies what is to be copied by then, one segment after the other, as `storage/tiered/copying.py`
+says; how far that has come is told to the log, whose local retention goes by it. Whoever leads no more
+is cancelled, wherever it is: what it leaves unfinished is told by its state, and deleted by expiry.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from odradek.broker.tiered.rounds import TaskEnded
+from odradek.broker.tiered.segment_work import CustomMetadataTooLarge, SegmentWork
+from odradek.broker.tiered.settings import RemoteLogSettings
+from odradek.replication.partition.partition import Partition
+from odradek.replication.quota import ReplicationQuota
+from odradek.seams import Seams
+from odradek.seams.clock import Clock
+from odradek.seams.values import value_class
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.log.sealed import SealedSegment, copyable_segments, open_sealed
+from odradek.storage.log_manager import LogManager
+from odradek.storage.tiered.copying import highest_copied, to_be_copied
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
+
+log = logging.getLogger("odradek.tiered")
+
+
+class CopyQuota:
+    """`remote.log.manager.copy.max.bytes.per.second`, all partitions together: a segment begins when
+    what went before is within the limit, and may exceed it itself."""
+
+    def __init__(self, settings: RemoteLogSettings, clock: Clock) -> None:
+        self._clock = clock
+        self._turn = trio.Lock()
+        self._quota = ReplicationQuota(
+            lambda: settings.copy_bytes_per_second,
+            samples=settings.copy_samples,
+            sample_seconds=settings.copy_sample_seconds,
+        )
+
+    async def wait(self, size_bytes: int) -> None:
+        """Return when a segment of that size may go."""
+        async with self._turn:
+            while (seconds := self._quota.seconds_left(self._clock.monotonic())) > 0:
+                await self._clock.sleep(seconds)
+            self._quota.record(size_bytes, self._clock.monotonic())
+
+
+@value_class
+class CopierTools:
+    """What the copiers of all partitions share."""
+
+    node_id: int
+    seams: Seams
+    logs: LogManager
+    metadata: RemoteLogMetadataManager
+    work: SegmentWork
+    quota: CopyQuota
+
+
+class Copier:
+    """Of one partition, while this node leads it."""
+
+    def __init__(self, partition: Partition, id: TopicIdPartition, tools: CopierTools) -> None:
+        self._partition = partition
+        self._log = partition.log
+        self._id = id
+        self._tools = tools
+
+    async def round(self) -> bool:
+        """See the module. Raises what the store, the metadata or the disk does, and TaskEnded."""
+        for sealed in self._candidates():
+            await self._tools.quota.wait(sealed.size_bytes)
+            try:
+                await self._copy(sealed)
+            except CustomMetadataTooLarge as error:
+                raise TaskEnded(str(error)) from error
+        return False
+
+    def _candidates(self) -> list[SealedSegment]:
+        which = self._log
+        return to_be_copied(
+            copyable_segments(which),
+            copied_offset=which.highest_copied_offset,
+            log_start_offset=which.log_start_offset,
+            last_stable_offset=which.last_stable_offset,
+        )
+
+    async def _copy(self, sealed: SealedSegment) -> None:
+        which, tools = self._log, self._tools
+        seams = tools.seams
+        lane = tools.logs.directory_of(which).lane
+        opened = await seams.offload.run(open_sealed, which, sealed, lane=lane)
+        try:
+            segment = RemoteLogSegmentMetadata(
+                RemoteLogSegmentId(self._id, seams.entropy.uuid()),
+                start_offset=sealed.base_offset,
+                end_offset=sealed.end_offset,
+                broker_id=tools.node_id,
+                max_timestamp_ms=opened.max_timestamp_ms,
+                event_timestamp_ms=seams.clock.wall_ms(),
+                epochs=opened.epochs,
+                size_bytes=sealed.size_bytes,
+                txn_index_empty=opened.txn_index_empty,
+            )
+            await tools.work.copy(segment, opened.data)
+        finally:
+            opened.close()
+        which.copied_to(sealed.end_offset)
+        log.info("%s is copied: %d to %d", segment.id, sealed.base_offset, sealed.end_offset)
+
+
+def find_copied(
+    metadata: RemoteLogMetadataManager, id: TopicIdPartition, which: PartitionLog
+) -> int:
+    """Find out how far a log is copied, and tell it; -1: not at all (T-31, T-53)."""
+    copied = highest_copied(
+        which.epochs.entries, which.end_offset, lambda epoch: metadata.highest_offset(id, epoch)
+    )
+    which.copied_to(copied)
+    return copied

@@ -1,0 +1,156 @@
+"""What a leader does to have its partition's remote segments go when their time has come.
+
+A round moves the log's start first, so that followers know of it before the first object goes, and then
+deletes what `storage/tiered/expiry.py` says. A segment that cannot be deleted now does not keep others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from itertools import islice
+
+from odradek.broker.tiered.segment_work import SegmentWork
+from odradek.protocol.errors import KafkaError
+from odradek.replication.partition.partition import Partition
+from odradek.seams.clock import Clock
+from odradek.seams.values import value_class
+from odradek.storage.tiered.copying import start_of_log
+from odradek.storage.tiered.errors import RemoteStorageUnavailable
+from odradek.storage.tiered.expiry import EXPIRED_AT_ONCE, Expiry, Retained, decide_expiry
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
+
+log = logging.getLogger("odradek.tiered")
+
+
+@value_class
+class ExpirerTools:
+    """What the expirers of all partitions share."""
+
+    clock: Clock
+    metadata: RemoteLogMetadataManager
+    work: SegmentWork
+
+
+class Expirer:
+    """Of one partition, while this node leads it."""
+
+    def __init__(self, partition: Partition, id: TopicIdPartition, tools: ExpirerTools) -> None:
+        self._partition = partition
+        self._id = id
+        self._tools = tools
+        self._is_start_known = False
+        self.remote_bytes = 0
+        """Of this lineage (S-02), as of the last round; so are these, for gauges (S-04)."""
+        self.remote_size_ms = 0
+        self.metadata_count = 0
+        self.to_delete_segments = 0
+        self.to_delete_bytes = 0
+
+    async def round(self) -> bool:
+        """See the module. Raises what the store or the metadata does."""
+        if not self._is_start_known:
+            self._find_start()
+        decided = self._decide()
+        if decided.log_start_offset is not None:
+            self._start_at(decided.log_start_offset, "retention of the remote tier")
+        self.to_delete_segments = len(decided.expired)
+        self.to_delete_bytes = sum(each.segment.size_bytes for each in decided.expired)
+        failure: KafkaError | None = None
+        for each in decided.expired:
+            log.info("%s is deleted: %s", each.segment.id, each.reason.value)
+            try:
+                await self._tools.work.delete(each.segment)
+            except RemoteStorageUnavailable:
+                raise
+            except KafkaError as error:
+                failure = failure or error
+            else:
+                self.to_delete_segments -= 1
+                self.to_delete_bytes -= each.segment.size_bytes
+        if failure is not None:
+            raise failure
+        return decided.more
+
+    def _find_start(self) -> None:
+        """T-36: the leader before may have deleted further than this replica was told."""
+        which = self._partition.log
+        start = start_of_log(
+            which.epochs.entries, self._first_finished, which.local_log_start_offset
+        )
+        self._is_start_known = self._start_at(start, "the remote tier does")
+
+    def _first_finished(self, epoch: int) -> int | None:
+        for each in self._tools.metadata.segments(self._id, epoch):
+            if each.state is SegmentState.COPY_SEGMENT_FINISHED:
+                return each.start_offset
+        return None
+
+    def _start_at(self, offset: int, reason: str) -> bool:
+        """Move the log's start up, as far as is replicated; whether that was far enough."""
+        which = self._partition.log
+        if offset > which.log_start_offset:
+            self._partition.delete_before(min(offset, which.high_watermark), reason)
+        return which.log_start_offset >= offset
+
+    def _decide(self) -> Expiry:
+        which, tools = self._partition.log, self._tools
+        config, epochs = which.config, which.epochs.entries
+        began = tools.clock.monotonic()
+        self.remote_bytes = tools.metadata.lineage_size(self._id, epochs, which.end_offset)
+        self.remote_size_ms = int((tools.clock.monotonic() - began) * 1000)
+        self.metadata_count = tools.metadata.segment_count(self._id)
+        return decide_expiry(
+            Retained(
+                epochs=epochs,
+                log_start_offset=which.log_start_offset,
+                log_end_offset=which.end_offset,
+                retention_ms=config.retention_ms,
+                retention_bytes=config.retention_bytes,
+                local_only_bytes=which.local_only_bytes,
+                remote_bytes=self.remote_bytes,
+                now_ms=tools.clock.wall_ms(),
+            ),
+            tools.metadata.segments(self._id),
+            self._left_over(),
+            in_hand=tools.work.is_in_hand,
+            is_dangling=tools.work.is_dangling,
+        )
+
+    def _left_over(self) -> Iterator[RemoteLogSegmentMetadata]:
+        """All that is not finished, and what is of epochs before the log's first."""
+        metadata = self._tools.metadata
+        yield from metadata.unfinished(self._id)
+        earliest = self._partition.log.epochs.earliest
+        for epoch in metadata.epochs(self._id):
+            if earliest is None or epoch >= earliest.epoch:
+                break
+            yield from metadata.segments(self._id, epoch)
+
+
+class Remover:
+    """Of one partition, while this node leads it and its topic is tiered no more, with
+    remote.log.delete.on.disable: all goes that is in the remote tier."""
+
+    def __init__(self, partition: Partition, id: TopicIdPartition, tools: ExpirerTools) -> None:
+        self._partition = partition
+        self._id = id
+        self._tools = tools
+
+    async def round(self) -> bool:
+        """The log starts where the disk does, then what lies before is deleted. Raises what the store or
+        the metadata does."""
+        which, work = self._partition.log, self._tools.work
+        start = min(which.local_log_start_offset, which.high_watermark)
+        self._partition.delete_before(start, "its topic is not tiered any more")
+        found = islice(self._tools.metadata.segments(self._id), EXPIRED_AT_ONCE)
+        for segment in list(found):
+            is_copied = segment.state is not SegmentState.COPY_SEGMENT_STARTED
+            if not work.is_in_hand(segment) and (is_copied or work.is_dangling(segment)):
+                await work.delete(segment)
+        return False

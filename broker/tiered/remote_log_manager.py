@@ -1,0 +1,297 @@
+"""RemoteLogManager: what this node does for each partition of a tiered topic, by its role (KIP-405).
+
+| role | copies | expires | finds out how far the leader has copied |
+|---|---|---|---|
+| leads | yes | yes | |
+| leads, remote.log.copy.disable | | yes | |
+| leads, no more tiered, remote.log.delete.on.disable | | all of it | |
+| follows | | | yes (T-53) |
+| no replica, not tiered | | | |
+
+Each of these is a task of the partition that comes round by itself (rounds.py), a number of them at a
+time. It begins when the metadata of the partition is read to the end, and is cancelled when the role is
+another: what it had under way is then of a leadership that is over (T-38).
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from odradek.broker.metrics.registry import Metrics
+from odradek.broker.tiered.copier import Copier, CopierTools, CopyQuota, find_copied
+from odradek.broker.tiered.expirer import Expirer, ExpirerTools, Remover
+from odradek.broker.tiered.rounds import rounds
+from odradek.broker.tiered.segment_work import SegmentWork
+from odradek.broker.tiered.settings import RemoteLogSettings
+from odradek.broker.tiered.store_health import REMIND_SECONDS, Backlog, StoreHealth
+from odradek.protocol.errors import KafkaError
+from odradek.replication.partition.partition import Partition
+from odradek.seams import Seams
+from odradek.storage.log_manager import LogManager
+from odradek.storage.tiered.errors import RemoteResourceNotFound
+from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
+from odradek.storage.tiered.remote_storage import RemoteStorageManager
+
+log = logging.getLogger("odradek.tiered")
+
+Name = tuple[str, int]
+_Rounds = tuple[str, Callable[[], Awaitable[bool]], trio.CapacityLimiter]
+
+
+class Role(enum.Enum):
+    LEADS = "leads"
+    LEADS_WITHOUT_COPIES = "leads, copies disabled"
+    REMOVES = "leads, tiered no more"
+    FOLLOWS = "follows"
+
+    @property
+    def is_leader(self) -> bool:
+        return self is not Role.FOLLOWS
+
+
+def role_of(partition: Partition) -> Role | None:
+    """None where nothing is to be done for it."""
+    which = partition.log
+    if which.failure is not None or partition.leader < 0:
+        return None
+    if not which.is_tiered:
+        is_removed = partition.is_leader and which.config.remote_log_delete_on_disable
+        return Role.REMOVES if is_removed else None
+    if not partition.is_leader:
+        return Role.FOLLOWS
+    return Role.LEADS_WITHOUT_COPIES if which.config.remote_log_copy_disable else Role.LEADS
+
+
+class _Tiered:
+    """A partition of the table, in a role."""
+
+    def __init__(self, partition: Partition, id: TopicIdPartition, role: Role) -> None:
+        self.partition = partition
+        self.id = id
+        self.role = role
+        self.leading_since = partition.leading_since
+        self.scope = trio.CancelScope()
+        self.expirer: Expirer | None = None
+
+    def is_as(self, partition: Partition, role: Role | None) -> bool:
+        """Whether what runs for it is what should."""
+        return (
+            self.partition is partition
+            and self.role is role
+            and self.leading_since == partition.leading_since
+        )
+
+
+class RemoteLogManager:
+    """See the module. All but `run` is synchronous, on the loop."""
+
+    def __init__(
+        self,
+        node_id: int,
+        storage: RemoteStorageManager,
+        metadata: RemoteLogMetadataManager,
+        logs: LogManager,
+        seams: Seams,
+        metrics: Metrics,
+        settings: RemoteLogSettings,
+    ) -> None:
+        self._metadata = metadata
+        self._logs = logs
+        self._seams = seams
+        self._metrics = metrics
+        self._settings = settings
+        self.work = SegmentWork(node_id, storage, metadata, seams, metrics, settings)
+        self._copying = CopierTools(
+            node_id, seams, logs, metadata, self.work, CopyQuota(settings, seams.clock)
+        )
+        self._expiring = ExpirerTools(seams.clock, metadata, self.work)
+        self._copiers = trio.CapacityLimiter(settings.copiers)
+        self._expirers = trio.CapacityLimiter(settings.expirers)
+        self._followers = trio.CapacityLimiter(settings.followers)
+        self._table: dict[Name, _Tiered] = {}
+        self._nursery: trio.Nursery | None = None
+        self._health = StoreHealth()
+        metrics.gauge("RemoteLogManagerTasksAvgIdlePercent", self._idle_part)
+
+    # What the cluster decides
+
+    def role_changed(self, partition: Partition) -> None:
+        """It was opened, changed hands, or has other configs."""
+        name, role = (partition.topic, partition.index), role_of(partition)
+        known = self._table.get(name)
+        if known is not None and known.is_as(partition, role):
+            return
+        if role is None:
+            self.gone(*name)
+            return
+        if known is not None:
+            self._end(name, known)
+        id = TopicIdPartition(partition.topic_id, partition.topic, partition.index)
+        leads, follows = ([id], []) if role.is_leader else ([], [id])
+        self._metadata.partitions_changed(leads, follows)
+        begun = self._table[name] = _Tiered(partition, id, role)
+        self._add_gauges(name, begun)
+        if self._nursery is not None:
+            self._nursery.start_soon(self._see_to, begun)
+
+    def gone(self, topic: str, index: int) -> None:
+        """The replica is not here any more, or its directory is offline, or it is not tiered."""
+        known = self._table.get((topic, index))
+        if known is not None:
+            self._end((topic, index), known)
+            self._metadata.stop_partitions([known.id])
+            self._metrics.forget(topic=topic, partition=index)
+
+    def configs_changed(self) -> None:
+        """Of the broker."""
+        self._copiers.total_tokens = self._settings.copiers
+        self._expirers.total_tokens = self._settings.expirers
+        self._followers.total_tokens = self._settings.followers
+
+    def _end(self, name: Name, known: _Tiered) -> None:
+        del self._table[name]
+        known.scope.cancel()
+        self._say(self._health.forget(known.id, self._seams.clock.monotonic()))
+
+    # What is done
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                for each in self._table.values():
+                    self._nursery.start_soon(self._see_to, each)
+                self._nursery.start_soon(self._remind)
+                task_status.started()
+        finally:
+            self._nursery = None
+
+    async def _see_to(self, tiered: _Tiered) -> None:
+        with tiered.scope:
+            try:
+                await self._metadata.wait_ready(tiered.id)
+            except RemoteResourceNotFound:
+                return  # it was stopped meanwhile
+            which = tiered.partition.log
+            which.copies_unknown()
+            copied = find_copied(self._metadata, tiered.id, which)
+            log.info("%s: this node %s, copied to offset %d", tiered.id, tiered.role.value, copied)
+            async with trio.open_nursery() as nursery:
+                for what, one_round, pool in self._rounds_of(tiered):
+                    nursery.start_soon(self._come_round, tiered, what, one_round, pool)
+
+    def _rounds_of(self, tiered: _Tiered) -> list[_Rounds]:
+        if tiered.role is Role.FOLLOWS:
+            return [("looking up copies", partial(self._look_up, tiered), self._followers)]
+        if tiered.role is Role.REMOVES:
+            remover = Remover(tiered.partition, tiered.id, self._expiring)
+            return [("removal", remover.round, self._expirers)]
+        expirer = tiered.expirer = Expirer(tiered.partition, tiered.id, self._expiring)
+        found: list[_Rounds] = [("expiry", expirer.round, self._expirers)]
+        if tiered.role is Role.LEADS:
+            copier = Copier(tiered.partition, tiered.id, self._copying)
+            found.append(("copying", copier.round, self._copiers))
+        return found
+
+    async def _come_round(
+        self,
+        tiered: _Tiered,
+        what: str,
+        one_round: Callable[[], Awaitable[bool]],
+        pool: trio.CapacityLimiter,
+    ) -> None:
+        await rounds(
+            f"{what} of {tiered.id}",
+            one_round,
+            pool=pool,
+            settings=self._settings,
+            clock=self._seams.clock,
+            entropy=self._seams.entropy,
+            on_outcome=partial(self._came, tiered) if what == "copying" else lambda error: None,
+        )
+
+    async def _look_up(self, tiered: _Tiered) -> bool:
+        find_copied(self._metadata, tiered.id, tiered.partition.log)
+        return False
+
+    # What the operator is told
+
+    def _came(self, tiered: _Tiered, error: KafkaError | OSError | None) -> None:
+        now = self._seams.clock.monotonic()
+        if error is None:
+            self._say(self._health.worked(tiered.id, now))
+        else:
+            reason = error.message if isinstance(error, KafkaError) and error.message else error
+            self._say(self._health.failed(tiered.id, str(reason), now))
+
+    async def _remind(self) -> None:
+        while True:
+            await self._seams.clock.sleep(REMIND_SECONDS)
+            now = self._seams.clock.monotonic()
+            if self._health.is_reminder_due(now):
+                self._say(self._health.reminder(await self._backlog(), now))
+
+    async def _backlog(self) -> Backlog:
+        waiting = [
+            lag for each in self._table.values() if (lag := _lag(each)) is not None and lag[0]
+        ]
+        free: list[int] = []
+        for home in self._logs.homes():
+            try:
+                usage = await self._seams.offload.run(
+                    self._seams.files.disk_usage, home.directory.path, lane=home.directory.lane
+                )
+            except OSError:
+                continue  # its own watchers find out
+            free.append(usage.free_bytes)
+        return Backlog(len(waiting), sum(size for size, _ in waiting), min(free) if free else None)
+
+    @staticmethod
+    def _say(line: str | None) -> None:
+        if line is not None:
+            log.warning("%s", line)
+
+    def _add_gauges(self, name: Name, tiered: _Tiered) -> None:
+        """S-04 and the lags; nothing where this node does not lead."""
+        topic, index = name
+
+        def add(metric: str, value: Callable[[], int | None]) -> None:
+            self._metrics.gauge(metric, value, topic=topic, partition=index)
+
+        add("RemoteCopyLagBytes", lambda: lag[0] if (lag := _lag(tiered)) else None)
+        add("RemoteCopyLagSegments", lambda: lag[1] if (lag := _lag(tiered)) else None)
+        for metric, attribute in (
+            ("RemoteDeleteLagBytes", "to_delete_bytes"),
+            ("RemoteDeleteLagSegments", "to_delete_segments"),
+            ("RemoteLogSizeBytes", "remote_bytes"),
+            ("RemoteLogSizeComputationTime", "remote_size_ms"),
+            ("RemoteLogMetadataCount", "metadata_count"),
+        ):
+            add(metric, partial(_of_expirer, tiered, attribute))
+
+    def _idle_part(self) -> float:
+        pools = (self._copiers, self._expirers)
+        return sum(each.available_tokens for each in pools) / sum(
+            each.total_tokens for each in pools
+        )
+
+
+def _of_expirer(tiered: _Tiered, attribute: str) -> int | None:
+    value: int | None = getattr(tiered.expirer, attribute, None)
+    return value
+
+
+def _lag(tiered: _Tiered) -> tuple[int, int] | None:
+    """Bytes and segments that are closed and not copied; None where this node does not copy."""
+    which = tiered.partition.log
+    if tiered.role is not Role.LEADS or which.failure is not None:
+        return None
+    segments = which.segment_list.all
+    waiting = [each for each in segments[:-1] if each.base_offset > which.highest_copied_offset]
+    return sum(each.size for each in waiting), len(waiting)

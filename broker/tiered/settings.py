@@ -1,0 +1,65 @@
+"""What the remote log manager is told by the broker's configs (T-11, T-12), as they are at the moment."""
+
+from __future__ import annotations
+
+from odradek.broker.config.server_config import ServerConfig
+
+
+class RemoteLogSettings:
+    """Times in seconds, sizes in bytes."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+
+    @property
+    def copiers(self) -> int:
+        return self._config.get_int("remote.log.manager.copier.thread.pool.size")
+
+    @property
+    def expirers(self) -> int:
+        return self._config.get_int("remote.log.manager.expiration.thread.pool.size")
+
+    @property
+    def followers(self) -> int:
+        """Also by its older name."""
+        name, older = (
+            "remote.log.manager.follower.thread.pool.size",
+            "remote.log.manager.thread.pool.size",
+        )
+        config = self._config
+        is_older = config.is_set(older) and not config.is_set(name)
+        return config.get_int(older if is_older else name)
+
+    @property
+    def interval_seconds(self) -> float:
+        """From the end of a round that went well to the next."""
+        return self._config.get_int("remote.log.manager.task.interval.ms") / 1000
+
+    @property
+    def back_off_seconds(self) -> float:
+        return self._config.get_int("remote.log.manager.task.retry.backoff.ms") / 1000
+
+    @property
+    def back_off_max_seconds(self) -> float:
+        return self._config.get_int("remote.log.manager.task.retry.backoff.max.ms") / 1000
+
+    @property
+    def jitter(self) -> float:
+        """The part of a pause that is left to chance, up or down."""
+        return self._config.get_float("remote.log.manager.task.retry.jitter")
+
+    @property
+    def copy_bytes_per_second(self) -> int:
+        return self._config.get_int("remote.log.manager.copy.max.bytes.per.second")
+
+    @property
+    def copy_samples(self) -> int:
+        return self._config.get_int("remote.log.manager.copy.quota.window.num")
+
+    @property
+    def copy_sample_seconds(self) -> int:
+        return self._config.get_int("remote.log.manager.copy.quota.window.size.seconds")
+
+    @property
+    def custom_metadata_bytes_max(self) -> int:
+        return self._config.get_int("remote.log.metadata.custom.metadata.max.bytes")

@@ -1,0 +1,77 @@
+"""Whether the remote store works, as the operator is told: early, and not once for each partition.
+
+While copies fail nothing that is not copied may leave the disk, which fills. The first failure is told
+at once, then every minute how long it has lasted, how much waits, and how much room there is; and at
+last that it is over. All of it without I/O: lines of text come out.
+"""
+
+from __future__ import annotations
+
+from odradek.seams.values import value_class
+
+REMIND_SECONDS = 60.0
+
+
+@value_class
+class Backlog:
+    """What waits to be copied, and the free space of the disk that has least of it, in bytes."""
+
+    partitions: int
+    size_bytes: int
+    free_bytes: int | None
+
+
+class StoreHealth:
+    """See the module. Times are monotonic, in seconds."""
+
+    def __init__(self) -> None:
+        self._failing: dict[object, None] = {}
+        self._since: float | None = None
+        self._told_at = 0.0
+        self._reason = ""
+
+    def seconds_away(self, now: float) -> float:
+        """For how long copies have failed; 0 while they work."""
+        return 0.0 if self._since is None else now - self._since
+
+    def failed(self, partition: object, reason: str, now: float) -> str | None:
+        """A round of this partition did; what to say, if anything."""
+        self._failing[partition] = None
+        self._reason = reason
+        if self._since is not None:
+            return None
+        self._since = self._told_at = now
+        return (
+            f"segments cannot be copied to the remote store ({reason}): nothing that is not copied"
+            " leaves the disk"
+        )
+
+    def worked(self, partition: object, now: float) -> str | None:
+        """A round of this partition went well; what to say, if anything."""
+        self._failing.pop(partition, None)
+        if self._since is None or self._failing:
+            return None
+        seconds, self._since = now - self._since, None
+        return f"segments are copied to the remote store again, after {seconds:.0f} s"
+
+    def forget(self, partition: object, now: float) -> str | None:
+        """It is not copied here any more."""
+        return self.worked(partition, now) if partition in self._failing else None
+
+    def is_reminder_due(self, now: float) -> bool:
+        return self._since is not None and now - self._told_at >= REMIND_SECONDS
+
+    def reminder(self, backlog: Backlog, now: float) -> str:
+        """What to say once a minute while it lasts."""
+        self._told_at = now
+        free = "" if backlog.free_bytes is None else f"; {_size(backlog.free_bytes)} are free"
+        return (
+            f"the remote store has failed for {self.seconds_away(now):.0f} s ({self._reason}):"
+            f" {_size(backlog.size_bytes)} of {backlog.partitions} partitions wait on the disk{free}"
+        )
+
+
+def _size(size_bytes: int) -> str:
+    if size_bytes >= 1 << 30:
+        return f"{size_bytes / (1 << 30):.1f} GiB"
+    return f"{size_bytes / (1 << 20):.1f} MiB"

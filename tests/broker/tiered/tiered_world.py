@@ -1,0 +1,188 @@
+"""A remote log manager at work on a virtual disk: one partition, a store and metadata that can be told
+to fail, and time that moves when told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import trio
+
+from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.metrics.registry import Metrics
+from odradek.broker.tiered.remote_log_manager import RemoteLogManager
+from odradek.broker.tiered.settings import RemoteLogSettings
+from odradek.replication.controller.image import PartitionImage
+from odradek.replication.partition.partition import Partition
+from odradek.seams import Seams
+from odradek.seams.entropy import SeededEntropy
+from odradek.seams.files import Buffer, FileSlice, Path
+from odradek.storage.log.config import LogConfig
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.tiered.errors import RemoteStorageError
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.remote_storage import LogSegmentData
+from odradek.testing.memory_metadata import MemoryMetadataManager, MemoryMetadataTopic
+from odradek.testing.virtual_clock import VirtualClock
+from odradek.testing.virtual_world import VirtualWorld
+from tests.storage.log_manager_world import ONE, World, append
+
+TIERED = LogConfig(
+    internal_segment_bytes=300,
+    file_delete_delay_ms=0,
+    remote_storage_enable=True,
+    retention_ms=-1,
+    retention_bytes=-1,
+)
+ME, OTHER = 1, 2
+ID = TopicIdPartition(ONE, "orders", 0)
+
+
+class MemoryStorage:
+    """A RemoteStorageManager that keeps what it is given, and the order of the calls."""
+
+    def __init__(self) -> None:
+        self.kept: dict[RemoteLogSegmentId, bytes] = {}
+        self.calls: list[str] = []
+        self.failing: dict[str, Exception] = {}
+        self.custom: bytes | None = None
+        self.before_copy: Callable[[], None] = lambda: None
+
+    def copy_segment(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        self.calls.append(f"copy {metadata.start_offset}")
+        self.before_copy()
+        assert isinstance(data.log, FileSlice)
+        self.kept[metadata.id] = data.log.read()
+        self._fail("copy")
+        return self.custom
+
+    def fetch_segment(
+        self, metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int | None = None
+    ) -> Buffer:
+        raise NotImplementedError
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: object) -> Buffer:
+        raise NotImplementedError
+
+    def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self.calls.append(f"delete {metadata.start_offset}")
+        self._fail("delete")
+        self.kept.pop(metadata.id, None)
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def _fail(self, call: str) -> None:
+        error = self.failing.get(call)
+        if error is not None:
+            raise error
+
+
+def image(leader: int = ME, epoch: int = 0) -> PartitionImage:
+    return PartitionImage((ME, OTHER), (ONE, ONE), (ME, OTHER), leader, epoch, 1)
+
+
+def alone(epoch: int = 0) -> PartitionImage:
+    return PartitionImage((ME,), (ONE,), (ME,), ME, epoch, 1)
+
+
+@dataclass
+class TieredWorld:
+    """`manager`, its partition and log; `pass_time` lets it work."""
+
+    clock: VirtualClock
+    log: PartitionLog
+    partition: Partition
+    manager: RemoteLogManager
+    storage: MemoryStorage
+    metadata: MemoryMetadataManager
+    metrics: Metrics
+    warnings: list[str] = field(default_factory=list)
+
+    def fill(self, segments: int = 3) -> None:
+        """So many closed segments of three records, and an active one."""
+        for _ in range(3 * segments + 1):
+            append(self.log, "x" * 20, now_ms=self.clock.wall_ms())
+
+    async def pass_time(self, seconds: float = 31.0) -> None:
+        await self.clock.run_for(seconds)
+
+    def change(self, **config: object) -> None:
+        """The topic gets other configs."""
+        self.log.update_config(replace(self.log.config, **config))  # type: ignore[arg-type]
+        self.manager.role_changed(self.partition)
+
+    def lead(self, epoch: int) -> None:
+        self.partition.update(alone(epoch))
+        self.manager.role_changed(self.partition)
+
+    def follow(self, epoch: int) -> None:
+        self.partition.update(image(OTHER, epoch))
+        self.manager.role_changed(self.partition)
+
+    def states(self) -> list[tuple[int, SegmentState]]:
+        """(start offset, state) of what the metadata knows."""
+        return [(each.start_offset, each.state) for each in self.metadata.segments(ID)]
+
+    def published(self) -> list[tuple[int, SegmentState]]:
+        """(start offset, state) of every event, in order."""
+        starts: dict[RemoteLogSegmentId, int] = {}
+        found = []
+        for event in self.metadata.topic.events:
+            assert not isinstance(event, RemotePartitionDeleteMetadata)
+            if isinstance(event, RemoteLogSegmentMetadata):
+                starts[event.id] = event.start_offset
+            found.append((starts[event.id], event.state))
+        return found
+
+
+@asynccontextmanager
+async def tiered_world(
+    clock: VirtualClock,
+    *,
+    config: LogConfig = TIERED,
+    topic: MemoryMetadataTopic | None = None,
+    settings: dict[str, str] | None = None,
+) -> AsyncIterator[TieredWorld]:
+    """This node leads a partition, alone; its remote log manager runs."""
+    world = World(clock=clock, default=config, paths=(Path("/a"),))
+    doors = VirtualWorld(7).node("one", world.disk, clock=clock)
+    seams = replace(
+        doors.seams, entropy=SeededEntropy(random.Random(5)), files=world.files, clock=clock
+    )
+    async with world.running() as logs:
+        log = await logs.create("orders", 0, ONE)
+        storage, metadata, metrics = MemoryStorage(), MemoryMetadataManager(topic), Metrics()
+        server = ServerConfig.from_properties(settings or {}, test_node=True)
+        manager = RemoteLogManager(
+            ME, storage, metadata, logs, seams, metrics, RemoteLogSettings(server)
+        )
+        partition = Partition(log, topic_id=ONE, node_id=ME, image=alone())
+        made = TieredWorld(clock, log, partition, manager, storage, metadata, metrics)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(manager.run)
+            manager.role_changed(partition)
+            yield made
+            nursery.cancel_scope.cancel()
+
+
+__all__ = [
+    "ID",
+    "ME",
+    "OTHER",
+    "TIERED",
+    "RemoteStorageError",
+    "Seams",
+    "TieredWorld",
+    "tiered_world",
+]
