@@ -41,7 +41,7 @@ OBEYED: Final[Mapping[str, frozenset[str]]] = {
 """Which configs of its clients have an effect. The rest of what it needs is fixed, as in Kafka: acks
 from all, idempotence, reading from the earliest offset, no groups."""
 
-FETCH_BYTES: Final = 64 << 10
+FETCH_BYTES: Final = 32 << 10
 """As much is read at once, unless it is configured: a few hundred records, so that the loop is not
 kept by decoding them."""
 

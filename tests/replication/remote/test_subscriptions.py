@@ -183,7 +183,7 @@ def test_another_topic_of_the_name_is_read_from_its_start() -> None:
     assert subscriptions.ends_wanted() == {7: [B]}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_everybody_is_told_each_record_once_and_in_order(data: st.DataObject) -> None:
     """T-49: whoever comes and goes, and however far a read gets, from a snapshot or from the start."""
