@@ -28,11 +28,16 @@ from odradek.storage.tiered.metadata import (
     TopicIdPartition,
 )
 from odradek.storage.tiered.pieces import Pieces, ReaderLimits
-from odradek.storage.tiered.remote_reads import ReadLimits, RemoteRead, RemoteReads
-from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.remote_reads import (
+    ReadLimits,
+    RemoteRead,
+    RemoteReads,
+    partition_of,
+)
+from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
 from odradek.storage.tiered.remote_timestamps import RemoteTimestamps
 from odradek.testing.virtual_offload import VirtualOffload
-from tests.storage.log.log_world import FOREVER, NOW_MS, TOPIC_ID, World
+from tests.storage.log.log_world import FOREVER, NOW_MS, World
 
 TIERED = dataclasses.replace(
     FOREVER,
@@ -42,7 +47,6 @@ TIERED = dataclasses.replace(
     remote_storage_enable=True,
     local_retention_bytes=1,
 )
-PARTITION = TopicIdPartition(TOPIC_ID, "t", 0)
 EVERYTHING = ReadLimits(1 << 20, 1 << 40)
 CACHE_ROOT = Path("/cache")
 
@@ -83,8 +87,17 @@ class Store:
             raise RemoteResourceNotFound(f"{metadata.id} has no {kind}")
         return data
 
-    def copy_segment(self, *_: object) -> None:
-        raise NotImplementedError
+    def copy_segment(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
+        parts = {
+            None: data.log,
+            IndexType.OFFSET: data.offset_index,
+            IndexType.TIMESTAMP: data.time_index,
+            IndexType.TRANSACTION: data.transaction_index,
+        }
+        for kind, part in parts.items():
+            content = as_bytes(part)
+            if content or kind is not IndexType.TRANSACTION:
+                self.objects[metadata.id.id, kind] = content
 
     def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
         for key in [each for each in self.objects if each[0] == metadata.id.id]:
@@ -92,6 +105,34 @@ class Store:
 
     def close(self) -> None:
         pass
+
+
+def copy_sealed(
+    log: PartitionLog, store: Store, copies: int = 0
+) -> Iterator[RemoteLogSegmentMetadata]:
+    """Copy what is sealed, decided, and not copied yet; ids are numbered from `copies` on."""
+    for sealed in copyable_segments(log):
+        if sealed.base_offset <= log.highest_copied_offset:
+            continue
+        opened = open_sealed(log, sealed)
+        copies += 1
+        segment = RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(partition_of(log), UUID(int=copies)),
+            sealed.base_offset,
+            sealed.end_offset,
+            1,
+            opened.max_timestamp_ms,
+            NOW_MS,
+            opened.epochs,
+            sealed.size_bytes,
+            SegmentState.COPY_SEGMENT_FINISHED,
+            None,
+            opened.txn_index_empty,
+        )
+        store.copy_segment(segment, opened.data)
+        opened.close()
+        log.copied_to(sealed.end_offset)
+        yield segment
 
 
 @dataclass
@@ -162,45 +203,13 @@ class Tiers:
 
     def copy_and_expire(self) -> None:
         """All that is sealed and decided is copied, and leaves the disk."""
-        log, world = self.log, self.log_world
-        log.advance_high_watermark(log.end_offset)
-        world.flush()
-        for sealed in copyable_segments(log):
-            if sealed.base_offset <= log.highest_copied_offset:
-                continue
-            opened = open_sealed(log, sealed)
+        self.log.advance_high_watermark(self.log.end_offset)
+        self.log_world.flush()
+        for segment in copy_sealed(self.log, self.store, self.copies):
             self.copies += 1
-            segment = RemoteLogSegmentMetadata(
-                RemoteLogSegmentId(PARTITION, UUID(int=self.copies)),
-                sealed.base_offset,
-                sealed.end_offset,
-                1,
-                opened.max_timestamp_ms,
-                NOW_MS,
-                opened.epochs,
-                sealed.size_bytes,
-                SegmentState.COPY_SEGMENT_FINISHED,
-                None,
-                opened.txn_index_empty,
-            )
-            self.add(segment, opened.data)
-            opened.close()
-            log.copied_to(sealed.end_offset)
-        log.delete_expired(NOW_MS)
-        log.remove_deleted(NOW_MS)
-
-    def add(self, segment: RemoteLogSegmentMetadata, data: object) -> None:
-        parts = {
-            None: "log",
-            IndexType.OFFSET: "offset_index",
-            IndexType.TIMESTAMP: "time_index",
-            IndexType.TRANSACTION: "transaction_index",
-        }
-        for kind, name in parts.items():
-            content = as_bytes(getattr(data, name))
-            if content or kind is not IndexType.TRANSACTION:
-                self.store.objects[segment.id.id, kind] = content
-        self.metadata.known.append(segment)
+            self.metadata.known.append(segment)
+        self.log.delete_expired(NOW_MS)
+        self.log.remove_deleted(NOW_MS)
 
     @asynccontextmanager
     async def readers(self) -> AsyncIterator[Readers]:
