@@ -1,16 +1,15 @@
-"""Real clients that write and read while a cluster is broken under them: librdkafka's.
+"""Real clients that write while a cluster is broken under them: librdkafka's.
 
 A load keeps its `Ledger`; its thread goes on through every fault, as an application would, and
-`finish` waits until what it has sent is settled. A `Watcher` reads along in a group.
+`finish` waits until what it has sent is settled.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -27,8 +26,6 @@ from tests.system.ledger import Ledger, Outcome, Row, Transaction
 
 PATIENCE_S = 120.0
 PAUSE_S = 0.005
-SILENT_S = 20.0
-"""A consumer that has read nothing for so long is given up for another one."""
 PER_TRANSACTION = 6
 ABORT_EVERY = 4
 COMMON: Mapping[str, Any] = {
@@ -91,16 +88,15 @@ class Load(ABC):
         ]
         return {value for values in committed for value in values}
 
-    def finish(self) -> Ledger:
+    def finish(self) -> None:
         """Write no more, and wait for what is under way."""
         self._enough.set()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "what was sent is not settled"
         if self.failure is not None:
             raise self.failure
-        return self.ledger
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -230,89 +226,6 @@ LOADS: Mapping[str, type[Load]] = {
     "idempotent": IdempotentLoad,
     "transactional": TransactionalLoad,
 }
-
-
-class Watcher:
-    """A member of a group that reads committed records while things happen; it may read some again.
-
-    `changed` has what it saw at an offset where it had seen something else before.
-    """
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.seen: dict[tuple[int, int], bytes] = {}
-        self.changed: list[str] = []
-        self._bootstrap = bootstrap
-        self._topic = topic
-        self._enough = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-
-    def _consumer(self) -> Consumer:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "group.id": f"watches-{self._topic}",
-                "auto.offset.reset": "earliest",
-                "auto.commit.interval.ms": 500,
-                "session.timeout.ms": 10_000,
-                "isolation.level": "read_committed",
-                "check.crcs": True,
-                **COMMON,
-            }
-        )
-        consumer.subscribe([self._topic])
-        return consumer
-
-    def _read(self) -> None:
-        consumer, heard_at = self._consumer(), time.monotonic()
-        while not self._enough.is_set():
-            message = consumer.poll(0.2)
-            if message is not None and message.error() is None:
-                heard_at = time.monotonic()
-                self._see(message)
-            elif time.monotonic() > heard_at + SILENT_S:
-                # librdkafka drops brokers that are not in the newest metadata; when all have been
-                # restarted it may have none left, and asks nobody any more (2.16).
-                consumer.close()
-                consumer, heard_at = self._consumer(), time.monotonic()
-        consumer.close()
-
-    def _see(self, message: Message) -> None:
-        place, value = (message.partition(), message.offset()), message.value()
-        assert value is not None
-        if self.seen.setdefault(place, value) != value:
-            self.changed.append(f"{place}: {self.seen[place]!r}, later {value!r}")
-            self.seen[place] = value
-
-    def wait_for(self, partitions: Mapping[int, Sequence[Row]]) -> None:
-        """Until it has seen all of these; AssertionError if it does not."""
-        wanted = _by_place(partitions)
-        with deadline(PATIENCE_S, "the group to read everything") as check:
-            while not wanted.items() <= self.seen.items():
-                assert self._thread.is_alive()
-                check()
-
-    def anomalies(self, partitions: Mapping[int, Sequence[Row]]) -> list[str]:
-        """What it read and is not there now, or is another there."""
-        there = {
-            (part, offset): value for part, rows in partitions.items() for offset, value in rows
-        }
-        return self.changed + [
-            f"{value!r} was read at {place}, where {there.get(place)!r} is now"
-            for place, value in self.seen.items()
-            if there.get(place) != value
-        ]
-
-    def __enter__(self) -> Watcher:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._enough.set()
-        self._thread.join(PATIENCE_S)
-
-
-def _by_place(partitions: Mapping[int, Sequence[Row]]) -> dict[tuple[int, int], bytes]:
-    return {(part, offset): value for part, rows in partitions.items() for offset, value in rows}
 
 
 def read_partitions(bootstrap: str, topic: str, partitions: int) -> dict[int, list[Row]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from odradek.testing import Cluster
 from tests.interop.broker_process import deadline
 from tests.system.kafka_facts import PATIENCE_S
-from tests.system.load import IdempotentLoad, Watcher, read_partitions
+from tests.system.load import IdempotentLoad, read_partitions
+from tests.system.watching import Watcher
 
 
 class Pair:

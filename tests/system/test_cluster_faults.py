@@ -23,9 +23,11 @@ from tests.system.clusters import (
     assert_replicas_equal,
 )
 from tests.system.faults import FAULTS, Scene, reassignment_under_bounce, ring, unclean_election
+from tests.system.java_load import JavaLoad
 from tests.system.kafka_facts import active_controller, create_topic
 from tests.system.ledger import Row
-from tests.system.load import LOADS, Watcher, read_partitions
+from tests.system.load import LOADS, read_partitions
+from tests.system.watching import Watcher
 
 pytestmark = pytest.mark.slow
 BROKERS = 3
@@ -52,21 +54,33 @@ def whole(cluster: Cluster) -> Iterator[Cluster]:
 @pytest.mark.parametrize("kind", LOADS)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_nothing_acknowledged_is_lost_or_doubled(whole: Cluster, fault: str, kind: str) -> None:
-    what, topic = FAULTS[fault], f"{fault}-{kind}"
-    partitions = what.partitions
-    create_topic(whole, topic, partitions, TOPIC_CONFIG)
+    """Neither by librdkafka nor, on a topic of its own with the same leaders, by the Java client."""
+    what, topic, in_java = FAULTS[fault], f"{fault}-{kind}", f"{fault}-{kind}-java"
+    partitions, padding_bytes = what.partitions, what.padding_bytes
+    assignment = list(ring(whole.brokers, partitions, BROKERS, 0).values())
+    for each in (topic, in_java):
+        create_topic(whole, each, partitions, TOPIC_CONFIG, assignment=assignment)
     with (
-        LOADS[kind](whole.bootstrap, topic, partitions, padding_bytes=what.padding_bytes) as load,
+        LOADS[kind](whole.bootstrap, topic, partitions, padding_bytes=padding_bytes) as load,
         Watcher(whole.bootstrap, topic) as watcher,
+        JavaLoad(
+            whole.bootstrap, in_java, partitions, kind=kind, padding_bytes=padding_bytes
+        ) as java,
     ):
         scene = Scene(whole, topic, partitions, load)
         load.wait_for_progress()
+        java.wait_for_progress()
         what.happens(scene)
         rows = settled(scene)
         assert load.ledger.anomalies(rows) == []
         watcher.wait_for(rows)
         assert watcher.anomalies(rows) == []
-    assert_replicas_equal(whole, topic, partitions)
+        rows = settled(Scene(whole, in_java, partitions, java))
+        assert java.ledger.anomalies(rows) == []
+        java.sights.wait_for(rows)
+        assert java.sights.anomalies(rows) == []
+    for each in (topic, in_java):
+        assert_replicas_equal(whole, each, partitions)
 
 
 @pytest.mark.parametrize("kind", LOADS)
