@@ -35,6 +35,7 @@ MULTIPART_BYTES = 8 << 20
 """An object up to this size is one request; a larger one goes in parts of it."""
 PARTS_AT_ONCE = 3
 """Parts of one object on their way: as many times `MULTIPART_BYTES` does an upload hold in memory."""
+PIECE_BYTES = 128 << 10
 PAGE_OBJECTS = 1000
 
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist")
@@ -286,10 +287,13 @@ def _identity(path: OsPath) -> tuple[int, int] | None:
 
 
 class _Parts:
-    """What is put, as obstore takes it; remembers what went wrong on this side."""
+    """What is put, as obstore takes it; remembers what went wrong on this side.
+
+    obstore copies what it takes while it holds the GIL, so it is given little at a time.
+    """
 
     def __init__(self, parts: Iterable[Buffer]) -> None:
-        self._parts = iter(parts)
+        self._pieces = _pieces(parts)
         self._error: BaseException | None = None
 
     def __iter__(self) -> _Parts:
@@ -297,7 +301,7 @@ class _Parts:
 
     def __next__(self) -> Buffer:
         try:
-            return next(self._parts)
+            return next(self._pieces)
         except StopIteration:
             raise
         except BaseException as error:
@@ -318,6 +322,16 @@ class _Parts:
     def raise_own_error(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+def _pieces(parts: Iterable[Buffer]) -> Iterator[Buffer]:
+    for part in parts:
+        if len(part) <= PIECE_BYTES:
+            yield part
+            continue
+        view = memoryview(part)
+        for start in range(0, len(view), PIECE_BYTES):
+            yield view[start : start + PIECE_BYTES]
 
 
 def _sync(path: OsPath) -> None:
