@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import trio
 
@@ -58,6 +58,8 @@ class Limits:
     """Where the reader is, if it is to be sent to a replica there."""
     throttle: LeaderThrottle | None = None
     """Of a follower."""
+    has_remote: bool = False
+    """Whether some of what was found is to be read from the remote tier yet."""
 
     @property
     def is_follower(self) -> bool:
@@ -86,6 +88,8 @@ class Read:
     limits: Limits
     end_offset: int = -1
     """Up to where a follower could read."""
+    is_remote: ClassVar[bool] = False
+    """Whether its records come from the remote tier."""
 
     @property
     def size(self) -> int:
@@ -176,7 +180,7 @@ def read_again(before: Sequence[Read], limits: Limits, min_bytes: int) -> list[R
             if not known.is_current():
                 if limits.holds_back(known.partition):
                     return None
-                read = _read_log(known.partition, known.wanted, limits, size_bytes, nowait=True)
+                read = read_log(known.partition, known.wanted, limits, size_bytes, nowait=True)
                 size_bytes += _read_slices(read.answer, READ_AT_ONCE_BYTES - size_bytes)
                 known = read
             found.append(known)
@@ -227,11 +231,16 @@ async def _read_partition(
             if nearer is not None:
                 return Read(wanted, _go_to(nearer, partition), partition, limits)
         try:
-            return _read_log(partition, wanted, limits, size_bytes, nowait=True)
+            return read_log(partition, wanted, limits, size_bytes, nowait=True)
         except WouldBlock:
             return await _read_from_disk(partition, wanted, ctx, limits, size_bytes)
     except InRemoteTier:
         assert partition is not None
+        if ctx.broker.remote is not None and not limits.is_follower:
+            from odradek.broker.tiered.remote_fetch import leave_for_later
+
+            reads = ctx.broker.remote.reads
+            return leave_for_later(wanted, partition, limits, size_bytes, reads)
         answer = _in_remote_tier(partition, ctx, limits)
     except KafkaError as error:
         answer = FetchedPartition(
@@ -271,7 +280,7 @@ async def _read_from_disk(
     partition: Partition, wanted: Wanted, ctx: RequestContext, limits: Limits, size_bytes: int
 ) -> Read:
     return await ctx.broker.seams.offload.run(
-        _read_log,
+        read_log,
         partition,
         wanted,
         limits,
@@ -295,7 +304,7 @@ async def _read_for_follower(
     partition.check_follower(follower, epoch, tells_epoch=tells_epoch)
     held_back = limits.holds_back(partition)
     try:
-        read = _read_log(partition, wanted, limits, size_bytes, nowait=True, held_back=held_back)
+        read = read_log(partition, wanted, limits, size_bytes, nowait=True, held_back=held_back)
     except WouldBlock:
         read = await _read_from_disk(partition, wanted, ctx, limits, size_bytes)
     if again or read.answer.diverging_epoch is not None:
@@ -324,7 +333,7 @@ def _check_allowed(wanted: Wanted, ctx: RequestContext, limits: Limits) -> None:
         raise TopicDenied
 
 
-def _read_log(
+def read_log(
     partition: Partition,
     wanted: Wanted,
     limits: Limits,
@@ -332,6 +341,8 @@ def _read_log(
     nowait: bool = False,
     held_back: bool = False,
 ) -> Read:
+    """What the log has of `wanted`, where `size_bytes` were found before; its slice is pinned. Raises
+    what `PartitionLog.read` does."""
     log = partition.log
     high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
     answer = FetchedPartition(
@@ -381,6 +392,8 @@ async def bring_in(found: Iterable[Read], ctx: RequestContext) -> None:
     loop, so that sending them does not block."""
     left_bytes = READ_AT_ONCE_BYTES
     for each in found:
+        if each.is_remote:
+            continue  # it is in memory
         for part in _slices([each]):
             try:
                 if part.size <= left_bytes:

@@ -85,13 +85,17 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> Answer | None:
     quiet = _leave_quiet(plan, request, ctx) if limits.is_follower else None
     found = await read_all(plan.wanted, ctx, limits)
     min_bytes = min(request.min_bytes, limits.max_bytes)
-    if request.max_wait_ms > 0 and size_of(found) < min_bytes:
+    if request.max_wait_ms > 0 and size_of(found) < min_bytes and not limits.has_remote:
         waiting = _Waiting(found, plan, min_bytes, ctx, limits, quiet)
         await waiting.wait(request.max_wait_ms)
         if waiting.is_answered:
             return None
         found = waiting.found
     try:
+        if limits.has_remote:
+            from odradek.broker.tiered.remote_fetch import read_remote
+
+            await read_remote(found, ctx)
         await bring_in(found, ctx)
     except BaseException:
         let_go(found)
@@ -201,7 +205,7 @@ class _Waiting:
             missing = self._min_bytes - size_of(found)
             if missing <= 0 or _failed(found) or _is_cut_short(found):
                 return
-            if not found and not self._quiet:
+            if limits.has_remote or (not found and not self._quiet):
                 return
             let_go(found)
             wait = self._begin(missing)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import trio
@@ -46,22 +47,29 @@ async def list_offsets(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     times_named = Counter(
         (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
     )
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    await _list_partition(topic.name, each, request, ctx, times_named)
-                    for each in topic.partitions
-                ],
-            }
-            for topic in request.topics
-        ]
-    }
+    searches: list[_TieredSearch] = []
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [
+                await _list_partition(topic.name, each, request, ctx, times_named, searches)
+                for each in topic.partitions
+            ],
+        }
+        for topic in request.topics
+    ]
+    if searches:
+        await _search_tiers(searches, request, ctx)
+    return {"topics": topics}
 
 
 async def _list_partition(
-    topic: str, wanted: Any, request: Any, ctx: RequestContext, times_named: Counter[Any]
+    topic: str,
+    wanted: Any,
+    request: Any,
+    ctx: RequestContext,
+    times_named: Counter[Any],
+    searches: list[_TieredSearch],
 ) -> dict[str, Any]:
     index = wanted.partition_index
     try:
@@ -77,9 +85,17 @@ async def _list_partition(
             partition.check_epoch(epoch)
         else:
             partition.check_leader(epoch)
+        if _is_in_tiers(partition.log, wanted.timestamp, ctx):
+            answer = _failed(index, ErrorCode.request_timed_out)  # until it is searched
+            searches.append(_TieredSearch(partition, wanted.timestamp, answer))
+            return answer
         found = await _find(partition, wanted.timestamp, request, ctx)
     except KafkaError as error:
-        return {"partition_index": index, "error_code": error.code, "timestamp": -1, "offset": -1}
+        return _failed(index, error.code)
+    return _answer(index, found)
+
+
+def _answer(index: int, found: TimestampAndOffset) -> dict[str, Any]:
     return {
         "partition_index": index,
         "error_code": ErrorCode.none,
@@ -87,6 +103,56 @@ async def _list_partition(
         "offset": found.offset,
         "leader_epoch": found.leader_epoch,
     }
+
+
+def _failed(index: int, code: ErrorCode) -> dict[str, Any]:
+    return {"partition_index": index, "error_code": code, "timestamp": -1, "offset": -1}
+
+
+@dataclass(slots=True)
+class _TieredSearch:
+    """For a timestamp in a log of two tiers, and the answer that is to say what came of it."""
+
+    partition: Partition
+    timestamp: int
+    answer: dict[str, Any]
+
+    async def run(self, request: Any, ctx: RequestContext) -> None:
+        partition, index = self.partition, self.partition.index
+        assert ctx.broker.remote is not None
+        timestamp = None if self.timestamp == MAX_TIMESTAMP else self.timestamp
+        try:
+            found = await ctx.broker.remote.reads.find_timestamp(partition.log, timestamp)
+            if request.replica_id != DEBUGGER:
+                partition.check_leader()  # it may have taken long
+            found = _if_fetchable(found, partition, request, ctx)
+        except KafkaError as error:
+            self.answer.update(_failed(index, error.code))
+        else:
+            self.answer.update(_answer(index, found))
+
+
+def _is_in_tiers(log: PartitionLog, timestamp: int, ctx: RequestContext) -> bool:
+    return (
+        ctx.broker.remote is not None
+        and log.is_tiered
+        and (timestamp >= 0 or timestamp == MAX_TIMESTAMP)
+        and log.log_start_offset < log.end_offset
+    )
+
+
+async def _search_tiers(
+    searches: Sequence[_TieredSearch], request: Any, ctx: RequestContext
+) -> None:
+    """All at once, and no longer than the request or the config allows; who is late has timed out."""
+    seconds = field(request, "timeout", timedelta(0)).total_seconds()
+    if seconds <= 0:
+        seconds = ctx.broker.config.get_int("remote.list.offsets.request.timeout.ms") / 1000
+    await ctx.flush()
+    with trio.move_on_after(seconds):
+        async with trio.open_nursery() as nursery:
+            for each in searches:
+                nursery.start_soon(each.run, request, ctx)
 
 
 def _last_fetchable(partition: Partition, request: Any) -> int:
@@ -111,10 +177,10 @@ def _check_newest(partition: Partition, request: Any, ctx: RequestContext) -> No
 async def _find(
     partition: Partition, timestamp: int, request: Any, ctx: RequestContext
 ) -> TimestampAndOffset:
-    log, last_fetchable = partition.log, _last_fetchable(partition, request)
+    log = partition.log
     if timestamp == LATEST:
         _check_newest(partition, request, ctx)
-        return TimestampAndOffset(-1, last_fetchable, partition.leader_epoch)
+        return TimestampAndOffset(-1, _last_fetchable(partition, request), partition.leader_epoch)
     if timestamp in _PLACES:
         return _with_epoch(log, _PLACES[timestamp](log))
     lane = str(log.directory.parent)
@@ -122,7 +188,14 @@ async def _find(
         found = await ctx.broker.seams.offload.run(log.max_timestamp, lane=lane)
     else:
         found = await ctx.broker.seams.offload.run(log.find_timestamp, timestamp, lane=lane)
-    if found is None or found.offset >= last_fetchable:
+    return _if_fetchable(found, partition, request, ctx)
+
+
+def _if_fetchable(
+    found: TimestampAndOffset | None, partition: Partition, request: Any, ctx: RequestContext
+) -> TimestampAndOffset:
+    """What was found, if the reader may fetch it by now."""
+    if found is None or found.offset >= _last_fetchable(partition, request):
         _check_newest(partition, request, ctx)
         return TimestampAndOffset(-1, -1, -1)
     return found

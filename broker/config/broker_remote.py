@@ -91,7 +91,7 @@ REMOTE: Rows = (
         doc="Length of one sample of the limit of reads, in seconds."),
     row("remote.fetch.max.wait.ms", INT, "500", MEDIUM, at_least(1), CLUSTER_WIDE, effect=True,
         doc="How long a Fetch waits for the remote store, in ms."),
-    row("remote.list.offsets.request.timeout.ms", LONG, "30000", MEDIUM, at_least(1), CLUSTER_WIDE,
+    row("remote.list.offsets.request.timeout.ms", LONG, "30000", MEDIUM, at_least(1), CLUSTER_WIDE, effect=True,
         doc="How long ListOffsets waits for the remote store, in ms."),
 )
 # fmt: on

@@ -73,6 +73,8 @@ class BatchWalk:
         self.base_offset = -1
         self.next_offset = offset
         self.is_done = position >= segment.size_bytes
+        self.has_parted = False
+        """Whether what comes next is of another history."""
 
     def advance(self, bytes_at: BytesAt, available: int, headers: int = HEADERS_A_TURN) -> bool:
         """Go on with the bytes up to position `available`, over so many batches at most. True if
@@ -102,11 +104,8 @@ class BatchWalk:
                 self._go_to(end, last_offset)
                 return True
             return self._begin(base_offset, last_offset, epoch, end, available)
-        if (
-            base_offset >= self._limit
-            or end - self.begin > self._max_bytes
-            or epoch != self._epoch_at(base_offset)
-        ):
+        self.has_parted = epoch != self._epoch_at(base_offset)
+        if self.has_parted or base_offset >= self._limit or end - self.begin > self._max_bytes:
             self.is_done = True
             return True
         if end > available:

@@ -36,9 +36,9 @@ log = logging.getLogger("odradek.remote")
 
 OBJECTS_LANE = "objects"
 BYTES_MAX = 64 << 20
-"""All pieces of a node."""
-AHEAD_BYTES_MAX = 48 << 20
-"""Those of them that nobody has asked for yet."""
+"""All pieces of a node. A batch that is larger than half of it may come on top."""
+READERS_KEPT_FREE = 2
+"""By fetches ahead, where there are more: for those who wait."""
 
 
 class TooManyReads(RemoteStorageUnavailable):
@@ -174,12 +174,13 @@ class Pieces:
     # Finding
 
     def find(self, segment_id: UUID, position: int) -> Piece | None:
-        """The piece with that byte, here or under way, that reaches farthest."""
-        found = None
-        for each in self._by_segment.get(segment_id, ()):
-            if each.start <= position < each.end and (found is None or each.end > found.end):
-                found = each
-        return found
+        """The piece with that byte: one that is here, if there is, and then that reaches farthest."""
+        found = [
+            each
+            for each in self._by_segment.get(segment_id, ())
+            if each.start <= position < each.end
+        ]
+        return max(found, key=lambda each: (each.is_here, each.end), default=None)
 
     async def at(self, segment: RemoteLogSegmentMetadata, position: int, end: int) -> Piece:
         """The piece with the byte at `position`; one is fetched up to `end` where there is none.
@@ -225,7 +226,8 @@ class Pieces:
         """Begin to fetch what is not here of [position, end), in one go, unless there is no room or no
         reader. False: there is no more to be had now."""
         size_bytes = end - position
-        if self._under_way >= self._limits().threads or self._is_over_quota():
+        readers = max(1, self._limits().threads - READERS_KEPT_FREE)
+        if self._under_way >= readers or self._is_over_quota():
             return False
         if self.ahead_bytes + size_bytes > self._ahead_bytes_max:
             return False
@@ -298,8 +300,9 @@ class Pieces:
         """False after a wait: look again."""
         if self._evict_for(size_bytes, self._used) or self._evict_for(size_bytes, self._ahead):
             return True
-        if not self.total_bytes:
-            return True  # larger than all that is allowed, and alone
+        half = self._bytes_max // 2
+        if size_bytes > half and self.total_bytes <= half:
+            return True
         await self._room.wait()
         return False
 

@@ -245,6 +245,8 @@ class RemoteReads:
 
     def _go_on(self, which: PartitionLog, place: _Place, offset: int, walk: BatchWalk) -> None:
         """Remember where the next read begins, and fetch ahead for a reader that has gone on before."""
+        if walk.has_parted:
+            return
         segment, partition = place.segment, place.segment.partition
         key = partition, walk.next_offset
         after = _Place(segment, place.epoch, walk.end)

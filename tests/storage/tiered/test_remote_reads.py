@@ -372,6 +372,23 @@ async def test_memory_is_bounded_whatever_is_read(
         assert await readers.offsets(98) == [98, 99]
 
 
+async def test_a_batch_that_is_larger_than_all_the_memory_is_read() -> None:
+    """KIP-74: or its reader would be stuck for ever."""
+    tiers = Tiers(bytes_max=4 << 20)
+    tiers.log.update_config(
+        dataclasses.replace(
+            tiers.log.config, max_message_bytes=8 << 20, internal_segment_bytes=16 << 20
+        )
+    )
+    for size in (10, 5 << 20, 10, 10):
+        tiers.append(batch(1, size=size))
+        tiers.log.roll()
+    tiers.copy_and_expire()
+    async with tiers.readers() as readers:
+        assert await readers.all_from(0) == [0, 1, 2]
+        assert await readers.offsets(1, ReadLimits(100, 1000)) == [1]
+
+
 async def test_a_reader_that_leaves_loses_nothing(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -1,0 +1,221 @@
+"""What a consumer's fetch gets from the remote tier (T-32, T-33).
+
+The partitions of one fetch are read at once. The fetch is answered when all are done, or after
+remote.fetch.max.wait.ms with those that are; what was not done goes on, and is there for the next fetch.
+What fails is tried again until then, unless all others are done and brought something. A failure is then
+answered by UNKNOWN_SERVER_ERROR (T-34), at which a consumer asks again; so that this is not at once,
+what can't be helped takes a moment, too. Metadata that this node has not read yet is no failure.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import trio
+
+from odradek.broker.fetch_reading import READ_COMMITTED, Limits, Read, read_log
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.fetch import FetchedPartition
+from odradek.storage.tiered.errors import RemoteNotReady, RemoteStorageError
+from odradek.storage.tiered.pieces import OverQuota
+from odradek.storage.tiered.remote_reads import ReadLimits, RemoteRead
+
+if TYPE_CHECKING:
+    from odradek.broker.context import RequestContext
+    from odradek.broker.fetch_sessions import Wanted
+    from odradek.broker.tiered.reads import TieredReads
+    from odradek.replication.partition.partition import Partition
+
+log = logging.getLogger("odradek.remote")
+
+BACKOFF_SECONDS = 0.05
+BACKOFF_SECONDS_MAX = 1.0
+FAILURE_SECONDS = 0.1
+"""How long a failure that is final is held back: who is told of it asks again at once."""
+_NO_FAILURE = (RemoteNotReady, OverQuota)
+
+
+class Pending(Read):
+    """Found to be in the remote tier; `size` is what is set aside for it until it is read."""
+
+    __slots__ = ("at_least_one", "failure", "reserved_bytes")
+
+    is_remote = True
+
+    def __init__(
+        self, wanted: Wanted, partition: Partition, limits: Limits, size_bytes: int
+    ) -> None:
+        """`size_bytes` were found before."""
+        log = partition.log
+        answer = FetchedPartition(
+            index=wanted.index,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=[] if limits.isolation_level == READ_COMMITTED else None,
+        )
+        super().__init__(wanted, answer, partition, limits)
+        self.reserved_bytes = min(wanted.max_bytes, max(0, limits.max_bytes - size_bytes))
+        self.at_least_one = not size_bytes
+        self.failure: KafkaError | None = None
+
+    @property
+    def size(self) -> int:
+        return self.reserved_bytes or super().size
+
+    def put(self, found: RemoteRead) -> None:
+        self.reserved_bytes = 0
+        self.failure = None
+        self.answer.records = tuple(found.records)
+        if self.answer.aborted_transactions is not None:
+            self.answer.aborted_transactions = [
+                (each.producer_id, each.first_offset) for each in found.aborted
+            ]
+
+    def fail(self, error: KafkaError) -> None:
+        self.reserved_bytes = 0
+        self.answer = FetchedPartition(
+            index=self.wanted.index, error_code=error.code, aborted_transactions=()
+        )
+
+
+def leave_for_later(
+    wanted: Wanted, partition: Partition, limits: Limits, size_bytes: int, reads: TieredReads
+) -> Read:
+    """For a partition whose offset is in the remote tier: `read_remote` is to read it. Where nothing may
+    be read now (a quota), or nothing fits in, there is nothing."""
+    pending = Pending(wanted, partition, limits, size_bytes)
+    if reads.is_over_quota() or not pending.reserved_bytes:
+        pending.reserved_bytes = 0
+        return Read(wanted, pending.answer, partition, limits)
+    limits.has_remote = True
+    return pending
+
+
+async def read_remote(found: Sequence[Read], ctx: RequestContext) -> None:
+    """Read what was left for later. It stays in `found`, pinned."""
+    tiering = ctx.broker.remote
+    assert tiering is not None
+    pending = [each for each in found if isinstance(each, Pending) and each.reserved_bytes]
+    await ctx.flush()
+    await _Reading(pending, ctx, tiering.reads).run()
+
+
+class _Reading:
+    """The remote part of one fetch."""
+
+    def __init__(self, pending: Sequence[Pending], ctx: RequestContext, reads: TieredReads) -> None:
+        self._pending = pending
+        self._clock = ctx.broker.seams.clock
+        self._offload = ctx.broker.seams.offload
+        self._meter = ctx.broker.metrics.meter
+        self._reads = reads
+        self._left = len(pending)
+        """Of which nothing is known yet: neither done nor failed."""
+        self._scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        reads = self._reads
+        reads.waiting += 1
+        try:
+            with trio.move_on_after(reads.wait_seconds) as self._scope:
+                async with trio.open_nursery() as nursery:
+                    for each in self._pending:
+                        nursery.start_soon(self._read, each)
+        finally:
+            reads.waiting -= 1
+        if any(each.reserved_bytes and each.failure is None for each in self._pending):
+            self._meter("ExpiresPerSec").mark()
+        for each in self._pending:
+            self._settle(each)
+
+    def _settle(self, pending: Pending) -> None:
+        failure, pending.reserved_bytes = pending.failure, 0
+        if failure is None or isinstance(failure, _NO_FAILURE):
+            return
+        if isinstance(failure, RemoteStorageError):
+            self._meter("RemoteFetchErrorsPerSec", topic=_topic_of(pending)).mark()
+            log.warning(
+                "TIERED_STORAGE_NOT_AVAILABLE: %s-%d at offset %d: %s",
+                _topic_of(pending),
+                pending.wanted.index,
+                pending.wanted.offset,
+                failure.message,
+            )
+        pending.fail(failure)
+
+    async def _read(self, pending: Pending) -> None:
+        self._meter("RemoteFetchRequestsPerSec", topic=_topic_of(pending)).mark()
+        backoff_seconds = BACKOFF_SECONDS
+        while True:
+            try:
+                await self._read_once(pending)
+                self._is_known(pending)
+                return
+            except KafkaError as error:
+                self._is_known(pending)
+                pending.failure = error
+                self._move_on()
+                if not (isinstance(error, RemoteStorageError) and error.retryable):
+                    if isinstance(error, RemoteStorageError):
+                        await self._clock.sleep(FAILURE_SECONDS)
+                    return
+            await self._clock.sleep(backoff_seconds)
+            backoff_seconds = min(2 * backoff_seconds, BACKOFF_SECONDS_MAX)
+
+    def _is_known(self, pending: Pending) -> None:
+        if pending.failure is None:
+            self._left -= 1
+        self._move_on()
+
+    def _move_on(self) -> None:
+        """What fails is not waited for, if that is all that is left, and there is something."""
+        if not self._left and any(each.answer.records for each in self._pending):
+            self._scope.cancel()
+
+    async def _read_once(self, pending: Pending) -> None:
+        partition, wanted, limits = pending.partition, pending.wanted, pending.limits
+        assert partition is not None
+        which = partition.log
+        committed = limits.isolation_level == READ_COMMITTED
+        found = await self._reads.reads.read(
+            which,
+            wanted.offset,
+            ReadLimits(
+                pending.reserved_bytes,
+                which.last_stable_offset if committed else which.high_watermark,
+                pending.at_least_one,
+            ),
+            committed=committed,
+        )
+        try:
+            limits.check_role(partition, wanted.current_leader_epoch)  # it may have taken long
+        except KafkaError:
+            found.let_go()
+            raise
+        self._meter("RemoteFetchBytesPerSec", topic=partition.topic).mark(found.size)
+        pending.put(found)
+        if found.next_offset > wanted.offset and not found.records:
+            await self._read_local(pending, found.next_offset)
+
+    async def _read_local(self, pending: Pending, offset: int) -> None:
+        """There is nothing up to where the local log begins (it was compacted once)."""
+        partition = pending.partition
+        assert partition is not None
+        read = await self._offload.run(
+            read_log,
+            partition,
+            replace(pending.wanted, offset=offset),
+            pending.limits,
+            0 if pending.at_least_one else 1,
+            lane=str(partition.log.directory.parent),
+        )
+        pending.answer = read.answer
+
+
+def _topic_of(pending: Pending) -> str:
+    assert pending.partition is not None
+    return pending.partition.topic

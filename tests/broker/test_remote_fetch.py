@@ -1,0 +1,216 @@
+"""Fetches of what is in the remote tier: several partitions at once, slow and failing stores, quotas."""
+
+from __future__ import annotations
+
+import trio
+
+from odradek.protocol.errors import ErrorCode
+from odradek.storage.log.partition_log import Origin
+from odradek.storage.log.verifications import UNGUARDED
+from odradek.storage.tiered.errors import RemoteStorageUnavailable
+from odradek.storage.tiered.metadata import SegmentState
+from tests.broker.tiered_stage import PATIENCE_SECONDS, TieredStage, tiered_stage
+from tests.storage.log.log_world import NOW_MS, idempotent, marker
+
+READ_COMMITTED = 1
+NOTHING = ErrorCode.none
+
+
+async def test_t32_a_consumer_reads_the_whole_log() -> None:
+    """T-32: from the remote tier as far as it goes, and from the disk after that."""
+    async with tiered_stage() as stage:
+        await stage.fill(stage.partitions[0])
+        log = stage.partitions[0].log
+        found: list[int] = []
+        while len(found) < log.end_offset:
+            (answer,) = await stage.fetch(len(found))
+            assert answer.error_code == NOTHING
+            assert answer.answer.high_watermark == log.end_offset
+            assert answer.answer.log_start_offset == 0
+            found += answer.offsets
+        assert found == list(range(40))
+
+
+async def test_partitions_of_one_fetch_are_read_at_once() -> None:
+    """Kafka's once read one remote partition a Fetch."""
+    async with tiered_stage(4) as stage:
+        for each in stage.partitions[:3]:
+            await stage.fill(each)
+        stage.store.gate.clear()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_open_once_asked, stage, 3)
+            found = await stage.fetch(0, 6, 12)
+        assert [each.offsets[0] for each in found] == [0, 6, 12]
+        assert all(each.offsets for each in found)
+
+
+async def _open_once_asked(stage: TieredStage, times: int) -> None:
+    with trio.fail_after(PATIENCE_SECONDS):
+        while stage.store.asked < times:
+            await trio.lowlevel.checkpoint()
+    stage.store.gate.set()
+
+
+async def test_what_is_slow_is_not_thrown_away() -> None:
+    """Kafka gives up a read after remote.fetch.max.wait.ms, and begins it anew for the next fetch."""
+    async with tiered_stage(configs={"remote.fetch.max.wait.ms": "50"}) as stage:
+        await stage.fill(stage.partitions[0])
+        stage.store.gate.clear()
+        for _ in range(3):
+            (answer,) = await stage.fetch(0)
+            assert answer.error_code == NOTHING
+            assert answer.offsets == []
+        stage.store.gate.set()
+        (answer,) = await stage.fetch(0)
+        assert answer.offsets[0] == 0
+        assert stage.store.asked == 1
+        assert stage.node.metrics.meter("ExpiresPerSec").count == 3
+
+
+async def test_the_disk_s_part_of_a_fetch_comes_with_the_other() -> None:
+    async with tiered_stage(2) as stage:
+        for each in stage.partitions:
+            await stage.fill(each)
+        local = stage.partitions[1].log.local_log_start_offset
+        found = await stage.fetch(0, local)
+        assert found[0].offsets[0] == 0
+        assert found[1].offsets[0] == local
+
+
+async def test_t34_a_store_that_fails_is_an_unknown_error_and_others_are_served() -> None:
+    """T-34."""
+    async with tiered_stage(2) as stage:
+        for each in stage.partitions:
+            await stage.fill(each)
+        await stage.fetch(0, 0)
+        stage.store.error = RemoteStorageUnavailable("503")
+        found = await stage.fetch(0, 12)
+        assert found[0].offsets[0] == 0
+        assert found[1].error_code == ErrorCode.unknown_server_error
+        errors = stage.node.metrics.meter("RemoteFetchErrorsPerSec", topic="t")
+        assert errors.count == 1
+        (failed,) = await stage.fetch(12)
+        assert failed.error_code == ErrorCode.unknown_server_error
+        stage.store.error = None
+        (answer,) = await stage.fetch(12)
+        assert answer.offsets[0] == 12
+
+
+async def test_a_store_that_is_back_in_time_is_no_error() -> None:
+    """T-33: a transient failure backs off."""
+    async with tiered_stage(configs={"remote.fetch.max.wait.ms": "15000"}) as stage:
+        await stage.fill(stage.partitions[0])
+        stage.store.error = RemoteStorageUnavailable("503")
+
+        async def heal() -> None:
+            while stage.store.asked < 2:
+                await trio.lowlevel.checkpoint()
+            stage.store.error = None
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(heal)
+            (answer,) = await stage.fetch(0)
+        assert answer.offsets[0] == 0
+
+
+async def test_metadata_that_is_not_read_yet_resets_nobody() -> None:
+    """After a change of the leader: neither an error nor an offset out of range."""
+    async with tiered_stage(configs={"remote.fetch.max.wait.ms": "20"}) as stage:
+        await stage.fill(stage.partitions[0])
+        partition = stage.segments()[0].partition
+        stage.metadata.stop_partitions([partition])
+        (answer,) = await stage.fetch(0)
+        assert answer.error_code == NOTHING
+        assert answer.offsets == []
+        stage.metadata.partitions_changed([partition], [])
+        (answer,) = await stage.fetch(0)
+        assert answer.offsets[0] == 0
+
+
+async def test_what_is_below_the_start_is_out_of_range() -> None:
+    async with tiered_stage() as stage:
+        partition = stage.partitions[0]
+        await stage.fill(partition)
+        partition.log.advance_log_start(6, "test")
+        (answer,) = await stage.fetch(0)
+        assert answer.error_code == ErrorCode.offset_out_of_range
+        (answer,) = await stage.fetch(6)
+        assert answer.offsets[0] == 6
+
+
+async def test_a_segment_that_is_deleted_is_forgotten() -> None:
+    """T-33."""
+    async with tiered_stage() as stage:
+        partition = stage.partitions[0]
+        await stage.fill(partition)
+        await stage.fetch(3)  # by the index
+        first = stage.segments()[0]
+        assert stage.reads.pieces.find(first.id.id, 0) is not None
+        assert stage.reads.indexes.has(first.id.id)
+        update = stage.update(first, SegmentState.DELETE_SEGMENT_STARTED)
+        await stage.metadata.update_segment(update)
+        partition.log.advance_log_start(first.end_offset + 1, "test")
+        assert stage.reads.pieces.find(first.id.id, 0) is None
+        (answer,) = await stage.fetch(3)
+        assert answer.error_code == ErrorCode.offset_out_of_range
+        while stage.reads.indexes.has(first.id.id):
+            await trio.lowlevel.checkpoint()
+
+
+async def test_over_the_quota_a_fetch_brings_nothing_and_waits() -> None:
+    """remote.log.manager.fetch.max.bytes.per.second."""
+    configs = {
+        "remote.log.manager.fetch.max.bytes.per.second": "1",
+        "remote.log.manager.fetch.quota.window.num": "1",
+    }
+    async with tiered_stage(configs=configs) as stage:
+        await stage.fill(stage.partitions[0])
+        (answer,) = await stage.fetch(0)
+        assert answer.offsets
+        (answer,) = await stage.fetch(12)
+        assert answer.error_code == NOTHING
+        assert answer.offsets == []
+        assert stage.store.asked == 1
+
+
+async def test_t35_a_reader_of_what_is_committed_hears_of_aborted_transactions() -> None:
+    """T-35."""
+    async with tiered_stage() as stage:
+        partition = stage.partitions[0]
+        log = partition.log
+        log.append_as_leader(
+            idempotent(7, 0, transactional=True), leader_epoch=0, now_ms=NOW_MS, guard=UNGUARDED
+        )
+        log.append_as_leader(
+            marker(7, commit=False), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR
+        )
+        log.advance_high_watermark(log.end_offset)
+        await stage.fill(partition)
+        (answer,) = await stage.fetch(0, isolation_level=READ_COMMITTED)
+        assert answer.answer.aborted_transactions == [(7, 0)]
+        (answer,) = await stage.fetch(2, isolation_level=READ_COMMITTED)
+        assert answer.answer.aborted_transactions == []
+        (answer,) = await stage.fetch(0)
+        assert answer.answer.aborted_transactions is None
+
+
+async def test_what_is_read_is_counted() -> None:
+    """T-54, T-55."""
+    async with tiered_stage() as stage:
+        await stage.fill(stage.partitions[0])
+        (answer,) = await stage.fetch(0)
+        meter = stage.node.metrics.meter
+        assert meter("RemoteFetchRequestsPerSec", topic="t").count == 1
+        assert meter("RemoteFetchBytesPerSec", topic="t").count == len(answer.data)
+        assert stage.node.metrics.timer("RemoteLogReaderFetchRateAndTimeMs").count == 1
+        assert stage.reads.pieces.idle_share == 1.0
+        assert stage.reads.waiting == 0
+
+
+async def test_nothing_of_it_stays_in_memory_that_was_sent_and_is_not_needed() -> None:
+    async with tiered_stage() as stage:
+        await stage.fill(stage.partitions[0])
+        await stage.fetch(0)
+        await stage.fetch(12)
+        stage.reads.pieces.forget([each.id.id for each in stage.segments()])
+        assert stage.reads.pieces.total_bytes == 0
