@@ -73,6 +73,8 @@ class PartitionTable:
         self._on_lost = on_lost
         self._by_name: dict[Key, Partition] = {}
         self._by_id: dict[tuple[UUID, int], Partition] = {}
+        self.counts_traffic = False
+        """Whether each partition opened from now on counts what goes in and out of it."""
         self.past_traffic = Traffic()
         """Of partitions that are not here any more."""
         self._at_start = frozenset(
@@ -160,7 +162,8 @@ class PartitionTable:
         del self._by_name[key]
         del self._by_id[partition.topic_id, partition.index]
         self._busy.setdefault(key, trio.Event())
-        self.past_traffic.add(partition.traffic)
+        if partition.traffic is not None:
+            self.past_traffic.add(partition.traffic)
         partition.retire(UnknownPartition(f"{partition.topic}-{partition.index} is not here now"))
         self._on_gone(*key)
         self._to_delete.append(partition)
@@ -273,6 +276,8 @@ class PartitionTable:
             image=image,
             surroundings=self._surroundings,
         )
+        if self.counts_traffic:
+            partition.traffic = Traffic()
         self._by_name[topic.name, index] = partition
         self._by_id[topic.id, index] = partition
         return partition

@@ -134,7 +134,8 @@ def _leave_quiet(
 def _answer(plan: FetchPlan, found: Sequence[Read], ctx: RequestContext) -> Answer:
     if found and (throttle := found[0].limits.throttle) is not None:
         throttle.sent((each.partition, each.answer) for each in found if each.partition is not None)
-    _count(found)
+    if ctx.broker.partitions.counts_traffic:
+        _count(found)
     chosen = plan.select((each.wanted, each.answer) for each in found)
     endpoints: Sequence[NodeEndpoint] = ()
     if ctx.api_version >= NODE_ENDPOINTS_VERSION:
@@ -146,10 +147,9 @@ def _answer(plan: FetchPlan, found: Sequence[Read], ctx: RequestContext) -> Answ
 
 def _count(found: Sequence[Read]) -> None:
     for each in found:
-        partition = each.partition
-        if partition is None:
+        traffic = None if each.partition is None else each.partition.traffic
+        if traffic is None:
             continue
-        traffic = partition.traffic
         if each.limits.is_follower:
             traffic.replicated_bytes_out += each.size
             continue

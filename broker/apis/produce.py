@@ -183,7 +183,6 @@ def _append(
     ctx: RequestContext,
 ) -> Outcome:
     """Append one batch; what is wrong with it is its answer."""
-    partition.traffic.produces += 1
     try:
         if ctx.broker.is_of_coordinators(partition.topic) and ctx.client_id != "__admin_client":
             raise KafkaError(
@@ -209,9 +208,9 @@ def _append(
             )
         appended = partition.append(records, acks=acks, now_ms=now_ms, guard=guard)
     except KafkaError as error:
-        partition.traffic.failed_produces += 1
-        if error.code == ErrorCode.message_too_large:
-            partition.traffic.bytes_rejected += len(records or b"")
+        if partition.traffic is not None:
+            is_too_large = error.code == ErrorCode.message_too_large
+            partition.traffic.refused(len(records or b"") if is_too_large else 0)
         outcome = Outcome(partition.index).fail(error)
         if outcome.record_errors:  # as Kafka: with these, and only these
             outcome.log_start_offset = partition.log.log_start_offset

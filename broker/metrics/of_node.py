@@ -61,13 +61,14 @@ STATES = {
 
 
 def register(broker: Broker) -> None:
-    """Have all of it told: once, when the node's logs are loaded, and before anybody looks."""
+    """Have all of it told: once, when the node's logs are loaded, before its partitions are opened."""
     _quorum(broker)
     if broker.config.is_controller:
         _controller(broker)
     if broker.config.is_broker:
         metrics = broker.metrics
         metrics.gauge("BrokerState", lambda: STATES[broker.lifecycle.state])
+        broker.partitions.counts_traffic = True
         _Replicas(broker.partitions, broker).register(metrics)
         _directories(broker)
         _logs(broker)
@@ -180,7 +181,8 @@ class _Replicas:
     async def _work_out(self) -> None:
         counts, by_topic = Counter[str](), dict[str, Traffic]()
         for number, partition in enumerate(self._table, 1):
-            by_topic.setdefault(partition.topic, Traffic()).add(partition.traffic)
+            if partition.traffic is not None:
+                by_topic.setdefault(partition.topic, Traffic()).add(partition.traffic)
             counts["PartitionCount"] += 1
             counts["ProducerIdCount"] += len(partition.log.producers.active)
             if partition.is_leader:

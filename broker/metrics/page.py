@@ -58,7 +58,8 @@ What to be told of: `kafka_controller_kafkacontroller_offlinepartitionscount`,
 copied.
 
 A room of the node that is not open (tiered storage, the controller on a broker alone) tells nothing.
-Counting costs an addition for each batch, and whatever has to be added up is when somebody looks.
+Where nobody may look nothing is counted; else it costs some additions for each batch, and whatever has to
+be added up is when somebody looks.
 """
 
 

@@ -29,7 +29,6 @@ from odradek.replication.errors import (
     NotLeader,
     UnknownLeaderEpoch,
 )
-from odradek.replication.partition.traffic import Traffic
 from odradek.replication.partition.unseen import Unseen
 from odradek.storage.errors import DiskFull, LogFailed
 from odradek.storage.log.partition_log import Appended, Origin, PartitionLog
@@ -37,6 +36,7 @@ from odradek.storage.log.verifications import Guard
 
 if TYPE_CHECKING:
     from odradek.replication.partition.leading import Leading, Surroundings
+    from odradek.replication.partition.traffic import Traffic
 
 ACKS_ALL = -1
 
@@ -94,7 +94,8 @@ class Partition:
         """`surroundings` is asked for when this node leads other replicas; without it none of these
         is ever known to have anything."""
         self.log = log
-        self.traffic = Traffic()
+        self.traffic: Traffic | None = None
+        """None where nobody is told of it."""
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = topic_id
@@ -236,9 +237,9 @@ class Partition:
             if leading is not None:
                 leading.disk_full(error)
             raise
-        traffic, size_bytes = self.traffic, len(records)
-        traffic.bytes_in += size_bytes
-        traffic.messages_in += appended.last_offset - appended.first_offset + 1
+        size_bytes = len(records)
+        if self.traffic is not None:
+            self.traffic.appended(appended.last_offset - appended.first_offset + 1, size_bytes)
         if leading is None:
             if not appended.duplicate:
                 self._unannounced_bytes += size_bytes
@@ -354,11 +355,11 @@ class Partition:
     def replicated(self, high_watermark: int, size_bytes: int) -> None:
         """As a follower: `size_bytes` were appended, and all below `high_watermark` is replicated."""
         log = self.log
+        if self.traffic is not None:
+            self.traffic.replicated_bytes_in += size_bytes
         if self._unseen is None:
             self._unseen = Unseen(log.high_watermark, log.end_offset)
-            self.traffic.replicated_bytes_in += size_bytes
         elif size_bytes:
-            self.traffic.replicated_bytes_in += size_bytes
             self._unseen.appended(log.end_offset, size_bytes)
         if log.advance_high_watermark(high_watermark):
             self._announce(self._unseen.seen_to(log.high_watermark))

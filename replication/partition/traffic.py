@@ -1,5 +1,5 @@
-"""What went in and out of a partition: plain counts, an addition each, that whoever is asked for
-metrics adds up."""
+"""What went in and out of a partition, where somebody is told: plain counts, which are added up
+when metrics are asked for."""
 
 from __future__ import annotations
 
@@ -37,6 +37,18 @@ class Traffic:
         self.failed_fetches = 0
         self.replicated_bytes_in = 0
         self.replicated_bytes_out = 0
+
+    def appended(self, messages: int, size_bytes: int) -> None:
+        """A batch was."""
+        self.produces += 1
+        self.messages_in += messages
+        self.bytes_in += size_bytes
+
+    def refused(self, rejected_bytes: int) -> None:
+        """A batch was; `rejected_bytes` of it, if it was too large."""
+        self.produces += 1
+        self.failed_produces += 1
+        self.bytes_rejected += rejected_bytes
 
     def add(self, other: Traffic) -> None:
         """Count what `other` has counted, too."""
