@@ -1,0 +1,24 @@
+"""What remote segments cost is measured, and does not grow as it should not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from odradek.bench import remote_segments
+
+
+def test_a_small_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert remote_segments.main(["--segments", "1200,2400", "--json"]) == 0
+    small, large = json.loads(capsys.readouterr().out)
+    assert (small["segments"], large["segments"]) == (1200, 2400)
+    assert small["resident_bytes_a_segment"] < 100
+    assert large["resident_bytes_a_segment"] < 100
+    assert large["snapshot_bytes"] / small["snapshot_bytes"] == pytest.approx(2, rel=0.05)
+
+
+def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert remote_segments.main(["--segments", "500"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["segments", "500"]
