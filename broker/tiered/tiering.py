@@ -188,7 +188,7 @@ class Tiering:
     def topics_deleted(self, delta: MetadataDelta) -> None:
         """Before their partitions are gone: what is in the remote tier of them is to go."""
         if self._deleted.metadata_changed(delta):
-            self._remover.wake()
+            self._remover.topics_deleted(delta.deleted_topics)
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
         """Take over configs, once the logs have them."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TypeAlias
+from uuid import UUID
 
 from odradek.storage.tiered.metadata import (
     PartitionDeleteState,
@@ -31,6 +32,7 @@ class Census:
 
     def __init__(self) -> None:
         self._first_ms: dict[TopicIdPartition, int] = {}
+        self._of_topic: dict[UUID, dict[TopicIdPartition, None]] = {}
 
     def __contains__(self, partition: TopicIdPartition) -> bool:
         return partition in self._first_ms
@@ -42,16 +44,28 @@ class Census:
     def __len__(self) -> int:
         return len(self._first_ms)
 
+    def of_topic(self, topic_id: UUID) -> list[TopicIdPartition]:
+        """Its partitions that are in here."""
+        return list(self._of_topic.get(topic_id, ()))
+
     def apply(self, event: MetadataEvent) -> bool:
         """Whether a partition was heard of for the first time."""
         partition = event.partition
         if isinstance(event, RemotePartitionDeleteMetadata):
             if event.state is PartitionDeleteState.DELETE_PARTITION_FINISHED:
-                self._first_ms.pop(partition, None)
+                self._remove(partition)
                 return False
         elif event.state is SegmentState.DELETE_SEGMENT_FINISHED:
             return False  # of a partition whose earlier records are cut away: nothing is left of it
         if partition in self._first_ms:
             return False
         self._first_ms[partition] = event.event_timestamp_ms
+        self._of_topic.setdefault(partition.topic_id, {})[partition] = None
         return True
+
+    def _remove(self, partition: TopicIdPartition) -> None:
+        if self._first_ms.pop(partition, None) is not None:
+            of_topic = self._of_topic[partition.topic_id]
+            del of_topic[partition]
+            if not of_topic:
+                del self._of_topic[partition.topic_id]

@@ -40,6 +40,8 @@ RECORDS_A_STEP: Final = 32
 PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
 ENDS_TIMEOUT_S: Final = 5.0
+CENSUS_REST: Final = 2.0
+"""For each second that a census takes of the loop, so many for others: nobody waits for it."""
 
 Tell = Callable[[Lane, int, int, bytes | None], None]
 """Told of a record: the lane, the metadata partition, the offset, the value. It must not raise."""
@@ -169,6 +171,7 @@ class MetadataReading:
                 await trio.sleep(PAUSE_S)
             return
         self._complained = None
+        read_at = trio.current_time()
         ends = reader.positions
         by_partition: dict[int, list[ConsumedRecord]] = {}
         for record in records:
@@ -176,6 +179,8 @@ class MetadataReading:
         for each, begun_at in wanted.items():
             of_it = by_partition.get(each.partition, [])
             await self._take(lane, each.partition, begun_at, of_it, ends[each])
+        if lane is Lane.CENSUS and records:
+            await trio.sleep(min(CENSUS_REST * (trio.current_time() - read_at), PAUSE_MAX_S))
 
     # What was read
 

@@ -10,8 +10,9 @@ done stays done. A topic of the same name that lives meanwhile has another id, a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
+from uuid import UUID
 
 import trio
 
@@ -74,6 +75,7 @@ class PartitionRemover:
         self._verdict = verdict
         self._woken = trio.Event()
         self._removing: dict[TopicIdPartition, trio.CancelScope] = {}
+        self._to_begin: list[TopicIdPartition] = []
         self._partitions = trio.CapacityLimiter(settings.partitions_at_once)
         self._segments = trio.CapacityLimiter(settings.segments_at_once)
         manager.on_census(self.wake)
@@ -84,8 +86,28 @@ class PartitionRemover:
         return list(self._removing)
 
     def wake(self) -> None:
-        """Topics were deleted, or what is led of the metadata topic changed: look."""
+        """Something changed: look."""
         self._woken.set()
+
+    def topics_deleted(self, ids: Iterable[UUID]) -> None:
+        """The cluster has just deleted these. Told before their replicas end, so that what is known of
+        their segments need not be read again."""
+        found = [
+            partition
+            for topic_id in ids
+            for _, census in self._manager.censuses()
+            for partition in census.of_topic(topic_id)
+        ]
+        for partition in found:
+            self._hold(partition)
+        if found:
+            self.wake()
+
+    def _hold(self, partition: TopicIdPartition) -> None:
+        if partition not in self._removing:
+            self._removing[partition] = trio.CancelScope()
+            self._to_begin.append(partition)
+            self._manager.hold(partition)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled."""
@@ -111,26 +133,33 @@ class PartitionRemover:
             for partition, first_ms in census:
                 verdict = self._verdict(partition, first_ms)
                 is_certain = is_certain and verdict is not Verdict.TOO_EARLY
-                if verdict is Verdict.DELETED and partition not in self._removing:
-                    scope = self._removing[partition] = trio.CancelScope()
-                    nursery.start_soon(self._remove_within, scope, partition, census)
+                if verdict is Verdict.DELETED:
+                    self._hold(partition)
                 looked += 1
                 if looked % PARTITIONS_A_STEP == 0:
                     await trio.lowlevel.checkpoint()
+        to_begin, self._to_begin = self._to_begin, []
+        for partition in to_begin:
+            its_census = censuses.get(self._manager.place_of(partition))
+            if its_census is None:  # somebody else leads it by now
+                self._let_go(partition)
+            else:
+                nursery.start_soon(self._remove_when_due, partition, its_census)
         return is_certain
 
     # One partition
 
-    async def _remove_within(
-        self, scope: trio.CancelScope, partition: TopicIdPartition, census: Census
-    ) -> None:
+    async def _remove_when_due(self, partition: TopicIdPartition, census: Census) -> None:
         try:
-            with scope:
+            with self._removing[partition]:
                 async with self._partitions:
-                    with self._manager.held_for_removal(partition):
-                        await self._remove(partition, census)
+                    await self._remove(partition, census)
         finally:
-            del self._removing[partition]
+            self._let_go(partition)
+
+    def _let_go(self, partition: TopicIdPartition) -> None:
+        del self._removing[partition]
+        self._manager.release(partition)
 
     async def _remove(self, partition: TopicIdPartition, census: Census) -> None:
         log.info("%s was deleted: its segments in the remote tier go too", partition)

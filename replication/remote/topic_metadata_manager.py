@@ -105,14 +105,12 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
         for partition in partitions:
             self._not_interested(partition, Interest.REPLICA)
 
-    @contextmanager
-    def held_for_removal(self, partition: TopicIdPartition) -> Iterator[None]:
-        """Its metadata is read within, whoever its replicas are."""
+    def hold(self, partition: TopicIdPartition) -> None:
+        """Read its metadata whoever its replicas are, for this node removes it; until `release`."""
         self._interested(partition, Interest.REMOVAL)
-        try:
-            yield
-        finally:
-            self._not_interested(partition, Interest.REMOVAL)
+
+    def release(self, partition: TopicIdPartition) -> None:
+        self._not_interested(partition, Interest.REMOVAL)
 
     def _interested(self, partition: TopicIdPartition, why: Interest) -> None:
         interests = self._interests.setdefault(partition, set())

@@ -149,7 +149,8 @@ class MetadataWorld:
 
         def changed(delta: MetadataDelta | None = None) -> None:
             if delta is not None and life.deleted.metadata_changed(delta):
-                life.remover.wake()
+                life.remover.topics_deleted(delta.deleted_topics)
+                life.manager.stop_partitions(self._gone(life, delta))
             topic = broker.metadata.image.topic(METADATA_TOPIC)
             for index, each in () if topic is None else topic.partitions.items():
                 if each.leader == number:
@@ -172,6 +173,10 @@ class MetadataWorld:
             unsubscribe()
             if self.lives.get(number) is life:
                 del self.lives[number]
+
+    def _gone(self, life: Life, delta: MetadataDelta) -> list[TopicIdPartition]:
+        """As a broker's replicas end."""
+        return [each for each in life.manager.partitions() if each.topic_id in delta.deleted_topics]
 
     async def kill(self, number: int) -> None:
         life = self.lives.pop(number)

@@ -202,3 +202,19 @@ def test_partition_marked_by_another_is_removed() -> None:
         assert world.store.objects == set()
 
     run(main, removes=True)
+
+
+def test_what_the_leader_knows_of_a_deleted_partition_is_not_read_again() -> None:
+    """T-51: its replica ends in the same step in which the deletion is heard of."""
+
+    async def main(world: MetadataWorld) -> None:
+        partitions = await world.create("flights", 3)
+        for each in partitions:
+            await copy(world, each, 20)
+        before = world.manager(1).records_read
+        await world.delete("flights")
+        await until_gone(world, *partitions)
+        # Of each segment that its deletion begins and ends; of each partition three states.
+        assert world.manager(1).records_read - before == 3 * (2 * 20 + 3)
+
+    run(main, removes=True)
