@@ -14,8 +14,10 @@ import trio
 from odradek.broker.node import CannotStart
 from odradek.client import admin
 from odradek.client.consumer import Reader, TopicPartition
+from odradek.client.log_dir_admin import Replica, alter_replica_log_dirs
 from odradek.client.metadata import Cluster, open_cluster
 from odradek.client.producer import ProducerOptions, open_producer
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import RealClock
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.tcp import TcpNetwork
@@ -65,9 +67,9 @@ class Stage:
     async def create(self, configs: dict[str, str] | None = None) -> None:
         await self.node.ensure_topic("orders", 1, 1, TIERED if configs is None else configs)
 
-    async def alter(self, configs: dict[str, str]) -> None:
+    async def alter(self, configs: dict[str, str], topic: str = "orders") -> None:
         changes = [admin.ConfigChange(admin.ConfigOperation.SET, *each) for each in configs.items()]
-        await admin.alter_configs(self.cluster, admin.ResourceType.TOPIC, "orders", changes)
+        await admin.alter_configs(self.cluster, admin.ResourceType.TOPIC, topic, changes)
 
     async def produce(self, values: list[bytes]) -> None:
         """Each in a batch of its own."""
@@ -108,8 +110,8 @@ async def stage(tmp_path: Path, **configs: str) -> AsyncIterator[Stage]:
         yield Stage(broker, cluster, tmp_path / "tier")
 
 
-async def test_copied_and_expired_from_the_disk(tmp_path: Path) -> None:
-    """E1, T-63: and all the same after a restart."""
+async def test_copied_expired_from_the_disk_and_read_back(tmp_path: Path) -> None:
+    """E1, T-32, T-63: and all the same after a restart."""
     async with stage(tmp_path) as tiered:
         await tiered.create()
         await tiered.produce(VALUES)
@@ -119,12 +121,16 @@ async def test_copied_and_expired_from_the_disk(tmp_path: Path) -> None:
         remote = tiered.remote_segments()
         assert remote[0] == 0
         assert len(remote) > 5
+        assert await tiered.read() == VALUES
+        assert await tiered.read(7) == VALUES[7:]
     async with stage(tmp_path) as tiered:
         await tiered.until(lambda: tiered.log.highest_copied_offset >= 0)
         assert tiered.remote_segments() == remote
+        assert await tiered.read() == VALUES
         await tiered.produce(VALUES)
         await tiered.until(lambda: len(tiered.remote_segments()) > 2 * len(remote) - 2)
         await tiered.until(tiered.is_copied)
+        assert await tiered.read() == 2 * VALUES
 
 
 async def test_total_retention_and_deleted_records(tmp_path: Path) -> None:
@@ -137,6 +143,7 @@ async def test_total_retention_and_deleted_records(tmp_path: Path) -> None:
         await admin.delete_records(tiered.cluster, {WHERE: second + 1})
         await tiered.until(lambda: tiered.remote_segments()[0] == second)
         assert tiered.log.log_start_offset == second + 1
+        assert await tiered.read(second + 1) == VALUES[second + 1 :]
         await tiered.alter(
             {"retention.ms": "1", "local.retention.ms": "1", "local.retention.bytes": "-2"}
         )
@@ -167,6 +174,7 @@ async def test_tiered_later(tmp_path: Path) -> None:
         assert tiered.objects() == []
         await tiered.alter(TIERED)
         await tiered.until(tiered.is_copied)
+        assert await tiered.read() == VALUES
 
 
 async def test_a_broker_without_it_refuses_tiered_topics(tmp_path: Path) -> None:
@@ -193,3 +201,71 @@ async def test_configs_that_make_no_sense(
     with pytest.raises(CannotStart, match=reason):
         async with stage(tmp_path, **configs):
             pass
+
+
+async def test_a_replica_moves_while_it_is_copied(tmp_path: Path) -> None:
+    """E4, T-57: to another log directory of this broker, and goes on from there."""
+    data = f"{tmp_path}/data,{tmp_path}/other"
+    async with stage(tmp_path, log_dirs=data) as tiered:
+        await tiered.create()
+        await tiered.produce(VALUES[:20])
+        here = str(tiered.log.directory.parent)
+        there = next(each for each in data.split(",") if each != here)
+        replica = Replica(tiered.node.node_id, "orders", 0)
+        codes = await alter_replica_log_dirs(tiered.cluster, {replica: there})
+        assert set(codes.values()) == {ErrorCode.none}
+        await tiered.produce(VALUES[20:])
+        await tiered.until(lambda: str(tiered.log.directory.parent) == there)
+        await tiered.until(tiered.is_copied)
+        assert len(set(tiered.remote_segments())) == len(tiered.remote_segments())
+        assert await tiered.read() == VALUES
+
+
+REFUSED = {
+    "local.retention.ms": [
+        {"retention.ms": "200", "local.retention.ms": "250"},
+        {"retention.ms": "200", "local.retention.ms": "-1"},
+    ],
+    "local.retention.bytes": [{"retention.bytes": "200", "local.retention.bytes": "250"}],
+    "cleanup.policy": [{"cleanup.policy": "compact"}, {"cleanup.policy": "compact,delete"}],
+}
+
+
+async def test_topics_that_cannot_be_tiered(tmp_path: Path) -> None:
+    """E17, T-15, T-16: refused at creation, and when they are altered."""
+    async with stage(tmp_path) as tiered:
+        await tiered.node.ensure_topic("taken", 1, 1, TIERED)
+        for reason, cases in REFUSED.items():
+            for configs in cases:
+                with pytest.raises(KafkaError, match=re.escape(reason)) as refusal:
+                    await tiered.create({"remote.storage.enable": "true", **configs})
+                assert refusal.value.code is ErrorCode.invalid_config
+                with pytest.raises(KafkaError, match=re.escape(reason)) as refusal:
+                    await tiered.alter(configs, "taken")
+                assert refusal.value.code is ErrorCode.invalid_config
+
+
+async def test_it_is_not_turned_off_without_a_word_on_the_data(tmp_path: Path) -> None:
+    """E17, T-14: and with one, the remote tier is emptied and the log starts where the disk does."""
+    async with stage(tmp_path) as tiered:
+        await tiered.create()
+        await tiered.produce(VALUES)
+        await tiered.until(tiered.is_copied)
+        start = tiered.log.local_log_start_offset
+        with pytest.raises(KafkaError, match=r"remote\.log\.delete\.on\.disable"):
+            await tiered.alter({"remote.storage.enable": "false"})
+        await tiered.alter(
+            {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+        )
+        await tiered.until(lambda: tiered.objects() == [])
+        assert await tiered.read(start) == VALUES[start:]
+        assert tiered.log.log_start_offset == start
+
+
+async def test_topics_are_not_tiered_where_nothing_is(tmp_path: Path) -> None:
+    """E17, T-01."""
+    async with Broker(data=tmp_path / "data") as broker:
+        with pytest.raises(KafkaError, match=r"remote\.log\.storage\.system\.enable") as refusal:
+            await broker.node.ensure_topic("orders", 1, 1, TIERED)
+        assert refusal.value.code is ErrorCode.invalid_config
+        assert broker.node.remote is None
