@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from odradek.storage.log.epochs import LeaderEpochCache
+from odradek.storage.log.epochs import EpochStart, LeaderEpochCache
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
 
@@ -20,6 +20,8 @@ class MemoryLog:
         self.records: list[Record] = []
         """From offset 0 on, those below `start_offset` too."""
         self.start_offset = 0
+        self.local_start = 0
+        """What lies before is in the remote tier alone, though `records` still has it, to compare."""
         self.high_watermark = 0
         self.min_insync_replicas = min_insync_replicas
         self.epochs = LeaderEpochCache(
@@ -46,18 +48,28 @@ class MemoryLog:
         self.epochs.truncate_from_end(offset)
         self.high_watermark = min(self.high_watermark, offset)
         self.start_offset = min(self.start_offset, offset)
+        self.local_start = min(self.local_start, offset)
 
     def trim(self, offset: int) -> None:
         """What is below goes, as DeleteRecords and retention have it."""
         if offset > self.start_offset:
             self.start_offset = offset
+            self.local_start = max(self.local_start, offset)
             self.epochs.truncate_from_start(offset)
 
-    def start_anew(self, offset: int) -> None:
+    def start_anew(
+        self, offset: int, start_offset: int | None = None, epochs: Sequence[EpochStart] = ()
+    ) -> None:
+        """Empty at `offset`; with a `start_offset`, what is before it is in the tier: the caller puts it
+        into `records`."""
         self.records = [(-1, "")] * offset
-        self.epochs.clear()
-        self.start_offset = self.high_watermark = offset
+        self.epochs.restore(tuple(epochs))
+        self.start_offset = offset if start_offset is None else start_offset
+        self.local_start = self.high_watermark = offset
 
     def told(self) -> str:
-        """`a0 b0 c1`: what it says and in which epoch."""
-        return " ".join(f"{said}{epoch}" for epoch, said in self.records[self.start_offset :])
+        """`a0 b0 c1`: what it says and in which epoch; `a0 b0 | c1`: the tier alone has the first two."""
+        told = [f"{said}{epoch}" for epoch, said in self.records[self.start_offset :]]
+        if self.local_start > self.start_offset:
+            told.insert(self.local_start - self.start_offset, "|")
+        return " ".join(told)

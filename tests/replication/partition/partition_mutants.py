@@ -46,7 +46,17 @@ def expand_with_a_stale_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "_claimed", lambda self, member: UNTOLD)
 
 
+def look_up_the_epoch_of_the_disk(patch: pytest.MonkeyPatch) -> None:
+    """The record before the leader's local start may be of an earlier epoch than that (T-42)."""
+    patch.setattr(
+        Follower,
+        "_epoch_located",
+        lambda self, answer: self._build(self._local_start, self._local_start.epoch),
+    )
+
+
 MUTANTS = [
+    look_up_the_epoch_of_the_disk,
     shrink_without_the_controller,
     forget_the_pending,
     truncate_to_the_high_watermark,

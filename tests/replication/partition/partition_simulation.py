@@ -49,6 +49,9 @@ class _Run:
         self.help = chance.choice([0.05, 0.3])
         self.busy = chance.choice([0.4, 0.2, 0.05])
         self.trimming = chance.choice([0.0, 0.1])
+        self.tier_chance = random.Random(~seed)
+        """Of its own: without a tier a run is what it was before there was one."""
+        self.tiering = self.tier_chance.choice([0.0, 0.0, 0.1, 0.5])
         self.written = 0
         self.world.controller.choose = chance.choice
 
@@ -87,7 +90,17 @@ class _Run:
             self.written += 1
             self.world.write(node, f"r{self.written}.")
         if node.leader is not None and self.chance.random() < self.trimming:
-            node.log.trim(self.chance.randint(0, node.log.high_watermark))
+            self.world.delete_before(node, self.chance.randint(0, node.log.high_watermark))
+        if node.up and self.tiering:
+            self._use_tier(node)
+
+    def _use_tier(self, node: Node) -> None:
+        chance, high_watermark = self.tier_chance, node.log.high_watermark
+        if node.leader is not None and chance.random() < self.tiering:
+            self.world.copy(node, chance.randint(0, high_watermark))
+        if chance.random() < self.tiering:
+            self.world.leave_disk(node, chance.randint(0, high_watermark))
+            self.world.check_tier(node)
 
     def _message(self) -> None:
         """One of the oldest arrives, or is lost, or is late."""
@@ -163,7 +176,7 @@ class _Run:
         nodes = list(world.nodes.values())
         for one, other in zip(nodes, [*nodes[1:], nodes[0]], strict=True):
             shared = min(one.log.high_watermark, other.log.high_watermark)
-            start = max(one.log.start_offset, other.log.start_offset)
+            start = max(world.known_from(one.log), world.known_from(other.log))
             if one.log.records[start:shared] != other.log.records[start:shared]:
                 raise Violation(f"{one.id} and {other.id} differ below {shared}")
 
@@ -177,6 +190,8 @@ class _Run:
         for _ in range(HEALING_STEPS):
             self._calm()
             if self._is_well():
+                for node in world.nodes.values():
+                    world.check_tier(node)
                 return
         raise Violation(
             f"it is not well again: {world.controller.told()} {world.where_it_stands()}"

@@ -16,7 +16,13 @@ def test_a_partition_keeps_its_word_and_heals() -> None:
     assert sum(len(world.committed) for world in worlds) > 3000
     assert sum(world.elections for world in worlds) > 500
     told = "\n".join(line for world in worlds for line in world.story)
-    for way in ("truncates to", "starts anew at", "where does epoch", "FENCED_LEADER_EPOCH"):
+    for way in (
+        "truncates to",
+        "starts anew at",
+        "where does epoch",
+        "FENCED_LEADER_EPOCH",
+        "from the tier",
+    ):
         assert told.count(way) > 10, way
     for refused in ("ineligible_replica", "invalid_update_version", "fenced_leader_epoch"):
         assert told.count(refused) > 0, refused

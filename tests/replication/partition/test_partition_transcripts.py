@@ -55,6 +55,13 @@ class Teller:
         for each in said.split():
             self.world.write(self.world.nodes[int(node)], each)
 
+    def copy(self, node: str, last: str) -> None:
+        """From where the tier has it, as one segment."""
+        self.world.copy(self.world.nodes[int(node)], int(last) + 1)
+
+    def leave_disk(self, node: str, offset: str) -> None:
+        self.world.leave_disk(self.world.nodes[int(node)], int(offset))
+
     def fetch(self, nodes: str) -> None:
         """Round by round, as often as is needed to change the log first."""
         for each in nodes.split():
@@ -125,6 +132,8 @@ _COMMANDS: list[tuple[str, Callable[..., None]]] = [
     (r"min.insync.replicas is (\d)(, and Fetch tells no epochs)?", Teller.world_of),
     (r"(\d) writes (.+)", Teller.write),
     (r"([\d ]+) fetch(?:es)?", Teller.fetch),
+    (r"(\d) copies up to (\d+)", Teller.copy),
+    (r"(\d) keeps what is from (\d+) on", Teller.leave_disk),
     (r"(\d) asks, and that is late", Teller.ask),
     (r"what was late arrives", Teller.settle_fetches),
     (r"(\d) crashes(?:, and all past (\d) is lost)?", Teller.crash),

@@ -11,9 +11,12 @@ from collections.abc import Iterable, Sequence
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import BrokerImage
 from odradek.replication.partition.follower import (
+    EARLIEST,
+    EARLIEST_LOCAL,
     LATEST,
     AskEpochEnd,
     AskOffset,
+    BuildRemoteAux,
     Fetch,
     Fetched,
     Follower,
@@ -33,10 +36,11 @@ from odradek.replication.partition.leader import (
 )
 from odradek.replication.partition.truncation import find_divergence
 from odradek.seams.values import value_class
-from odradek.storage.errors import OffsetOutOfRange
-from odradek.storage.log.epochs import EpochEnd
+from odradek.storage.errors import InRemoteTier, OffsetOutOfRange
+from odradek.storage.log.epochs import NO_EPOCH, EpochEnd
 from tests.replication.partition.controller_stub import NODES, Controller, Image
 from tests.replication.partition.memory_log import MemoryLog, Record
+from tests.replication.partition.memory_tier import MemoryTier
 
 LAG_MAX_MS = 50
 BACK_OFF_MS = 5
@@ -147,7 +151,22 @@ class Node:
                 world.send(self, self.image.partition.leader, want)
                 return
             else:
-                raise AssertionError(f"there is no tier: {want}")
+                self.build(want)
+
+    def build(self, change: BuildRemoteAux) -> None:
+        """What the tier says of the time before the leader's local start."""
+        world, log = self.world, self.log
+        state = world.tier.state_before(change)
+        if state is None:
+            world.tell(f"{self.id} finds nothing in the tier")
+            self.follower.failed(change, ErrorCode.unknown_server_error, world.now_ms)
+            return
+        epochs = " ".join(f"{each.epoch}:{each.start_offset}" for each in state.epochs)
+        world.tell(f"{self.id} goes on at {state.offset}, with epochs {epochs} from the tier")
+        log.start_anew(state.offset, state.start_offset, state.epochs)
+        for offset in world.told_to_be_in_tier(self):
+            log.records[offset] = world.in_tier(self, offset)
+        self.follower.changed(change)
 
     def hear(self, answer: Answer) -> None:
         question, content, now_ms = answer.question, answer.content, self.world.now_ms
@@ -194,14 +213,21 @@ class Node:
         if isinstance(question, AskEpochEnd):
             return Answer(question, self.log.epochs.end_offset_for(question.epoch))
         if isinstance(question, AskOffset):
-            of_end = question.timestamp == LATEST
-            return Answer(
-                question, Located(self.log.end_offset if of_end else self.log.start_offset)
-            )
+            return Answer(question, self.locate(question.timestamp))
         try:
             return self.answer_fetch(leader, question, follower, broker_epoch)
         except KafkaError as error:
             return Answer(question, error.code)
+
+    def locate(self, timestamp: int) -> Located:
+        log = self.log
+        offset = {
+            LATEST: log.end_offset,
+            EARLIEST: log.start_offset,
+            EARLIEST_LOCAL: log.local_start,
+        }[timestamp]
+        epoch = log.epochs.epoch_for(offset)
+        return Located(offset, NO_EPOCH if epoch is None else epoch)
 
     def answer_fetch(
         self, leader: Leader, question: Fetch, follower: int, broker_epoch: int
@@ -219,6 +245,8 @@ class Node:
             return Answer(question, told)
         if not log.start_offset <= question.offset <= log.end_offset:
             raise OffsetOutOfRange(f"{question.offset}")
+        if question.offset < log.local_start:
+            raise InRemoteTier(f"{question.offset}")
         records = log.read(question.offset, RECORDS_MAX)
         self.do(
             leader.fetched(
@@ -244,6 +272,9 @@ class World:
         self.elections = 0
         self.was_unclean = False
         """What was committed is given up, and nothing is checked any more."""
+        self.tier = MemoryTier()
+        self.deleted_to = 0
+        """What is before it was deleted: nobody copies it any more, and not all replicas know that."""
         self.nodes = {each: Node(each, self) for each in NODES}
         self.spread()
 
@@ -323,6 +354,23 @@ class World:
         node.log.write(leader.leader_epoch, said)
         node.do(leader.appended(self.now_ms))
 
+    def delete_before(self, node: Node, offset: int) -> None:
+        """As the leader; followers hear of it."""
+        node.log.trim(offset)
+        self.deleted_to = max(self.deleted_to, offset)
+
+    def copy(self, node: Node, end_offset: int) -> None:
+        """As the leader, who copies what is committed."""
+        copied = self.tier.copy(node.log, min(end_offset, node.log.high_watermark))
+        if copied is not None:
+            self.tell(f"{node.id} copies {copied.start_offset} to {copied.end_offset}")
+
+    def leave_disk(self, node: Node, local_start: int) -> None:
+        """Local retention: no further than what is copied."""
+        log = node.log
+        local_start = min(local_start, self.tier.copied_of(log) + 1, log.high_watermark)
+        log.local_start = max(log.local_start, local_start)
+
     def crash(self, node: Node, *, end_offset: int | None = None, high_watermark: int = 0) -> None:
         """`end_offset`: what was not flushed past that is lost."""
         node.up = False
@@ -341,6 +389,26 @@ class World:
 
     # What must never be
 
+    def in_tier(self, node: Node, offset: int) -> Record:
+        found = self.tier.record_at(node.log, offset)
+        if found is None:
+            raise Violation(f"{node.id} does not find {offset} in the tier")
+        return found
+
+    def known_from(self, log: MemoryLog) -> int:
+        """From where on it has its records, in either tier."""
+        return max(log.start_offset, min(self.deleted_to, log.local_start))
+
+    def told_to_be_in_tier(self, node: Node) -> range:
+        return range(self.known_from(node.log), node.log.local_start)
+
+    def check_tier(self, node: Node) -> None:
+        """What is not on the disk is found, and is what was there."""
+        log = node.log
+        for offset in self.told_to_be_in_tier(node):
+            if not self.was_unclean and self.in_tier(node, offset) != log.records[offset]:
+                raise Violation(f"{node.id} finds another record at {offset} in the tier")
+
     def commit(self, node: Node, offset: int) -> None:
         log = node.log
         if offset <= log.high_watermark:
@@ -354,7 +422,7 @@ class World:
         """Up to `end_offset`, or the high watermark, there is what was committed."""
         end_offset = node.log.high_watermark if end_offset is None else end_offset
         known = min(end_offset, len(self.committed))
-        start = node.log.start_offset
+        start = self.known_from(node.log)
         if not self.was_unclean and node.log.records[start:known] != self.committed[start:known]:
             raise Violation(f"{node.id} has other records than were committed, below {known}")
 
@@ -384,4 +452,8 @@ def _asks(question: Question) -> str:
         return f"fetches {question.offset} after epoch {question.last_fetched_epoch}"
     if isinstance(question, AskEpochEnd):
         return f"where does epoch {question.epoch} end?"
-    return "where does your log end?" if question.timestamp == LATEST else "where does it start?"
+    return {
+        LATEST: "where does your log end?",
+        EARLIEST: "where does it start?",
+        EARLIEST_LOCAL: "where does your disk start?",
+    }[question.timestamp]

@@ -1,0 +1,96 @@
+"""A remote tier for the three replicas: what their leader copies of its records, and finds again by the
+epochs alone, as whoever reads or follows does."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from odradek.replication.partition.follower import BuildRemoteAux
+from odradek.replication.remote.auxiliary_state import history
+from odradek.seams.values import value_class
+from odradek.storage.log.epochs import EpochStart, format_checkpoint
+from odradek.storage.tiered.copying import highest_copied
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.testing.memory_metadata import MemoryMetadataManager
+from tests.replication.partition.memory_log import MemoryLog, Record
+
+PARTITION = TopicIdPartition(UUID(int=5), "t", 0)
+
+
+@value_class
+class State:
+    """What a follower takes from the tier: it goes on at `offset`."""
+
+    offset: int
+    start_offset: int
+    epochs: tuple[EpochStart, ...]
+
+
+class MemoryTier:
+    """Copies never fail half way here: how they are made is another's business."""
+
+    def __init__(self) -> None:
+        self.metadata = MemoryMetadataManager()
+        self.metadata.partitions_changed([PARTITION], [])
+        self._records: dict[UUID, list[Record]] = {}
+        self._histories: dict[UUID, bytes] = {}
+
+    def copied_of(self, log: MemoryLog) -> int:
+        """The last offset of this log that is in the tier, -1: none (T-31)."""
+        return highest_copied(
+            log.epochs.entries,
+            log.end_offset,
+            lambda epoch: self.metadata.highest_offset(PARTITION, epoch),
+        )
+
+    def copy(self, log: MemoryLog, end: int) -> RemoteLogSegmentMetadata | None:
+        """A segment of what is not copied yet, up to `end`, exclusive; None: there is nothing."""
+        start = max(self.copied_of(log) + 1, log.local_start)
+        if start >= end:
+            return None
+        number = UUID(int=len(self._records) + 1)
+        copied = RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(PARTITION, number),
+            start,
+            end - 1,
+            broker_id=1,
+            max_timestamp_ms=-1,
+            event_timestamp_ms=number.int,
+            epochs=log.epochs.entries_in(start, end),
+            size_bytes=end - start,
+        )
+        self._records[number] = log.records[start:end]
+        self._histories[number] = format_checkpoint(log.epochs.entries_in(0, end))
+        self.metadata.topic.publish(copied)
+        self.metadata.topic.publish(
+            RemoteLogSegmentMetadataUpdate(
+                copied.id, 1, number.int, SegmentState.COPY_SEGMENT_FINISHED
+            )
+        )
+        return copied
+
+    def record_at(self, log: MemoryLog, offset: int) -> Record | None:
+        """As whoever reads finds it: by the epoch that this log's history has for the offset."""
+        epoch = log.epochs.epoch_for(offset)
+        if epoch is None:
+            return None
+        found = self.metadata.segment_for(PARTITION, epoch, offset)
+        if found is None:
+            return None
+        return self._records[found.id.id][offset - found.start_offset]
+
+    def state_before(self, change: BuildRemoteAux) -> State | None:
+        """As `AuxiliaryState`; None: there is no such segment."""
+        offset = change.local_start_offset - 1
+        found = self.metadata.segment_for(PARTITION, change.epoch, offset)
+        if found is None:
+            return None
+        end = found.end_offset + 1
+        start = min(change.start_offset, end)
+        return State(end, start, history(self._histories[found.id.id], start, end, found))
