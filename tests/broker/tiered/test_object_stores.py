@@ -1,0 +1,139 @@
+"""A broker whose remote tier is on a real S3 server, which goes away and comes back; in chunks, encrypted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from odradek.client import admin
+from odradek.client.consumer import Reader, TopicPartition
+from odradek.client.metadata import Cluster, open_cluster
+from odradek.client.producer import ProducerOptions, open_producer
+from odradek.seams.clock import RealClock
+from odradek.seams.entropy import RealEntropy
+from odradek.seams.object_store import open_objects
+from odradek.seams.objects import Objects
+from odradek.seams.tcp import TcpNetwork
+from odradek.storage.tiered.object_names import parse_key
+from odradek.testing import Broker
+from tests.broker.tiered.test_tiered_broker import QUICK, TIERED
+
+if TYPE_CHECKING:
+    from odradek.bench.s3_server import S3Server
+
+VALUES = [b"%04d" % number + b"x" * 500 for number in range(60)]
+PATIENCE_SECONDS = 40.0
+IMPATIENT = {
+    "rsm.config.retries": "0",
+    "rsm.config.connect.timeout.ms": "1000",
+    "rsm.config.request.timeout.ms": "5000",
+}
+FORMS = {
+    "as it is": {},
+    "zstd, encrypted": {"rsm.config.compression": "zstd", "rsm.config.encryption.enabled": "true"},
+}
+
+
+class Tiered:
+    def __init__(self, broker: Broker, cluster: Cluster, objects: Objects) -> None:
+        self.node = broker.node
+        self.cluster = cluster
+        self.objects = objects
+
+    async def produce(self, values: list[bytes]) -> None:
+        options = ProducerOptions(acks=-1)
+        async with open_producer(self.cluster, RealClock(), RealEntropy(), options) as producer:
+            for value in values:
+                await producer.send("orders", value, partition=0)
+
+    async def read(self) -> list[bytes]:
+        reader = Reader(self.cluster)
+        reader.assign({TopicPartition("orders", 0): 0})
+        found: list[bytes] = []
+        with trio.fail_after(PATIENCE_SECONDS):
+            while not reader.at_end() or not found:
+                found += [record.value or b"" for record in await reader.poll()]
+        return found
+
+    def copied(self) -> bool:
+        """All but the active segment is in the store, and only there."""
+        partition = self.node.partitions.opened("orders", 0)
+        assert partition is not None
+        segments = partition.log.segment_list.all
+        copied = partition.log.highest_copied_offset
+        return len(segments) == 1 and copied == segments[0].base_offset - 1
+
+    def local_start(self) -> int:
+        partition = self.node.partitions.opened("orders", 0)
+        assert partition is not None
+        return partition.log.local_log_start_offset
+
+    def of_orders(self) -> list[str]:
+        names = [(info.key, parse_key(info.key)) for info in self.objects.list("")]
+        return [key for key, name in names if name and name.id.partition.topic == "orders"]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    with trio.fail_after(PATIENCE_SECONDS):
+        while not holds():
+            await trio.sleep(0.02)
+
+
+@asynccontextmanager
+async def tiered_broker(
+    tmp_path: Path, server: S3Server, url: str, form: dict[str, str]
+) -> AsyncIterator[Tiered]:
+    keys = tmp_path / "keys"
+    keys.write_text("k1 " + "A" * 43 + "=\n")
+    options = {f"rsm.config.{name}": value for name, value in server.options.items()}
+    configs = {**QUICK, **IMPATIENT, **options, **form, "rsm.config.encryption.key.file": str(keys)}
+    async with (
+        Broker(tiered=url, data=tmp_path / "data", configs=configs) as broker,
+        open_cluster(TcpNetwork(), broker.bootstrap, timeout_s=10) as cluster,
+    ):
+        yield Tiered(broker, cluster, open_objects(url, server.options))
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_copied_read_back_and_deleted(tmp_path: Path, s3_server: S3Server, form: str) -> None:
+    url = s3_server.new_store()
+    async with tiered_broker(tmp_path, s3_server, url, FORMS[form]) as tiered:
+        await tiered.node.ensure_topic("orders", 1, 1, TIERED)
+        await tiered.produce(VALUES)
+        await until(tiered.copied)
+        assert await tiered.read() == VALUES
+    async with tiered_broker(tmp_path, s3_server, url, FORMS["as it is"]) as tiered:
+        assert await tiered.read() == VALUES  # whatever the form of new copies is now
+        assert len(tiered.of_orders()) > 60
+        await admin.delete_topics(tiered.cluster, ["orders"])
+        await until(lambda: not tiered.of_orders())
+
+
+async def test_the_store_goes_away_and_comes_back(
+    tmp_path: Path, s3_server: S3Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """T-30: nothing leaves the disk that is not copied, the operator is told, and afterwards all is
+    copied and read."""
+    caplog.set_level("INFO")
+    url = s3_server.new_store()
+    async with tiered_broker(tmp_path, s3_server, url, {}) as tiered:
+        await tiered.node.ensure_topic("orders", 1, 1, TIERED)
+        await tiered.produce(VALUES)
+        await until(tiered.copied)
+        start = tiered.local_start()
+        s3_server.kill()
+        try:
+            await tiered.produce(VALUES)
+            await until(lambda: "segments cannot be copied to the remote store" in caplog.text)
+            assert tiered.local_start() == start
+        finally:
+            s3_server.start()
+        await until(tiered.copied)
+        assert tiered.local_start() > start
+        assert "segments are copied to the remote store again" in caplog.text
+        assert await tiered.read() == VALUES + VALUES
