@@ -149,7 +149,8 @@ class MetadataWorld:
 
         def changed(delta: MetadataDelta | None = None) -> None:
             if delta is not None and life.deleted.metadata_changed(delta):
-                life.remover.topics_deleted(delta.deleted_topics)
+                if self.removes:
+                    life.remover.topics_deleted(delta.deleted_topics)
                 life.manager.stop_partitions(self._gone(life, delta))
             topic = broker.metadata.image.topic(METADATA_TOPIC)
             for index, each in () if topic is None else topic.partitions.items():

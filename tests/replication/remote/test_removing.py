@@ -151,6 +151,28 @@ def test_next_leader_goes_on() -> None:
     run(main, 3, removes=True)
 
 
+@pytest.mark.parametrize("step", range(1, 10))
+def test_node_is_killed_at_each_step(step: int) -> None:
+    """T-51: nine records from the mark to the end, of a partition with three segments."""
+
+    async def main(world: MetadataWorld) -> None:
+        (partition,) = await world.create("flights")
+        await copy(world, partition, 3)
+        read = world.manager(1).records_read
+        await world.delete("flights")
+        while world.manager(1).records_read < read + step:
+            await trio.sleep(0.0005)
+        await world.kill(1)
+        await world.start(1)
+        with trio.fail_after(80):  # a minute until the deletion is certain
+            await until_gone(world, partition)
+        assert world.store.objects == set()
+        assert len(set(world.store.deletions)) == 3
+        assert world.manager(1).is_ready(partition) is False
+
+    run(main, removes=True)
+
+
 def test_deletion_that_nobody_saw_is_found_at_the_next_start() -> None:
     """T-51: compared with the cluster's image, once that is known to be late enough."""
 
@@ -198,6 +220,24 @@ def test_partition_marked_by_another_is_removed() -> None:
             )
         await world.delete("flights")
         with trio.fail_after(10):
+            await until_gone(world, partition)
+        assert world.store.objects == set()
+
+    run(main, removes=True)
+
+
+def test_what_was_overlooked_is_found_at_the_next_interval() -> None:
+    """T-09."""
+
+    async def main(world: MetadataWorld) -> None:
+        (partition,) = await world.create("flights")
+        await copy(world, partition, 2)
+        world.removes = False
+        await world.delete("flights")
+        await trio.sleep(8)
+        assert len(world.store.objects) == 2
+        world.removes = True  # and nobody wakes the remover
+        with trio.fail_after(6):
             await until_gone(world, partition)
         assert world.store.objects == set()
 
