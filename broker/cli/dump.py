@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HELP = "show and verify a broker's files, offline"
 DESCRIPTION = """\
 Show what is in a broker's files: segments, indexes, producer snapshots, checkpoints, metadata
-snapshots and the marker files of a log directory, as Odradek and Apache Kafka write them. Nothing is
+snapshots, what is kept of the remote tier, and the marker files of a log directory, as Odradek and Apache Kafka write them. Nothing is
 changed; a running broker's files may be read, their last batch may then be cut short.
 
 Directories are gone through to the bottom. Records of __consumer_offsets, __transaction_state,
@@ -196,6 +196,8 @@ def _dump_remote_events(files: Files, found: Sequence[Found], args: argparse.Nam
                     wrong += 1
                 else:
                     sys.stdout.write(f"{line}\n")
+        except BrokenPipeError:
+            raise
         except OSError as error:
             sys.stderr.write(f"{each.path}: cannot be read: {error.strerror or error}\n")
             wrong += 1

@@ -16,6 +16,8 @@ from odradek.storage.log import names
 
 QUORUM_STATE = "quorum-state"
 _RAFT_SNAPSHOT = re.compile(r"([0-9]{20}-[0-9]{10}|bootstrap)\.checkpoint")
+_REMOTE_OFFSETS = "_rlmm_committed_offsets"
+_REMOTE_SEGMENTS = re.compile(r"_rlmm_[a-zA-Z0-9_-]{22}-[0-9]+", re.ASCII)
 _ON_THE_WAY = (names.DELETED, names.CLEANED, names.SWAP, ".tmp", ".part")
 
 
@@ -34,6 +36,8 @@ class Kind(Enum):
     PARTITION_METADATA = "partition.metadata"
     QUORUM_STATE = "quorum state"
     CLEAN_MARK = "clean shutdown mark"
+    REMOTE_SEGMENTS = "remote segments"
+    REMOTE_OFFSETS = "remote metadata offsets"
 
 
 _BY_SUFFIX = {
@@ -49,11 +53,13 @@ _BY_NAME = {
     meta_properties.FILE_NAME: Kind.META_PROPERTIES,
     clean_shutdown.FILE_NAME: Kind.CLEAN_MARK,
     QUORUM_STATE: Kind.QUORUM_STATE,
+    _REMOTE_OFFSETS: Kind.REMOTE_OFFSETS,
     **{checkpoint.value: Kind.OFFSET_CHECKPOINT for checkpoint in Checkpoint},
 }
 NAMES_SHOWN = (
     ".log, .index, .timeindex, .txnindex, .snapshot, .checkpoint, "
-    "leader-epoch-checkpoint, *-offset-checkpoint, partition.metadata, meta.properties, quorum-state"
+    "leader-epoch-checkpoint, *-offset-checkpoint, partition.metadata, meta.properties, quorum-state, "
+    "_rlmm_*"
 )
 
 
@@ -82,6 +88,8 @@ def identify(path: Path) -> Found | None:
     if kind is None and _RAFT_SNAPSHOT.fullmatch(name):
         kind = Kind.RAFT_SNAPSHOT
         offset = int(name[:20]) if name[0].isdigit() else 0
+    if kind is None and _REMOTE_SEGMENTS.fullmatch(name):
+        kind = Kind.REMOTE_SEGMENTS
     if kind is None:
         number = names.offset_of(name)
         kind = _BY_SUFFIX.get(name[name.find(".") :]) if number is not None else None

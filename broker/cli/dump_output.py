@@ -158,6 +158,18 @@ TABLES: Mapping[str, Sequence[Column]] = {
         Column("partition", 10, _field("partition")),
         Column("offset", 20, _field("offset")),
     ),
+    "remoteSegment": (
+        Column("offsets", -23, lambda each: f"{each['startOffset']}..{each['endOffset']}"),
+        Column("segment", -22, _field("segmentId")),
+        Column("bytes", 11, _field("sizeInBytes")),
+        Column("max timestamp", -24, _time("maxTimestamp")),
+        Column("epochs", -8, lambda each: ",".join(each["leaderEpochs"])),
+        Column("state", -24, _field("state")),
+    ),
+    "remoteMetadataOffset": (
+        Column("partition", 10, _field("partition")),
+        Column("offset", 20, _field("offset")),
+    ),
 }
 
 

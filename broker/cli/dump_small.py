@@ -160,6 +160,54 @@ def _partition_metadata(found: Found, data: bytes) -> Rows:
         yield Row("partitionMetadata", {"version": 0, "topicId": uuid_to_text(topic_id)})
 
 
+def _remote_segments(found: Found, data: bytes) -> Rows:
+    """A snapshot of what is in the remote tier of a partition (T-48)."""
+    from odradek.storage.tiered.metadata_file import Snapshot
+
+    snapshot = Snapshot.of_any(data, int(found.path.name.removesuffix(".tmp").rpartition("-")[2]))
+    while snapshot.load():
+        pass
+    known, partition = snapshot.metadata, snapshot.metadata.partition
+    yield Row(
+        "remoteSegments",
+        {
+            "topic": partition.topic,
+            "topicId": uuid_to_text(partition.topic_id),
+            "partition": partition.partition,
+            "metadataTopicOffset": snapshot.next_offset,
+            "deletion": None if known.deletion is None else known.deletion.state.name,
+            "highestOffsets": {str(epoch): each for epoch, each in known.highest_offsets.items()},
+        },
+    )
+    for segment in known.segments():
+        yield Row(
+            "remoteSegment",
+            {
+                "segmentId": uuid_to_text(segment.id.id),
+                "startOffset": segment.start_offset,
+                "endOffset": segment.end_offset,
+                "state": segment.state.name,
+                "leaderEpochs": {str(each.epoch): each.start_offset for each in segment.epochs},
+                "sizeInBytes": segment.size_bytes,
+                "maxTimestamp": segment.max_timestamp_ms,
+                "eventTimestamp": segment.event_timestamp_ms,
+                "brokerId": segment.broker_id,
+                "txnIndexEmpty": segment.txn_index_empty,
+                "customMetadataSize": -1
+                if segment.custom_metadata is None
+                else len(segment.custom_metadata),
+            },
+        )
+
+
+def _remote_offsets(found: Found, data: bytes) -> Rows:
+    """Up to where each partition of the metadata topic was read (T-47)."""
+    from odradek.storage.tiered.metadata_file import decode_offsets
+
+    for partition, offset in decode_offsets(data).items():
+        yield Row("remoteMetadataOffset", {"partition": partition, "offset": offset})
+
+
 READERS: Mapping[Kind, Callable[[Found, bytes], Rows]] = {
     Kind.OFFSET_INDEX: _offset_index,
     Kind.TIME_INDEX: _time_index,
@@ -171,4 +219,6 @@ READERS: Mapping[Kind, Callable[[Found, bytes], Rows]] = {
     Kind.PARTITION_METADATA: _partition_metadata,
     Kind.QUORUM_STATE: _quorum_state,
     Kind.CLEAN_MARK: _clean_mark,
+    Kind.REMOTE_SEGMENTS: _remote_segments,
+    Kind.REMOTE_OFFSETS: _remote_offsets,
 }

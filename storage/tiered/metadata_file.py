@@ -26,6 +26,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from struct import Struct
+from uuid import UUID
 
 from odradek.protocol.codec.primitives import append_uvarint
 from odradek.protocol.errors import InvalidFrame
@@ -40,7 +41,6 @@ from odradek.storage.tiered.metadata import (
 )
 from odradek.storage.tiered.partition_metadata import PartitionMetadata
 
-SNAPSHOT = "remote_log_metadata"
 COMMITTED_OFFSETS = "_rlmm_committed_offsets"
 
 _MAGIC = 0
@@ -103,7 +103,7 @@ class Snapshot:
             )
         try:
             self.next_offset, self._at = self._read_header(partition)
-        except (InvalidFrame, IndexError, struct.error) as error:
+        except (InvalidFrame, IndexError, ValueError, struct.error) as error:
             raise CorruptRemoteData(f"the snapshot of {partition}: {error}") from None
 
     def load(self, limit: int = _ENTRIES_A_LOAD) -> bool:
@@ -117,16 +117,20 @@ class Snapshot:
             raise CorruptRemoteData(f"a snapshot of {self.metadata.partition}: {error}") from None
         return True
 
+    @classmethod
+    def of_any(cls, data: bytes, partition: int) -> Snapshot:
+        """Of whichever topic the file says. Raises CorruptRemoteData."""
+        try:
+            topic, topic_id, _ = _identity(data)
+        except (InvalidFrame, IndexError, ValueError, struct.error) as error:
+            raise CorruptRemoteData(f"no snapshot of remote segments: {error}") from None
+        return cls(data, TopicIdPartition(topic_id, topic, partition))
+
     def _read_header(self, partition: TopicIdPartition) -> tuple[int, int]:
-        magic, at = read_uvarint(self._data, 0)
-        if magic != _MAGIC:
-            raise InvalidFrame(f"magic {magic} is not known")
-        (length,) = _TOPIC_LENGTH.unpack_from(self._data, at)
-        at += _TOPIC_LENGTH.size
-        identity = self._data[at : at + length + 16]
-        if identity != partition.topic.encode() + partition.topic_id.bytes:
+        topic, topic_id, at = _identity(self._data)
+        if (topic, topic_id) != (partition.topic, partition.topic_id):
             raise InvalidFrame("it is of another topic")
-        return read_varlong(self._data, at + len(identity))
+        return read_varlong(self._data, at)
 
     def _read_entry(self) -> None:
         length, at = read_uvarint(self._data, self._at)
@@ -145,6 +149,17 @@ class Snapshot:
             )
         elif kind == _HIGHEST:
             self.metadata.restore_highest(*_HIGHEST_DATA.unpack(data))
+
+
+def _identity(data: bytes) -> tuple[str, UUID, int]:
+    """Topic, topic id, and where the file goes on."""
+    magic, at = read_uvarint(data, 0)
+    if magic != _MAGIC:
+        raise InvalidFrame(f"magic {magic} is not known")
+    (length,) = _TOPIC_LENGTH.unpack_from(data, at)
+    at += _TOPIC_LENGTH.size
+    end = at + max(length, 0)
+    return data[at:end].decode(), UUID(bytes=data[end : end + 16]), end + 16
 
 
 def encode_offsets(offsets: Mapping[int, int]) -> bytes:

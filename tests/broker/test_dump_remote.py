@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from odradek.broker.cli.main import main
 from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.tiered.metadata import PartitionDeleteState, RemotePartitionDeleteMetadata
+from odradek.storage.tiered.metadata_file import encode_offsets, encode_snapshot
 from odradek.storage.tiered.metadata_records import encode
-from tests.storage.tiered.remote_segments import FINISHED, FOO_0, becomes, segment
+from tests.storage.tiered.remote_segments import FINISHED, FOO_0, becomes, segment, with_copies
 
 COPY = replace(
     segment(2, 0, 100, [(0, 0), (3, 60)], size=1024), max_timestamp_ms=-1, event_timestamp_ms=123
@@ -129,3 +131,25 @@ def test_a_topic_id_is_shown_as_kafka_does(
     partition = replace(FOO_0, topic_id=UUID("00112233-4455-6677-8899-aabbccddeeff"))
     write(directory, [encode(segment(1, 0, 9, partition=partition))])
     assert "=ABEiM0RVZneImaq7zN3u_w:foo-0," in dump(capsys, directory)[0]
+
+
+def test_what_a_node_keeps_of_remote_segments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """T-47, T-48."""
+    metadata = with_copies(segment(1, 0, 9), segment(2, 10, 19, [(0, 10), (3, 15)]))
+    path = tmp_path / "_rlmm_AAAAAAAAAAAAAAAAAAAAAQ-0"
+    path.write_bytes(b"".join(encode_snapshot(metadata, 77)))
+    (tmp_path / "_rlmm_committed_offsets").write_bytes(encode_offsets({3: 80, 7: 9}))
+    assert main(["dump", "--json", str(tmp_path)]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    by_type = {each["type"]: each for each in rows}
+    assert by_type["remoteSegments"]["metadataTopicOffset"] == 77
+    assert by_type["remoteSegments"]["highestOffsets"] == {"0": 14, "3": 19}
+    assert by_type["remoteSegment"]["leaderEpochs"] == {"0": 10, "3": 15}
+    assert by_type["remoteMetadataOffset"]["offset"] == 9
+    assert main(["dump", str(tmp_path)]) == 0
+    assert "0..9" in capsys.readouterr().out
+    assert main(["dump", "--verify", str(tmp_path)]) == 0
+    path.write_bytes(path.read_bytes()[:-1])
+    assert main(["dump", "--verify", str(tmp_path)]) == 1
