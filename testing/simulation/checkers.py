@@ -2,7 +2,8 @@
 
 At any time: an epoch has one leader, of the quorum and of every partition; a node's high watermarks
 never go back while it has the log open; images of one offset are equal. In the end: every replica of a partition
-holds the same bytes up to its high watermark, which is where all of them end.
+holds the same bytes up to its high watermark, which is where all of them end; of a tiered one, what
+all have on their disks.
 """
 
 from __future__ import annotations
@@ -160,7 +161,8 @@ class Checkers:
             for node, broker in self._cluster.running()
             if (partition := broker.partitions.opened(topic, index)) is not None
         ]
-        contents = {number: _content(partition) for number, partition in replicas}
+        starts = [partition.log.local_log_start_offset for _, partition in replicas]
+        contents = {number: _content(partition, max(starts)) for number, partition in replicas}
         ends = {number: partition.log.high_watermark for number, partition in replicas}
         if len(set(ends.values())) > 1:
             self._found("other high watermark", f"{topic}-{index}: {ends}")
@@ -177,13 +179,13 @@ def _is_whole(partition: PartitionImage) -> bool:
     )
 
 
-def _content(partition: Partition) -> bytes:
-    return b"".join(_read(partition))
+def _content(partition: Partition, offset: int) -> bytes:
+    """Of its disk, from `offset` on."""
+    return b"".join(_read(partition, offset))
 
 
-def _read(partition: Partition) -> Iterator[bytes]:
+def _read(partition: Partition, offset: int) -> Iterator[bytes]:
     log = partition.log
-    offset = log.log_start_offset
     while offset < log.high_watermark:
         found = log.read(offset, READ_BYTES, limit=log.high_watermark)
         if found.slice is None:

@@ -51,6 +51,20 @@ OF_MANY: Mapping[str, str] = {
     "controller.quorum.election.backoff.max.ms": "100",
     "controller.quorum.retry.backoff.ms": "100",
 }
+TIERED: Mapping[str, str] = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.storage.manager.class.name": "odradek.ObjectStore",
+    "rsm.config.url": "memory:///",  # in a virtual world any is the world's bucket
+    "rsm.config.retries": "1",
+    "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+    "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
+    "remote.log.manager.task.interval.ms": "200",
+    "remote.log.manager.task.retry.backoff.ms": "100",
+    "remote.log.manager.task.retry.backoff.max.ms": "500",
+    "remote.partition.remover.task.interval.ms": "1000",
+    "log.retention.check.interval.ms": "300",
+    "log.initial.task.delay.ms": "0",
+}
 
 
 def host(number: int) -> str:
@@ -58,7 +72,7 @@ def host(number: int) -> str:
     return f"node-{number}" if number else CLIENTS
 
 
-def config_of(number: int, nodes: int) -> ServerConfig:
+def config_of(number: int, nodes: int, *, tiered: bool = False) -> ServerConfig:
     listeners = f"PLAINTEXT://{host(number)}:{PORT}"
     configs = {**COMMON, "node.id": str(number), "listeners": listeners}
     if nodes > 1:
@@ -66,6 +80,11 @@ def config_of(number: int, nodes: int) -> ServerConfig:
         configs |= OF_MANY
         configs["listeners"] += f",CONTROLLER://{host(number)}:{CONTROLLER_PORT}"
         configs["controller.quorum.voters"] = voters
+    if tiered:
+        prefix = "rlmm.config.remote.log.metadata.topic."
+        configs |= TIERED
+        configs[prefix + "replication.factor"] = str(min(3, nodes))
+        configs[prefix + "min.isr"] = str(min(2, nodes))
     return ServerConfig.from_properties(configs, test_node=True)
 
 
@@ -90,13 +109,20 @@ class SimulatedNode:
 
 class SimulatedCluster:
     def __init__(
-        self, world: VirtualWorld, nodes: int, trace: Trace, nursery: trio.Nursery
+        self,
+        world: VirtualWorld,
+        nodes: int,
+        trace: Trace,
+        nursery: trio.Nursery,
+        *,
+        tiered: bool = False,
     ) -> None:
         self.world = world
         self.trace = trace
         self.failures: list[str] = []
         """How nodes ended that had no reason to."""
         self._nursery = nursery
+        self._tiered = tiered
         self.nodes = {
             number: SimulatedNode(number, SkewedClock(world.clock), VirtualDisk())
             for number in range(1, nodes + 1)
@@ -123,7 +149,7 @@ class SimulatedCluster:
             return
         node.lives += 1
         node.doors = self.world.node(host(number), node.disk, clock=node.clock)
-        config = config_of(number, len(self.nodes))
+        config = config_of(number, len(self.nodes), tiered=self._tiered)
         if len(self.nodes) > 1 and node.lives == 1:
             _format(node.doors, config)
         node.broker = Broker(node.doors.seams, config)

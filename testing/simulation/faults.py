@@ -10,18 +10,22 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import trio
 
 from odradek.testing.simulation.checkers import Checkers
 from odradek.testing.simulation.cluster import CLIENTS, DATA, SimulatedCluster, host
-from odradek.testing.simulation.plan import UNCLEAN, Fault, Kind
+from odradek.testing.simulation.plan import OF_STORE, UNCLEAN, Fault, Kind
+from odradek.testing.simulation.store_faults import STORE_KINDS, StoreFaults
 
 SLOW_NETWORK_S = (0.05, 0.4)
 SLOW_DISK_S = 0.3
 CLOCK_JUMP_MS = 60_000
 ROOM_BYTES = 4096
 """What a full disk has left, at most."""
+MISSED_S = 1.0
+"""Shorter than a session."""
 MADE_GOOD_S = 3.0
 """How long a damaging fault waits for its turn."""
 
@@ -29,19 +33,32 @@ Coverage = Counter[tuple[str, str]]
 """How often a fault met a state of the node."""
 
 
+class Administrator(Protocol):
+    """Who asks the cluster for what is no fault."""
+
+    async def reassign(self, fault: Fault) -> None:
+        """What a reassignment says."""
+        ...
+
+    async def lead(self, node: int) -> None:
+        """That a node leads, of those that have the partition."""
+        ...
+
+
 class Faults:
     def __init__(
         self,
         cluster: SimulatedCluster,
         checkers: Checkers,
-        reassign: Callable[[Fault], Awaitable[None]],
+        administrator: Administrator,
+        store: StoreFaults,
     ) -> None:
-        """`reassign` asks for what a reassignment says."""
         self.coverage: Coverage = Counter()
         self._cluster = cluster
         self._world = cluster.world
         self._checkers = checkers
-        self._reassign = reassign
+        self._administrator = administrator
+        self._store = store
         self._damaging = trio.Lock()
 
     async def play(self, faults: tuple[Fault, ...]) -> None:
@@ -65,9 +82,12 @@ class Faults:
 
     async def _happen(self, fault: Fault) -> None:
         self.coverage[fault.kind.value, self._state(fault.node)] += 1
-        self._cluster.trace.add(f"{fault.kind.value} of {host(fault.node)} for {fault.seconds} s")
+        what = fault.kind.value
+        if fault.kind not in OF_STORE:
+            what += f" of {host(fault.node)}"
+        self._cluster.trace.add(f"{what} for {fault.seconds} s")
         await _HAPPEN[fault.kind](self, fault)
-        self._cluster.trace.add(f"{fault.kind.value} of {host(fault.node)} is over")
+        self._cluster.trace.add(f"{what} is over")
 
     def _state(self, number: int) -> str:
         """What the node is at the moment, as coverage counts it."""
@@ -86,6 +106,7 @@ class Faults:
     async def heal(self) -> None:
         """All is well from now on: every node is up, or about to be."""
         self._world.wires.heal()
+        self._store.heal()
         for node in self._cluster:
             node.disk.heal()
             if node.doors is not None:
@@ -177,8 +198,37 @@ class Faults:
         clock = self._cluster.nodes[fault.node].clock
         clock.skew_ms += int(CLOCK_JUMP_MS * (2 * fault.amount - 1))
 
+    async def _store_fault(self, fault: Fault) -> None:
+        self._store.begin(fault)
+        await trio.sleep(fault.seconds)
+        self._store.end(fault)
+
     async def _reassignment(self, fault: Fault) -> None:
-        await self._reassign(fault)
+        await self._administrator.reassign(fault)
+
+    async def _miss_an_epoch(self, fault: Fault) -> None:
+        controllers = [
+            node.number for node, broker in self._cluster.running() if broker.metadata.is_active
+        ]
+        if fault.node in controllers or not controllers:
+            return
+        wires, lead = self._world.wires, self._administrator.lead
+        here, controller = host(fault.node), host(controllers[0])
+        with trio.move_on_after(MISSED_S):
+            await lead(fault.node)
+            wires.partition(controller, here, one_way=True)
+            await lead(fault.other)
+            await lead(fault.node)
+        unreached = host(max(set(self._cluster.nodes) - {fault.node, controllers[0]}))
+        if fault.amount < 0.5:
+            wires.partition(here, unreached)
+        wires.heal(controller, here)
+        await trio.sleep(fault.seconds * fault.amount)
+        if fault.amount < 0.5 and not self._damaging.locked():
+            await self._cluster.kill(fault.node)
+            await trio.sleep(fault.seconds)
+            self._cluster.start(fault.node)
+        wires.heal(here, unreached)
 
 
 _HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[None]]] = {
@@ -195,4 +245,6 @@ _HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[None]]] = {
     Kind.BAD_DISK: Faults._bad_disk,
     Kind.CLOCK_JUMP: Faults._clock_jump,
     Kind.REASSIGNMENT: Faults._reassignment,
+    Kind.MISSED_EPOCH: Faults._miss_an_epoch,
+    **dict.fromkeys(STORE_KINDS, Faults._store_fault),
 }

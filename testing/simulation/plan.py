@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from odradek.seams.values import value_class
@@ -47,6 +48,17 @@ class Kind(enum.Enum):
     REASSIGNMENT = "reassignment"
     """No fault, but trouble enough: a partition's replicas move to all nodes but this one; some of the
     moves are called off."""
+    MISSED_EPOCH = "missed epoch"
+    """A leader that hears nothing of the controller is followed by another one and leads again: it
+    hears of both at once. Then it can't reach one of its followers, and is killed."""
+    STORE_AWAY = "store away"
+    STORE_THROTTLES = "store throttles"
+    STORE_HANGS = "store hangs"
+    STORE_SLOW = "store slow"
+    STORE_ANSWERS_LOST = "store's answers lost"
+    STORE_HALF_DONE = "store half done"
+    STORE_LIES = "store lies"
+    """Once: it says that a change was made that was not."""
 
 
 DAMAGING = frozenset({Kind.POWER_LOSS, Kind.BAD_DISK, Kind.FULL_DISK})
@@ -54,8 +66,16 @@ DAMAGING = frozenset({Kind.POWER_LOSS, Kind.BAD_DISK, Kind.FULL_DISK})
 without a clean stop: the controller cannot tell which of the two still has everything (KIP-966 promises
 no more with two replicas in sync), so such faults wait for one another."""
 UNCLEAN = DAMAGING | {Kind.KILL}
-OF_MANY = DAMAGING | {Kind.PARTITION, Kind.ONE_WAY, Kind.SLOW_NETWORK, Kind.REASSIGNMENT}
+OF_MANY = DAMAGING | {
+    Kind.PARTITION,
+    Kind.ONE_WAY,
+    Kind.SLOW_NETWORK,
+    Kind.REASSIGNMENT,
+    Kind.MISSED_EPOCH,
+}
 """For these there must be others: who hold the records, or to whom there is a network."""
+OF_STORE = frozenset(each for each in Kind if each.name.startswith("STORE_"))
+"""For these there must be an object store. The node that such a fault names has no part in it."""
 
 
 @value_class
@@ -77,29 +97,32 @@ class Plan:
     nodes: int = NODES
     writers: int = 2
     transactional: int = 2
+    tiered: bool = False
+    """The topic is in the remote tier."""
 
     def smaller(self) -> Iterator[Plan]:
         """The plans with one thing less in them."""
         for number in range(len(self.faults)):
-            left = self.faults[:number] + self.faults[number + 1 :]
-            yield Plan(self.seed, left, self.nodes, self.writers, self.transactional)
+            yield replace(self, faults=self.faults[:number] + self.faults[number + 1 :])
         if self.transactional:
-            yield Plan(self.seed, self.faults, self.nodes, self.writers, 0)
+            yield replace(self, transactional=0)
         if self.writers and self.transactional:
-            yield Plan(self.seed, self.faults, self.nodes, 0, self.transactional)
+            yield replace(self, writers=0)
 
 
-def draw_plan(seed: int, *, nodes: int = NODES) -> Plan:
+def draw_plan(seed: int, *, nodes: int = NODES, tiered: bool = False) -> Plan:
     chance = random.Random(f"plan {seed}")
-    faults = [_draw_fault(chance, nodes) for _ in range(chance.randint(1, FAULTS_MAX))]
+    count = chance.randint(1, FAULTS_MAX)
+    faults = [_draw_fault(chance, nodes, tiered) for _ in range(count)]
     faults.sort(key=lambda fault: fault.at_s)
-    return Plan(
-        seed, tuple(faults), nodes, writers=chance.randint(1, 2), transactional=chance.randint(0, 2)
-    )
+    writers, transactional = chance.randint(1, 2), chance.randint(0, 2)
+    return Plan(seed, tuple(faults), nodes, writers, transactional, tiered)
 
 
-def _draw_fault(chance: random.Random, nodes: int) -> Fault:
-    kind = chance.choice([each for each in Kind if nodes > 1 or each not in OF_MANY])
+def _draw_fault(chance: random.Random, nodes: int, tiered: bool) -> Fault:
+    kinds = [each for each in Kind if nodes > 1 or each not in OF_MANY]
+    of_store = tiered and chance.random() < 0.5
+    kind = chance.choice([each for each in kinds if (each in OF_STORE) == of_store])
     node = chance.randint(1, nodes)
     others = [each for each in range(1, nodes + 1) if each != node]
     return Fault(
@@ -118,6 +141,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "nodes": plan.nodes,
         "writers": plan.writers,
         "transactional": plan.transactional,
+        "tiered": plan.tiered,
         "faults": [
             {
                 "at_s": each.at_s,

@@ -54,6 +54,11 @@ class Readers:
         for group in groups:
             await self._read_group(cluster, group)
 
+    async def read_again(self, cluster: Cluster) -> list[Seen]:
+        """All that is committed, as it is read now."""
+        found, _ = await self._read_all(cluster, Isolation.READ_COMMITTED)
+        return found
+
     async def _read_all(
         self, cluster: Cluster, isolation: Isolation
     ) -> tuple[list[Seen], dict[TopicPartition, int]]:

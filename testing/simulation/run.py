@@ -18,9 +18,11 @@ from odradek.testing.simulation.checkers import Checkers
 from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster
 from odradek.testing.simulation.faults import Coverage, Faults
 from odradek.testing.simulation.history import Anomaly, anomalies
-from odradek.testing.simulation.plan import Plan
+from odradek.testing.simulation.plan import Kind, Plan
+from odradek.testing.simulation.store_faults import StoreFaults
+from odradek.testing.simulation.tier_checks import TierChecks
 from odradek.testing.simulation.trace import Trace
-from odradek.testing.simulation.workload import REQUEST_S, Workload
+from odradek.testing.simulation.workload import REQUEST_S, TOPIC, Workload
 from odradek.testing.virtual_world import VirtualWorld
 
 DELAY_S = (0.0002, 0.004)
@@ -74,7 +76,9 @@ class _Simulation:
 
     async def _play(self, nursery: trio.Nursery) -> None:
         plan, run = self._plan, self._run
-        cluster = SimulatedCluster(self._world, plan.nodes, self._trace, nursery)
+        cluster = SimulatedCluster(
+            self._world, plan.nodes, self._trace, nursery, tiered=plan.tiered
+        )
         checkers = Checkers(cluster)
         run.anomalies = checkers.anomalies
         for node in cluster:
@@ -87,7 +91,8 @@ class _Simulation:
             plan,
             self._trace,
         )
-        faults = Faults(cluster, checkers, work.reassign)
+        store = StoreFaults(self._world.bucket, plan.seed)
+        faults = Faults(cluster, checkers, work, store)
         run.coverage = faults.coverage
         try:
             await work.make_topic()
@@ -108,8 +113,16 @@ class _Simulation:
         run.anomalies += anomalies(work.history)
         await self._within(checkers, checkers.until_settled)
         checkers.final()
+        if plan.tiered and not run.anomalies:
+            await self._check_tier(cluster, work)
         run.anomalies += [Anomaly("node failed", text) for text in cluster.failures]
         await cluster.stop_all()
+
+    async def _check_tier(self, cluster: SimulatedCluster, work: Workload) -> None:
+        lied = any(fault.kind is Kind.STORE_LIES for fault in self._plan.faults)
+        tier = TierChecks(cluster, self._world.bucket, TOPIC, may_dangle=lied)
+        await tier.run(work.history.final, work.read_again, work.delete_topic)
+        self._run.anomalies += tier.anomalies
 
     async def _within(self, checkers: Checkers, healed: Callable[[], Awaitable[None]]) -> None:
         with trio.move_on_after(HEALED_WITHIN_S) as healing:

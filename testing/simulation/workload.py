@@ -15,16 +15,17 @@ from functools import partial
 
 import trio
 
-from odradek.client.admin import NewTopic, create_topics
+from odradek.client.admin import NewTopic, create_topics, delete_topics
 from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster
 from odradek.client.producer import Producer, ProducerOptions, open_producer
 from odradek.client.reassignment_admin import alter_reassignments
+from odradek.protocol.apis import ELECT_LEADERS
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import SeededEntropy
-from odradek.testing.simulation.history import History, Outcome, Sent, Transaction
+from odradek.testing.simulation.history import History, Outcome, Seen, Sent, Transaction
 from odradek.testing.simulation.plan import RUN_S, Fault, Plan
 from odradek.testing.simulation.readers import Readers
 from odradek.testing.simulation.trace import Trace
@@ -37,8 +38,19 @@ from odradek.testing.simulation.transactional_life import TransactionalLife
 
 TOPIC = "records"
 PARTITIONS = 2
+SHARED = 0
+"""The partition of which every node has a replica."""
 MOVED = 1
 """The partition that has two replicas, and is moved."""
+TIERED_TOPIC = {
+    "remote.storage.enable": "true",
+    "segment.ms": "250",
+    "local.retention.ms": "300",
+    "retention.ms": "-1",
+    "index.interval.bytes": "200",
+    "file.delete.delay.ms": "100",
+}
+"""Some ten segments in a run, of which the disks keep the last."""
 WRITES = 12
 TRANSACTIONS = 4
 PATIENCE_S = 60.0
@@ -66,7 +78,10 @@ class Workload:
 
     async def make_topic(self) -> None:
         nodes = list(range(1, self._plan.nodes + 1))
-        topic = NewTopic(TOPIC, assignments=dict.fromkeys(range(PARTITIONS), nodes))
+        configs = TIERED_TOPIC if self._plan.tiered else {}
+        topic = NewTopic(
+            TOPIC, assignments=dict.fromkeys(range(PARTITIONS), nodes), configs=configs
+        )
         async with self._connect() as cluster:
             await cluster.retrying(
                 partial(_unless_there, cluster, topic), timeout_s=PATIENCE_S, also=_not_yet
@@ -87,6 +102,19 @@ class Workload:
                 await trio.sleep(fault.seconds * fault.amount)
                 with suppress(KafkaError, ClientError):
                     await _reassign(cluster, None)
+
+    async def lead(self, node: int) -> None:
+        """Make `node` the preferred leader of the partition that all have, and elect it."""
+        others = [each for each in range(1, self._plan.nodes + 1) if each != node]
+        async with self._connect() as cluster:
+            with suppress(KafkaError, ClientError):
+                await _reassign(cluster, [node, *others], SHARED)
+                connection = await cluster.controller()
+                rows = [{"topic": TOPIC, "partitions": [SHARED]}]
+                await connection.request(
+                    ELECT_LEADERS,
+                    {"election_type": 0, "topic_partitions": rows, "timeout": 1000},
+                )
 
     async def write(self) -> None:
         """All that writers and transactional clients do; returns when they are done."""
@@ -159,9 +187,18 @@ class Workload:
             # Whoever died is aborted after its time-out, if nobody has come after it.
             await self._readers.read_final(cluster, groups, patience_s=TIMEOUT_MS / 1000 + 1)
 
+    async def read_again(self) -> list[Seen]:
+        """All that is committed, once more."""
+        async with self._connect() as cluster:
+            return await self._readers.read_again(cluster)
 
-async def _reassign(cluster: Cluster, replicas: list[int] | None) -> None:
-    refused = await alter_reassignments(cluster, {TopicPartition(TOPIC, MOVED): replicas})
+    async def delete_topic(self) -> None:
+        async with self._connect() as cluster:
+            await cluster.retrying(partial(delete_topics, cluster, [TOPIC]), timeout_s=PATIENCE_S)
+
+
+async def _reassign(cluster: Cluster, replicas: list[int] | None, index: int = MOVED) -> None:
+    refused = await alter_reassignments(cluster, {TopicPartition(TOPIC, index): replicas})
     for error in refused.values():
         raise error
 

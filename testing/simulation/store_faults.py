@@ -1,0 +1,59 @@
+"""What goes wrong with a simulated cluster's object store: a share of its requests, for a while."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from odradek.testing.simulation.plan import Fault, Kind
+from odradek.testing.virtual_objects import CHANGES, OPERATIONS, FaultKind, VirtualBucket
+from odradek.testing.virtual_objects import Fault as StoreFault
+
+EVERY_FROM = 0.6
+"""From this amount on every request is struck; below it, as many as it says."""
+SLOW_S = (0.05, 0.5)
+TIMED_OUT_S = 2.0
+
+STORE_KINDS: Mapping[Kind, FaultKind] = {
+    Kind.STORE_AWAY: FaultKind.FAILS,
+    Kind.STORE_THROTTLES: FaultKind.THROTTLED,
+    Kind.STORE_HANGS: FaultKind.HANGS,
+    Kind.STORE_SLOW: FaultKind.SLOW,
+    Kind.STORE_ANSWERS_LOST: FaultKind.ANSWER_LOST,
+    Kind.STORE_HALF_DONE: FaultKind.HALF_DONE,
+    Kind.STORE_LIES: FaultKind.LIES,
+}
+
+
+class StoreFaults:
+    """The bucket asks it about every request."""
+
+    def __init__(self, bucket: VirtualBucket, seed: int) -> None:
+        self._chance = random.Random(f"store {seed}")
+        self._faults: list[Fault] = []
+        self._bucket = bucket
+        bucket.draw = self._draw
+
+    def begin(self, fault: Fault) -> None:
+        if fault.kind is Kind.STORE_LIES:  # once
+            self._bucket.inject(StoreFault(FaultKind.LIES, operations=CHANGES, times=1))
+        else:
+            self._faults.append(fault)
+
+    def end(self, fault: Fault) -> None:
+        if fault in self._faults:
+            self._faults.remove(fault)
+
+    def heal(self) -> None:
+        self._faults.clear()
+        self._bucket.heal()
+
+    def _draw(self, operation: str, key: str) -> StoreFault | None:
+        for fault in self._faults:
+            if fault.amount >= EVERY_FROM or self._chance.random() < fault.amount:
+                kind = STORE_KINDS[fault.kind]
+                seconds = TIMED_OUT_S
+                if kind is FaultKind.SLOW:
+                    seconds = self._chance.uniform(*SLOW_S)
+                return StoreFault(kind, operations=OPERATIONS, seconds=seconds)
+        return None

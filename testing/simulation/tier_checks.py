@@ -1,0 +1,165 @@
+"""What must hold of the remote tier when all is healed: everything that may be copied is there, once and
+whole, every node knows the same of it, and nothing else lies in the store.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+
+import trio
+
+from odradek.broker.node import Broker
+from odradek.replication.partition.partition import Partition
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.object_names import parse_key, segment_key
+from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
+from odradek.testing.simulation.cluster import SimulatedCluster, host
+from odradek.testing.simulation.history import Anomaly, Seen
+from odradek.testing.virtual_objects import VirtualBucket
+
+PATIENCE_S = 30.0
+LOOK_S = 0.05
+RETAINED_S = 1.5
+"""Longer than a local retention of the topic and the pause between two looks for what it lets go."""
+
+Tiered = tuple[Broker, Partition, RemoteLogMetadataManager, TopicIdPartition]
+
+
+class TierChecks:
+    def __init__(
+        self, cluster: SimulatedCluster, bucket: VirtualBucket, topic: str, *, may_dangle: bool
+    ) -> None:
+        """`may_dangle`: the store has lied about a deletion; what lies there is for `gc` to find."""
+        self.anomalies: list[Anomaly] = []
+        self._cluster = cluster
+        self._bucket = bucket
+        self._topic = topic
+        self._may_dangle = may_dangle
+
+    async def run(
+        self,
+        committed: list[Seen],
+        read_again: Callable[[], Awaitable[list[Seen]]],
+        delete_topic: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`committed` is what was read of the topic; the topic is gone in the end."""
+        if not await self._until(self._what_is_not_copied, "not copied"):
+            return
+        await trio.sleep(RETAINED_S)
+        self._check_all()
+        again = Counter(await read_again())
+        if missing := Counter(committed) - again:
+            self._found("lost in the tier", f"{list(missing)}")
+        if more := again - Counter(committed):
+            self._found("doubled by the tier", f"{list(more)}")
+        await delete_topic()
+        await self._until(self._what_is_left, "not deleted")
+
+    async def _until(self, why_not: Callable[[], str | None], kind: str) -> bool:
+        """Whether there is no reason any more, in time."""
+        until = trio.current_time() + PATIENCE_S
+        while (why := why_not()) is not None:
+            if trio.current_time() > until:
+                self._found(kind, f"in {PATIENCE_S:g} s: {why}")
+                return False
+            await trio.sleep(LOOK_S)
+        return True
+
+    def _found(self, kind: str, text: str) -> None:
+        self.anomalies.append(Anomaly(kind, text))
+
+    def _replicas(self) -> Iterator[Tiered]:
+        for _, broker in self._cluster.running():
+            remote = broker.remote
+            assert remote is not None, "the cluster has no remote tier"
+            for partition in broker.partitions:
+                if partition.topic == self._topic:
+                    assert partition.topic_id is not None
+                    which = TopicIdPartition(partition.topic_id, partition.topic, partition.index)
+                    yield broker, partition, remote.metadata, which
+
+    # What is copied
+
+    def _what_is_not_copied(self) -> str | None:
+        for broker, partition, metadata, which in self._replicas():
+            name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
+            if not metadata.is_ready(which):
+                return f"the metadata of {name} is not read"
+            if not partition.is_leader:
+                continue
+            if left := metadata.unfinished(which):
+                states = [(each.id.id, each.state.name, each.broker_id) for each in left]
+                return f"{name} has {states}"
+            log = partition.log
+            sealed = log.tip.segment.base_offset
+            if log.highest_copied_offset < min(sealed, log.high_watermark) - 1:
+                return f"{name} is copied up to {log.highest_copied_offset}, sealed up to {sealed}"
+        return None
+
+    def _check_all(self) -> None:
+        known: dict[str, int] = {}
+        for broker, partition, metadata, which in self._replicas():
+            name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
+            for segment in metadata.segments(which):
+                known |= dict(self._objects_of(segment))
+            self._check_history(name, partition, metadata, which)
+            if partition.is_leader:
+                start, count = partition.log.local_log_start_offset, metadata.segment_count(which)
+                self._cluster.trace.add(
+                    f"{name} has {count} segments in the tier, is here from {start}"
+                )
+        for key, size in known.items():
+            there = len(self._bucket.objects[key]) if key in self._bucket.objects else -1
+            if there != size >= 0 or there < 0:
+                self._found("other object", f"{key} has {there} bytes, its segment says {size}")
+        self._check_dangling(set(known))
+
+    def _objects_of(self, segment: RemoteLogSegmentMetadata) -> Iterator[tuple[str, int]]:
+        """Keys, and sizes where they are known (else -1)."""
+        if segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
+            return
+        yield segment_key(segment, ".log"), segment.size_bytes
+        for suffix in (".index", ".timeindex", ".snapshot", ".leader_epoch_checkpoint"):
+            yield segment_key(segment, suffix), -1
+        yield segment_key(segment, ".manifest"), -1
+
+    def _check_history(
+        self,
+        name: str,
+        partition: Partition,
+        metadata: RemoteLogMetadataManager,
+        which: TopicIdPartition,
+    ) -> None:
+        """Every offset from the log's start on is in the tier, or on the disk."""
+        log = partition.log
+        offset = log.log_start_offset
+        if offset:
+            self._found("offset moved", f"{name} starts at {offset}")
+        while offset < log.local_log_start_offset:
+            epoch = log.epochs.epoch_for(offset)
+            segment = None if epoch is None else metadata.segment_for(which, epoch, offset)
+            if segment is None:
+                self._found("hole in the tier", f"{name} has {offset} of epoch {epoch} nowhere")
+                return
+            offset = segment.end_offset + 1
+
+    def _check_dangling(self, known: set[str]) -> None:
+        ids = {name.id for key in known if (name := parse_key(key)) is not None}
+        dangling = [
+            key
+            for key in self._bucket.objects
+            if (name := parse_key(key)) is None or name.id not in ids
+        ]
+        if dangling and not self._may_dangle:
+            self._found("dangling object", f"{dangling}")
+
+    def _what_is_left(self) -> str | None:
+        """Of a topic that was deleted."""
+        if self._may_dangle or not self._bucket.objects:
+            return None
+        return f"{sorted(self._bucket.objects)} are still there"
