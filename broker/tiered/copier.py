@@ -8,6 +8,7 @@ is cancelled, wherever it is: what it leaves unfinished is told by its state, an
 from __future__ import annotations
 
 import logging
+from itertools import count
 
 import trio
 
@@ -31,6 +32,9 @@ from odradek.storage.tiered.metadata import (
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 
 log = logging.getLogger("odradek.tiered")
+
+HOPS_A_STEP = 100
+"""So many copies are looked up between two turns of others."""
 
 
 class CopyQuota:
@@ -88,7 +92,7 @@ class Copier:
     def _candidates(self) -> list[SealedSegment]:
         which = self._log
         return to_be_copied(
-            copyable_segments(which),
+            copyable_segments(which, which.highest_copied_offset + 1),
             copied_offset=which.highest_copied_offset,
             log_start_offset=which.log_start_offset,
             last_stable_offset=which.last_stable_offset,
@@ -118,12 +122,30 @@ class Copier:
         log.info("%s is copied: %d to %d", segment.id, sealed.base_offset, sealed.end_offset)
 
 
-def find_copied(
+async def find_copied(
     metadata: RemoteLogMetadataManager, id: TopicIdPartition, which: PartitionLog
 ) -> int:
-    """Find out how far a log is copied, and tell it; -1: not at all (T-31, T-53)."""
-    copied = highest_copied(
+    """Find out how far a log is copied, and tell it; -1: not at all (T-31, T-53).
+
+    What is on the disk counts as copied only as far as there are copies of it, one behind the other: the
+    highest offset that was ever copied says nothing of copies that were deleted since, as when a topic
+    was not tiered for a while. Raises RemoteStorageError.
+    """
+    highest = highest_copied(
         which.epochs.entries, which.end_offset, lambda epoch: metadata.highest_offset(id, epoch)
     )
-    which.copied_to(copied)
-    return copied
+    offset = max(which.highest_copied_offset + 1, which.local_log_start_offset)
+    for hops in count():
+        epoch = which.epochs.epoch_for(offset)
+        if offset > highest or epoch is None:
+            break
+        segment = metadata.segment_for(id, epoch, offset)
+        last_offset = None if segment is None else segment.last_offset_of(epoch)
+        if last_offset is None:
+            highest = offset - 1
+            break
+        offset = last_offset + 1
+        if hops % HOPS_A_STEP == HOPS_A_STEP - 1:
+            await trio.lowlevel.checkpoint()
+    which.copied_to(highest)
+    return highest

@@ -25,7 +25,7 @@ import trio
 from odradek.broker.metrics.registry import Metrics
 from odradek.broker.tiered.copier import Copier, CopierTools, CopyQuota, find_copied
 from odradek.broker.tiered.expirer import Expirer, ExpirerTools, Remover
-from odradek.broker.tiered.rounds import rounds
+from odradek.broker.tiered.rounds import BackOff, rounds
 from odradek.broker.tiered.segment_work import SegmentWork
 from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.broker.tiered.store_health import REMIND_SECONDS, Backlog, StoreHealth
@@ -174,13 +174,19 @@ class RemoteLogManager:
 
     async def _see_to(self, tiered: _Tiered) -> None:
         with tiered.scope:
-            try:
-                await self._metadata.wait_ready(tiered.id)
-            except RemoteResourceNotFound:
-                return  # it was stopped meanwhile
             which = tiered.partition.log
             which.copies_unknown()
-            copied = find_copied(self._metadata, tiered.id, which)
+            back_off = BackOff(self._settings, self._seams.entropy)
+            while True:
+                try:
+                    await self._metadata.wait_ready(tiered.id)
+                    copied = await find_copied(self._metadata, tiered.id, which)
+                    break
+                except RemoteResourceNotFound:
+                    return  # it was stopped meanwhile
+                except KafkaError as error:  # it is read anew
+                    log.info("%s: %s", tiered.id, error)
+                    await self._seams.clock.sleep(back_off.next())
             log.info("%s: this node %s, copied to offset %d", tiered.id, tiered.role.value, copied)
             async with trio.open_nursery() as nursery:
                 for what, one_round, pool in self._rounds_of(tiered):
@@ -217,7 +223,7 @@ class RemoteLogManager:
         )
 
     async def _look_up(self, tiered: _Tiered) -> bool:
-        find_copied(self._metadata, tiered.id, tiered.partition.log)
+        await find_copied(self._metadata, tiered.id, tiered.partition.log)
         return False
 
     # What the operator is told
@@ -292,6 +298,6 @@ def _lag(tiered: _Tiered) -> tuple[int, int] | None:
     which = tiered.partition.log
     if tiered.role is not Role.LEADS or which.failure is not None:
         return None
-    segments = which.segment_list.all
+    segments = which.segment_list.past(which.highest_copied_offset)
     waiting = [each for each in segments[:-1] if each.base_offset > which.highest_copied_offset]
     return sum(each.size for each in waiting), len(waiting)

@@ -39,9 +39,9 @@ class SealedSegment:
         return self.segment.size
 
 
-def copyable_segments(log: PartitionLog) -> list[SealedSegment]:
-    """Those that may be copied as of now, the oldest first (T-28); what is copied already included."""
-    segments: Sequence[Segment] = log.segment_list.all
+def copyable_segments(log: PartitionLog, from_offset: int = 0) -> list[SealedSegment]:
+    """Those with `from_offset` or more that may be copied as of now, the oldest first (T-28)."""
+    segments: Sequence[Segment] = log.segment_list.past(from_offset)
     stable = log.last_stable_offset
     return [
         SealedSegment(each, following.base_offset - 1)

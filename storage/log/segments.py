@@ -54,6 +54,11 @@ class Segments:
             self._sealed = (segments, sealed_bytes)
         return sealed_bytes + segments[-1].size
 
+    def past(self, offset: int) -> Sequence[Segment]:
+        """From the one with `offset` on; all, if they begin after it."""
+        offsets, segments = self._all
+        return segments[max(bisect_right(offsets, offset) - 1, 0) :]
+
     @property
     def base_offsets(self) -> Sequence[int]:
         return self._all[0]

@@ -147,7 +147,8 @@ class LogState:
     def local_only_bytes(self) -> int:
         """Bytes of the segments that are not in the remote tier yet."""
         copied = self.highest_copied_offset
-        return sum(each.size for each in self.segment_list if each.base_offset > copied)
+        found = self.segment_list.past(copied)
+        return sum(each.size for each in found if each.base_offset > copied)
 
     def copies_unknown(self) -> None:
         """Another leadership: what is in the remote tier is to be found out anew."""

@@ -223,6 +223,26 @@ async def test_what_is_tiered_no_more_is_removed(clock: VirtualClock) -> None:
         assert world.log.log_start_offset == world.log.local_log_start_offset == 6
 
 
+async def test_what_was_removed_is_copied_again_before_it_leaves_the_disk(
+    clock: VirtualClock,
+) -> None:
+    """T-30: tiered, not tiered, and tiered again: what was copied the first time is gone."""
+    async with tiered_world(clock) as world:
+        world.fill(2)
+        await world.pass_time()
+        world.change(remote_storage_enable=False, remote_log_delete_on_disable=True)
+        await world.pass_time()
+        assert world.storage.kept == {}
+        world.change(remote_storage_enable=True, local_retention_bytes=1)
+        await world.pass_time(0.1)
+        assert [each for each in world.states() if each[1] is FINISHED] == [
+            (0, FINISHED),
+            (3, FINISHED),
+        ]
+        assert len(world.storage.kept) == 2
+        assert world.log.highest_copied_offset == 5
+
+
 async def test_a_topic_is_tiered_later(clock: VirtualClock) -> None:
     """E3, T-56: enabling it on a topic that has records."""
     async with tiered_world(clock, config=replace(TIERED, remote_storage_enable=False)) as world:

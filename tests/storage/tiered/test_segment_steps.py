@@ -48,6 +48,15 @@ def test_a_failed_copy_is_deleted(how: Came) -> None:
     ]
 
 
+def test_a_copy_that_others_have_begun_to_delete_is_deleted_again() -> None:
+    """T-36: its objects may have come after those were deleted."""
+    assert walk(SegmentSteps(Step.PUBLISH_COPY_FINISHED), [REFUSED, DONE, DONE])[1:] == [
+        Step.DELETE,
+        Step.PUBLISH_DELETE_FINISHED,
+        Step.DELETED,
+    ]
+
+
 def test_a_copy_that_is_done_is_published_until_it_is_known() -> None:
     """T-29: FINISHED may have been published; the copy is never deleted for that."""
     steps = SegmentSteps(Step.PUBLISH_COPY_FINISHED)
@@ -92,7 +101,12 @@ def test_every_way_ends_and_publishes_only_what_may_follow() -> None:
         if published is not None:
             assert may_follow(state, published), (step, state)
         after = state if published is None else published
-        todo += [(FOLLOWS[step, came], after) for came in Came if (step, came) in FOLLOWS]
+        for came in Came:
+            if (step, came) in FOLLOWS:
+                # Refused after the copy: somebody else had published that it is being deleted
+                refused = step is Step.PUBLISH_COPY_FINISHED and came is REFUSED
+                then = SegmentState.DELETE_SEGMENT_STARTED if refused else after
+                todo.append((FOLLOWS[step, came], then))
     assert (Step.COPIED, SegmentState.COPY_SEGMENT_FINISHED) in ends
     assert (Step.DELETED, SegmentState.DELETE_SEGMENT_FINISHED) in ends
     assert {step for step, _ in ends} == ENDS
