@@ -1,9 +1,9 @@
 """Reading partitions: one Fetch to each leader, without sessions, from positions that we keep.
 
-`Reader` reads what it was given with `assign`; it knows nothing of groups (see `group.py`). A poll
-first asks every leader for what is there already, and only where nobody has anything does it wait, so
-that one idle leader does not hold up a busy one. The partitions that gave something go to the end of
-the next request: a broker fills its answer from the front.
+`Reader` reads what it was given with `assign`; it knows nothing of groups (see `group.py`). A poll of
+several leaders first asks them all for what is there already, and only where nobody has anything does it
+wait, so that one idle leader does not hold up a busy one. The partitions that gave something go to the
+end of the next request: a broker fills its answer from the front.
 
 Control batches are passed over, and under read_committed so are the records of aborted transactions.
 """
@@ -133,12 +133,18 @@ class Reader:
         if not self._positions:
             await trio.sleep(max_wait_s)
             return []
-        records = await self._fetch_all(0.0)
-        if not records and max_wait_s > 0:
-            records = await self._fetch_all(max_wait_s)
-        return records
+        by_leader = await self._by_leader()
+        if len(by_leader) > 1:
+            records = await self._fetch_all(by_leader, 0.0)
+            if records or max_wait_s <= 0:
+                return records
+            by_leader = await self._by_leader()
+        if not by_leader:
+            await trio.sleep(BACKOFF_S)
+            return []
+        return await self._fetch_all(by_leader, max_wait_s)
 
-    async def _fetch_all(self, max_wait_s: float) -> list[ConsumedRecord]:
+    async def _by_leader(self) -> dict[int, list[TopicPartition]]:
         by_leader: dict[int, list[TopicPartition]] = {}
         for where, position in self._positions.items():
             try:
@@ -147,9 +153,11 @@ class Reader:
                 self._failed(where, position, error)
                 continue
             by_leader.setdefault(leader, []).append(where)
-        if not by_leader:
-            await trio.sleep(BACKOFF_S)
-            return []
+        return by_leader
+
+    async def _fetch_all(
+        self, by_leader: Mapping[int, list[TopicPartition]], max_wait_s: float
+    ) -> list[ConsumedRecord]:
         records: list[ConsumedRecord] = []
         failures: list[Exception] = []
 
