@@ -13,6 +13,7 @@ import trio
 from odradek.broker.cli.cluster import key_value
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
 from odradek.broker.cli.output import print_json, print_now, print_table
+from odradek.broker.config.tiered import absolute_target
 from odradek.broker.local_cluster import control
 from odradek.broker.local_cluster.nodes import NodeFailed
 from odradek.broker.local_cluster.plan import HOST, ClusterPlan, Door, NodePlan, make_plan
@@ -86,6 +87,11 @@ def add_parser(
         "--port-file",
         metavar="FILE",
         help="gets HOST:PORT of each broker, one a line, whole, once every broker answers",
+    )
+    parser.add_argument(
+        "--tiered",
+        metavar="DIR|URL",
+        help="tiered storage for a new cluster, in this directory or object store (s3://bucket/prefix, …)",
     )
     parser.add_argument(
         "--set",
@@ -251,6 +257,7 @@ async def _the_plan(args: argparse.Namespace, seams: Seams, directory: Path) -> 
         new_id=lambda: uuid_to_text(seams.entropy.uuid()),
         addresses=await _doors(args.listen, seams, brokers, controllers or brokers),
         settings=dict(args.set),
+        tiered=None if args.tiered is None else absolute_target(args.tiered),
     )
     write_plan(seams.files, directory, plan)
     return plan
@@ -267,9 +274,9 @@ def _check_same(args: argparse.Namespace, plan: ClusterPlan) -> None:
                 f"--{name} {getattr(args, name)}: the cluster in {args.data} has {count}; another --data "
                 "is another cluster"
             )
-    if args.listen is not None or args.set:
+    if args.listen is not None or args.set or args.tiered is not None:
         raise WrongUsage(
-            f"--listen and --set are for a new cluster; the configs of the one in {args.data} are in "
+            f"--listen, --set and --tiered are for a new cluster; the configs of the one in {args.data} are in "
             "its cluster.json"
         )
 

@@ -18,6 +18,7 @@ from odradek.client.log_dir_admin import Replica, alter_replica_log_dirs
 from odradek.client.metadata import Cluster, open_cluster
 from odradek.client.producer import ProducerOptions, open_producer
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.remote.metadata_topic import METADATA_TOPIC
 from odradek.seams.clock import RealClock
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.tcp import TcpNetwork
@@ -269,3 +270,18 @@ async def test_topics_are_not_tiered_where_nothing_is(tmp_path: Path) -> None:
             await broker.node.ensure_topic("orders", 1, 1, TIERED)
         assert refusal.value.code is ErrorCode.invalid_config
         assert broker.node.remote is None
+
+
+async def test_a_metadata_topic_of_another_size_cannot_be_used(tmp_path: Path) -> None:
+    """T-08: where everything is found goes by the number of its partitions; the broker ends, as Kafka's
+    does, and says why."""
+    async with stage(tmp_path) as tiered:
+        await tiered.create()
+        await tiered.until(lambda: METADATA_TOPIC in tiered.node.metadata.image.topics_by_name)
+    other = {"rlmm_config_remote_log_metadata_topic_num_partitions": "7"}
+    with pytest.raises(ExceptionGroup) as ended:
+        async with stage(tmp_path, **other) as tiered:
+            await tiered.node.stopped.wait()
+    assert ended.group_contains(
+        CannotStart, match="tiered storage: topic __remote_log_metadata has 5"
+    )
