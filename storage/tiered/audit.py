@@ -294,6 +294,8 @@ class Audit:
             return finding
         if finding.stored is not None:
             again = self._judge(finding.stored)
+            if finding.metadata is not None and again.metadata is None:
+                return None  # deleted since it was listed; if not all of it is gone, the next look tells
             return None if again.standing is Standing.WHOLE else self._unless_just_finished(again)
         assert finding.metadata is not None
         now = self._known.segment(finding.metadata.id)

@@ -147,6 +147,18 @@ def test_a_segment_that_expires_while_the_store_is_listed_is_not_missing() -> No
     assert audit.findings == []
 
 
+def test_a_failed_copy_that_is_deleted_while_the_store_is_listed_is_no_garbage() -> None:
+    known = known_to_be()
+    audit = Audit(known, old_before_ms=NEW + 1)
+    audit.take(objects_of(COPY))
+    audit.end()
+    assert [each.standing for each in audit.findings] == [Standing.COPYING]
+    for state in (DELETING, DELETED):
+        known.apply(becomes(COPY, state))
+    audit.settle()
+    assert audit.findings == []
+
+
 def test_everything_is_counted_whatever_the_pages() -> None:
     copies = [segment(n, 10 * n, 10 * n + 9, partition=(FOO_0, BAR_0)[n % 2]) for n in range(20)]
     known = KnownSegments()
