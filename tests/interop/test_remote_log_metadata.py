@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from odradek.broker.cli.main import main
 from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.tiered.metadata import PartitionDeleteState, RemotePartitionDeleteMetadata
 from odradek.storage.tiered.metadata_records import encode
+from tests.interop.broker_process import deadline
+from tests.interop.clients import create_topic, produce
 from tests.interop.kafka_tools import run_tool
+from tests.interop.odradek_process import start_odradek
 from tests.storage.tiered.remote_segments import (
     DELETED,
     DELETING,
@@ -21,6 +25,7 @@ from tests.storage.tiered.remote_segments import (
     segment,
 )
 
+TOPIC = "tiered"
 COPY = segment(2, 0, 100, [(0, 0), (3, 60)], size=1024)
 EVENTS = (
     COPY,
@@ -46,3 +51,43 @@ def test_dump_log_decodes_ours_and_prints_what_we_print(
     ours = capsys.readouterr().out.splitlines()
     assert [line.split("value: ", 1)[1] for line in ours] == theirs
     assert len(theirs) == len(EVENTS)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The log directory and the store of a broker that copied ten segments or so, and was stopped."""
+    directory = tmp_path_factory.mktemp("tiered")
+    store = directory / "tier"
+    quick = {"remote.log.manager.task.interval.ms": "200"}
+    tiered = ["--tiered", str(store)]
+    with start_odradek(directory / "broker", config=quick, arguments=tiered) as broker:
+        small = {"remote.storage.enable": "true", "internal.segment.bytes": "20000"}
+        create_topic(broker.bootstrap, TOPIC, config=small)
+        for number in range(20):
+            produce(broker.bootstrap, TOPIC, [bytes([number]) * 1000] * 10)
+        with deadline(30, "ten segments to be copied") as check:
+            while len(list(store.rglob("*.manifest"))) < 10:
+                check(0.1)
+    return broker.log_dirs[0], store
+
+
+def test_dump_log_decodes_what_a_broker_wrote(
+    stopped: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """T-44 to T-46: every event of every partition of the topic."""
+    logs = sorted(stopped[0].glob("__remote_log_metadata-*/*.log"))
+    run = run_tool("dump-log", "--files", ",".join(map(str, logs)), "--remote-log-metadata-decoder")
+    theirs = re.findall(r"payload: (.*)$", run.stdout, re.MULTILINE)
+    assert main(["dump", "--remote-log-metadata", *map(str, logs)]) == 0
+    ours = capsys.readouterr().out.splitlines()
+    assert [line.split("value: ", 1)[1] for line in ours] == theirs
+    states = Counter(re.findall(r"state=(\w+)", "".join(theirs)))
+    assert states["COPY_SEGMENT_FINISHED"] >= 10
+
+
+def test_what_a_broker_stored_can_be_verified(
+    stopped: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--without-metadata", "--url", str(stopped[1])]
+    assert main(["remote", "verify", *where]) == 0
+    assert " 0 problems, 0 segments missing or incomplete, 0 garbage" in capsys.readouterr().out
