@@ -5,7 +5,7 @@
 | leads | yes | yes | |
 | leads, remote.log.copy.disable | | yes | |
 | leads, no more tiered, remote.log.delete.on.disable | | all of it | |
-| follows | | | yes (T-53) |
+| follows, or has no leader now | | | yes (T-53) |
 | no replica, not tiered | | | |
 
 Each of these is a task of the partition that comes round by itself (rounds.py), a number of them at a
@@ -58,7 +58,7 @@ class Role(enum.Enum):
 def role_of(partition: Partition) -> Role | None:
     """None where nothing is to be done for it."""
     which = partition.log
-    if which.failure is not None or partition.leader < 0:
+    if which.failure is not None:
         return None
     if not which.is_tiered:
         is_removed = partition.is_leader and which.config.remote_log_delete_on_disable
