@@ -17,7 +17,7 @@ the start. None of them is Kafka's; they are plain files, which Kafka passes ove
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar, TypeVarTuple
 
 import trio
@@ -105,7 +105,7 @@ class MetadataSnapshots:
             committed = self._committed.get(metadata_partition, 0)
         return Opened(snapshot.metadata, max(snapshot.next_offset, committed))
 
-    async def run(self, reading: Callable[[], Iterable[ReadPartition] | None]) -> None:
+    async def run(self, reading: Callable[[], Awaitable[Sequence[ReadPartition] | None]]) -> None:
         """Write a round every so often, and one at the end; until cancelled.
 
         `reading` tells who is read for; None while some of them are not open yet.
@@ -116,19 +116,19 @@ class MetadataSnapshots:
             while True:
                 await clock.sleep(pause_s)
                 begun = clock.monotonic()
-                await self.write(reading())
+                await self.write(await reading())
                 pause_s = max(self._round_s, PAUSES_A_ROUND * (clock.monotonic() - begun))
         finally:
             with trio.move_on_after(LAST_ROUND_S, shield=True):
-                await self.write(reading())
+                await self.write(await reading())
 
-    async def write(self, reading: Iterable[ReadPartition] | None) -> None:
+    async def write(self, reading: Sequence[ReadPartition] | None) -> None:
         """One round, in the order above; one that fails is made up for by the next."""
         if reading is None:
             return
         async with self._writing:
             try:
-                await self._write(list(reading))
+                await self._write(reading)
             except OSError as error:
                 log.warning("the remote log metadata is not written to disk: %s", error)
 

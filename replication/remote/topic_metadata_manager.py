@@ -58,6 +58,8 @@ from odradek.storage.tiered.partition_metadata import RemoteEvent
 
 log = logging.getLogger("odradek.tiered")
 
+PARTITIONS_A_STEP: Final = 50
+
 _STARTED: Final = SegmentState.COPY_SEGMENT_STARTED
 
 
@@ -360,13 +362,21 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
             self.restart(found.metadata)
         self._subscriptions.follow(partition, place, 0 if found is None else found.offset)
 
-    def _read_for(self) -> list[ReadPartition] | None:
+    async def _read_for(self) -> list[ReadPartition] | None:
         """What may be written to disk; None while some are not open."""
-        if self._to_open:
-            return None
-        position = self._subscriptions.position
-        return [
-            ReadPartition(known, self.place_of(each), position(each), self.is_ready(each))
-            for each, interests in self._interests.items()
-            if Interest.REPLICA in interests and (known := self.metadata_of(each)) is not None
-        ]
+        found: list[ReadPartition] = []
+        for number, (partition, interests) in enumerate(list(self._interests.items()), 1):
+            if self._to_open:
+                return None
+            known = self.metadata_of(partition)
+            if (
+                known is not None
+                and partition in self._subscriptions
+                and Interest.REPLICA in interests
+            ):
+                position = self._subscriptions.position(partition)
+                is_ready = self.is_ready(partition)
+                found.append(ReadPartition(known, self.place_of(partition), position, is_ready))
+            if number % PARTITIONS_A_STEP == 0:
+                await trio.lowlevel.checkpoint()
+        return found

@@ -15,6 +15,7 @@ from odradek.storage.tiered.errors import (
     InvalidRemoteState,
     RemoteNotReady,
     RemoteResourceNotFound,
+    RemoteStorageUnavailable,
 )
 from odradek.storage.tiered.metadata import (
     EpochStart,
@@ -298,6 +299,27 @@ def test_who_comes_second_is_told_that_it_was_in_vain() -> None:
 
     for seed in range(4):
         run(main, 3, seed=seed)
+
+
+def test_what_is_not_read_back_in_time_is_not_known_to_be_published() -> None:
+    """T-44: remote.log.metadata.consume.wait.ms; it arrives all the same."""
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        await manager.wait_ready(A)
+        late = 0
+        for number in range(30):
+            try:
+                await manager.add_segment(segment(A, number))
+            except RemoteStorageUnavailable as error:
+                assert "not read back" in str(error)
+                late += 1
+        assert late > 0
+        while len(list(manager.segments(A))) < 30:
+            await trio.sleep(0.01)
+
+    run(main, properties={"remote.log.metadata.consume.wait.ms": "0"})
 
 
 def test_topic_that_is_deleted_is_made_anew() -> None:
