@@ -25,7 +25,7 @@ single one is FOREIGN then: Kafka's LocalTieredStorage writes none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -196,7 +196,7 @@ class Audit:
         judged = []
         for info in page:
             self.objects += 1
-            if self._open and not _are_of_one_segment(self._open[-1].key, info.key):
+            if self._open and _stem(self._open[0].key) != _stem(info.key):
                 judged += self._close()
             self._open.append(info)
         return judged
@@ -207,7 +207,7 @@ class Audit:
         judged += self._leave_directory()
         for partition in [] if self._known is None else self._known.partitions():
             if partition not in self._done and self._wanted(partition):
-                judged += self._missing_of(partition, frozenset())
+                judged += self._missing_of(partition, ())
         return judged
 
     def settle(self) -> None:
@@ -221,13 +221,16 @@ class Audit:
 
     def _close(self) -> list[Finding]:
         objects, self._open = self._open, []
-        names = {each.key: parse_key(each.key) for each in objects}
-        judged = self._found(
-            Finding(Standing.STRAY, stray=each) for each in objects if names[each.key] is None
-        )
-        by_suffix = {name.suffix: each for each in objects if (name := names[each.key])}
-        name = next((each for each in names.values() if each is not None), None)
-        if name is None:
+        if not objects:
+            return []
+        stem = _stem(objects[0].key)
+        name = parse_key(stem + LOG_SUFFIX)
+        by_suffix = {} if name is None else {each.key[len(stem) :]: each for each in objects}
+        strays = [each for each in objects if each.key[len(stem) :] not in SUFFIXES or name is None]
+        judged = self._found(Finding(Standing.STRAY, stray=each) for each in strays)
+        for each in strays:
+            by_suffix.pop(each.key[len(stem) :], None)
+        if name is None or not by_suffix:
             return judged
         partition = name.id.partition
         if self._directory is None or self._directory.partition != partition:
@@ -279,14 +282,11 @@ class Audit:
             ]
         return []
 
-    def _missing_of(
-        self, partition: TopicIdPartition, seen: Iterable[RemoteLogSegmentId]
-    ) -> list[Finding]:
-        there = set(seen)
+    def _missing_of(self, partition: TopicIdPartition, seen: Container[bytes]) -> list[Finding]:
         return self._found(
             Finding(Standing.MISSING, metadata=each)
             for each in (() if self._known is None else self._known.segments(partition))
-            if each.state is SegmentState.COPY_SEGMENT_FINISHED and each.id not in there
+            if each.state is SegmentState.COPY_SEGMENT_FINISHED and each.id.id.bytes not in seen
         )
 
     def _judge_again(self, finding: Finding) -> Finding | None:
@@ -316,11 +316,12 @@ class _Directory:
 
     def __init__(self, partition: TopicIdPartition) -> None:
         self.partition = partition
-        self.seen: set[RemoteLogSegmentId] = set()
+        self.seen: set[bytes] = set()
+        """The ids of the segments, as bytes: there may be millions."""
         self.has_manifests = False
 
     def saw(self, stored: StoredSegment) -> None:
-        self.seen.add(stored.id)
+        self.seen.add(stored.id.id.bytes)
         self.has_manifests = self.has_manifests or MANIFEST_SUFFIX in stored.objects
 
 
@@ -332,6 +333,7 @@ def _by_state(metadata: RemoteLogSegmentMetadata, stored: StoredSegment) -> Stan
     return Standing.INCOMPLETE if stored.missing() else Standing.WHOLE
 
 
-def _are_of_one_segment(a: str, b: str) -> bool:
-    """By all but the suffix."""
-    return a[: a.rfind(".")] == b[: b.rfind(".")] and "/" in a
+def _stem(key: str) -> str:
+    """All but the suffix: what the objects of a segment have in common."""
+    dot = key.rfind(".", key.rfind("/") + 1)
+    return key if dot < 0 else key[:dot]

@@ -11,11 +11,13 @@ from uuid import UUID
 import pytest
 import trio
 
+from odradek.bench.s3_server import S3Server
 from odradek.client.admin import NewTopic, create_topics
 from odradek.client.metadata import open_cluster, parse_bootstrap
 from odradek.client.producer import open_producer
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.object_store import open_objects
+from odradek.seams.objects import Objects
 from odradek.seams.real import real_seams
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.metadata_records import encode
@@ -40,9 +42,11 @@ METADATA_TOPIC = "__remote_log_metadata"
 
 
 def in_the_store(directory: Path, *copies: RemoteLogSegmentMetadata) -> None:
-    storage = ObjectStoreStorage(
-        open_objects(f"file://{directory}"), SeededEntropy(random.Random(3)), cluster_id="c"
-    )
+    copied_to(open_objects(f"file://{directory}"), *copies)
+
+
+def copied_to(objects: Objects, *copies: RemoteLogSegmentMetadata) -> None:
+    storage = ObjectStoreStorage(objects, SeededEntropy(random.Random(3)), cluster_id="c")
     for each in copies:
         storage.copy_segment(each, LogSegmentData(LOG, b"o" * 8, b"i" * 12, None, b"p", b"e"))
 
@@ -155,6 +159,29 @@ def test_the_store_of_a_brokers_properties(
 def test_wrong_usage(offline: CommandLine, words: Sequence[str], said: str) -> None:
     extra = ["--without-metadata"] if words else []
     assert said in offline("remote", *words, *extra, code=2).stderr
+
+
+def test_a_bucket(offline: CommandLine, s3_server: S3Server) -> None:
+    url = s3_server.new_store()
+    objects = open_objects(url, s3_server.options)
+    copied_to(objects, copy(1), copy(2), copy(3))
+    for number in (2, 3):
+        objects.delete(segment_key(copy(number), ".manifest"))
+    options = [
+        word for option in s3_server.options.items() for word in ("--option", "=".join(option))
+    ]
+    where = ["--without-metadata", "--url", url, *options, "--older-than", "0.001"]
+    assert "2 garbage" in offline("remote", "verify", *where, code=1).lines[-1]
+    assert "removed" in offline("remote", "gc", "--execute", *where).lines[-1]
+    assert len(objects.list("")) == 6
+    assert "0 garbage" in offline("remote", "verify", *where).lines[-1]
+    s3_server.kill()
+    try:
+        ran = offline("remote", "list", *where, code=1)
+        assert ran.stderr.startswith("odradek: the store: ")
+        assert "Traceback" not in ran.stderr
+    finally:
+        s3_server.start()
 
 
 # By the metadata
