@@ -200,6 +200,7 @@ class Mirror:
         for copy in self._copies:
             if copy.base_offset not in there:
                 copy.remove()
+                self._snapshots.discard(copy.base_offset)
         copies = []
         for segment in segments:
             copy = known.get(segment.base_offset) or SegmentCopy(
@@ -207,6 +208,8 @@ class Mirror:
             )
             if copy.source is not segment:
                 copy.replaced(segment)
+                # What was said of the producers there, and behind it, was of other records.
+                self._snapshots = {each for each in self._snapshots if each < segment.base_offset}
             copies.append(copy)
         self._copies = copies
         return tip

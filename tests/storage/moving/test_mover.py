@@ -23,6 +23,8 @@ from odradek.storage.errors import (
     UnknownDirectory,
 )
 from odradek.storage.log.partition_log import Appended, PartitionLog
+from odradek.storage.log.producers import KeptBatch, ProducerEntry
+from odradek.storage.log.truncation import Beginning
 from odradek.storage.log_manager import LogManager
 from odradek.storage.moving import mirror as mirroring
 from odradek.storage.moving.mirror import Mirror
@@ -415,6 +417,26 @@ async def test_what_is_said_to_be_durable_is_in_the_log(world: World, offset: in
         await grown(log, 1)
         mirror.catch_up()
         assert mirror.recovery_point < log.end_offset
+
+
+async def test_a_snapshot_of_other_producers_takes_the_place_of_the_one_before(
+    world: World,
+) -> None:
+    """A log that begins anew may have a segment, and a snapshot, where it had one before."""
+    async with running(world) as (_, log):
+        mirror = Mirror(world.files, log, B / MOVE)
+        mirror.begin()
+        mirror.catch_up()
+        mirror.complete()
+        offset = log.segments[-1].base_offset
+        name = log.snapshots.path(offset).name
+        assert world.files.exists(B / MOVE / name)
+        producer = ProducerEntry(5, 0, -1, 0, -1, [KeptBatch(3, offset - 1, 0, 0)])
+        log.start_anew(Beginning(offset, 0, (), [producer]))
+        mirror.catch_up()
+        mirror.complete()
+        wanted = world.files.read(log.snapshots.path(offset))
+        assert world.files.read(B / MOVE / name) == wanted
 
 
 async def test_a_partition_is_deleted_while_it_moves(world: World) -> None:
