@@ -179,7 +179,13 @@ class PartitionLog(LogReads):
         return self.tip.end_offset - self.recovery_point >= self.config.flush_messages
 
     def update_config(self, config: LogConfig) -> None:
-        self.config = config
+        """Take it over. A log that is not tiered any more starts where the disk does, for what lies
+        before is deleted (remote.log.delete.on.disable); this replica's disk may start later than its
+        leader's."""
+        was_tiered, self.config = self.is_tiered, config
+        if was_tiered and not self.is_tiered and self.failure is None:
+            start = min(self.local_log_start_offset, self.high_watermark)
+            expiry.advance_log_start(self, start, "it is not tiered any more")
 
     # Appending
 

@@ -133,6 +133,18 @@ def test_where_there_is_no_tier_any_more_the_log_starts_on_the_disk() -> None:
     assert not isinstance(caught.value, InRemoteTier)
 
 
+def test_a_log_that_is_tiered_no_more_starts_where_the_disk_does() -> None:
+    """E2: remote.log.delete.on.disable, on each replica by itself."""
+    world = filled()
+    world.log.copied_to(8)
+    expire(world)
+    world.log.update_config(FOREVER)
+    assert (world.log.log_start_offset, world.log.local_log_start_offset) == (9, 9)
+    assert world.log.epochs.entries == (EpochStart(2, 9),)
+    world.log.update_config(TIERED)
+    assert world.log.log_start_offset == 9
+
+
 def test_t15_the_disk_keeps_what_local_retention_says() -> None:
     """T-15."""
     world = filled()
