@@ -16,7 +16,6 @@ from uuid import UUID
 
 import trio
 
-from odradek.replication.remote.census import Census
 from odradek.replication.remote.deleted_topics import Verdict
 from odradek.replication.remote.remover import PUBLISHES, Removal, next_step
 from odradek.replication.remote.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
@@ -140,31 +139,25 @@ class PartitionRemover:
                     await trio.lowlevel.checkpoint()
         to_begin, self._to_begin = self._to_begin, []
         for partition in to_begin:
-            its_census = censuses.get(self._manager.place_of(partition))
-            if its_census is None:  # somebody else leads it by now
-                self._let_go(partition)
-            else:
-                nursery.start_soon(self._remove_when_due, partition, its_census)
+            nursery.start_soon(self._remove_when_due, partition)
         return is_certain
 
     # One partition
 
-    async def _remove_when_due(self, partition: TopicIdPartition, census: Census) -> None:
+    async def _remove_when_due(self, partition: TopicIdPartition) -> None:
         try:
             with self._removing[partition]:
                 async with self._partitions:
-                    await self._remove(partition, census)
+                    await self._remove(partition)
         finally:
-            self._let_go(partition)
+            del self._removing[partition]
+            self._manager.release(partition)
 
-    def _let_go(self, partition: TopicIdPartition) -> None:
-        del self._removing[partition]
-        self._manager.release(partition)
-
-    async def _remove(self, partition: TopicIdPartition, census: Census) -> None:
+    async def _remove(self, partition: TopicIdPartition) -> None:
+        """Until nothing is left of it, or somebody else leads its metadata partition."""
         log.info("%s was deleted: its segments in the remote tier go too", partition)
         pauses = self._pauses()
-        while partition in census:
+        while self._manager.is_in_census(partition):
             try:
                 await self._manager.wait_ready(partition)
                 if await self._step(partition):
@@ -173,7 +166,6 @@ class PartitionRemover:
             except RemoteStorageError as error:
                 log.warning("removing %s from the remote tier: %s; later again", partition, error)
             await self._seams.clock.sleep(next(pauses))
-        log.info("%s is gone from the remote tier", partition)
 
     async def _step(self, partition: TopicIdPartition) -> bool:
         """Whether it was done. Raises RemoteStorageError."""
@@ -185,6 +177,8 @@ class PartitionRemover:
         await manager.put_partition_delete(
             RemotePartitionDeleteMetadata(partition, self._node_id, self._now(), PUBLISHES[step])
         )
+        if step is Removal.FINISH:
+            log.info("%s is gone from the remote tier", partition)
         return True
 
     async def _remove_segments(self, partition: TopicIdPartition) -> bool:

@@ -154,6 +154,12 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
             if self._subscriptions.is_ready(CensusOf(index)):
                 yield index, census
 
+    def is_in_census(self, partition: TopicIdPartition) -> bool:
+        """Whether the remote tier may have something of it. False too where that is not this node's
+        to know (any more, or yet)."""
+        place = self.place_of(partition)
+        return self._subscriptions.is_ready(CensusOf(place)) and partition in self._censuses[place]
+
     def on_census(self, callback: Callable[[], None]) -> None:
         """Call back when a census is complete or ends, or somebody new is in it."""
         self._on_census = callback
