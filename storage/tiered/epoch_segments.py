@@ -24,8 +24,8 @@ class EpochSegments:
     """See the module.
 
     `members` are all, in the table's order; `readable` and `covered` are finished, by where the epoch
-    begins in them. `finished_bytes` are the finished ones' bytes, `single_bytes` those of segments
-    that have no other epoch.
+    begins in them. `readable_bytes` are those of the readable ones, `single_bytes` those of the ones
+    among them that have no other epoch: what is there twice counts once.
     """
 
     __slots__ = (
@@ -33,9 +33,9 @@ class EpochSegments:
         "_table",
         "_with_transactions",
         "covered",
-        "finished_bytes",
         "members",
         "readable",
+        "readable_bytes",
         "single_bytes",
     )
 
@@ -46,7 +46,7 @@ class EpochSegments:
         self.readable = array("I")
         self.covered = array("I")
         self._with_transactions = array("I")
-        self.finished_bytes = 0
+        self.readable_bytes = 0
         self.single_bytes = 0
 
     def add(self, handle: Handle) -> None:
@@ -58,7 +58,6 @@ class EpochSegments:
 
     def finish(self, handle: Handle) -> None:
         """Its copy is finished: it may be read, unless another covers it."""
-        self._count(handle, 1)
         start, end = self.start_of(handle), self.end_of(handle)
         if self.readable and start <= self.end_of(self.readable[-1]):  # not behind all, as usual
             if self._is_covered(handle):
@@ -71,11 +70,9 @@ class EpochSegments:
 
     def withdraw(self, handle: Handle) -> None:
         """It was finished and is not any more: what it covered can be read again."""
-        self._count(handle, -1)
         if discard(self.covered, handle, self.start_of):
             return
-        discard(self.readable, handle, self.start_of)
-        discard(self._with_transactions, handle, self.start_of)
+        self._hide(handle)
         for each in self._covered_within(handle):
             if not self._is_covered(each):
                 discard(self.covered, each, self.start_of)
@@ -87,6 +84,11 @@ class EpochSegments:
         if slot < 0 or self.end_of(self.readable[slot]) < offset:
             return None
         return self.readable[slot]
+
+    def is_readable(self, handle: Handle) -> bool:
+        return (
+            self.find(self.start_of(handle)) == handle or self.find(self.end_of(handle)) == handle
+        )
 
     def find_with_transactions(self, offset: int) -> Handle | None:
         """The first segment that ends at that offset or behind it, and has a transaction index."""
@@ -116,12 +118,17 @@ class EpochSegments:
 
     def _show(self, handle: Handle) -> None:
         insert(self.readable, handle, self.start_of)
+        self._count(handle, 1)
         if segment_row.has_transactions(*self._table.at(handle)):
             insert(self._with_transactions, handle, self.start_of)
 
-    def _cover(self, handle: Handle) -> None:
+    def _hide(self, handle: Handle) -> None:
         discard(self.readable, handle, self.start_of)
         discard(self._with_transactions, handle, self.start_of)
+        self._count(handle, -1)
+
+    def _cover(self, handle: Handle) -> None:
+        self._hide(handle)
         insert(self.covered, handle, self.start_of)
 
     def _covered_within(self, handle: Handle) -> list[Handle]:
@@ -142,6 +149,6 @@ class EpochSegments:
     def _count(self, handle: Handle, sign: int) -> None:
         row = self._table.at(handle)
         size = sign * segment_row.size_of(*row)
-        self.finished_bytes += size
+        self.readable_bytes += size
         if not segment_row.spans_epochs(*row):
             self.single_bytes += size

@@ -141,7 +141,7 @@ class MetadataView:
         return len(self._of(partition))
 
     def remote_log_size(self, partition: TopicIdPartition, leader_epoch: int) -> int:
-        return self._of(partition).finished_bytes(leader_epoch)
+        return self._of(partition).size_bytes(leader_epoch)
 
     def lineage_size(
         self, partition: TopicIdPartition, epochs: Sequence[EpochStart], log_end_offset: int

@@ -174,16 +174,17 @@ class PartitionMetadata:
         """The epochs of which there are segments, ascending."""
         return sorted(self._epochs)
 
-    def finished_bytes(self, leader_epoch: int) -> int:
-        """S-01: of the finished copies with records of that epoch."""
+    def size_bytes(self, leader_epoch: int) -> int:
+        """S-01: of the finished copies with records of that epoch, without those that lie within
+        another: after a change of leader the same records may be there twice."""
         epoch = self._epochs.get(leader_epoch)
-        return 0 if epoch is None else epoch.finished_bytes
+        return 0 if epoch is None else epoch.readable_bytes
 
     def lineage_bytes(self, epochs: Sequence[EpochStart], log_end_offset: int) -> int:
-        """S-02: of the finished copies within a log's lineage, each counted once.
+        """S-02: of the same, those within a log's lineage, each counted once.
 
-        What `expiry.lineage_bytes` counts one by one. Here segments of one epoch count by epoch,
-        but for those that reach out of it, which lie at its ends; those of several are looked at.
+        Segments of one epoch count by epoch, but for those that reach out of it, which lie at its
+        ends; those of several are looked at.
         """
         lineage = with_records(epochs)
         total = 0
@@ -196,6 +197,7 @@ class PartitionMetadata:
             self._size(handle)
             for handle in self._spanning
             if is_within(self._metadata(handle), lineage, log_end_offset)
+            and self._is_readable(handle)
         )
 
     def rows(self) -> Iterator[bytes]:
@@ -221,6 +223,11 @@ class PartitionMetadata:
 
     def _size(self, handle: Handle) -> int:
         return segment_row.size_of(*self._table.at(handle))
+
+    def _is_readable(self, handle: Handle) -> bool:
+        """In one of its epochs at least."""
+        epochs = segment_row.epochs_of(*self._table.at(handle))
+        return any(self._epochs[each.epoch].is_readable(handle) for each in epochs)
 
     def _members(self, leader_epoch: int) -> array[int]:
         epoch = self._epochs.get(leader_epoch)
@@ -260,8 +267,8 @@ class PartitionMetadata:
     def _astray(
         self, epoch: EpochSegments, lineage: Lineage, log_end_offset: int
     ) -> Iterator[Handle]:
-        """Finished segments of this epoch alone that are not within the lineage. Readable ones lie in
-        order of both their ends: those in the middle are within it if those around them are."""
+        """Readable segments of this epoch alone that are not within the lineage. They lie in the order
+        of both their ends: those in the middle are within it if those around them are."""
 
         def spans(handle: Handle) -> bool:
             return segment_row.spans_epochs(*self._table.at(handle))
@@ -269,7 +276,6 @@ class PartitionMetadata:
         def is_astray(handle: Handle) -> bool:
             return not is_within(self._metadata(handle), lineage, log_end_offset)
 
-        yield from (each for each in epoch.covered if not spans(each) and is_astray(each))
         low, high = 0, len(epoch.readable)
         while low < high and (spans(epoch.readable[low]) or is_astray(epoch.readable[low])):
             if not spans(epoch.readable[low]):

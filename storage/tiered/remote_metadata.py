@@ -91,14 +91,15 @@ class RemoteLogMetadataManager(Protocol):
 
     def remote_log_size(self, partition: TopicIdPartition, leader_epoch: int) -> int:
         """The bytes of the finished copies with records of `leader_epoch` (S-01); 0 if there is none.
-        A segment with records of several epochs counts in each."""
+        A segment with records of several epochs counts in each. What was copied twice counts once: a
+        copy that lies within another is left out."""
         ...
 
     def lineage_size(
         self, partition: TopicIdPartition, epochs: Sequence[EpochStart], log_end_offset: int
     ) -> int:
-        """The bytes of the finished copies within this lineage (the log's epoch cache), each counted
-        once (S-02): as `expiry.lineage_bytes` of all segments, in constant time an epoch."""
+        """The bytes of those that are within this lineage (the log's epoch cache), each counted once
+        (S-02); in constant time an epoch."""
         ...
 
     def partition_delete_state(self, partition: TopicIdPartition) -> PartitionDeleteState | None:

@@ -118,7 +118,7 @@ def test_what_is_applied_while_the_snapshot_is_taken_may_be_applied_again() -> N
             except (InvalidRemoteState, RemoteResourceNotFound):
                 continue
         assert list(again.segments()) == list(metadata.segments())
-        assert again.finished_bytes(0) == metadata.finished_bytes(0)
+        assert again.size_bytes(0) == metadata.size_bytes(0)
         assert again.highest_offsets == metadata.highest_offsets
 
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.storage.log.epochs import EpochStart
-from odradek.storage.tiered import expiry
 from odradek.storage.tiered.errors import (
     InvalidRemoteState,
     RemoteResourceNotFound,
 )
+from odradek.storage.tiered.lineage import is_within, with_records
 from odradek.storage.tiered.metadata import (
     PartitionDeleteState,
     RemoteLogSegmentMetadata,
@@ -51,7 +51,7 @@ def test_a_copy_is_read_only_between_its_end_and_its_deletion() -> None:
     seen = []
     for event in (copy, *(becomes(copy, state) for state in (FINISHED, DELETING, DELETED))):
         metadata.apply(event)
-        seen.append((number_of(metadata.find(0, 5)), numbers(metadata), metadata.finished_bytes(0)))
+        seen.append((number_of(metadata.find(0, 5)), numbers(metadata), metadata.size_bytes(0)))
     assert seen == [(None, [1], 0), (1, [1], 100), (None, [1], 0), (None, [], 0)]
 
 
@@ -82,14 +82,14 @@ def test_a_state_said_again_changes_nothing() -> None:
     metadata.apply(becomes(copy, FINISHED, 7))
     metadata.apply(becomes(copy, FINISHED, 8))
     assert [each.event_timestamp_ms for each in metadata.segments()] == [7]
-    assert metadata.finished_bytes(0) == 100
+    assert metadata.size_bytes(0) == 100
 
 
 def test_a_failed_copy_is_deleted_without_ever_being_read() -> None:
     """T-25: 0 to 2; E15: a copy under way is not sized."""
     metadata, copy = PartitionMetadata(FOO_0), segment(1, 0, 9)
     metadata.apply(copy)
-    assert (metadata.finished_bytes(0), metadata.highest_offset(0)) == (0, None)
+    assert (metadata.size_bytes(0), metadata.highest_offset(0)) == (0, None)
     metadata.apply(becomes(copy, DELETING))
     assert [each.state for each in metadata.unfinished()] == [DELETING]
     metadata.apply(becomes(copy, DELETED))
@@ -175,7 +175,7 @@ def test_sizes_by_epoch() -> None:
         segment(4, 30, 39, [(2, 30)]),
         segment(5, 40, 49, [(2, 40)]),
     )
-    assert [metadata.finished_bytes(epoch) for epoch in range(4)] == [200, 200, 300, 0]
+    assert [metadata.size_bytes(epoch) for epoch in range(4)] == [200, 200, 300, 0]
     lineage = [EpochStart(0, 0), EpochStart(1, 15), EpochStart(2, 25)]
     assert metadata.lineage_bytes(lineage, 50) == 500
 
@@ -198,7 +198,7 @@ def test_custom_metadata_that_grows_a_row() -> None:
     assert [each.custom_metadata for each in metadata.segments()] == [
         bytes([number]) * 100 for number in range(3)
     ]
-    assert metadata.finished_bytes(0) == 300
+    assert metadata.size_bytes(0) == 300
 
 
 def test_a_walk_is_not_disturbed_by_what_comes_and_goes() -> None:
@@ -244,8 +244,11 @@ def test_any_history_as_the_model_has_it(
     play(events, model, metadata)
     check_against(model, metadata)
     assert {epoch: metadata.highest_offset(epoch) for epoch in model.highest} == model.highest
-    assert metadata.lineage_bytes(lineage, log_end) == expiry.lineage_bytes(
-        model.segments(), lineage, log_end
+    assert metadata.lineage_bytes(lineage, log_end) == sum(
+        each.size_bytes
+        for each in model.segments()
+        if is_within(each, with_records(lineage), log_end)
+        and any(each is found for epoch in range(5) for _, _, found in model.readable(epoch))
     )
 
 
@@ -277,3 +280,16 @@ def test_a_segment_takes_less_than_100_bytes() -> None:
         tracemalloc.stop()
     assert len(metadata) == 3_000
     assert resident / 3_000 < 100
+
+
+def test_what_was_copied_twice_counts_once() -> None:
+    """S-02: the next leader did not know yet of a copy of the last one, and copied it again."""
+    metadata = with_copies(segment(1, 0, 9, [(0, 0)]), segment(2, 10, 19, [(0, 10)]))
+    for again in (segment(3, 10, 19, [(0, 10)]), segment(4, 10, 29, [(0, 10), (1, 20)], size=200)):
+        metadata.apply(again)
+        metadata.apply(becomes(again, FINISHED))
+    lineage = [EpochStart(0, 0), EpochStart(1, 20)]
+    assert (metadata.size_bytes(0), metadata.size_bytes(1)) == (300, 200)
+    assert metadata.lineage_bytes(lineage, 100) == 300
+    metadata.apply(becomes(segment(4, 0, 0), DELETING))
+    assert metadata.lineage_bytes(lineage, 100) == 200
