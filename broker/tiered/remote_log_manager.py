@@ -5,7 +5,7 @@
 | leads | yes | yes | |
 | leads, remote.log.copy.disable | | yes | |
 | leads, no more tiered, remote.log.delete.on.disable | | all of it | |
-| follows, or has no leader now | | | yes (T-53) |
+| follows, or has no leader now | | of copies that it gave up | yes (T-53) |
 | no replica, not tiered | | | |
 
 Each of these is a task of the partition that comes round by itself (rounds.py), a number of them at a
@@ -165,6 +165,7 @@ class RemoteLogManager:
         """Until cancelled."""
         try:
             async with trio.open_nursery() as self._nursery:
+                self.work.start(self._nursery)
                 for each in self._table.values():
                     self._nursery.start_soon(self._see_to, each)
                 self._nursery.start_soon(self._remind)
@@ -224,6 +225,7 @@ class RemoteLogManager:
 
     async def _look_up(self, tiered: _Tiered) -> bool:
         await find_copied(self._metadata, tiered.id, tiered.partition.log)
+        await self.work.delete_own(tiered.id)
         return False
 
     # What the operator is told

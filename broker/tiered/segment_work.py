@@ -1,7 +1,8 @@
 """Copies and deletes segments, one step after the other as `segment_steps` has them.
 
-`in_hand` are those that somebody here is at work on; `may_be_finished` those whose copy was given up
-while it was being published: nobody knows whether it counts.
+Those that somebody here is at work on are `in_hand`. A copy is given up with the leadership; but what is
+copied is published all the same, by a task of its own, so that a copy of this node that is not finished,
+and not in hand, never will be.
 """
 
 from __future__ import annotations
@@ -9,17 +10,24 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+import trio
+
 from odradek.broker.metrics.registry import Metrics
 from odradek.broker.tiered.rounds import BackOff
 from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.protocol.errors import KafkaError
 from odradek.seams import Seams
-from odradek.storage.tiered.errors import InvalidRemoteState, RemoteStorageError
+from odradek.storage.tiered.errors import (
+    InvalidRemoteState,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+)
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     SegmentState,
+    TopicIdPartition,
 )
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage import LogSegmentData, RemoteStorageManager
@@ -58,7 +66,11 @@ class SegmentWork:
         self._metrics = metrics
         self._settings = settings
         self.in_hand: dict[RemoteLogSegmentId, None] = {}
-        self.may_be_finished: dict[RemoteLogSegmentId, None] = {}
+        self._nursery: trio.Nursery | None = None
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Copies are published to their end in `nursery`, whoever leads by then."""
+        self._nursery = nursery
 
     def is_in_hand(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Whether somebody here is at work on it."""
@@ -66,9 +78,9 @@ class SegmentWork:
 
     def is_dangling(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Of a copy that is not finished, and not in hand: whether nobody goes on with it. One of ours was
-        given up, by this life of the node or an earlier one, and is of no use, unless that was while it
-        was published. Another broker, which led before, may still be at it for a while."""
-        if segment.broker_id == self._node_id and segment.id not in self.may_be_finished:
+        given up, in this life of the node or an earlier one. Another broker, which led before, deletes
+        its own; until it has been silent for long, it may still be about to publish it."""
+        if segment.broker_id == self._node_id:
             return True
         return self._seams.clock.wall_ms() - segment.event_timestamp_ms > DANGLING_MS
 
@@ -94,7 +106,13 @@ class SegmentWork:
         except KafkaError:
             self._metrics.meter("RemoteDeleteErrorsPerSec", topic=topic).mark()
             raise
-        self.may_be_finished.pop(segment.id, None)
+
+    async def delete_own(self, partition: TopicIdPartition) -> None:
+        """Delete the copies of this partition that this node has begun and given up. Raises KafkaError."""
+        for segment in self._metadata.unfinished(partition):
+            is_copy = segment.state is SegmentState.COPY_SEGMENT_STARTED
+            if is_copy and segment.broker_id == self._node_id and not self.is_in_hand(segment):
+                await self.delete(segment)
 
     async def _go(
         self, steps: SegmentSteps, segment: RemoteLogSegmentMetadata, data: LogSegmentData | None
@@ -119,10 +137,24 @@ class SegmentWork:
                     steps.came(Came.DONE if refusal is None else Came.REFUSED)
         finally:
             del self.in_hand[segment.id]
-            if steps.step is Step.PUBLISH_COPY_FINISHED:
-                self.may_be_finished[segment.id] = None
+            if data is not None and steps.step is Step.PUBLISH_COPY_FINISHED:
+                self._hand_over(steps, segment)
         if failure is not None and steps.step is not Step.COPIED:
             raise failure
+
+    def _hand_over(self, steps: SegmentSteps, segment: RemoteLogSegmentMetadata) -> None:
+        """It is copied, and its copier was cancelled: a task of its own publishes it."""
+        if self._nursery is not None:
+            self.in_hand[segment.id] = None
+            self._nursery.start_soon(self._publish_to_the_end, steps, segment)
+
+    async def _publish_to_the_end(
+        self, steps: SegmentSteps, segment: RemoteLogSegmentMetadata
+    ) -> None:
+        try:
+            await self._go(steps, segment, None)
+        except KafkaError as error:
+            log.info("%s is copied, and is not published: %s", segment.id, error)
 
     async def _do(
         self, step: Step, segment: RemoteLogSegmentMetadata, data: LogSegmentData | None
@@ -133,6 +165,7 @@ class SegmentWork:
         elif step is Step.COPY:
             assert data is not None
             custom = await run(self._storage.copy_segment, segment, data, lane=OBJECTS)
+            await trio.lowlevel.checkpoint_if_cancelled()  # whoever leads no more publishes nothing
             segment = replace(segment, custom_metadata=custom)
         elif step is Step.DELETE:
             await run(self._storage.delete_segment, segment, lane=OBJECTS)
@@ -164,4 +197,6 @@ class SegmentWork:
 def _what_came(step: Step, error: KafkaError | OSError) -> Came:
     if step is Step.PUBLISH_COPY_FINISHED and isinstance(error, InvalidRemoteState):
         return Came.REFUSED
+    if step is Step.PUBLISH_COPY_FINISHED and isinstance(error, RemoteResourceNotFound):
+        return Came.GONE
     return Came.FAILED

@@ -9,12 +9,14 @@ be there after a failure is deleted again, in the same way as a segment that has
 | COPY | PUBLISH_COPY_FINISHED | PUBLISH_DELETE_STARTED: parts of it may be there |
 | PUBLISH_COPY_FINISHED | COPIED | the same again, after a while: it may have been published, and then counts |
 | | | REFUSED, since it is being deleted by now: DELETE, again, for its objects may have come after that |
+| | | GONE, since this node is no replica any more: LEFT |
 | PUBLISH_DELETE_STARTED | DELETE | LEFT |
 | DELETE | PUBLISH_DELETE_FINISHED | LEFT |
 | PUBLISH_DELETE_FINISHED | DELETED | LEFT |
 
 A copy whose custom metadata is too large is REFUSED as if it had failed: it is deleted. What is LEFT,
-expiry comes back to. Whoever loses the leadership stops wherever it is.
+expiry comes back to. Whoever loses the leadership stops wherever it is, and deletes what it has begun;
+only what is copied is published all the same: nobody else may know how that ends.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class Came(enum.Enum):
     DONE = "done"
     FAILED = "failed"
     REFUSED = "refused"
+    GONE = "gone"
 
 
 _S, _C = Step, Came
@@ -57,6 +60,7 @@ FOLLOWS: Mapping[tuple[Step, Came], Step] = {
     (_S.PUBLISH_COPY_FINISHED, _C.DONE): _S.COPIED,
     (_S.PUBLISH_COPY_FINISHED, _C.FAILED): _S.PUBLISH_COPY_FINISHED,
     (_S.PUBLISH_COPY_FINISHED, _C.REFUSED): _S.DELETE,
+    (_S.PUBLISH_COPY_FINISHED, _C.GONE): _S.LEFT,
     (_S.PUBLISH_DELETE_STARTED, _C.DONE): _S.DELETE,
     (_S.PUBLISH_DELETE_STARTED, _C.FAILED): _S.LEFT,
     (_S.DELETE, _C.DONE): _S.PUBLISH_DELETE_FINISHED,

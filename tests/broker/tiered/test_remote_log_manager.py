@@ -9,11 +9,16 @@ from dataclasses import replace
 import pytest
 
 from odradek.storage.tiered.errors import RemoteStorageError, RemoteStorageUnavailable
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+)
 from odradek.testing.memory_metadata import MemoryMetadataTopic
 from odradek.testing.virtual_clock import VirtualClock
-from tests.broker.tiered.tiered_world import ID, TIERED, tiered_world
+from tests.broker.tiered.tiered_world import ID, OTHER, TIERED, tiered_world
 from tests.storage.log_manager_world import append
+from tests.storage.tiered.segments import segment
 
 STARTED = SegmentState.COPY_SEGMENT_STARTED
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
@@ -164,13 +169,50 @@ async def test_a_new_leader_goes_on_where_the_last_one_ended(clock: VirtualClock
 
 
 async def test_whoever_leads_no_more_stops(clock: VirtualClock) -> None:
-    """T-38: leadership is lost while a segment is copied: it is not published as finished."""
+    """T-38: leadership is lost while a segment is copied: it is not published as finished, and deleted
+    by whoever has begun it."""
     async with tiered_world(clock) as world:
         world.fill(3)
         world.storage.before_copy = lambda: world.follow(1)
         await world.pass_time(120)
+        assert world.published() == [(0, STARTED), (0, DELETING), (0, DELETED)]
+        assert world.storage.calls == ["copy 0", "delete 0"]
+
+
+async def test_what_is_copied_is_published_though_another_leads(clock: VirtualClock) -> None:
+    """T-29: the metadata is away when the copy is done, then the leadership: it may have been published,
+    and then followers go by it."""
+    async with tiered_world(clock) as world:
+        world.fill(1)
+
+        def away() -> None:
+            world.metadata.failing = RemoteStorageUnavailable("no leader")
+
+        world.storage.before_copy = away
+        await world.pass_time(5)
+        world.follow(1)
+        await world.pass_time()
         assert world.published() == [(0, STARTED)]
-        assert world.storage.calls == ["copy 0"]
+        world.metadata.failing = None
+        await world.pass_time(40)
+        assert world.published() == [(0, STARTED), (0, FINISHED)]
+        await world.pass_time()
+        assert world.log.highest_copied_offset == 2
+
+
+async def test_copies_of_others_that_are_not_finished_are_deleted_late(clock: VirtualClock) -> None:
+    """E15: a leader before this one may be about to publish it: only after ten minutes that is over."""
+    async with tiered_world(clock) as world:
+        other = replace(segment(0, 2, state=STARTED), broker_id=OTHER)
+        other = replace(other, id=RemoteLogSegmentId(ID, other.id.id))
+        await world.metadata.add_segment(
+            replace(other, event_timestamp_ms=clock.wall_ms(), max_timestamp_ms=clock.wall_ms())
+        )
+        await world.pass_time(500)
+        assert world.storage.calls == []
+        await world.pass_time(200)
+        assert world.storage.calls == ["delete 0"]
+        assert world.states() == []
 
 
 async def test_nothing_is_done_before_the_metadata_is_ready(clock: VirtualClock) -> None:
