@@ -7,7 +7,7 @@ did, and then go on writing. `ODRADEK_INTEROP_BROKER=kafka` lets Kafka open its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -262,12 +262,15 @@ def test_our_directories_are_opened_by_kafka(tmp_path: Path) -> None:
         assert "Recovering" not in log
 
 
-def open_directories(kind: str, directory: Path, former: BrokerProcess) -> BrokerProcess:
+def open_directories(
+    kind: str, directory: Path, former: BrokerProcess, config: Mapping[str, str] | None = None
+) -> BrokerProcess:
     """Start a broker of the other kind over the directories that `former` has left."""
     if kind == "odradek":
-        return start_odradek(directory, log_dirs=former.log_dirs)
+        return start_odradek(directory, config=config, log_dirs=former.log_dirs)
     return start_kafka(
         directory,
+        config=config,
         log_dirs=former.log_dirs,
         formatted=True,
         static_voter=former.kind == "odradek",

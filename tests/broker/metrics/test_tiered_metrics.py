@@ -1,0 +1,79 @@
+"""T-54, T-55, S-04: what a tiered broker tells Prometheus of what it copied, read and has to do."""
+
+from __future__ import annotations
+
+import time
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from odradek.testing import Broker
+from tests.broker.metrics.test_endpoint import CONFIGS, scrape
+
+QUICK = {
+    "remote.log.manager.task.interval.ms": "100",
+    "log.retention.check.interval.ms": "100",
+    "log.initial.task.delay.ms": "100",
+}
+TIERED = {
+    "remote.storage.enable": "true",
+    "index.interval.bytes": "1",
+    "segment.index.bytes": "12",
+    "local.retention.bytes": "1",
+}
+RECORDS = 4
+PATIENCE_S = 30.0
+TOPICS = "kafka_server_brokertopicmetrics_"
+
+
+def wait_for(broker: Broker, name: str, value: float) -> dict[str, float]:
+    """All that is told once that is."""
+    end = time.monotonic() + PATIENCE_S
+    while (found := scrape(broker)).get(name) != value:
+        assert time.monotonic() < end, f"{name} is {found.get(name)}"
+        time.sleep(0.05)
+    return found
+
+
+def test_t54_t55_s04_a_tiered_broker_tells_of_its_remote_storage() -> None:
+    with Broker(tiered=True, configs={**QUICK, **CONFIGS}) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("t", 1, 1, config=TIERED)])["t"].result(PATIENCE_S)
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
+        for number in range(RECORDS):
+            producer.produce("t", b"%d" % number, partition=0)
+            assert producer.flush(PATIENCE_S) == 0
+        found = wait_for(broker, 'kafka_log_log_logstartoffset{partition="0",topic="t"}', 0)
+        found = wait_for(broker, TOPICS + 'remotecopyrequests_total{topic="t"}', RECORDS - 1)
+        found = wait_for(broker, TOPICS + 'remotecopylagsegments{topic="t"}', 0)
+        found = wait_for(broker, TOPICS + 'remotelogmetadatacount{topic="t"}', RECORDS - 1)
+        copied = found[TOPICS + 'remotecopybytes_total{topic="t"}']
+        assert copied > 0
+        assert found[TOPICS + 'remotebytesout_total{topic="t"}'] == copied
+        assert found[TOPICS + "remotecopybytes_total"] == copied
+        wait_for(broker, TOPICS + 'remotelogsizebytes{topic="t"}', copied)
+        wait_for(
+            broker, 'kafka_log_remote_brokertopicmetrics_remotelogsizebytes{topic="t"}', copied
+        )
+        read_all(broker)
+        found = scrape(broker)
+        assert found[TOPICS + 'remotefetchrequests_total{topic="t"}'] > 0
+        assert (
+            found[TOPICS + 'remotereadrequests_total{topic="t"}']
+            == found[TOPICS + 'remotefetchrequests_total{topic="t"}']
+        )
+        assert found[TOPICS + 'remotefetchbytes_total{topic="t"}'] > 0
+        assert found["kafka_log_remote_remotestoragethreadpool_remotelogreadertaskqueuesize"] == 0
+        for name in (
+            "kafka_log_remote_remotestoragethreadpool_remotelogreaderavgidlepercent",
+            "kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidlepercent",
+        ):
+            assert 0 <= found[name] <= 1
+
+
+def read_all(broker: Broker) -> None:
+    """From the beginning, which is in remote storage alone."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    consumer.assign([TopicPartition("t", 0, 0)])
+    assert len(consumer.consume(RECORDS, timeout=PATIENCE_S)) == RECORDS
+    consumer.close()

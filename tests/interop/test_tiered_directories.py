@@ -1,0 +1,119 @@
+"""One's remote storage read by the other: the directory that Odradek tiers to is Apache Kafka's
+LocalTieredStorage, and what its remote log metadata says is Kafka's; and the other way round.
+
+A broker tiers a topic and stops cleanly; the other one is started over the same log directories, with its
+remote storage in the same place, serves every record from there, and goes on tiering.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from tests.interop.broker_process import BrokerProcess, deadline
+from tests.interop.clients import PATIENCE_S, create_topic, wait_for_topic
+from tests.interop.conftest import BROKERS, STARTERS
+from tests.interop.kafka_tools import run_tool
+from tests.interop.test_disk import open_directories
+from tests.system.tiered import STORAGE, tiered_configs
+
+TOPIC = "tiered"
+CONFIG = {
+    "remote.storage.enable": "true",
+    "index.interval.bytes": "1",
+    "segment.index.bytes": "24",
+    "local.retention.bytes": "1",
+}
+PAIRS = (
+    [("odradek", "kafka"), ("kafka", "odradek")] if "odradek" in BROKERS else [("kafka", "kafka")]
+)
+
+
+@pytest.mark.parametrize(("writer", "reader"), PAIRS)
+def test_remote_storage_is_read_by_the_other(tmp_path: Path, writer: str, reader: str) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    config = tiered_configs(store, 1)
+    with STARTERS[writer](tmp_path / "first", config=config, log_dir_count=2) as first:
+        create_topic(first.bootstrap, TOPIC, config=CONFIG)
+        written = transactions(first.bootstrap, range(12))
+        wait_until_tiered(first, 20)
+        assert consume(first.bootstrap) == written
+    segments = copied(store)
+    with open_directories(reader, tmp_path / "second", first, config) as second:
+        wait_for_topic(second.bootstrap, TOPIC)
+        assert consume(second.bootstrap) == written
+        assert get_offsets(second.bootstrap, "earliest") == 0
+        assert get_offsets(second.bootstrap, "latest-tiered") >= 19
+        written += transactions(second.bootstrap, range(12, 18))
+        wait_until_tiered(second, 30)
+        assert consume(second.bootstrap) == written
+    assert copied(store)[: len(segments)] == segments, "what was there was copied again, or went"
+
+
+def transactions(bootstrap: str, numbers: range) -> list[str]:
+    """One record in each, and a marker; each third is aborted. The values that are committed."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "log_level": 0})
+    producer.init_transactions(PATIENCE_S)
+    for number in numbers:
+        producer.begin_transaction()
+        producer.produce(TOPIC, f"{number}", partition=0)
+        producer.flush(PATIENCE_S)
+        if number % 3 == 2:
+            producer.abort_transaction(PATIENCE_S)
+        else:
+            producer.commit_transaction(PATIENCE_S)
+    return [f"{number}" for number in numbers if number % 3 != 2]
+
+
+def consume(bootstrap: str) -> list[str]:
+    """The committed values, from the beginning to the end as it is."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reads",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "check.crcs": True,
+        }
+    )
+    found: list[str] = []
+    try:
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        with deadline(PATIENCE_S, "the topic's end") as check:
+            while True:
+                check(0)
+                message = consumer.poll(1.0)
+                if message is None:
+                    continue
+                error = message.error()
+                if error is None:
+                    found.append((message.value() or b"").decode())
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return found
+                elif error.code() != KafkaError.UNKNOWN:  # remote storage is not ready: again
+                    raise AssertionError(str(error))
+    finally:
+        consumer.close()
+
+
+def wait_until_tiered(broker: BrokerProcess, offset: int) -> None:
+    """Until at least so much is not on the broker's disks any more."""
+    with deadline(PATIENCE_S, f"{offset} to be the first local offset") as check:
+        while get_offsets(broker.bootstrap, "earliest-local") < offset:
+            check(0.2)
+
+
+def get_offsets(bootstrap: str, time: str) -> int:
+    """As the stock tool has it."""
+    words = ("--bootstrap-server", bootstrap, "--topic", TOPIC, "--time", time)
+    (line,) = run_tool("get-offsets", *words).lines
+    return int(line.rpartition(":")[2])
+
+
+def copied(store: Path) -> list[str]:
+    return sorted(path.name for path in (store / STORAGE).rglob("*.log"))

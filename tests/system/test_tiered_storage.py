@@ -1,0 +1,532 @@
+"""Part E of the requirements: what Apache Kafka's own tests of tiered storage do, with real processes.
+
+Scenarios 1, 2 (its copy.disable half), 3 to 15 and 17, in Kafka's numbers: `tests/system/tiered.py` has
+how a segment comes to have one record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import NewPartitions
+
+from odradek.testing import Cluster
+from tests.interop.broker_process import deadline
+from tests.system import kafka_facts
+from tests.system.clusters import KINDS
+from tests.system.directories import move, places
+from tests.system.kafka_facts import PATIENCE_S
+from tests.system.load import LOADS, read_partitions
+from tests.system.tiered import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    INDEXES,
+    LATEST,
+    LATEST_TIERED,
+    Tiered,
+    tiered_cluster,
+)
+from tests.system.watching import Watcher
+
+pytestmark = [pytest.mark.slow, pytest.mark.interop]
+FIRST, SECOND = 1, 2
+"""Two of the three brokers."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tiers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tiered]:
+    with tiered_cluster(request.param, tmp_path_factory.mktemp("remote")) as running:
+        yield running
+
+
+def test_scenario_1_offload_and_consume_from_leader(tiers: Tiered) -> None:
+    """What is remote is read from there, no more of it than is asked for; also after a restart."""
+    tiers.create("one-a", [FIRST])
+    tiers.produce("one-a", "0", "1", "2")
+    tiers.wait_until_tiered("one-a", 0, 1, local=2)
+    tiers.create("one-b", [FIRST], batches=2)
+    tiers.produce("one-b", *"01234")
+    tiers.wait_until_tiered("one-b", 0, 2, local=4)
+    tiers.cluster.restart(FIRST)
+    with tiers.reads("one-a") as reads:
+        assert tiers.consume("one-a", 1) == [(1, "1"), (2, "2")]
+    assert reads.segments == {1}
+    with tiers.reads("one-b") as reads:
+        assert tiers.consume("one-b", 1) == [(number, str(number)) for number in range(1, 5)]
+    assert reads.segments == {0, 2}
+    assert tiers.consume_by_java("one-a", 0, 3) == ["0", "1", "2"]
+    assert tiers.consume_by_java("one-b", 1, 4) == ["1", "2", "3", "4"]
+
+
+def test_scenario_2_copying_is_disabled_and_enabled_again(tiers: Tiered) -> None:
+    """X-01's upstream form: with remote.log.copy.disable both tiers are read and nothing is copied."""
+    topic = "two"
+    tiers.create(topic, [FIRST, SECOND])
+    tiers.produce(topic, "0", "1", "2")
+    tiers.wait_until_tiered(topic, 0, 1, local=2)
+    no_copies = {
+        "remote_log_copy_disable": "true",
+        "local_retention_bytes": "-2",
+        "local_retention_ms": "-2",
+    }
+    tiers.configure(topic, **no_copies)
+    with tiers.reads(topic) as reads:
+        assert tiers.consume(topic, 0) == [(0, "0"), (1, "1"), (2, "2")]
+    assert reads.segments == {0, 1}
+    tiers.configure(topic, remote_log_copy_disable="false", local_retention_bytes="1")
+    tiers.produce(topic, "3")
+    tiers.wait_until_tiered(topic, 0, 1, 2, local=3)
+    tiers.configure(topic, **no_copies)
+    with tiers.reads(topic) as reads:
+        assert tiers.consume(topic, 0) == [(number, str(number)) for number in range(4)]
+    assert 2 in reads.segments  # the others may have been kept from the last time
+    tiers.delete_records(topic, 1)
+    tiers.wait_for_remote(topic, 1, 2)
+    tiers.produce(topic, "4", "5")
+    assert tiers.remote(topic) == [1, 2]
+    assert tiers.offset(topic, EARLIEST_LOCAL)[1] == 3
+
+
+def test_scenario_3_enable_remote_log_on_topic(tiers: Tiered) -> None:
+    """What was there before is copied, too (T-56)."""
+    topic = "three"
+    tiers.create(topic, [FIRST, SECOND], [SECOND, FIRST], enabled=False)
+    for partition in (0, 1):
+        tiers.produce(topic, "0", "1", "2", partition=partition)
+        assert tiers.offset(topic, EARLIEST_LOCAL, partition)[1] == 0
+        assert tiers.remote(topic, partition) == []
+    tiers.configure(topic, remote_storage_enable="true")
+    for partition in (0, 1):
+        tiers.produce(topic, "3", "4", partition=partition)
+        tiers.wait_until_tiered(topic, 0, 1, 2, 3, local=4, partition=partition)
+    for partition in (0, 1):
+        with tiers.reads(topic, partition) as reads:
+            assert tiers.consume(topic, 0, partition=partition) == [
+                (number, str(number)) for number in range(5)
+            ]
+        assert reads.segments == {0, 1, 2, 3}
+
+
+def test_scenario_4_alter_log_dir(tiers: Tiered, tmp_path: Path) -> None:
+    """A replica that moved to another directory leads, and goes on copying (T-57: JBOD is supported)."""
+    topic, cluster = "four", tiers.cluster
+    tiers.create(topic, [SECOND, FIRST])
+    tiers.produce(topic, "0", "1", "2")
+    tiers.wait_until_tiered(topic, 0, 1, local=2)
+    here = places(cluster, topic)[0, FIRST]
+    there = next(each for each in cluster.log_directories(FIRST) if each != here)
+    move(cluster, tmp_path, topic, {0: [(SECOND, "any"), (FIRST, there)]})
+    tiers.lead(topic, FIRST)
+    tiers.produce(topic, "3")
+    tiers.wait_until_tiered(topic, 0, 1, 2, local=3)
+    with tiers.reads(topic) as reads:
+        assert tiers.consume(topic, 0) == [(number, str(number)) for number in range(4)]
+    assert reads.segments == {0, 1, 2}
+
+
+def test_scenario_5_list_offsets(tiers: Tiered) -> None:
+    """T-39 and what Kafka has beside it: -4, -5 and timestamps from both tiers, in (epoch, offset)."""
+    topic, t = "five", int(time.time() * 1000) - 60_000
+    tiers.create(topic, [FIRST, SECOND], batches=2)
+    tiers.produce(topic, "0", "1", "2", timestamps=[t, t + 1, t + 2])
+    tiers.wait_until_tiered(topic, 0, local=2)
+    tiers.lead(topic, SECOND)
+    tiers.produce(topic, "3", "4", "5", timestamps=[t + 3, t + 4, t + 5])
+    tiers.wait_until_tiered(topic, 0, 2, local=4)
+    epoch = tiers.offset(topic, LATEST)[0]
+    assert epoch > 0
+    assert tiers.offset(topic, EARLIEST) == (0, 0)
+    assert tiers.offset(topic, EARLIEST_LOCAL) == (epoch, 4)
+    assert tiers.offset(topic, LATEST_TIERED) == (epoch, 3)
+    assert tiers.offset(topic, LATEST) == (epoch, 6)
+    assert tiers.offsets_by_tool(topic, "earliest-local") == {0: 4}
+    assert tiers.offsets_by_tool(topic, "latest-tiered") == {0: 3}
+    assert tiers.offsets_by_tool(topic, "earliest") == {0: 0}
+    for at, expected in (
+        (t + 6, (-1, -1)),
+        (t + 5, (epoch, 5)),
+        (t + 4, (epoch, 4)),
+        (t - 1, (0, 0)),
+        (t, (0, 0)),
+        (t + 1, (0, 1)),
+        (t + 3, (epoch, 3)),
+    ):
+        assert tiers.offset(topic, at) == expected, at - t
+    tiers.delete_records(topic, 3)
+    tiers.wait_for_remote(topic, 2)
+    assert tiers.offset(topic, EARLIEST) == (epoch, 3)
+    assert tiers.offset(topic, EARLIEST_LOCAL) == (epoch, 4)
+    tiers.delete_records(topic, 4)
+    tiers.wait_for_remote(topic)
+    assert tiers.offset(topic, EARLIEST) == (epoch, 4)
+    assert tiers.offset(topic, EARLIEST_LOCAL) == (epoch, 4)
+    assert tiers.offset(topic, LATEST_TIERED) == (-1, 3)
+    assert tiers.offset(topic, LATEST) == (epoch, 6)
+
+
+def test_scenario_6_segments_below_the_log_start_are_deleted(tiers: Tiered) -> None:
+    """T-37; the first epoch is that of the first record, under the next leader, too."""
+    topic = "six"
+    tiers.create(topic, [FIRST, SECOND], batches=2)
+    tiers.produce(topic, *"01234")
+    tiers.wait_until_tiered(topic, 0, 2, local=4)
+    tiers.delete_records(topic, 3)
+    tiers.wait_for_remote(topic, 2)
+    assert tiers.offset(topic, EARLIEST) == (0, 3)
+    with tiers.reads(topic) as reads:
+        assert tiers.consume(topic, 3) == [(3, "3"), (4, "4")]
+    assert reads.segments == {2}
+    tiers.lead(topic, SECOND)
+    tiers.produce(topic, *"56789")
+    tiers.wait_until_tiered(topic, 2, 4, 6, local=8)
+    tiers.delete_records(topic, 7)
+    tiers.wait_for_remote(topic, 6)
+    with tiers.reads(topic) as reads:
+        assert tiers.consume(topic, 7) == [(7, "7"), (8, "8"), (9, "9")]
+    assert reads.segments == {6}
+    epoch, start = tiers.offset(topic, EARLIEST)
+    assert start == 7
+    assert epoch > 0
+
+
+@pytest.mark.parametrize("config", ["retention_bytes", "retention_ms"])
+def test_scenario_7_segments_expire_by_size_and_time(tiers: Tiered, config: str) -> None:
+    """T-15, T-36, S-03: what is too old, or too much, goes from remote storage, oldest first."""
+    topic, now = f"seven-{config.replace('_', '-')}", int(time.time() * 1000)
+    tiers.create(topic, [FIRST])
+    in_an_hour = now + 3_600_000  # else the active segment is too old as well
+    tiers.produce(topic, *"0123", timestamps=[now, now, now, in_an_hour])
+    tiers.wait_until_tiered(topic, 0, 1, 2, local=3)
+    tiers.configure(topic, **{config: "1", f"local_{config}": "1"})
+    tiers.wait_for_remote(topic)
+    tiers.wait_for_offset(topic, EARLIEST, 3)
+    assert tiers.offset(topic, EARLIEST) == (0, 3)
+    assert tiers.consume(topic, 3) == [(3, "3")]
+    with pytest.raises(AssertionError, match="out of range"):
+        tiers.consume(topic, 0)
+
+
+def test_scenario_8_delete_topic(tiers: Tiered) -> None:
+    """T-51 and T-52: all of it goes; a topic of the same name is another, while that is under way."""
+    topic = "eight"
+    tiers.create(topic, [FIRST, SECOND], [SECOND, FIRST])
+    for partition in (0, 1):
+        tiers.produce(topic, "0", "1", "2", partition=partition)
+        tiers.wait_until_tiered(topic, 0, 1, local=2, partition=partition)
+    old = [tiers.remote_directory(topic, partition) for partition in (0, 1)]
+    tiers.admin.delete_topics([topic])[topic].result(PATIENCE_S)
+    wait_until_gone(tiers.cluster, topic)
+    tiers.create(topic, [FIRST, SECOND])
+    tiers.produce(topic, "again", "more")
+    with deadline(PATIENCE_S, "nothing of the deleted topic to be left") as check:
+        while any(each is not None and each.exists() and any(each.iterdir()) for each in old):
+            check(0.1)
+    assert tiers.consume(topic, 0) == [(0, "again"), (1, "more")]
+    new = [each for each in tiers.root.glob(f"{topic}-0-*") if each not in old]
+    with deadline(PATIENCE_S, "the new topic's segment to be copied") as check:
+        while not (new := [each for each in tiers.root.glob(f"{topic}-0-*") if each not in old]):
+            check(0.1)
+    assert len(new) == 1
+
+
+def wait_until_gone(cluster: Cluster, topic: str) -> None:
+    with deadline(PATIENCE_S, f"{topic} to be gone") as check:
+        while any(
+            kafka_facts.partition(cluster, topic, broker=broker) is not None
+            for broker in cluster.brokers
+        ):
+            check(0.1)
+
+
+CHECKPOINTS = (
+    "replication-offset-checkpoint",
+    "recovery-point-offset-checkpoint",
+    ".kafka_cleanshutdown",
+)
+
+
+def test_scenario_9_fetch_from_leader_with_corrupted_checkpoint(tiers: Tiered) -> None:
+    """A leader that does not know its high watermark any more, nor what was flushed, goes on copying."""
+    topic, cluster = "nine", tiers.cluster
+    tiers.create(topic, [FIRST, SECOND])
+    tiers.produce(topic, "0", "1", "2")
+    tiers.wait_until_tiered(topic, 0, 1, local=2)
+    assert len(tiers.consume(topic, 0)) == 3
+    cluster.stop(SECOND)
+    cluster.stop(FIRST)
+    for directory in cluster.log_directories(FIRST):
+        for name in CHECKPOINTS:
+            (Path(directory) / name).unlink(missing_ok=True)
+    cluster.restart(FIRST, wait=False)
+    tiers.wait_for_leader(topic, FIRST)
+    cluster.restart(SECOND, wait=False)
+    cluster.wait_ready(cluster.brokers)
+    tiers.produce(topic, "3", "4")
+    tiers.wait_until_tiered(topic, 0, 1, 2, 3, local=4)
+    with tiers.reads(topic) as reads:
+        assert tiers.consume(topic, 0) == [(number, str(number)) for number in range(5)]
+    assert reads.segments == {0, 1, 2, 3}
+
+
+@pytest.fixture
+def tiny_index_cache(tiers: Tiered) -> Iterator[None]:
+    name = "remote.log.index.file.cache.total.size.bytes"
+    tiers.configure_brokers(name, "1")
+    yield
+    tiers.configure_brokers(name, str(1 << 30))
+
+
+@pytest.mark.usefixtures("tiny_index_cache")
+def test_scenario_10_offload_and_consume_committed(tiers: Tiered) -> None:
+    """T-35: read_committed across both tiers costs no more index fetches than twice the segments."""
+    topic = "ten"
+    tiers.create(topic, [FIRST])
+    tiers.produce(topic, *"0123456")
+    tiers.wait_until_tiered(topic, *range(6), local=6)
+    with tiers.reads(topic) as reads:
+        found = tiers.consume(topic, 0, committed=True)
+    assert found == [(number, str(number)) for number in range(7)]
+    assert reads.segments == set(range(6))
+    for kind in INDEXES:
+        assert reads.count(kind) <= 12, kind
+
+
+def test_aborted_transactions_are_left_out_in_both_tiers(tiers: Tiered) -> None:
+    """T-35: by the transaction indexes that were copied."""
+    topic = "ten-aborted"
+    tiers.create(topic, [FIRST], batches=3)
+    producer = Producer(
+        {"bootstrap.servers": tiers.cluster.bootstrap, "transactional.id": topic, "log_level": 0}
+    )
+    producer.init_transactions(PATIENCE_S)
+    for number in range(8):
+        producer.begin_transaction()
+        producer.produce(topic, f"{number}", partition=0)
+        producer.flush(PATIENCE_S)
+        if number % 2:
+            producer.abort_transaction(PATIENCE_S)
+        else:
+            producer.commit_transaction(PATIENCE_S)
+    with deadline(PATIENCE_S, "most of it to be remote") as check:
+        while tiers.offset(topic, EARLIEST_LOCAL)[1] < 12:
+            check(0.1)
+    values = [value for _, value in tiers.consume(topic, 0, committed=True)]
+    assert values == ["0", "2", "4", "6"]
+    assert [value for _, value in tiers.consume(topic, 0)] == list("01234567")
+
+
+def test_scenario_11_partitions_expand(tiers: Tiered) -> None:
+    topic = "eleven-expand"
+    tiers.create(topic, [FIRST, SECOND])
+    tiers.produce(topic, "0", "1", "2")
+    tiers.wait_until_tiered(topic, 0, 1, local=2)
+    rows = [[FIRST, SECOND], [SECOND, FIRST]]
+    for future in tiers.admin.create_partitions([NewPartitions(topic, 3, rows)]).values():
+        future.result(PATIENCE_S)
+    kafka_facts.wait_until_in_sync(tiers.cluster, topic, 2, 3)
+    assert len(tiers.consume(topic, 0)) == 3
+    for partition in (1, 2):
+        tiers.produce(topic, "0", "1", "2", partition=partition)
+        tiers.wait_until_tiered(topic, 0, 1, local=2, partition=partition)
+    tiers.produce(topic, "3", "4", "5")
+    tiers.wait_until_tiered(topic, 0, 1, 2, 3, 4, local=5)
+    assert tiers.consume(topic, 0) == [(number, str(number)) for number in range(6)]
+    assert len(tiers.consume(topic, 0, partition=1)) == 3
+    with tiers.reads(topic, 2) as reads:
+        assert tiers.consume(topic, 1, partition=2) == [(1, "1"), (2, "2")]
+    assert reads.segments == {1}
+
+
+@pytest.mark.parametrize("replicas", [[FIRST, SECOND], [SECOND]], ids=["expand", "move"])
+def test_scenario_11_reassign_replica(tiers: Tiered, replicas: list[int]) -> None:
+    """A new replica, which gets what is remote from there, leads, and copies on."""
+    topic = f"eleven-{len(replicas)}"
+    tiers.create(topic, [FIRST])
+    tiers.produce(topic, "0", "1", "2")
+    tiers.wait_until_tiered(topic, 0, 1, local=2)
+    kafka_facts.reassign(tiers.cluster, topic, {0: replicas})
+    kafka_facts.wait_until_reassigned(tiers.cluster, topic, {0: replicas})
+    tiers.lead(topic, SECOND)
+    tiers.produce(topic, "3")
+    tiers.wait_until_tiered(topic, 0, 1, 2, local=3)
+    with tiers.reads(topic) as reads:
+        assert tiers.consume(topic, 0) == [(number, str(number)) for number in range(4)]
+    assert reads.segments == {0, 1, 2}
+    assert tiers.offset(topic, EARLIEST)[1] == 0
+
+
+def test_scenario_11_reassign_replica_shrink(tiers: Tiered) -> None:
+    topic = "eleven-shrink"
+    tiers.create(topic, [FIRST, SECOND], [SECOND, FIRST])
+    for partition in (0, 1):
+        tiers.produce(topic, "0", "1", "2", partition=partition)
+        tiers.wait_until_tiered(topic, 0, 1, local=2, partition=partition)
+    target = {0: [SECOND], 1: [FIRST]}
+    kafka_facts.reassign(tiers.cluster, topic, target)
+    kafka_facts.wait_until_reassigned(tiers.cluster, topic, target)
+    for partition, (leader,) in target.items():
+        tiers.wait_for_leader(topic, leader, partition)
+        tiers.produce(topic, "3", partition=partition)
+        tiers.wait_until_tiered(topic, 0, 1, 2, local=3, partition=partition)
+        assert len(tiers.consume(topic, 0, partition=partition)) == 4
+
+
+def test_scenario_12_roll_and_offload_active_segment(tiers: Tiered) -> None:
+    """The active segment is rolled when it is too old for local retention, and goes as well."""
+    topic = "twelve"
+    tiers.create(topic, [FIRST], config={"local.retention.ms": "1"})
+    tiers.produce(topic, *"0123")
+    tiers.wait_until_tiered(topic, 0, 1, 2, 3, local=4)
+    with tiers.reads(topic) as reads:
+        assert tiers.consume(topic, 0) == [(number, str(number)) for number in range(4)]
+    assert reads.segments == {0, 1, 2, 3}
+
+
+def test_scenario_12_transactions_with_a_tiered_topic(tiers: Tiered) -> None:
+    """Committed, aborted, over several partitions, with a group that reads along, and the leader moving."""
+    topic, partitions = "twelve-transactions", 2
+    tiers.create(topic, [FIRST, SECOND], [SECOND, FIRST], batches=8)
+    load = LOADS["transactional"](tiers.cluster.bootstrap, topic, partitions)
+    with load, Watcher(tiers.cluster.bootstrap, topic) as watcher:
+        load.wait_for_progress(30)
+        tiers.lead(topic, SECOND)
+        load.wait_for_progress(30)
+        load.finish()
+        rows = read_partitions(tiers.cluster.bootstrap, topic, partitions)
+        assert load.ledger.anomalies(rows) == []
+        watcher.wait_for(rows)
+        assert watcher.anomalies(rows) == []
+    for partition in range(partitions):
+        assert tiers.remote(topic, partition)
+
+
+def test_scenario_13_a_new_follower_of_what_has_moved_to_the_tiered_store(tiers: Tiered) -> None:
+    """T-42, T-58: it begins where the leader's local log does, with the epochs from remote storage."""
+    topic = "thirteen"
+    tiers.create(topic, [FIRST], batches=5)
+    tiers.produce(topic, *"012345678")
+    tiers.wait_until_tiered(topic, 0, local=5)
+    join(tiers, topic, SECOND)
+    assert tiers.local_segments(SECOND, topic) == [5]
+    tiers.lead(topic, SECOND)
+    assert tiers.offset(topic, EARLIEST) == (0, 0)
+    assert tiers.offset(topic, EARLIEST_LOCAL)[1] == 5
+    assert tiers.offset(topic, LATEST)[1] == 9
+    assert tiers.consume(topic, 0) == [(number, str(number)) for number in range(9)]
+
+
+def test_scenario_14_a_new_follower_where_records_were_deleted(tiers: Tiered) -> None:
+    topic = "fourteen"
+    tiers.create(topic, [FIRST], batches=7)
+    values = [str(number) for number in range(11)]
+    tiers.produce(topic, *values)
+    tiers.wait_until_tiered(topic, 0, local=7)
+    tiers.delete_records(topic, 5)
+    join(tiers, topic, SECOND)
+    assert tiers.local_segments(SECOND, topic) == [7]
+    tiers.lead(topic, SECOND)
+    assert tiers.offset(topic, EARLIEST) == (0, 5)
+    assert tiers.offset(topic, EARLIEST_LOCAL)[1] == 7
+    assert tiers.offset(topic, LATEST)[1] == 11
+    assert [value for _, value in tiers.consume(topic, 5)] == values[5:]
+
+
+def test_scenario_14_a_follower_that_was_away_is_out_of_range(tiers: Tiered) -> None:
+    """Its log ends before the leader's starts, which is before the leader's local log does (T-59)."""
+    topic = "fourteen-away"
+    tiers.create(topic, [FIRST, SECOND], batches=7)
+    values = [str(number) for number in range(18)]
+    tiers.produce(topic, *values[:3])
+    kafka_facts.wait_for_in_sync(tiers.cluster, topic, {FIRST, SECOND}, broker=FIRST)
+    tiers.cluster.stop(SECOND)
+    try:
+        tiers.produce(topic, *values[3:])
+        tiers.wait_until_tiered(topic, 0, 7, local=14)
+        tiers.delete_records(topic, 5)
+    finally:
+        tiers.cluster.restart(SECOND)
+    kafka_facts.wait_for_in_sync(tiers.cluster, topic, {FIRST, SECOND}, broker=FIRST)
+    assert tiers.local_segments(SECOND, topic) == [14]
+    tiers.lead(topic, SECOND)
+    assert tiers.offset(topic, EARLIEST)[1] == 5
+    assert [value for _, value in tiers.consume(topic, 5)] == values[5:]
+
+
+def join(tiers: Tiered, topic: str, broker: int) -> None:
+    """Have that broker follow, too."""
+    replicas = {0: [tiers.leader(topic), broker]}
+    kafka_facts.reassign(tiers.cluster, topic, replicas)
+    kafka_facts.wait_until_reassigned(tiers.cluster, topic, replicas)
+
+
+def test_scenario_15_remote_storage_that_is_away_costs_no_record_and_leaves_nothing_over(
+    tiers: Tiered,
+) -> None:
+    """T-30, T-12: nothing local goes before it is copied; then each segment is there once."""
+    topic, root = "fifteen", tiers.root
+    tiers.create(topic, [FIRST, SECOND])
+    tiers.produce(topic, "0", "1")
+    tiers.wait_until_tiered(topic, 0, local=1)
+    away = root.with_name("away")
+    root.rename(away)
+    root.write_text("a file where the directory was")
+    try:
+        tiers.produce(topic, "2", "3", "4")
+        time.sleep(3)  # several rounds, each of which fails
+        assert tiers.offset(topic, EARLIEST_LOCAL)[1] == 1
+        assert tiers.consume(topic, 1) == [(number, str(number)) for number in range(1, 5)]
+    finally:
+        root.unlink()
+        away.rename(root)
+    tiers.produce(topic, "5")
+    tiers.wait_until_tiered(topic, 0, 1, 2, 3, 4, local=5)
+    assert tiers.consume(topic, 0) == [(number, str(number)) for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"retention.ms": "200", "local.retention.ms": "1000"},
+        {"retention.bytes": "512", "local.retention.bytes": "1024"},
+        {"cleanup.policy": "compact"},
+        {
+            "remote.log.copy.disable": "true",
+            "local.retention.ms": "100",
+            "retention.ms": "1000",
+            "local.retention.bytes": "-2",
+        },
+        {
+            "remote.log.copy.disable": "true",
+            "local.retention.bytes": "100",
+            "retention.bytes": "1000",
+            "local.retention.ms": "-2",
+        },
+    ],
+)
+def test_scenario_17_configs_that_cannot_be(tiers: Tiered, config: dict[str, str]) -> None:
+    """T-15, T-16."""
+    with pytest.raises(KafkaException) as caught:
+        tiers.create("seventeen-bad", [FIRST], config=config)
+    assert caught.value.args[0].code() == KafkaError.INVALID_CONFIG
+
+
+def test_scenario_17_tiering_is_not_turned_off_without_a_word(tiers: Tiered) -> None:
+    topic = "seventeen"
+    tiers.create(topic, [FIRST])
+    for settings in (
+        {"remote_storage_enable": "false"},
+        {
+            "remote_log_copy_disable": "true"
+        },  # local.retention.bytes is another than retention.bytes
+        {"cleanup_policy": "compact"},
+        {"retention_bytes": "0"},
+    ):
+        with pytest.raises(KafkaException) as caught:
+            tiers.configure(topic, **settings)
+        assert caught.value.args[0].code() == KafkaError.INVALID_CONFIG, settings
