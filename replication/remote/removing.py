@@ -156,62 +156,61 @@ class PartitionRemover:
     async def _remove(self, partition: TopicIdPartition) -> None:
         """Until nothing is left of it, or somebody else leads its metadata partition."""
         log.info("%s was deleted: its segments in the remote tier go too", partition)
-        pauses = self._pauses()
+        pauses, trouble = self._pauses(), ""
         while self._manager.is_in_census(partition):
             try:
                 await self._manager.wait_ready(partition)
-                if await self._step(partition):
-                    pauses = self._pauses()
-                    continue
+                await self._step(partition)
+                pauses = self._pauses()
             except RemoteStorageError as error:
-                log.warning("removing %s from the remote tier: %s; later again", partition, error)
-            await self._seams.clock.sleep(next(pauses))
+                if str(error) != trouble:  # once, not at every attempt
+                    trouble = str(error)
+                    log.warning(
+                        "removing %s from the remote tier, again and again: %s", partition, error
+                    )
+                await self._seams.clock.sleep(next(pauses))
 
-    async def _step(self, partition: TopicIdPartition) -> bool:
-        """Whether it was done. Raises RemoteStorageError."""
+    async def _step(self, partition: TopicIdPartition) -> None:
+        """Raises RemoteStorageError if it is to be repeated."""
         manager = self._manager
         segments_left = any(True for _ in manager.segments(partition))
         step = next_step(manager.partition_delete_state(partition), segments_left=segments_left)
         if step is Removal.REMOVE_SEGMENTS:
-            return await self._remove_segments(partition)
+            await self._remove_segments(partition)
+            return
         await manager.put_partition_delete(
             RemotePartitionDeleteMetadata(partition, self._node_id, self._now(), PUBLISHES[step])
         )
         if step is Removal.FINISH:
             log.info("%s is gone from the remote tier", partition)
-        return True
 
-    async def _remove_segments(self, partition: TopicIdPartition) -> bool:
-        """One after the other where one does not answer, several at once; whether all are removed."""
-        left: list[RemoteLogSegmentMetadata] = []
+    async def _remove_segments(self, partition: TopicIdPartition) -> None:
+        """Several at once, as long as not too many fail. Raises what the first failure was."""
+        failures: list[RemoteStorageError] = []
 
         async def remove(segment: RemoteLogSegmentMetadata) -> None:
             try:
-                if not await self._remove_segment(segment):
-                    left.append(segment)
+                await self._remove_segment(segment)
+            except RemoteStorageError as error:
+                failures.append(error)
             finally:
                 self._segments.release_on_behalf_of(segment.id)
 
         async with trio.open_nursery() as nursery:
             for segment in self._manager.segments(partition):
                 await self._segments.acquire_on_behalf_of(segment.id)
-                if len(left) > self._settings.segments_at_once:  # the store is away
+                if len(failures) > self._settings.segments_at_once:  # the store is away
                     self._segments.release_on_behalf_of(segment.id)
                     break
                 nursery.start_soon(remove, segment)
-        return not left
+        if failures:
+            raise failures[0]
 
-    async def _remove_segment(self, segment: RemoteLogSegmentMetadata) -> bool:
+    async def _remove_segment(self, segment: RemoteLogSegmentMetadata) -> None:
         steps = SegmentSteps.to_delete(segment.state)
         while not steps.is_over:
-            try:
-                await self._do(steps.step, segment)
-            except RemoteStorageError as error:
-                log.warning("%s: cannot %s: %s", segment.id, steps.step.value, error)
-                steps.came(Came.FAILED)
-            else:
-                steps.came(Came.DONE)
-        return steps.step is Step.DELETED
+            await self._do(steps.step, segment)
+            steps.came(Came.DONE)
 
     async def _do(self, step: Step, segment: RemoteLogSegmentMetadata) -> None:
         if step is Step.DELETE:
