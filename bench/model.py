@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
+TIER = "tier"
+"""Of a tiered cluster's directory: where remote storage is."""
 Better = Literal["higher", "lower"]
 Parameter = str | int | float | bool
 
@@ -33,6 +35,7 @@ class Feature(enum.Enum):
     TWO_DIRECTORIES = "two log directories, and moves between them"
     COMPACTION = "compaction, and the sizes of its logs told while it runs"
     CLUSTER = "a cluster of three brokers, each a process that can be killed"
+    TIERED = "tiered storage, in a directory"
 
 
 class Stage(enum.Enum):
@@ -42,6 +45,7 @@ class Stage(enum.Enum):
     SHARED = "the process that all shared workloads use, one after the other"
     LAST = "the same process, once all shared workloads have been run"
     CLUSTER = "three brokers started for it alone, over empty directories"
+    TIERED = "the same with tiered storage in a directory, and a controller that is nothing else"
 
 
 @dataclass(frozen=True)
@@ -162,8 +166,16 @@ class ServerCluster(Protocol):
         """SIGKILL, and wait until it is gone."""
         ...
 
+    def stop(self, broker: int) -> None:
+        """SIGTERM, and wait for the clean end."""
+        ...
+
     def restart(self, broker: int) -> None:
         """Stop it cleanly if it runs, start it, and wait until it answers."""
+        ...
+
+    def log_directories(self, broker: int) -> tuple[str, ...]:
+        """The broker's own."""
         ...
 
 
@@ -260,6 +272,16 @@ class ClusterPeer(Protocol):
         """Run three of it as one cluster, with their data in `directory`, as long as the context lasts.
 
         Entering returns once every broker answers; raises PeerFailed."""
+        ...
+
+
+@runtime_checkable
+class TieredPeer(Protocol):
+    """A peer that does not lack Feature.TIERED."""
+
+    def start_tiered(self, directory: Path) -> AbstractContextManager[Target]:
+        """As `start_cluster`, with tiered storage in a subdirectory (`TIER`); whether a topic is tiered,
+        its config says."""
         ...
 
 

@@ -29,6 +29,7 @@ from odradek.bench.model import (
     PeerUnavailable,
     Stage,
     Target,
+    TieredPeer,
     Workload,
     WorkloadFailed,
     why_not,
@@ -143,6 +144,8 @@ class Runner:
                 self._take_turns(workload, self._fresh, warm_ups=0)
             for workload in self._plan.of(Stage.CLUSTER):
                 self._take_turns(workload, self._cluster, warm_ups=0)
+            for workload in self._plan.of(Stage.TIERED):
+                self._take_turns(workload, self._tiered, warm_ups=0)
             self._run_shared()
         except KeyboardInterrupt:
             self._results.interrupted = True
@@ -195,6 +198,12 @@ class Runner:
     def _cluster(self, peer: Peer) -> Iterator[Target]:
         assert isinstance(peer, ClusterPeer), "why_not has said that it is one"
         with peer.start_cluster(self._new_directory()) as target:
+            yield target
+
+    @contextmanager
+    def _tiered(self, peer: Peer) -> Iterator[Target]:
+        assert isinstance(peer, TieredPeer), "why_not has said that it is one"
+        with peer.start_tiered(self._new_directory()) as target:
             yield target
 
     def _new_directory(self) -> Path:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from odradek.bench import machine
@@ -27,6 +28,7 @@ from odradek.bench.model import (
     PeerUnavailable,
     Stage,
     Target,
+    TieredPeer,
     Workload,
     WorkloadFailed,
     why_not,
@@ -69,8 +71,9 @@ def _run(workload: Workload, args: argparse.Namespace) -> int:
         raise PeerUnavailable(reason)
     peer.obtain()
     print(f"{workload.title}: {peer.title} {peer.version()}")
-    started = _cluster_started if workload.stage is Stage.CLUSTER else _started
-    fresh = workload.stage in (Stage.FRESH, Stage.CLUSTER)
+    several = workload.stage in (Stage.CLUSTER, Stage.TIERED)
+    started = partial(_cluster_started, workload.stage) if several else _started
+    fresh = several or workload.stage is Stage.FRESH
     with ExitStack() as stack:
         stack.enter_context(warm_memory(int(args.warm_memory * (1 << 30))))
         target = None if fresh else stack.enter_context(_started(peer, args.directory))
@@ -96,12 +99,17 @@ def _started(peer: Peer, parent: Path | None) -> Iterator[Target]:
 
 
 @contextmanager
-def _cluster_started(peer: Peer, parent: Path | None) -> Iterator[Target]:
-    assert isinstance(peer, ClusterPeer), "why_not has said that it is one"
+def _cluster_started(stage: Stage, peer: Peer, parent: Path | None) -> Iterator[Target]:
     with (
         tempfile.TemporaryDirectory(dir=parent, prefix="odradek-bench-") as directory,
-        peer.start_cluster(Path(directory)) as target,
+        ExitStack() as stack,
     ):
+        if stage is Stage.TIERED:
+            assert isinstance(peer, TieredPeer), "why_not has said that it is one"
+            target = stack.enter_context(peer.start_tiered(Path(directory)))
+        else:
+            assert isinstance(peer, ClusterPeer), "why_not has said that it is one"
+            target = stack.enter_context(peer.start_cluster(Path(directory)))
         print(f"cluster at {target.bootstrap}", flush=True)
         yield target
 

@@ -1,5 +1,7 @@
 /* latency: records at a fixed rate, each timed from when it was meant to be sent to its arrival.
  *
+ * With `--acknowledged 1` to its acknowledgement instead, and no consumer is there.
+ *
  * A record carries the moment at which it was due, not the one at which it was sent: where the
  * producer is held up, the records it could not send meanwhile are late and count as late (no
  * coordinated omission). How late the producer itself came is written down too, so that a reader can
@@ -27,7 +29,7 @@
 
 #define WARM_UP_PAUSE_NS 2000000LL
 #define FIRST_RECORD_SECONDS 20
-#define LAST_RECORDS_SECONDS 10
+#define LAST_RECORDS_SECONDS 60
 #define A_SECOND 1000000000LL
 
 /* What a record begins with; in a warm-up record `due_ns` is 0. */
@@ -108,12 +110,29 @@ static void *consume(void *consumer)
     return NULL;
 }
 
-/* The producer */
+/* The producer. What was acknowledged is told to a thread of its own, if that is what is timed */
+
+static void *hear(void *producer)
+{
+    while (!stopping)
+        rd_kafka_poll(producer, 100);
+    return NULL;
+}
+
+static void hear_now(rd_kafka_t *producer, int wait_ms)
+{
+    if (!options->acknowledged)
+        rd_kafka_poll(producer, wait_ms);
+    else if (wait_ms)
+        sleep_until(now_ns() + WARM_UP_PAUSE_NS);
+}
 
 static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *message, void *opaque)
 {
     (void)producer;
     (void)opaque;
+    if (options->acknowledged)
+        arrived(message, now_ns());
     if (!message->err)
         acknowledged++;
     else if (!refused++)
@@ -147,12 +166,12 @@ static void warm_up(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *record)
         if (now_ns() > end)
             die("no record came through in %d s %s", FIRST_RECORD_SECONDS, first_error);
         send_record(topic, record, stamp);
-        rd_kafka_poll(producer, 100);
+        hear_now(producer, 100);
     }
     end = now_ns() + (long long)(options->warm_up * A_SECOND);
     for (; now_ns() < end; stamp.number++) {
         send_record(topic, record, stamp);
-        rd_kafka_poll(producer, 0);
+        hear_now(producer, 0);
         sleep_until(now_ns() + WARM_UP_PAUSE_NS);
     }
     rd_kafka_flush(producer, LAST_RECORDS_SECONDS * 1000);
@@ -177,7 +196,7 @@ static long send_at_rate(rd_kafka_t *producer, rd_kafka_topic_t *topic, char *re
         sleep_until(due);
         lateness_ns[i] = now_ns() - due;
         send_record(topic, record, (struct stamp){due, i});
-        rd_kafka_poll(producer, 0);
+        hear_now(producer, 0);
     }
     rd_kafka_flush(producer, LAST_RECORDS_SECONDS * 1000);
     long long end = now_ns() + LAST_RECORDS_SECONDS * A_SECOND;
@@ -211,9 +230,11 @@ int run_latency(const struct options *given)
     if (!latency_ns || !lateness_ns || !record)
         die("no memory for %ld records", record_count);
 
-    rd_kafka_t *consumer = open_consumer();
-    pthread_create(&consuming, NULL, consume, consumer);
     rd_kafka_t *producer = open_producer();
+    if (options->acknowledged)
+        pthread_create(&consuming, NULL, hear, producer);
+    else
+        pthread_create(&consuming, NULL, consume, open_consumer());
     rd_kafka_topic_t *topic = rd_kafka_topic_new(producer, options->topic, NULL);
     warm_up(producer, topic, record);
     usage_begin(&usage);

@@ -26,6 +26,7 @@ struct options {
     long count;               /* records to write or read in all */
     size_t size;              /* bytes of a record's value */
     long from_end;            /* latency: if not 0, what the partition held before is not read */
+    long acknowledged;        /* latency: if not 0, up to the acknowledgement; nothing is read */
     long keys;                /* produce: so many different keys, taken at random; 0: none */
     int partitions;
     int connections;

@@ -21,7 +21,7 @@ static const char USAGE[] =
     "                             [--depth N] [--seconds S] [--warm-up S]\n"
     "       odradek-load latency  --bootstrap HOST:PORT --topic T --rate N --output FILE\n"
     "                             [--size BYTES] [--partitions N] [--seconds S] [--warm-up S]\n"
-    "                             [--from-end 1] [-X KEY=VALUE]...\n"
+    "                             [--from-end 1] [--acknowledged 1] [-X KEY=VALUE]...\n"
     "       odradek-load version\n"
     "each with [--broker PID]: ends at once if that process ends\n";
 
@@ -33,7 +33,7 @@ static const struct option LONG_OPTIONS[] = {
     {"seconds", required_argument, NULL, 'T'},     {"warm-up", required_argument, NULL, 'w'},
     {"rate", required_argument, NULL, 'a'},        {"output", required_argument, NULL, 'o'},
     {"keys", required_argument, NULL, 'k'},        {"from-end", required_argument, NULL, 'e'},
-    {"broker", required_argument, NULL, 'B'},
+    {"broker", required_argument, NULL, 'B'},      {"acknowledged", required_argument, NULL, 'A'},
     {NULL, 0, NULL, 0},
 };
 
@@ -56,6 +56,7 @@ static void parse(int count, char **words, struct options *options)
         case 'k': options->keys = atol(optarg); break;
         case 'e': options->from_end = atol(optarg); break;
         case 'o': options->output_file = optarg; break;
+        case 'A': options->acknowledged = atol(optarg); break;
         case 'B': options->broker = atoi(optarg); break;
         case 'X':
             if (options->property_count == MAX_PROPERTIES)

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from odradek.bench import machine
-from odradek.bench.model import PeerFailed, Target
+from odradek.bench.model import TIER, PeerFailed, Target
 from odradek.bench.peers.topics import AdminTopics
 from odradek.broker.local_cluster.nodes import NodeFailed, Software
 from odradek.testing.cluster.blocking import Cluster
 
 BROKERS = 3
+TIERED: Mapping[str, str] = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+    "rsm.config.delete.on.close": "false",
+    "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+    "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
+    "rlmm.config.remote.log.metadata.topic.replication.factor": str(BROKERS),
+    "remote.log.manager.task.interval.ms": "1000",
+    "log.retention.check.interval.ms": "1000",
+    "log.segment.delete.delay.ms": "1000",
+}
+"""Remote storage in a directory, looked after each second rather than in half a minute or five."""
 
 
 class ClusterProcess:
@@ -54,18 +66,41 @@ class ClusterProcess:
 
 
 @contextmanager
-def three_brokers(peer: str, software: Software, directory: Path) -> Iterator[Target]:
-    """A new cluster in `directory`, killed at the end. Raises PeerFailed."""
+def three_brokers(
+    peer: str,
+    software: Software,
+    directory: Path,
+    *,
+    configs: Mapping[str, str] | None = None,
+    controllers: int = 0,
+) -> Iterator[Target]:
+    """A new cluster in `directory`, killed at the end; the brokers are its controllers unless there are
+    `controllers`. Raises PeerFailed."""
     began = time.monotonic()
     try:
         with Cluster(
-            brokers=BROKERS, data=directory / "cluster", software=software, proxied=False
+            brokers=BROKERS,
+            controllers=controllers,
+            configs=configs,
+            data=directory / "cluster",
+            software=software,
+            proxied=False,
         ) as cluster:
             topics = AdminTopics(cluster.bootstrap, replicas=BROKERS)
             process = ClusterProcess(cluster, began)
             try:
                 yield Target(peer, cluster.bootstrap, topics, process, cluster)
             finally:
-                cluster.kill(cluster.brokers)
+                cluster.kill([*cluster.brokers, *cluster.controllers])
     except NodeFailed as failed:
         raise PeerFailed(str(failed)) from failed
+
+
+@contextmanager
+def three_tiered_brokers(peer: str, software: Software, directory: Path) -> Iterator[Target]:
+    """As `three_brokers`, under a controller that is nothing else, with remote storage in `TIER`."""
+    tier = directory / TIER
+    tier.mkdir()
+    configs = {**TIERED, "rsm.config.dir": str(tier)}
+    with three_brokers(peer, software, directory, configs=configs, controllers=1) as target:
+        yield target

@@ -22,6 +22,7 @@ class GivenAddress:
     lacks: Mapping[Feature, str] = {
         Feature.PROCESS: NOT_OURS,
         Feature.CLUSTER: NOT_OURS,
+        Feature.TIERED: NOT_OURS,
         Feature.RESTART: NOT_OURS,
         Feature.TWO_DIRECTORIES: NOT_OURS,
     }

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from odradek.bench.model import Feature, PeerFailed, Target
-from odradek.bench.peers.clusters import three_brokers
+from odradek.bench.peers.clusters import three_brokers, three_tiered_brokers
 from odradek.bench.peers.kafka_jars import java_program, kafka_jars, kafka_version
 from odradek.bench.peers.kafka_nodes import KafkaNodes
 from odradek.bench.peers.process import Launch, free_port, running
@@ -58,9 +58,17 @@ class Kafka:
     @contextmanager
     def start_cluster(self, directory: Path) -> Iterator[Target]:
         """Three of them, as it is run anywhere: each in a JVM with the heap of its own scripts."""
-        java = [java_program(), *JVM, "-cp", os.pathsep.join(kafka_jars())]
-        with three_brokers(self.name, KafkaNodes(java), directory) as target:
+        with three_brokers(self.name, KafkaNodes(self._java()), directory) as target:
             yield target
+
+    @contextmanager
+    def start_tiered(self, directory: Path) -> Iterator[Target]:
+        """With its own LocalTieredStorage."""
+        with three_tiered_brokers(self.name, KafkaNodes(self._java()), directory) as target:
+            yield target
+
+    def _java(self) -> list[str]:
+        return [java_program(), *JVM, "-cp", os.pathsep.join(kafka_jars())]
 
     @contextmanager
     def start(self, directory: Path) -> Iterator[Target]:
@@ -73,7 +81,7 @@ class Kafka:
         }
         config = directory / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
-        java = [java_program(), *JVM, "-cp", os.pathsep.join(kafka_jars())]
+        java = self._java()
         _format(java, config)
         launch = Launch([*java, "kafka.Kafka", str(config)], address, directory)
         with running(launch) as process:

@@ -29,6 +29,7 @@ class Kfake:
         self.title = "kfake, on disk" if on_disk else "kfake, in memory"
         self.lacks: Mapping[Feature, str] = {
             Feature.CLUSTER: "all its brokers are one process",
+            Feature.TIERED: "has no tiered storage",
             Feature.TWO_DIRECTORIES: "has at most one directory",
             **({} if on_disk else {Feature.RESTART: "keeps its records in memory"}),
         }

@@ -44,6 +44,7 @@ class LibrdkafkaMock:
     default = True
     lacks: Mapping[Feature, str] = {
         Feature.CLUSTER: "all its brokers are one process",
+        Feature.TIERED: "keeps the newest few MB of each partition",
         Feature.RESTART: "keeps the newest few MB of each partition in memory",
         Feature.CREATE_TOPICS: "has no CreateTopics API",
         Feature.GROUPS: "closes the connection on the newest JoinGroup that it says it serves",

@@ -27,6 +27,7 @@ class Nisshi:
     default = False
     lacks: Mapping[Feature, str] = {
         Feature.CLUSTER: "is one broker",
+        Feature.TIERED: "has no tiered storage",
         Feature.RESTART: "keeps its records in memory",
         Feature.COMPACTION: "has no log directories to describe",
     }

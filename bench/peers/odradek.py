@@ -13,7 +13,7 @@ from pathlib import Path
 
 import odradek.bench
 from odradek.bench.model import Feature, Target
-from odradek.bench.peers.clusters import three_brokers
+from odradek.bench.peers.clusters import three_brokers, three_tiered_brokers
 from odradek.bench.peers.process import Launch, free_port, running
 from odradek.bench.peers.topics import AdminTopics
 from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
@@ -54,6 +54,11 @@ class Odradek:
     @contextmanager
     def start_cluster(self, directory: Path) -> Iterator[Target]:
         with three_brokers(self.name, OdradekNodes(real_seams()), directory) as target:
+            yield target
+
+    @contextmanager
+    def start_tiered(self, directory: Path) -> Iterator[Target]:
+        with three_tiered_brokers(self.name, OdradekNodes(real_seams()), directory) as target:
             yield target
 
     @contextmanager

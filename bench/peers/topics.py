@@ -31,7 +31,7 @@ class AdminTopics:
         async def create(cluster: Cluster) -> None:
             await create_topics(cluster, [NewTopic(name, partitions, self._replicas)])
             for partition in range(partitions):
-                await cluster.retrying(partial(cluster.leader, name, partition), also=_not_yet)
+                await cluster.retrying(partial(cluster.leader, name, partition), also=not_yet)
 
         with_cluster(self._bootstrap, create)
 
@@ -54,6 +54,6 @@ def with_cluster(bootstrap: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
         raise PeerFailed(f"{bootstrap}: {error}") from error
 
 
-def _not_yet(error: Exception) -> bool:
+def not_yet(error: Exception) -> bool:
     """What Kafka says of a topic that its brokers have not heard of yet."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.unknown_topic_or_partition

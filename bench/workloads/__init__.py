@@ -12,10 +12,12 @@ from odradek.bench.workloads import (
     groups,
     latency,
     moves,
+    rebuild,
     recovery,
     requests,
     startup,
     throughput,
+    tiering,
     topics,
 )
 
@@ -31,4 +33,6 @@ WORKLOADS: Sequence[Workload] = (
     *recovery.WORKLOADS,
     *moves.WORKLOADS,
     *clusters.WORKLOADS,
+    *tiering.WORKLOADS,
+    *rebuild.WORKLOADS,
 )

@@ -22,23 +22,19 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import signal
 import subprocess
-import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
-from odradek.bench.load import Load, run_load
 from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
 from odradek.bench.peers.topics import with_cluster
 from odradek.bench.workloads.filling import RECORD_BYTES, fill
-from odradek.bench.workloads.latency import WARM_UP_S, check_all_came, percentile_us, read_output
+from odradek.bench.workloads.latency import percentile_us
+from odradek.bench.workloads.streams import stream_beside
 from odradek.client.consumer import TopicPartition
 from odradek.client.log_dir_admin import (
     LogDirectory,
@@ -130,14 +126,14 @@ class Move:
             fill(target, topic, self.size_mb)
             source, destination = _ends(target, topic)
             _settle(source)
-            with _stream(target, topic) as running:
+            with stream_beside(target, topic, RATE, longest_s=LONGEST_S) as running:
                 time.sleep(BEFORE_S)
                 copied, synced = _copy(source / f"{topic}-0", destination.parent / "plain-copy")
                 time.sleep(REST_S)
                 patience_s = BEFORE_S + SLOWEST * synced.seconds
                 moved = _move(target, topic, destination, patience_s)
                 time.sleep(AFTER_S)
-            stream = running.over()
+            stream = running.result()
             swap = stream.between(moved.ended - SWAP_S, moved.ended + SWAP_S)
             return Outcome(
                 {
@@ -152,92 +148,6 @@ class Move:
                     SWAP_MAX.name: max(swap) / 1e3,
                 }
             )
-
-
-class _Stream:
-    """The records beside it all, and when each was due."""
-
-    def __init__(self, load: Load, latencies_ns: Sequence[int]) -> None:
-        self._began = load.said["began_ns"] / 1e9
-        self._latencies_ns = latencies_ns
-
-    def between(self, start: float, end: float) -> Sequence[int]:
-        """Latencies in ns of the records due between two moments of CLOCK_MONOTONIC in s."""
-        first, last = (max(0, int((moment - self._began) * RATE)) for moment in (start, end))
-        found = self._latencies_ns[first:last]
-        if not found:
-            raise WorkloadFailed("no record was due while it was measured")
-        return found
-
-
-class _Running:
-    """A stream that is on; `over` once it has ended."""
-
-    def __init__(self) -> None:
-        self.result: _Stream | Exception | None = None
-        self._program: subprocess.Popen[str] | None = None
-        self._changed = threading.Event()
-
-    def begun(self, program: subprocess.Popen[str]) -> None:
-        self._program = program
-        self._changed.set()
-
-    def ended(self, result: _Stream | Exception) -> None:
-        self.result = result
-        self._changed.set()
-
-    def wait_until_begun(self) -> None:
-        self._changed.wait()
-        if isinstance(self.result, Exception):
-            raise self.result
-
-    def end(self) -> None:
-        if self._program is not None:
-            self._program.send_signal(signal.SIGINT)
-
-    def over(self) -> _Stream:
-        assert self.result is not None
-        if isinstance(self.result, Exception):
-            raise self.result
-        return self.result
-
-
-@contextmanager
-def _stream(target: Target, topic: str) -> Iterator[_Running]:
-    """Records beside what is done in the `with` block; left, the stream is over."""
-    running = _Running()
-    with tempfile.TemporaryDirectory(prefix="odradek-move-") as directory:
-        output = Path(directory) / "latencies"
-        words = [
-            "latency", "--bootstrap", target.bootstrap, "--topic", topic,
-            "--size", str(RECORD_BYTES),
-            "--rate", str(RATE),
-            "--seconds", str(LONGEST_S),
-            "--warm-up", str(WARM_UP_S),
-            "--from-end", "1",
-            "--output", str(output),
-            "-X", "acks=all",
-            "-X", "message.send.max.retries=0",
-        ]  # fmt: skip
-
-        def work() -> None:
-            try:
-                load = run_load(
-                    words, target.process, timeout_s=LONGEST_S + 90, begun=running.begun
-                )
-                check_all_came(load)
-                running.ended(_Stream(load, read_output(output)[0]))
-            except Exception as failure:
-                running.ended(failure)
-
-        thread = threading.Thread(target=work, name="stream")
-        thread.start()
-        try:
-            running.wait_until_begun()
-            yield running
-        finally:
-            running.end()
-            thread.join()
 
 
 def _settle(directory: Path) -> None:

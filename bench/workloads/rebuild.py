@@ -1,0 +1,160 @@
+"""An emptied broker of three comes back: how long until it is in sync again, with tiering and without.
+
+A partition of three replicas is filled; with tiering, `LOCAL_BYTES` of it stay on the brokers' disks. A broker
+that follows is stopped, all that its log directories hold is removed, but for what says whose they are,
+and it is started (the clock runs from there). Until it is in sync, records of 1 KiB go on being produced, each timed to its
+acknowledgement by all in-sync replicas. KIP-405 has 230 minutes without and 2 minutes with.
+
+Without tiering first, then with; each topic is removed before the next one is made, for a disk holds three times
+the history. `times` is how much faster the second is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from odradek.bench.model import (
+    Feature,
+    Metric,
+    Outcome,
+    Parameter,
+    ServerCluster,
+    Stage,
+    Target,
+    WorkloadFailed,
+)
+from odradek.bench.workloads.filling import RECORD_BYTES, fill
+from odradek.bench.workloads.latency import percentile_us
+from odradek.bench.workloads.streams import stream_beside
+from odradek.bench.workloads.tiered_topics import REPLICAS, TieredTopic, tiered_topic
+
+RATE = 1000
+"""Records a second: 1 MB/s."""
+BEFORE_S = 5.0
+MB_PER_GIB = 1074
+SEGMENT_BYTES = 32 << 20
+LOCAL_BYTES = 64 << 20
+LONGEST_S = 1800.0
+LOOK_EVERY_S = 0.05
+OFF_DISK_S = 60.0
+"""How long a topic's files may be there after it was deleted."""
+KEPT = ("meta.properties", "bootstrap.checkpoint")
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """With so many GiB of history."""
+
+    gib: int
+    default: bool = False
+    metrics: Sequence[Metric] = (
+        Metric("plain_s", "s", "lower"),
+        Metric("tiered_s", "s", "lower"),
+        Metric("times", "", "higher"),
+        Metric("plain_before_p99_us", "µs", "lower"),
+        Metric("plain_p99_us", "µs", "lower"),
+        Metric("tiered_before_p99_us", "µs", "lower"),
+        Metric("tiered_p99_us", "µs", "lower"),
+    )
+    needs: frozenset[Feature] = frozenset({Feature.TIERED})
+    stage: Stage = Stage.TIERED
+
+    @property
+    def name(self) -> str:
+        return f"rebuild-{self.gib}gib"
+
+    @property
+    def title(self) -> str:
+        return f"an emptied broker of three is in sync again, {self.gib} GiB of history"
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            "gib": self.gib,
+            "local_bytes": LOCAL_BYTES,
+            "segment_bytes": SEGMENT_BYTES,
+            "record_bytes": RECORD_BYTES,
+            "records_per_s": RATE,
+            "acks": "all",
+        }
+
+    def run(self, target: Target) -> Outcome:
+        values: dict[str, float] = {}
+        for kind, local_bytes in (("plain", None), ("tiered", LOCAL_BYTES)):
+            name = f"{self.name}-{kind}-{next(_numbers)}"
+            with tiered_topic(target, name, SEGMENT_BYTES, local_bytes) as topic:
+                fill(target, name, self.gib * MB_PER_GIB)
+                topic.wait_until_settled()
+                wait_until_in_sync(topic)
+                values |= self._rebuild(target, kind, topic)
+            wait_until_off_disk(topic)
+        values["times"] = values["plain_s"] / values["tiered_s"]
+        return Outcome(values)
+
+    def _rebuild(self, target: Target, kind: str, topic: TieredTopic) -> dict[str, float]:
+        cluster = target.cluster
+        assert cluster is not None
+        leader = topic.leader()
+        emptied = next(each for each in cluster.brokers if each != leader)
+        words = ["--acknowledged", "1", "-X", "message.send.max.retries=100"]
+        # What stands for all processes ends when the first one does, which may be the emptied one.
+        alone = Target(target.peer, target.bootstrap, target.topics, None, cluster)
+        with stream_beside(alone, topic.name, RATE, longest_s=LONGEST_S, words=words) as stream:
+            time.sleep(BEFORE_S)
+            stopped_at = time.monotonic()
+            cluster.stop(emptied)
+            empty(cluster, emptied)
+            began = time.monotonic()
+            cluster.restart(emptied)
+            wait_until_in_sync(topic)
+            ended = time.monotonic()
+        timed = stream.result()
+        return {
+            f"{kind}_s": ended - began,
+            f"{kind}_before_p99_us": percentile_us(timed.between(0, stopped_at), 99),
+            f"{kind}_p99_us": percentile_us(timed.between(began, ended), 99),
+        }
+
+
+def empty(cluster: ServerCluster, broker: int) -> None:
+    """Remove all that a stopped broker has, but for whose directories they are."""
+    for directory in map(Path, cluster.log_directories(broker)):
+        for each in directory.iterdir():
+            if each.is_dir():
+                shutil.rmtree(each)
+            elif each.name not in KEPT:
+                each.unlink()
+
+
+def wait_until_in_sync(topic: TieredTopic) -> None:
+    """WorkloadFailed if that does not come to be."""
+    end = time.monotonic() + LONGEST_S
+    while topic.in_sync() < REPLICAS:
+        if time.monotonic() > end:
+            raise WorkloadFailed(f"{topic.name} is not in sync after {LONGEST_S:.0f} s")
+        time.sleep(LOOK_EVERY_S)
+
+
+def wait_until_off_disk(topic: TieredTopic) -> None:
+    """Until a deleted topic takes no room."""
+    cluster = topic.target.cluster
+    assert cluster is not None
+    end = time.monotonic() + OFF_DISK_S
+    while any(
+        list(Path(directory).glob(f"{topic.name}-0*"))
+        for broker in cluster.brokers
+        for directory in cluster.log_directories(broker)
+    ):
+        if time.monotonic() > end:
+            raise WorkloadFailed(f"{topic.name} is deleted, and its files are still there")
+        time.sleep(LOOK_EVERY_S)
+
+
+WORKLOADS = (Rebuild(1), Rebuild(4), Rebuild(10))

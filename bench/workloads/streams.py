@@ -1,0 +1,108 @@
+"""A stream of records that goes on while something else is done, of which any piece can be looked at."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from odradek.bench.load import Load, run_load
+from odradek.bench.model import Target, WorkloadFailed
+from odradek.bench.workloads.filling import RECORD_BYTES
+from odradek.bench.workloads.latency import WARM_UP_S, check_all_came, read_output
+
+
+class Timed:
+    """What became of a stream: its records' latencies, and when each was due."""
+
+    def __init__(self, load: Load, latencies_ns: Sequence[int], rate: int) -> None:
+        self._began = load.said["began_ns"] / 1e9
+        self._latencies_ns = latencies_ns
+        self._rate = rate
+
+    def between(self, start: float, end: float) -> Sequence[int]:
+        """Latencies in ns of the records due between two moments of CLOCK_MONOTONIC in s."""
+        first, last = (max(0, int((moment - self._began) * self._rate)) for moment in (start, end))
+        found = self._latencies_ns[first:last]
+        if not found:
+            raise WorkloadFailed("no record was due while it was measured")
+        return found
+
+
+class Running:
+    """A stream that is on; `result` once it has ended."""
+
+    def __init__(self) -> None:
+        self._result: Timed | Exception | None = None
+        self._program: subprocess.Popen[str] | None = None
+        self._changed = threading.Event()
+
+    def begun(self, program: subprocess.Popen[str]) -> None:
+        self._program = program
+        self._changed.set()
+
+    def ended(self, result: Timed | Exception) -> None:
+        self._result = result
+        self._changed.set()
+
+    def wait_until_begun(self) -> None:
+        self._changed.wait()
+        if isinstance(self._result, Exception):
+            raise self._result
+
+    def end(self) -> None:
+        if self._program is not None:
+            self._program.send_signal(signal.SIGINT)
+
+    def result(self) -> Timed:
+        """Raises what kept it from going on."""
+        assert self._result is not None
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
+
+
+@contextmanager
+def stream_beside(
+    target: Target, topic: str, rate: int, *, longest_s: float, words: Sequence[str] = ()
+) -> Iterator[Running]:
+    """So many records of 1 KiB a second, acks=all, beside what is done in the `with` block; left, the
+    stream is over. It takes no more than `longest_s`; `words` are more for the load program."""
+    running = Running()
+    with tempfile.TemporaryDirectory(prefix="odradek-stream-") as directory:
+        output = Path(directory) / "latencies"
+        command = [
+            "latency", "--bootstrap", target.bootstrap, "--topic", topic,
+            "--size", str(RECORD_BYTES),
+            "--rate", str(rate),
+            "--seconds", str(longest_s),
+            "--warm-up", str(WARM_UP_S),
+            "--from-end", "1",
+            "--output", str(output),
+            "-X", "acks=all",
+            "-X", "message.send.max.retries=0",
+            *words,
+        ]  # fmt: skip
+
+        def work() -> None:
+            try:
+                load = run_load(
+                    command, target.process, timeout_s=longest_s + 90, begun=running.begun
+                )
+                check_all_came(load)
+                running.ended(Timed(load, read_output(output)[0], rate))
+            except Exception as failure:
+                running.ended(failure)
+
+        thread = threading.Thread(target=work, name="stream")
+        thread.start()
+        try:
+            running.wait_until_begun()
+            yield running
+        finally:
+            running.end()
+            thread.join()

@@ -1,0 +1,174 @@
+"""KIP-405's first table: what tiering costs producers, and what consumers cost them that read history.
+
+On three brokers, with three replicas. Two topics of one partition each get the same stream, each record timed
+from when it was due to its acknowledgement: one is not tiered (`off`), the other is (`on`), with segments so small that
+one is copied every second or two. Both have a history, which lies on the brokers' disks there, and for the
+most part only in remote storage here. Four measurements follow each other:
+
+| | off | on |
+|---|---|---|
+| nothing beside | `off_p99_us` | `on_p99_us`: segments are copied, and removed |
+| a consumer reads the history, over and over | `off_reading_p99_us` | `on_reading_p99_us` |
+
+`on_times` is the second through the first, `reading_times` the fourth through the first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from odradek.bench.load import run_load
+from odradek.bench.model import (
+    Feature,
+    Metric,
+    Outcome,
+    Parameter,
+    Stage,
+    Target,
+    WorkloadFailed,
+)
+from odradek.bench.workloads.filling import RECORD_BYTES, fill
+from odradek.bench.workloads.latency import percentile_us
+from odradek.bench.workloads.streams import stream_beside
+from odradek.bench.workloads.tiered_topics import TieredTopic, tiered_topic
+
+RATE = 5000
+"""Records a second: 5 MB/s."""
+SECONDS = 15.0
+SEGMENT_BYTES = 8 << 20
+LOCAL_BYTES = 4 * SEGMENT_BYTES
+HISTORY_MB = 512
+
+PHASES = ("off", "off_reading", "on", "on_reading")
+TIMES = (
+    Metric("on_times", "", "lower"),
+    Metric("reading_times", "", "lower"),
+)
+READ_RATES = (
+    Metric("off_read_mb_per_s", "MB/s", "higher"),
+    Metric("on_read_mb_per_s", "MB/s", "higher"),
+)
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class ProduceWhileTiering:
+    """With that `acks`."""
+
+    acks: str
+    default: bool = False
+    needs: frozenset[Feature] = frozenset({Feature.TIERED})
+    stage: Stage = Stage.TIERED
+
+    @property
+    def name(self) -> str:
+        return f"tiering-acks-{self.acks}"
+
+    @property
+    def title(self) -> str:
+        return f"produce latency with tiering and without, acks={self.acks}, 3 replicas"
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        return (
+            *(
+                Metric(f"{phase}_{part}_us", "µs", "lower")
+                for phase in PHASES
+                for part in ("p50", "p99")
+            ),
+            *TIMES,
+            *READ_RATES,
+        )
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {
+            "record_bytes": RECORD_BYTES,
+            "records_per_s": RATE,
+            "seconds": SECONDS,
+            "acks": self.acks,
+            "segment_bytes": SEGMENT_BYTES,
+            "local_bytes": LOCAL_BYTES,
+            "history_mb": HISTORY_MB,
+        }
+
+    def run(self, target: Target) -> Outcome:
+        values: dict[str, float] = {}
+        for kind in ("off", "on"):
+            name = f"{self.name}-{kind}-{next(_numbers)}"
+            local_bytes = LOCAL_BYTES if kind == "on" else None
+            with tiered_topic(target, name, SEGMENT_BYTES, local_bytes) as topic:
+                fill(target, name, HISTORY_MB)
+                topic.wait_until_settled()
+                values |= self._measured(target, kind, topic)
+                with reading(target, topic) as read:
+                    values |= self._measured(target, f"{kind}_reading", topic)
+                values[f"{kind}_read_mb_per_s"] = read.mb_per_s
+        values["on_times"] = values["on_p99_us"] / values["off_p99_us"]
+        values["reading_times"] = values["on_reading_p99_us"] / values["off_p99_us"]
+        return Outcome(values)
+
+    def _measured(self, target: Target, phase: str, topic: TieredTopic) -> dict[str, float]:
+        words = ["--acknowledged", "1", "-X", f"acks={self.acks}"]
+        with stream_beside(target, topic.name, RATE, longest_s=2 * SECONDS, words=words) as stream:
+            began = time.monotonic()
+            time.sleep(SECONDS)
+            ended = time.monotonic()
+        found = stream.result().between(began, ended)
+        return {
+            f"{phase}_{part}_us": percentile_us(found, float(part[1:])) for part in ("p50", "p99")
+        }
+
+
+class _Reading:
+    """What was read, by when."""
+
+    def __init__(self) -> None:
+        self.bytes = 0.0
+        self.seconds = 0.0
+        self.failure: Exception | None = None
+
+    @property
+    def mb_per_s(self) -> float:
+        if self.failure is not None:
+            raise WorkloadFailed(f"the reading consumer: {self.failure}")
+        if not self.seconds:
+            raise WorkloadFailed("the reading consumer did not come to an end once")
+        return self.bytes / self.seconds / 1e6
+
+
+@contextmanager
+def reading(target: Target, topic: TieredTopic) -> Iterator[_Reading]:
+    """A consumer that reads the history from its beginning, again and again, while the block lasts."""
+    found, enough = _Reading(), threading.Event()
+    words = [
+        "consume", "--bootstrap", target.bootstrap, "--topic", topic.name,
+        "--count", str(topic.history_records),
+        "--seconds", str(SECONDS),
+    ]  # fmt: skip
+
+    def work() -> None:
+        try:
+            while not enough.is_set():
+                load = run_load(words, target.process)
+                found.bytes += load.said["bytes"]
+                found.seconds += load.seconds
+        except Exception as failure:
+            found.failure = failure
+
+    thread = threading.Thread(target=work, name="reading")
+    thread.start()
+    try:
+        yield found
+    finally:
+        enough.set()
+        thread.join()
+
+
+WORKLOADS = (ProduceWhileTiering("all"), ProduceWhileTiering("1"))
