@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import trio
@@ -37,9 +37,9 @@ from odradek.broker.endings import (
 from odradek.broker.fetch_wait import DueFetches, fetch_timers
 from odradek.broker.lifecycle import BrokerLifecycle
 from odradek.broker.metrics.registry import Metrics
+from odradek.broker.node_directories import open_node_directories
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.quorum_member import new_metadata, new_transport
-from odradek.broker.quorum_settings import is_alone
 from odradek.broker.registration import registration_of
 from odradek.broker.replicas import Replicas
 from odradek.broker.security.configured import change_acls, configured_authorizer, load_acls
@@ -52,7 +52,6 @@ from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata import Metadata
 from odradek.seams import Seams
-from odradek.storage.directories.opening import Directories, open_directories
 
 if TYPE_CHECKING:
     from typing import Any
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     from odradek.replication.controller.topics import CreatedTopic, NewTopic
     from odradek.replication.raft.wire_transport import WireTransport
     from odradek.seams.network import Address
+    from odradek.storage.directories.opening import Directories
     from odradek.storage.log_manager import LogManager
 
 log = logging.getLogger("odradek.node")
@@ -197,7 +197,7 @@ class Broker:
         Raises CannotStart, or StorageLost when the disks went away under it.
         """
         try:
-            self.directories = await self._open_directories()
+            self.directories = await open_node_directories(self.seams, self.config)
             try:
                 await self._run_on_directories(task_status)
             finally:
@@ -206,23 +206,6 @@ class Broker:
             raise said_plainly(group) from None
         finally:
             self.stopped.set()
-
-    async def _open_directories(self) -> Directories:
-        from odradek.storage.directories.errors import DirectoryError
-
-        opened = partial(
-            open_directories,
-            self.seams.files,
-            self.seams.entropy,
-            self.config.log_dirs,
-            node_id=self.node_id,
-            metadata_path=self.config.metadata_log_dir,
-            may_format=is_alone(self.config),
-        )
-        try:
-            return await self.seams.offload.run(opened, lane="start")
-        except DirectoryError as error:
-            raise CannotStart(str(error)) from None
 
     async def _run_on_directories(self, task_status: trio.TaskStatus[None]) -> None:
         config = self.config
