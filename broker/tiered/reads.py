@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import trio
 
+from odradek.protocol.errors import KafkaError
 from odradek.replication.quota import ReplicationQuota
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.timestamps import TimestampAndOffset
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from odradek.broker.node import Broker
     from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
     from odradek.storage.tiered.remote_storage import RemoteStorageManager
+
+log = logging.getLogger("odradek.remote")
 
 CACHE_BYTES = "remote.log.index.file.cache.total.size.bytes"
 NOT_READY_SECONDS = 0.1
@@ -70,6 +74,8 @@ class TieredReads:
         aborted = AbortedTransactions(metadata, self.indexes, seams.offload)
         self.reads = RemoteReads(metadata, self.indexes, self.pieces, aborted)
         self._timestamps = RemoteTimestamps(metadata, self.indexes, self.pieces, seams.offload)
+        self._failing: dict[tuple[str, int], None] = {}
+        """Partitions whose last read failed."""
         self.waiting = 0
         """Fetches that wait for the remote tier."""
         metadata.on_segment(self._segment_changed)
@@ -101,6 +107,17 @@ class TieredReads:
     def is_over_quota(self) -> bool:
         """Whether nothing is to be read now (remote.log.manager.fetch.max.bytes.per.second)."""
         return self._quota.is_exceeded(self._clock.monotonic())
+
+    def failed(self, topic: str, index: int, offset: int, error: KafkaError) -> None:
+        """A consumer is told so; the log says it once, until it goes well again."""
+        if (topic, index) not in self._failing:
+            self._failing[topic, index] = None
+            text = "TIERED_STORAGE_NOT_AVAILABLE: %s-%d at offset %d: %s"
+            log.warning(text, topic, index, offset, error.message)
+
+    def succeeded(self, topic: str, index: int) -> None:
+        if self._failing and self._failing.pop((topic, index), True) is None:
+            log.warning("%s-%d is read from the remote tier again", topic, index)
 
     def _fetched(self, size_bytes: int, seconds: float) -> None:
         self._quota.record(size_bytes, self._clock.monotonic())

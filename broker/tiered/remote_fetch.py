@@ -9,7 +9,6 @@ what can't be helped takes a moment, too. Metadata that this node has not read y
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from odradek.broker.fetch_sessions import Wanted
     from odradek.broker.tiered.reads import TieredReads
     from odradek.replication.partition.partition import Partition
-
-log = logging.getLogger("odradek.remote")
 
 BACKOFF_SECONDS = 0.05
 BACKOFF_SECONDS_MAX = 1.0
@@ -138,12 +135,8 @@ class _Reading:
             return
         if isinstance(failure, RemoteStorageError):
             self._meter("RemoteFetchErrorsPerSec", topic=_topic_of(pending)).mark()
-            log.warning(
-                "TIERED_STORAGE_NOT_AVAILABLE: %s-%d at offset %d: %s",
-                _topic_of(pending),
-                pending.wanted.index,
-                pending.wanted.offset,
-                failure.message,
+            self._reads.failed(
+                _topic_of(pending), pending.wanted.index, pending.wanted.offset, failure
             )
         pending.fail(failure)
 
@@ -197,6 +190,7 @@ class _Reading:
             found.let_go()
             raise
         self._meter("RemoteFetchBytesPerSec", topic=partition.topic).mark(found.size)
+        self._reads.succeeded(partition.topic, partition.index)
         pending.put(found)
         if found.next_offset > wanted.offset and not found.records:
             await self._read_local(pending, found.next_offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from odradek.protocol.errors import ErrorCode
@@ -77,8 +78,10 @@ async def test_the_disk_s_part_of_a_fetch_comes_with_the_other() -> None:
         assert found[1].offsets[0] == local
 
 
-async def test_t34_a_store_that_fails_is_an_unknown_error_and_others_are_served() -> None:
-    """T-34."""
+async def test_t34_a_store_that_fails_is_an_unknown_error_and_others_are_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """T-34; and the log says so once."""
     async with tiered_stage(2) as stage:
         for each in stage.partitions:
             await stage.fill(each)
@@ -91,9 +94,12 @@ async def test_t34_a_store_that_fails_is_an_unknown_error_and_others_are_served(
         assert errors.count == 1
         (failed,) = await stage.fetch(12)
         assert failed.error_code == ErrorCode.unknown_server_error
+        (failed,) = await stage.fetch(12)
+        assert caplog.text.count("TIERED_STORAGE_NOT_AVAILABLE") == 2
         stage.store.error = None
         (answer,) = await stage.fetch(12)
         assert answer.offsets[0] == 12
+        assert "read from the remote tier again" in caplog.text
 
 
 async def test_a_store_that_is_back_in_time_is_no_error() -> None:
