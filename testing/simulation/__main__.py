@@ -20,6 +20,7 @@ def main() -> int:
     )
     parser.add_argument("--seeds", default="0-99", metavar="N|FIRST-LAST", help="default: 0-99")
     parser.add_argument("--nodes", type=int, default=NODES, help=f"default: {NODES}")
+    parser.add_argument("--tiered", action="store_true", help="with an object store (KIP-405)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument(
         "--keep", type=Path, default=Path("simulation-failures"), help="where failing plans go"
@@ -34,7 +35,8 @@ def main() -> int:
 
 def _run(seeds: range, args: argparse.Namespace) -> int:
     began, summary = time.perf_counter(), Summary()
-    for row in run_many(seeds, nodes=args.nodes, jobs=args.jobs, keep=args.keep):
+    many = run_many(seeds, nodes=args.nodes, jobs=args.jobs, keep=args.keep, tiered=args.tiered)
+    for row in many:
         summary.add(row)
         for anomaly in row["anomalies"]:
             print(f"seed {row['seed']}: {anomaly}", flush=True)

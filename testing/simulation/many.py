@@ -58,10 +58,10 @@ class Summary:
         return "\n".join(lines)
 
 
-def run_one(seed: int, nodes: int, keep: Path | None) -> dict[str, Any]:
+def run_one(seed: int, nodes: int, tiered: bool, keep: Path | None) -> dict[str, Any]:
     """One seed, as a row of plain values; a failing plan is shrunk and put into `keep`."""
     began = time.process_time()
-    plan = draw_plan(seed, nodes=nodes)
+    plan = draw_plan(seed, nodes=nodes, tiered=tiered)
     run = simulate(plan)
     row = {
         "seed": seed,
@@ -98,7 +98,12 @@ def load(path: Path) -> Plan:
 
 
 def run_many(
-    seeds: Sequence[int], *, nodes: int, jobs: int, keep: Path | None
+    seeds: Sequence[int],
+    *,
+    nodes: int,
+    jobs: int,
+    keep: Path | None,
+    tiered: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """The rows of all seeds, as they come."""
     shares = [seeds[number::jobs] for number in range(jobs)]
@@ -106,7 +111,7 @@ def run_many(
     command = [sys.executable, "-m", "odradek.testing.simulation.many"]
     workers = [
         subprocess.Popen(
-            [*command, str(keep or ""), str(nodes), *map(str, share)],
+            [*command, str(keep or ""), str(nodes), "tiered" * tiered, *map(str, share)],
             stdout=subprocess.PIPE,
             text=True,
             env=environment,
@@ -139,10 +144,10 @@ def _rows(workers: Iterable[subprocess.Popen[str]]) -> Iterator[dict[str, Any]]:
                 waiting.remove(worker)
 
 
-def _work(keep: str, nodes: str, *seeds: str) -> None:
+def _work(keep: str, nodes: str, tiered: str, *seeds: str) -> None:
     logging.disable(logging.CRITICAL)
     for seed in seeds:
-        row = run_one(int(seed), int(nodes), Path(keep) if keep else None)
+        row = run_one(int(seed), int(nodes), bool(tiered), Path(keep) if keep else None)
         print(json.dumps(row), flush=True)
 
 

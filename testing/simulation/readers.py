@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import trio
@@ -54,16 +54,21 @@ class Readers:
         for group in groups:
             await self._read_group(cluster, group)
 
-    async def read_again(self, cluster: Cluster) -> list[Seen]:
-        """All that is committed, as it is read now."""
-        found, _ = await self._read_all(cluster, Isolation.READ_COMMITTED)
+    async def read_again(self, cluster: Cluster, starts: Mapping[int, int]) -> list[Seen]:
+        """All that is committed, as it is read now; partitions begin at `starts`, or at 0."""
+        start = {where: starts.get(where.partition, 0) for where in self._start}
+        found, _ = await self._read_all(cluster, Isolation.READ_COMMITTED, start)
         return found
 
     async def _read_all(
-        self, cluster: Cluster, isolation: Isolation
+        self,
+        cluster: Cluster,
+        isolation: Isolation,
+        start: Mapping[TopicPartition, int] | None = None,
     ) -> tuple[list[Seen], dict[TopicPartition, int]]:
         """What there is, and where that ends."""
-        reader = self._reader(cluster, ReaderOptions(isolation))
+        reader = Reader(cluster, ReaderOptions(isolation))
+        reader.assign(self._start if start is None else dict(start))
         found = await self._poll(reader)
         while not reader.at_end():
             found += await self._poll(reader)

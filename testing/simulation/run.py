@@ -120,8 +120,8 @@ class _Simulation:
 
     async def _check_tier(self, cluster: SimulatedCluster, work: Workload) -> None:
         lied = any(fault.kind is Kind.STORE_LIES for fault in self._plan.faults)
-        tier = TierChecks(cluster, self._world.bucket, TOPIC, may_dangle=lied)
-        await tier.run(work.history.final, work.read_again, work.delete_topic)
+        tier = TierChecks(cluster, self._world.bucket, TOPIC, seed=self._plan.seed, may_dangle=lied)
+        await tier.run(work.history.final, work)
         self._run.anomalies += tier.anomalies
 
     async def _within(self, checkers: Checkers, healed: Callable[[], Awaitable[None]]) -> None:

@@ -4,12 +4,15 @@ whole, every node knows the same of it, and nothing else lies in the store.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import trio
 
 from odradek.broker.node import Broker
+from odradek.broker.tiered.segment_work import DANGLING_MS
 from odradek.replication.partition.partition import Partition
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadata,
@@ -20,6 +23,13 @@ from odradek.storage.tiered.object_names import parse_key, segment_key
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.testing.simulation.cluster import SimulatedCluster, host
 from odradek.testing.simulation.history import Anomaly, Seen
+from odradek.testing.simulation.tier_retention import (
+    Administrator,
+    LedLog,
+    Starts,
+    copied_segments,
+    let_go,
+)
 from odradek.testing.virtual_objects import VirtualBucket
 
 PATIENCE_S = 30.0
@@ -30,9 +40,25 @@ RETAINED_S = 1.5
 Tiered = tuple[Broker, Partition, RemoteLogMetadataManager, TopicIdPartition]
 
 
+class Clients(Administrator, Protocol):
+    """Who asks for what is checked."""
+
+    async def read_again(self, starts: Starts) -> list[Seen]:
+        """All that is committed, as it is read now, of partitions that begin there."""
+        ...
+
+    async def delete_topic(self) -> None: ...
+
+
 class TierChecks:
     def __init__(
-        self, cluster: SimulatedCluster, bucket: VirtualBucket, topic: str, *, may_dangle: bool
+        self,
+        cluster: SimulatedCluster,
+        bucket: VirtualBucket,
+        topic: str,
+        *,
+        seed: int,
+        may_dangle: bool,
     ) -> None:
         """`may_dangle`: the store has lied about a deletion; what lies there is for `gc` to find."""
         self.anomalies: list[Anomaly] = []
@@ -40,24 +66,25 @@ class TierChecks:
         self._bucket = bucket
         self._topic = topic
         self._may_dangle = may_dangle
+        self._chance = random.Random(f"tier {seed}")
+        self._starts: Starts = {}
 
-    async def run(
-        self,
-        committed: list[Seen],
-        read_again: Callable[[], Awaitable[list[Seen]]],
-        delete_topic: Callable[[], Awaitable[None]],
-    ) -> None:
+    async def run(self, committed: list[Seen], clients: Clients) -> None:
         """`committed` is what was read of the topic; the topic is gone in the end."""
         if not await self._until(self._what_is_not_copied, "not copied"):
             return
+        for node in self._cluster:  # copies that other leaders left are given up in the end
+            node.clock.skew_ms += DANGLING_MS + 1
+        if not await self._until(self._what_is_unfinished, "not finished"):
+            return
         await trio.sleep(RETAINED_S)
-        self._check_all()
-        again = Counter(await read_again())
-        if missing := Counter(committed) - again:
-            self._found("lost in the tier", f"{list(missing)}")
-        if more := again - Counter(committed):
-            self._found("doubled by the tier", f"{list(more)}")
-        await delete_topic()
+        await self._check_all(committed, clients)
+        led = [LedLog(*each[1:]) for each in self._replicas() if each[1].is_leader]
+        self._starts = await let_go(self._chance, led, clients)
+        self._cluster.trace.add(f"the logs are to begin at {dict(self._starts)}")
+        if await self._until(self._what_is_retained, "not let go"):
+            await self._check_all(committed, clients)
+        await clients.delete_topic()
         await self._until(self._what_is_left, "not deleted")
 
     async def _until(self, why_not: Callable[[], str | None], kind: str) -> bool:
@@ -92,16 +119,32 @@ class TierChecks:
                 return f"the metadata of {name} is not read"
             if not partition.is_leader:
                 continue
-            if left := metadata.unfinished(which):
-                states = [(each.id.id, each.state.name, each.broker_id) for each in left]
-                return f"{name} has {states}"
             log = partition.log
             sealed = log.tip.segment.base_offset
             if log.highest_copied_offset < min(sealed, log.high_watermark) - 1:
                 return f"{name} is copied up to {log.highest_copied_offset}, sealed up to {sealed}"
         return None
 
-    def _check_all(self) -> None:
+    def _what_is_unfinished(self) -> str | None:
+        for broker, partition, metadata, which in self._replicas():
+            if left := metadata.unfinished(which):
+                states = [(each.id.id, each.state.name, each.broker_id) for each in left]
+                return f"{partition!r} on {host(broker.node_id)} has {states}"
+        return None
+
+    async def _check_all(self, committed: list[Seen], clients: Clients) -> None:
+        """Nothing is lost, doubled or moved, and nothing lies in the store that nobody knows of."""
+        self._check_objects()
+        wanted = Counter(
+            each for each in committed if each.offset >= self._starts.get(each.partition, 0)
+        )
+        again = Counter(await clients.read_again(self._starts))
+        if missing := wanted - again:
+            self._found("lost in the tier", f"{list(missing)}")
+        if more := again - wanted:
+            self._found("doubled by the tier", f"{list(more)}")
+
+    def _check_objects(self) -> None:
         known: dict[str, int] = {}
         for broker, partition, metadata, which in self._replicas():
             name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
@@ -136,17 +179,13 @@ class TierChecks:
         which: TopicIdPartition,
     ) -> None:
         """Every offset from the log's start on is in the tier, or on the disk."""
-        log = partition.log
-        offset = log.log_start_offset
-        if offset:
-            self._found("offset moved", f"{name} starts at {offset}")
-        while offset < log.local_log_start_offset:
-            epoch = log.epochs.epoch_for(offset)
-            segment = None if epoch is None else metadata.segment_for(which, epoch, offset)
-            if segment is None:
-                self._found("hole in the tier", f"{name} has {offset} of epoch {epoch} nowhere")
-                return
-            offset = segment.end_offset + 1
+        log, wanted = partition.log, self._starts.get(partition.index, 0)
+        if log.log_start_offset != wanted:
+            self._found("offset moved", f"{name} starts at {log.log_start_offset}, not at {wanted}")
+        segments = copied_segments(partition, metadata, which)
+        end = segments[-1].end_offset + 1 if segments else log.log_start_offset
+        if end < log.local_log_start_offset:
+            self._found("hole in the tier", f"{name} has {end} nowhere")
 
     def _check_dangling(self, known: set[str]) -> None:
         ids = {name.id for key in known if (name := parse_key(key)) is not None}
@@ -157,6 +196,17 @@ class TierChecks:
         ]
         if dangling and not self._may_dangle:
             self._found("dangling object", f"{dangling}")
+
+    def _what_is_retained(self) -> str | None:
+        for broker, partition, metadata, which in self._replicas():
+            name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
+            start, wanted = partition.log.log_start_offset, self._starts[partition.index]
+            if start != wanted:
+                return f"{name} starts at {start}, not at {wanted}"
+            old = [each.end_offset for each in metadata.segments(which) if each.end_offset < wanted]
+            if old:
+                return f"{name} has segments that end at {old}, and starts at {start}"
+        return self._what_is_unfinished()
 
     def _what_is_left(self) -> str | None:
         """Of a topic that was deleted."""

@@ -9,13 +9,22 @@ reader finds when everything is healed.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 
 import trio
 
-from odradek.client.admin import NewTopic, create_topics, delete_topics
+from odradek.client.admin import (
+    ConfigChange,
+    ConfigOperation,
+    NewTopic,
+    ResourceType,
+    alter_configs,
+    create_topics,
+    delete_records,
+    delete_topics,
+)
 from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster
@@ -187,10 +196,23 @@ class Workload:
             # Whoever died is aborted after its time-out, if nobody has come after it.
             await self._readers.read_final(cluster, groups, patience_s=TIMEOUT_MS / 1000 + 1)
 
-    async def read_again(self) -> list[Seen]:
-        """All that is committed, once more."""
+    async def read_again(self, starts: Mapping[int, int]) -> list[Seen]:
+        """All that is committed, once more, of partitions that begin there by now."""
         async with self._connect() as cluster:
-            return await self._readers.read_again(cluster)
+            return await self._readers.read_again(cluster, starts)
+
+    async def configure(self, name: str, value: str) -> None:
+        """Set a config of the topic."""
+        changes = [ConfigChange(ConfigOperation.SET, name, value)]
+        async with self._connect() as cluster:
+            alter = partial(alter_configs, cluster, ResourceType.TOPIC, TOPIC, changes)
+            await cluster.retrying(alter, timeout_s=PATIENCE_S)
+
+    async def delete_records(self, before: Mapping[int, int]) -> None:
+        """Of each partition, all that is below an offset."""
+        wanted = {TopicPartition(TOPIC, index): offset for index, offset in before.items()}
+        async with self._connect() as cluster:
+            await cluster.retrying(partial(delete_records, cluster, wanted), timeout_s=PATIENCE_S)
 
     async def delete_topic(self) -> None:
         async with self._connect() as cluster:

@@ -1,0 +1,100 @@
+"""Retention over both tiers, checked to the offset: where each log must begin once a topic keeps fewer
+bytes, no time at all, or nothing below an offset.
+
+What is expected is found from what the leaders have before; nobody writes meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from odradek.replication.partition.partition import Partition
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
+from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
+
+Starts = Mapping[int, int]
+"""The offset that each partition begins at."""
+
+
+class Administrator(Protocol):
+    async def configure(self, name: str, value: str) -> None:
+        """Set a config of the topic."""
+        ...
+
+    async def delete_records(self, before: Mapping[int, int]) -> None:
+        """Of each partition, all that is below an offset."""
+        ...
+
+
+class LedLog:
+    """A partition as its leader has it."""
+
+    def __init__(
+        self, partition: Partition, metadata: RemoteLogMetadataManager, which: TopicIdPartition
+    ) -> None:
+        self.index = partition.index
+        self.end_offset = partition.log.high_watermark
+        self.local_only_bytes = partition.log.local_only_bytes
+        self.segments = copied_segments(partition, metadata, which)
+
+
+def copied_segments(
+    partition: Partition, metadata: RemoteLogMetadataManager, which: TopicIdPartition
+) -> Sequence[RemoteLogSegmentMetadata]:
+    """The finished copies of what the log is made of, one behind the other, from its start."""
+    log, found = partition.log, []
+    offset = log.log_start_offset
+    while offset <= log.highest_copied_offset:
+        epoch = log.epochs.epoch_for(offset)
+        segment = None if epoch is None else metadata.segment_for(which, epoch, offset)
+        if segment is None:
+            break
+        found.append(segment)
+        offset = segment.end_offset + 1
+    return found
+
+
+async def let_go(chance: random.Random, logs: Sequence[LedLog], admin: Administrator) -> Starts:
+    """Have some of it deleted, one way or another; where the logs begin after that."""
+    ways: Sequence[Callable[[], Awaitable[Starts]]] = (
+        lambda: _by_size(chance, logs, admin),
+        lambda: _by_time(logs, admin),
+        lambda: _by_offset(chance, logs, admin),
+    )
+    return await chance.choice(ways)()
+
+
+async def _by_size(chance: random.Random, logs: Sequence[LedLog], admin: Administrator) -> Starts:
+    """The oldest segments go as long as what is left is not less than the topic is to keep (S-02)."""
+    kept_bytes = max(1, int(chance.random() * max(_size(log) for log in logs)))
+    await admin.configure("retention.bytes", str(kept_bytes))
+    starts = {}
+    for log in logs:
+        breach = _size(log) - kept_bytes
+        starts[log.index] = log.segments[0].start_offset if log.segments else 0
+        for segment in log.segments:
+            if segment.size_bytes > breach:
+                break
+            breach -= segment.size_bytes
+            starts[log.index] = segment.end_offset + 1
+    return starts
+
+
+def _size(log: LedLog) -> int:
+    return log.local_only_bytes + sum(segment.size_bytes for segment in log.segments)
+
+
+async def _by_time(logs: Sequence[LedLog], admin: Administrator) -> Starts:
+    """All is too old, the active segment too."""
+    await admin.configure("local.retention.ms", "1")
+    await admin.configure("retention.ms", "1")
+    return {log.index: log.end_offset for log in logs}
+
+
+async def _by_offset(chance: random.Random, logs: Sequence[LedLog], admin: Administrator) -> Starts:
+    """DeleteRecords, to somewhere within a segment or to its end."""
+    starts = {log.index: chance.randint(0, log.end_offset) for log in logs}
+    await admin.delete_records(starts)
+    return starts

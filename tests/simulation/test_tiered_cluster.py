@@ -1,0 +1,46 @@
+"""Clusters with an object store, under faults of both: `python -m odradek.testing.simulation --tiered`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from odradek.testing.simulation.many import run_many
+from odradek.testing.simulation.plan import OF_STORE, draw_plan, from_json, to_json
+from odradek.testing.simulation.run import simulate
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_lone_node_and_its_store_keep_what_was_acknowledged(seed: int) -> None:
+    run = simulate(draw_plan(seed, nodes=1, tiered=True))
+    assert [str(each) for each in run.anomalies] == []
+    assert any("segments in the tier" in line for line in run.trace)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_three_nodes_and_their_store_keep_what_was_acknowledged(seed: int) -> None:
+    run = simulate(draw_plan(seed, tiered=True))
+    assert [str(each) for each in run.anomalies] == []
+    assert any("segments in the tier" in line for line in run.trace)
+
+
+def test_a_plan_with_a_store_makes_the_same_run_again() -> None:
+    plan = draw_plan(7, tiered=True)
+    assert simulate(plan).trace == simulate(plan).trace
+
+
+def test_a_plan_with_a_store_is_written_down_and_read_again() -> None:
+    plans = [draw_plan(seed, tiered=True) for seed in range(50)]
+    assert [from_json(json.loads(json.dumps(to_json(plan)))) for plan in plans] == plans
+    assert {fault.kind for plan in plans for fault in plan.faults} >= OF_STORE
+    assert not any(fault.kind in OF_STORE for seed in range(50) for fault in draw_plan(seed).faults)
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_five_hundred_seeds_with_a_store_are_sound(tmp_path: Path) -> None:
+    rows = run_many(range(500), nodes=3, jobs=os.cpu_count() or 1, keep=tmp_path, tiered=True)
+    assert [(row["seed"], row["anomalies"]) for row in rows if row["anomalies"]] == []
