@@ -1,0 +1,201 @@
+"""How fast a consumer reads history that is only in a remote store, beside the disk and the store itself.
+
+    python -m odradek.bench.cold_reads [DIRECTORY] [--s3] [--mb SIZE] [--passes N]
+
+One broker has two topics with the same records: of one all but the last segments are in the remote store
+alone, of the other all are on its disk. A consumer (librdkafka) reads either from its start, in turns.
+The store's own limit is obstore alone: the same objects, read in ranges as large as the broker's, one
+after the other and several at once. Everything shares one machine, its page cache too: the first pass,
+which nothing has read before, stands for itself, the others by their best.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from odradek.bench.load import Load, run_load
+from odradek.bench.model import WorkloadFailed
+from odradek.bench.peers.process import Launch, PeerProcess, free_port, running
+from odradek.bench.peers.topics import with_cluster
+from odradek.bench.s3_server import running_s3_server
+from odradek.client.admin import NewTopic, create_topics
+from odradek.seams.object_store import ObjectStoreObjects, open_objects
+from odradek.storage.tiered.remote_reads import FETCH_BYTES_MAX
+
+RECORD_BYTES = 1000
+SEGMENTS = 8
+"""Of the smaller histories; larger ones have segments of 64 MiB."""
+SEGMENT_BYTES_MAX = 64 << 20
+AT_ONCE = 4
+REMOTE, LOCAL = "remote", "local"
+PATIENCE_S = 300.0
+SETTINGS = {
+    "remote.log.manager.task.interval.ms": "200",
+    "log.retention.check.interval.ms": "200",
+    "log.initial.task.delay.ms": "200",
+    "log.segment.delete.delay.ms": "0",
+}
+
+
+@dataclass(frozen=True)
+class Rate:
+    """MB (1e6 bytes) a second: of the first pass, and the best of those after it. `broker_cpu_s`: for a
+    GB, by the best."""
+
+    what: str
+    first: float
+    best: float
+    broker_cpu_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where the remote segments go: a URL, and the options of its kind."""
+
+    title: str
+    url: str
+    options: Mapping[str, str]
+
+    def settings(self) -> dict[str, str]:
+        return SETTINGS | {f"rsm.config.{name}": text for name, text in self.options.items()}
+
+
+def measure(directory: Path, store: Store, size_mb: int, passes: int) -> Iterator[Rate]:
+    count = (size_mb << 20) // RECORD_BYTES
+    segment_bytes = min(SEGMENT_BYTES_MAX, (size_mb << 20) // SEGMENTS)
+    with _broker(directory, store) as broker:
+        for topic in (REMOTE, LOCAL):
+            _fill(broker, topic, segment_bytes, count)
+        _wait_until_remote(directory)
+        loads: dict[str, list[Load]] = {REMOTE: [], LOCAL: []}
+        for _ in range(1 + passes):
+            for topic, done in loads.items():
+                done.append(_consume(broker, topic, count))
+        for topic, done in loads.items():
+            yield _rate(f"a consumer, {topic}", done)
+        objects = open_objects(store.url, store.options)
+        assert isinstance(objects, ObjectStoreObjects)
+        yield _of_store(objects, passes, at_once=1)
+        yield _of_store(objects, passes, at_once=AT_ONCE)
+
+
+@contextmanager
+def _broker(directory: Path, store: Store) -> Iterator[PeerProcess]:
+    address = ("127.0.0.1", free_port())
+    sets = [word for each in store.settings().items() for word in ("--set", "=".join(each))]
+    command = [
+        sys.executable, "-m", "odradek.broker", "serve",
+        "--listen", f"{address[0]}:{address[1]}",
+        "--log-dirs", str(directory / "data"),
+        "--tiered", store.url,
+        *sets,
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    with running(Launch(command, address, directory, environment=environment)) as process:
+        yield process
+
+
+def _fill(broker: PeerProcess, topic: str, segment_bytes: int, count: int) -> None:
+    configs = {"segment.bytes": str(segment_bytes)}
+    if topic == REMOTE:
+        configs |= {"remote.storage.enable": "true", "local.retention.bytes": "1"}
+    new = NewTopic(topic, 1, 1, configs)
+    with_cluster(broker.bootstrap, lambda cluster: create_topics(cluster, [new]))
+    run_load(
+        [
+            "produce", "--bootstrap", broker.bootstrap, "--topic", topic,
+            "--count", str(count), "--size", str(RECORD_BYTES), "-X", "batch.size=100000",
+        ],
+        broker,
+    )  # fmt: skip
+
+
+def _wait_until_remote(directory: Path) -> None:
+    """Until no more than the last segments are on the disk."""
+    end = time.monotonic() + PATIENCE_S
+    while len(list((directory / "data" / f"{REMOTE}-0").glob("*.log"))) > 2:
+        if time.monotonic() > end:
+            raise WorkloadFailed(f"{PATIENCE_S:g} s are not enough to copy {REMOTE}")
+        time.sleep(0.2)
+
+
+def _consume(broker: PeerProcess, topic: str, count: int) -> Load:
+    return run_load(
+        [
+            "consume", "--bootstrap", broker.bootstrap, "--topic", topic, "--count", str(count),
+            "-X", "queued.max.messages.kbytes=262144",
+        ],
+        broker,
+    )  # fmt: skip
+
+
+def _rate(what: str, loads: Sequence[Load]) -> Rate:
+    rates = [float(each.said["bytes"]) / 1e6 / each.seconds for each in loads]
+    best = max(loads[1:], key=lambda each: float(each.said["bytes"]) / each.seconds)
+    cpu_s = best.broker_cpu_s
+    return Rate(
+        what,
+        rates[0],
+        max(rates[1:]),
+        None if cpu_s is None else cpu_s / (float(best.said["bytes"]) / 1e9),
+    )
+
+
+def _of_store(objects: ObjectStoreObjects, passes: int, *, at_once: int) -> Rate:
+    """All the logs in it, by ranges."""
+    logs = [each for each in objects.list("") if each.key.endswith(".log")]
+    ranges = [
+        (each.key, start, min(FETCH_BYTES_MAX, each.size - start))
+        for each in logs
+        for start in range(0, each.size, FETCH_BYTES_MAX)
+    ]
+    rates = []
+    with ThreadPoolExecutor(at_once) as threads:
+        for _ in range(passes):
+            began = time.perf_counter()
+            got = sum(threads.map(lambda each: len(objects.get_range(*each)), ranges))
+            rates.append(got / 1e6 / (time.perf_counter() - began))
+    return Rate(f"the store alone, {at_once} at once", rates[0], max(rates))
+
+
+def table(rates: Sequence[Rate]) -> str:
+    lines = ["| | first, MB/s | best, MB/s | the broker's CPU s a GB |", "|---|---|---|---|"]
+    for each in rates:
+        cpu = "" if each.broker_cpu_s is None else f"{each.broker_cpu_s:.2f}"
+        lines.append(f"| {each.what} | {each.first:.0f} | {each.best:.0f} | {cpu} |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("directory", nargs="?", help="where to measure (a temporary one)")
+    parser.add_argument("--s3", action="store_true", help="on an S3 server, too")
+    parser.add_argument("--mb", type=int, default=1024, help="the history's size (1024)")
+    parser.add_argument("--passes", type=int, default=3, help="after the first one (3)")
+    chosen = parser.parse_args(arguments)
+    with ExitStack() as stack:
+        temporary = tempfile.TemporaryDirectory(dir=chosen.directory)
+        directory = Path(stack.enter_context(temporary))
+        stores = [Store("a directory", f"file://{directory}/store", {})]
+        if chosen.s3:
+            (directory / "s3").mkdir()
+            server = stack.enter_context(running_s3_server(directory / "s3"))
+            stores.append(Store("MinIO, on the same disk", server.new_store(), server.options))
+        for number, store in enumerate(stores):
+            place = directory / str(number)
+            place.mkdir()
+            print(f"\n{store.title}, a history of {chosen.mb} MiB\n")
+            print(table(list(measure(place, store, chosen.mb, chosen.passes))), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,26 @@
+"""A consumer's rates, of a history so short that they say nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odradek.bench.cold_reads import AT_ONCE, main
+
+
+@pytest.mark.slow
+def test_both_tiers_and_the_store_are_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([str(tmp_path), "--mb", "16", "--passes", "1"])
+    told = capsys.readouterr().out
+    assert "a directory, a history of 16 MiB" in told
+    rows = [line.split(" | ")[0] for line in told.splitlines() if line.startswith("| ")]
+    assert rows[1:] == [
+        "| a consumer, remote",
+        "| a consumer, local",
+        "| the store alone, 1 at once",
+        f"| the store alone, {AT_ONCE} at once",
+    ]
+    assert list(tmp_path.iterdir()) == []
