@@ -241,7 +241,8 @@ class PartitionMetadata:
         for each in segment_row.epochs_of(*row):
             epoch = self._epochs[each.epoch]
             epoch.finish(handle)
-            self.restore_highest(each.epoch, epoch.end_of(handle))
+            if epoch.end_of(handle) >= each.start_offset:  # it has records of that epoch
+                self.restore_highest(each.epoch, epoch.end_of(handle))
         if segment_row.spans_epochs(*row):
             insert(self._spanning, handle, self._table.order_of)
 

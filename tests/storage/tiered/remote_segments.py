@@ -89,7 +89,8 @@ class Model:
             for each in after.epochs:
                 last = after.last_offset_of(each.epoch)
                 assert last is not None
-                self.highest[each.epoch] = max(self.highest.get(each.epoch, -1), last)
+                if last >= each.start_offset:
+                    self.highest[each.epoch] = max(self.highest.get(each.epoch, -1), last)
 
     def segments(self, epoch: int | None = None) -> list[RemoteLogSegmentMetadata]:
         found = [
@@ -161,7 +162,7 @@ offsets = st.integers(0, 30)
 @st.composite
 def any_segment(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
     start = draw(offsets)
-    lengths = draw(st.lists(st.integers(1, 8), min_size=1, max_size=3))
+    lengths = draw(st.lists(st.integers(0, 8), min_size=1, max_size=3).filter(any))
     epochs = sorted(draw(st.sets(st.integers(0, 4), min_size=len(lengths), max_size=len(lengths))))
     starts = [start + sum(lengths[:at]) for at in range(len(lengths))]
     return segment(
