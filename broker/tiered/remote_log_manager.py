@@ -31,7 +31,9 @@ from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.broker.tiered.store_health import REMIND_SECONDS, Backlog, StoreHealth
 from odradek.protocol.errors import KafkaError
 from odradek.replication.partition.partition import Partition
+from odradek.replication.remote.lost_history import Histories, lacks_history
 from odradek.seams import Seams
+from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
 from odradek.storage.tiered.errors import RemoteResourceNotFound
 from odradek.storage.tiered.metadata import TopicIdPartition
@@ -101,6 +103,7 @@ class RemoteLogManager:
         metrics: Metrics,
         settings: RemoteLogSettings,
     ) -> None:
+        self._histories = Histories(metadata, storage, seams.offload)
         self._metadata = metadata
         self._logs = logs
         self._seams = seams
@@ -176,6 +179,7 @@ class RemoteLogManager:
     async def _see_to(self, tiered: _Tiered) -> None:
         with tiered.scope:
             which = tiered.partition.log
+            await self._complete_history(which, tiered.id)
             which.copies_unknown()
             back_off = BackOff(self._settings, self._seams.entropy)
             while True:
@@ -192,6 +196,17 @@ class RemoteLogManager:
             async with trio.open_nursery() as nursery:
                 for what, one_round, pool in self._rounds_of(tiered):
                     nursery.start_soon(self._come_round, tiered, what, one_round, pool)
+
+    async def _complete_history(self, which: PartitionLog, id: TopicIdPartition) -> None:
+        """Before anything is looked up by it."""
+        back_off = BackOff(self._settings, self._seams.entropy)
+        while lacks_history(which):
+            try:
+                await self._histories.restore(which, id)
+                break
+            except (KafkaError, OSError) as error:
+                log.warning("%s: its leader epochs cannot be restored yet: %s", id, error)
+            await self._seams.clock.sleep(back_off.next())
 
     def _rounds_of(self, tiered: _Tiered) -> list[_Rounds]:
         if tiered.role is Role.FOLLOWS:

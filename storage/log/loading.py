@@ -1,7 +1,8 @@
 """From a directory to the parts of a log: what is there is found, finished, believed or recovered.
 
 A cleanly closed log is opened by its directory's listing, two small files, and the end of its last
-segment; the rest when it is needed. One that was not goes through recovery.py.
+segment; the rest when it is needed. One that was not goes through recovery.py, and
+so does a tiered one whose epochs are lost.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class Loader:
         if segments:
             if not self.is_tiered:
                 log_start_offset = max(log_start_offset, segments[0].base_offset)
+            elif not epochs.entries:  # what left the disk is read by them: all that can be found is
+                clean, recovery_point = False, 0
             end = self._clean_end(segments[-1]) if clean else None
             if end is None:
                 segments = self._find_segments(names)

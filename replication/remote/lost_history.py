@@ -1,0 +1,87 @@
+"""Leader epochs that this disk has lost, of what is in the remote tier alone.
+
+They are in `leader-epoch-checkpoint`, and nowhere else here: what is on the disk tells its epochs itself,
+when it is read again, but what lies before is read by them. They were copied along with every segment,
+though: the history that came with one of the first epoch that the disk still knows is the log's own, up to
+where that begins; a segment with the record before it will do where there is none. (Of several epochs that
+have that record the latest: after an unclean election another's would be a guess as good.)
+"""
+
+from __future__ import annotations
+
+import logging
+
+from odradek.replication.remote.auxiliary_state import LANE, history
+from odradek.seams.offload import Offload
+from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
+from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManager
+
+log = logging.getLogger("odradek.tiered")
+
+
+def lacks_history(which: PartitionLog) -> bool:
+    """Whether the log begins in the remote tier with epochs that are not known."""
+    start = which.log_start_offset
+    return start < which.local_log_start_offset and which.epochs.epoch_for(start) is None
+
+
+class Histories:
+    """Restores them. The metadata of the partition is read to the end."""
+
+    def __init__(
+        self, metadata: RemoteLogMetadataManager, storage: RemoteStorageManager, offload: Offload
+    ) -> None:
+        self._metadata = metadata
+        self._storage = storage
+        self._offload = offload
+
+    async def restore(self, which: PartitionLog, id: TopicIdPartition) -> None:
+        """Durably; nothing where the remote tier does not know either. Raises RemoteStorageError,
+        OSError."""
+        segment = self._source(which, id)
+        if segment is None:
+            log.error("%s: the leader epochs of what left the disk are lost", id)
+            return
+        data = await self._offload.run(
+            self._storage.fetch_index, segment, IndexType.LEADER_EPOCH, lane=LANE
+        )
+        end = _end(which)
+        found = history(data, which.log_start_offset, end, segment)
+        which.epochs.restore(_joined(found, which.epochs.entries))
+        lane = str(which.directory.parent)
+        await self._offload.run(which.epochs.save, lane=lane)
+        log.warning("%s: the leader epochs before offset %d are those of %s", id, end, segment.id)
+
+    def _source(self, which: PartitionLog, id: TopicIdPartition) -> RemoteLogSegmentMetadata | None:
+        end, earliest = _end(which), which.epochs.earliest
+        if earliest is not None and earliest.start_offset <= end:
+            for segment in self._metadata.segments(id, earliest.epoch):
+                if segment.state is SegmentState.COPY_SEGMENT_FINISHED:
+                    return segment
+        for epoch in reversed(self._metadata.epochs(id)):
+            if earliest is None or epoch <= earliest.epoch:
+                found = self._metadata.segment_for(id, epoch, end - 1)
+                if found is not None:
+                    return found
+        return None
+
+
+def _end(which: PartitionLog) -> int:
+    """Up to where the history is to be found: what is on the disk is known by its records."""
+    earliest, local = which.epochs.earliest, which.local_log_start_offset
+    return local if earliest is None else min(local, earliest.start_offset)
+
+
+def _joined(
+    before: tuple[EpochStart, ...], after: tuple[EpochStart, ...]
+) -> tuple[EpochStart, ...]:
+    """An epoch that is in both began when the first says."""
+    latest = before[-1].epoch if before else -1
+    return (*before, *(each for each in after if each.epoch > latest))
