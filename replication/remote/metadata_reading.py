@@ -39,6 +39,8 @@ WAIT_S: Final = 0.5
 RECORDS_A_STEP: Final = 32
 PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
+PATIENCE_S: Final = 10.0
+"""How long nothing may be read before the log says why."""
 ENDS_TIMEOUT_S: Final = 5.0
 CENSUS_REST: Final = 2.0
 """For each second that a census takes of the loop, so many for others: nobody waits for it."""
@@ -71,7 +73,8 @@ class MetadataReading:
         self._ends_wanted = trio.Event()
         self._readers: dict[Lane, set[int]] = {lane: set() for lane in Lane}
         self._topic_id: object = None
-        self._complained: str | None = None
+        self._failing_since: float | None = None
+        self._complained = ""
 
     def changed(self) -> None:
         """Somebody is read for now, or no more."""
@@ -170,7 +173,7 @@ class MetadataReading:
             else:
                 await trio.sleep(PAUSE_S)
             return
-        self._complained = None
+        self._failing_since = None
         read_at = trio.current_time()
         ends = reader.positions
         by_partition: dict[int, list[ConsumedRecord]] = {}
@@ -269,8 +272,10 @@ class MetadataReading:
         return code == ErrorCode.unknown_topic_or_partition
 
     def _complain(self, error: Exception) -> None:
-        """Each trouble once, not at every attempt."""
-        text = str(error)
-        if text != self._complained:
-            self._complained = text
-            log.warning("reading %s: %s; trying again", METADATA_TOPIC, text)
+        """Once, of what does not pass soon: leaders move, and brokers start and stop."""
+        now = trio.current_time()
+        if self._failing_since is None:
+            self._failing_since, self._complained = now, ""
+        if now - self._failing_since > PATIENCE_S and str(error) != self._complained:
+            self._complained = str(error)
+            log.warning("reading %s: %s; trying again", METADATA_TOPIC, error)

@@ -59,6 +59,8 @@ from odradek.storage.tiered.partition_metadata import RemoteEvent
 log = logging.getLogger("odradek.tiered")
 
 PARTITIONS_A_STEP: Final = 50
+PATIENCE_S: Final = 10.0
+"""How long the topic may be missing before the log says so."""
 
 _STARTED: Final = SegmentState.COPY_SEGMENT_STARTED
 
@@ -324,16 +326,19 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
 
     async def _find_topic(self, admin: Cluster) -> None:
         """Wait for the topic, or make it. Raises UnusableMetadataTopic."""
-        settings, error = self._settings, None
+        settings, error, said = self._settings, "", ""
+        begun = trio.current_time()
         with trio.move_on_after(settings.retry_max_s):
             while True:
                 try:
                     await ensure_metadata_topic(admin, settings.topic)
                     return
                 except (KafkaError, ClientError) as failure:
-                    if str(failure) != str(error):
-                        log.warning("no topic %s yet: %s", METADATA_TOPIC, failure)
-                    error = failure
+                    error = str(failure)
+                # While a cluster starts, that there are too few brokers is nothing to speak of.
+                if error != said and trio.current_time() - begun > PATIENCE_S:
+                    said = error
+                    log.warning("no topic %s yet: %s", METADATA_TOPIC, error)
                 await trio.sleep(settings.retry_interval_s)
         raise UnusableMetadataTopic(
             f"topic {METADATA_TOPIC} is not to be had in {settings.retry_max_s:g} s: {error}"

@@ -352,3 +352,23 @@ def test_topic_with_another_number_of_partitions_cannot_be_used() -> None:
         await world.create(METADATA_TOPIC, 2)
 
     run(main, before=before)
+
+
+def test_topic_that_cannot_be_made_is_waited_for_so_long(caplog: pytest.LogCaptureFixture) -> None:
+    """T-08: then the manager gives up, as Kafka's, and says why."""
+
+    async def main(world: MetadataWorld) -> None:
+        life = world.lives[1]
+        while life.failure is None:
+            await trio.sleep(0.1)
+        assert "is not to be had in 15 s" in repr(life.failure)
+        assert "replication factor of 3" in repr(life.failure)
+
+    run(
+        main,
+        properties={
+            "remote.log.metadata.topic.replication.factor": "3",
+            "remote.log.metadata.initialization.retry.max.timeout.ms": "15000",
+        },
+    )
+    assert len([each for each in caplog.messages if "no topic" in each]) == 1
