@@ -33,6 +33,8 @@ from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 
 log = logging.getLogger("odradek.tiered")
 
+TURN_SECONDS = 30.0
+"""After so long a partition with many segments to copy lets others have its place."""
 HOPS_A_STEP = 100
 """So many copies are looked up between two turns of others."""
 
@@ -80,8 +82,13 @@ class Copier:
         self._tools = tools
 
     async def round(self) -> bool:
-        """See the module. Raises what the store, the metadata or the disk does, and TaskEnded."""
+        """See the module; True if others are to have their turn before the rest. Raises what the store,
+        the metadata or the disk does, and TaskEnded."""
+        clock = self._tools.seams.clock
+        ends_at = clock.monotonic() + TURN_SECONDS
         for sealed in self._candidates():
+            if clock.monotonic() > ends_at:
+                return True
             await self._tools.quota.wait(sealed.size_bytes)
             try:
                 await self._copy(sealed)

@@ -114,7 +114,7 @@ class RemoteLogManager:
             node_id, seams, logs, metadata, self.work, CopyQuota(settings, seams.clock)
         )
         self._expiring = ExpirerTools(seams.clock, metadata, self.work)
-        self._copiers = trio.CapacityLimiter(settings.copiers)
+        self.copiers = trio.CapacityLimiter(settings.copiers)
         self._expirers = trio.CapacityLimiter(settings.expirers)
         self._followers = trio.CapacityLimiter(settings.followers)
         self._table: dict[Name, _Tiered] = {}
@@ -153,7 +153,7 @@ class RemoteLogManager:
 
     def configs_changed(self) -> None:
         """Of the broker."""
-        self._copiers.total_tokens = self._settings.copiers
+        self.copiers.total_tokens = self._settings.copiers
         self._expirers.total_tokens = self._settings.expirers
         self._followers.total_tokens = self._settings.followers
 
@@ -218,7 +218,7 @@ class RemoteLogManager:
         found: list[_Rounds] = [("expiry", expirer.round, self._expirers)]
         if tiered.role is Role.LEADS:
             copier = Copier(tiered.partition, tiered.id, self._copying)
-            found.append(("copying", copier.round, self._copiers))
+            found.append(("copying", copier.round, self.copiers))
         return found
 
     async def _come_round(
@@ -299,7 +299,7 @@ class RemoteLogManager:
             add(metric, partial(_of_expirer, tiered, attribute))
 
     def _idle_part(self) -> float:
-        pools = (self._copiers, self._expirers)
+        pools = (self.copiers, self._expirers)
         return sum(each.available_tokens for each in pools) / sum(
             each.total_tokens for each in pools
         )

@@ -7,6 +7,7 @@ import logging
 from dataclasses import replace
 
 import pytest
+import trio
 
 from odradek.storage.tiered.errors import RemoteStorageError, RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import (
@@ -370,6 +371,28 @@ async def test_the_quota_of_copies(clock: VirtualClock) -> None:
         assert world.storage.calls == ["copy 0", "copy 3"]
         await world.pass_time(3 * size / 50 + 1)
         assert len(world.storage.calls) == 4
+
+
+async def test_a_partition_with_much_to_copy_lets_others_have_their_turn(
+    clock: VirtualClock,
+) -> None:
+    """The pool is small: after half a minute a copier queues again, and goes on where it was."""
+    settings = {"remote.log.manager.copier.thread.pool.size": "1"}
+    async with tiered_world(clock, settings=settings) as world, trio.open_nursery() as nursery:
+        world.fill(4)
+
+        async def other() -> None:
+            async with world.manager.copiers:
+                world.storage.calls.append("other")
+
+        def before_copy() -> None:
+            clock.advance(20)
+            if len(world.storage.calls) == 1:
+                nursery.start_soon(other)
+
+        world.storage.before_copy = before_copy
+        await world.pass_time(0.1)
+        assert world.storage.calls == ["copy 0", "copy 3", "other", "copy 6", "copy 9"]
 
 
 async def test_the_operator_is_told_early(
