@@ -1,0 +1,116 @@
+"""Several readers of one log while the store fails, is slow, or hands out less: whatever they get is right,
+and once all is well again, they get all."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+import trio.testing
+
+from odradek.seams.entropy import SeededEntropy
+from odradek.seams.files import Buffer
+from odradek.storage.errors import OffsetOutOfRange
+from odradek.storage.tiered import remote_reads
+from odradek.storage.tiered.errors import RemoteStorageError, RemoteStorageUnavailable
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+from odradek.storage.tiered.pieces import ReaderLimits
+from odradek.storage.tiered.remote_reads import ReadLimits
+from odradek.storage.tiered.remote_storage import IndexType
+from odradek.testing.virtual_offload import VirtualOffload
+from tests.storage.log.log_world import NOW_MS, batch
+from tests.storage.tiered.read_world import Readers, Store, Tiers
+
+BATCHES = 120
+READERS = 5
+ROUNDS = 60
+
+
+@dataclass
+class FaultyStore(Store):
+    rng: random.Random = field(default_factory=random.Random)
+    faults: float = 0.3
+    """The part of the calls that go wrong."""
+
+    def fetch_segment(
+        self, metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int | None = None
+    ) -> Buffer:
+        return self._spoilt(super().fetch_segment(metadata, start, end_inclusive))
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
+        return self._spoilt(super().fetch_index(metadata, kind))
+
+    def _spoilt(self, data: Buffer) -> Buffer:
+        if self.rng.random() > self.faults:
+            return data
+        if self.rng.random() < 0.5 or not data:
+            raise RemoteStorageUnavailable("503")
+        return data[: self.rng.randrange(len(data))]
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_nobody_reads_what_is_not_there(
+    seed: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    monkeypatch.setattr(remote_reads, "FETCH_BYTES", 200)
+    monkeypatch.setattr(remote_reads, "FETCH_BYTES_MAX", 700)
+    rng = random.Random(seed)
+    store = FaultyStore(rng=rng)
+    tiers = Tiers(
+        store=store,
+        reader_limits=ReaderLimits(threads=3, pending_max=4),
+        bytes_max=4000,
+        limit_bytes=rng.choice([1, 200, 1 << 20]),
+    )
+    tiers.offload = VirtualOffload(entropy=SeededEntropy(random.Random(seed)), delay_seconds=0.01)
+    for number in range(BATCHES):
+        tiers.append(batch(2, timestamps=NOW_MS + number), epoch=number // 30)
+    tiers.copy_and_expire()
+    async with tiers.readers() as readers:
+        async with trio.open_nursery() as nursery:
+            for _ in range(READERS):
+                nursery.start_soon(_read_about, readers, random.Random(rng.random()))
+        store.faults = 0.0
+        await _read_all(readers)
+        readers.pieces.forget([each.id.id for each in tiers.metadata.known])
+        await trio.testing.wait_all_tasks_blocked()
+        assert readers.pieces.pending == 0
+
+
+async def _read_about(readers: Readers, rng: random.Random) -> None:
+    """From here and there, onwards for a while, giving up at times."""
+    log, offset = readers.tiers.log, 0
+    for _ in range(ROUNDS):
+        if rng.random() < 0.2:
+            offset = rng.randrange(log.local_log_start_offset)
+        limits = ReadLimits(rng.choice([1, 250, 2000]), log.end_offset, rng.random() < 0.8)
+        with trio.move_on_after(rng.choice([0.003, 1.0])):
+            try:
+                found = await readers.batches(offset, limits)
+            except (RemoteStorageError, trio.TooSlowError):
+                await trio.sleep(0.01)
+                continue
+            except OffsetOutOfRange:
+                raise AssertionError("the log has not moved") from None
+            assert readers.pieces.total_bytes <= 2 * readers.tiers.bytes_max
+            for each in found:
+                assert each.base_offset <= offset < each.next_offset
+                assert each.leader_epoch == each.base_offset // 60
+                offset = each.next_offset
+        if offset >= log.local_log_start_offset:
+            offset = 0
+
+
+async def _read_all(readers: Readers) -> None:
+    found: list[int] = []
+    start = readers.tiers.log.local_log_start_offset
+    for _ in range(10 * BATCHES):
+        if len(found) >= start:
+            break
+        try:
+            found += await readers.offsets(len(found))
+        except RemoteStorageError:
+            await trio.sleep(0.1)  # what failed before is asked for anew
+    assert found == list(range(start))
