@@ -1,4 +1,4 @@
-"""A tiered log moves (E4): what it knows of the remote tier goes with it, whenever the move is ended."""
+"""A tiered log moves (E4, T-57): what it knows of the remote tier goes with it, whenever the move is ended."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def undisturbed() -> tuple[Promised, World, CountingPower]:
 
 
 async def test_e4_a_tiered_log_moves_with_what_it_knows_of_its_tier() -> None:
-    """E4."""
+    """E4, T-57."""
     promised, world, _ = await undisturbed()
     await check_after(survivor(world), promised)
 
