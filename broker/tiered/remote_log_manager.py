@@ -19,6 +19,7 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
+from uuid import UUID
 
 import trio
 
@@ -102,14 +103,19 @@ class RemoteLogManager:
         seams: Seams,
         metrics: Metrics,
         settings: RemoteLogSettings,
+        *,
+        topic_exists: Callable[[UUID], bool] = lambda topic_id: True,
     ) -> None:
+        """`topic_exists`: as far as this node knows by now."""
         self._histories = Histories(metadata, storage, seams.offload)
         self._metadata = metadata
         self._logs = logs
         self._seams = seams
         self._metrics = metrics
         self._settings = settings
-        self.work = SegmentWork(node_id, storage, metadata, seams, metrics, settings)
+        self.work = SegmentWork(
+            node_id, storage, metadata, seams, metrics, settings, topic_exists=topic_exists
+        )
         self._copying = CopierTools(
             node_id, seams, logs, metadata, self.work, CopyQuota(settings, seams.clock)
         )
@@ -179,8 +185,8 @@ class RemoteLogManager:
     async def _see_to(self, tiered: _Tiered) -> None:
         with tiered.scope:
             which = tiered.partition.log
-            await self._complete_history(which, tiered.id)
             which.copies_unknown()
+            await self._complete_history(which, tiered.id)
             back_off = BackOff(self._settings, self._seams.entropy)
             while True:
                 try:

@@ -1,14 +1,16 @@
 """Copies and deletes segments, one step after the other as `segment_steps` has them.
 
-Those that somebody here is at work on are `in_hand`. A copy is given up with the leadership; but what is
-copied is published all the same, by a task of its own, so that a copy of this node that is not finished,
-and not in hand, never will be.
+Those that somebody here is at work on are `in_hand`. A copy is given up with the leadership, or with its
+topic; a task of its own then deletes it, or publishes it where that was under way. So a copy of this node
+that is not finished, and not in hand, never will be.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from uuid import UUID
 
 import trio
 
@@ -37,6 +39,7 @@ log = logging.getLogger("odradek.tiered")
 
 OBJECTS = "objects"
 """The lane of offload."""
+_DELETING = frozenset({Step.PUBLISH_DELETE_STARTED, Step.PUBLISH_DELETE_FINISHED})
 DANGLING_MS = 10 * 60 * 1000
 """How long a copy may take that another broker, which led before, may still be at."""
 
@@ -58,7 +61,11 @@ class SegmentWork:
         seams: Seams,
         metrics: Metrics,
         settings: RemoteLogSettings,
+        *,
+        topic_exists: Callable[[UUID], bool] = lambda topic_id: True,
     ) -> None:
+        """`topic_exists`: as far as this node knows by now."""
+        self._topic_exists = topic_exists
         self._node_id = node_id
         self._storage = storage
         self._metadata = metadata
@@ -69,7 +76,7 @@ class SegmentWork:
         self._nursery: trio.Nursery | None = None
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Copies are published to their end in `nursery`, whoever leads by then."""
+        """Copies that were given up are seen to their end in `nursery`, whoever leads by then."""
         self._nursery = nursery
 
     def is_in_hand(self, segment: RemoteLogSegmentMetadata) -> bool:
@@ -91,7 +98,11 @@ class SegmentWork:
         self._metrics.meter("RemoteCopyRequestsPerSec", topic=topic).mark()
         steps = SegmentSteps()
         try:
-            await self._go(steps, segment, data)
+            try:
+                await self._go(steps, segment, data, is_own=True)
+            finally:
+                if not steps.is_over:
+                    self._hand_over(steps.step, segment)
         except (KafkaError, OSError):
             self._metrics.meter("RemoteCopyErrorsPerSec", topic=topic).mark()
             raise
@@ -102,7 +113,7 @@ class SegmentWork:
         topic = segment.partition.topic
         self._metrics.meter("RemoteDeleteRequestsPerSec", topic=topic).mark()
         try:
-            await self._go(SegmentSteps.to_delete(segment.state), segment, None)
+            await self._go(SegmentSteps.to_delete(segment.state), segment)
         except KafkaError:
             self._metrics.meter("RemoteDeleteErrorsPerSec", topic=topic).mark()
             raise
@@ -115,8 +126,15 @@ class SegmentWork:
                 await self.delete(segment)
 
     async def _go(
-        self, steps: SegmentSteps, segment: RemoteLogSegmentMetadata, data: LogSegmentData | None
+        self,
+        steps: SegmentSteps,
+        segment: RemoteLogSegmentMetadata,
+        data: LogSegmentData | None = None,
+        *,
+        is_own: bool = False,
     ) -> None:
+        """To the end of the steps; `is_own`: it is a copy of this node that never counted yet. Raises what
+        went wrong, unless it is over all the same."""
         failure: KafkaError | OSError | None = None
         back_off = BackOff(self._settings, self._seams.entropy)
         self.in_hand[segment.id] = None
@@ -128,7 +146,7 @@ class SegmentWork:
                     failure = failure or error
                     log.info("%s of %s failed: %s", steps.step.value, segment.id, error)
                     before = steps.step
-                    steps.came(_what_came(before, error))
+                    steps.came(self._what_came(before, segment, error, is_own=is_own))
                     if steps.step is before:
                         await self._seams.clock.sleep(back_off.next())
                 else:
@@ -137,24 +155,46 @@ class SegmentWork:
                     steps.came(Came.DONE if refusal is None else Came.REFUSED)
         finally:
             del self.in_hand[segment.id]
-            if data is not None and steps.step is Step.PUBLISH_COPY_FINISHED:
-                self._hand_over(steps, segment)
-        if failure is not None and steps.step is not Step.COPIED:
+        wanted = Step.DELETED if data is None else Step.COPIED
+        if failure is not None and steps.step not in (wanted, Step.COPIED):
             raise failure
 
-    def _hand_over(self, steps: SegmentSteps, segment: RemoteLogSegmentMetadata) -> None:
-        """It is copied, and its copier was cancelled: a task of its own publishes it."""
-        if self._nursery is not None:
-            self.in_hand[segment.id] = None
-            self._nursery.start_soon(self._publish_to_the_end, steps, segment)
+    def _what_came(
+        self, step: Step, segment: RemoteLogSegmentMetadata, error: Exception, *, is_own: bool
+    ) -> Came:
+        is_gone = isinstance(error, RemoteResourceNotFound)
+        if is_own and (is_gone or isinstance(error, InvalidRemoteState)):
+            if step in _DELETING:
+                return Came.REFUSED
+            if step is Step.PUBLISH_COPY_FINISHED:
+                counts = is_gone and self._topic_exists(segment.partition.topic_id)
+                return Came.GONE if counts else Came.REFUSED
+        return Came.FAILED
 
-    async def _publish_to_the_end(
-        self, steps: SegmentSteps, segment: RemoteLogSegmentMetadata
-    ) -> None:
-        try:
-            await self._go(steps, segment, None)
-        except KafkaError as error:
-            log.info("%s is copied, and is not published: %s", segment.id, error)
+    def _hand_over(self, step: Step, segment: RemoteLogSegmentMetadata) -> None:
+        """Its copier was cancelled."""
+        if self._nursery is None or step is Step.PUBLISH_COPY_STARTED:
+            return  # nothing is copied
+        is_copied = step is Step.PUBLISH_COPY_FINISHED
+        self.in_hand[segment.id] = None
+        self._nursery.start_soon(
+            self._see_to_the_end, step if is_copied else Step.PUBLISH_DELETE_STARTED, segment
+        )
+
+    async def _see_to_the_end(self, step: Step, segment: RemoteLogSegmentMetadata) -> None:
+        """What is copied is published; else it is deleted, in the end."""
+        back_off = BackOff(self._settings, self._seams.entropy)
+        while True:
+            steps = SegmentSteps(step)
+            try:
+                await self._go(steps, segment, is_own=True)
+                return
+            except KafkaError as error:
+                log.info("%s was given up, and is not deleted yet: %s", segment.id, error)
+                if steps.last is Came.GONE:
+                    return  # this node is no replica any more: others see whether it counts
+                step = Step.PUBLISH_DELETE_STARTED
+            await self._seams.clock.sleep(back_off.next())
 
     async def _do(
         self, step: Step, segment: RemoteLogSegmentMetadata, data: LogSegmentData | None
@@ -192,11 +232,3 @@ class SegmentWork:
             f"the remote storage manager wants to keep {len(custom)} bytes with {segment.id};"
             f" remote.log.metadata.custom.metadata.max.bytes allows {limit}"
         )
-
-
-def _what_came(step: Step, error: KafkaError | OSError) -> Came:
-    if step is Step.PUBLISH_COPY_FINISHED and isinstance(error, InvalidRemoteState):
-        return Came.REFUSED
-    if step is Step.PUBLISH_COPY_FINISHED and isinstance(error, RemoteResourceNotFound):
-        return Came.GONE
-    return Came.FAILED

@@ -115,6 +115,7 @@ class Tiering:
             broker.seams,
             broker.metrics,
             RemoteLogSettings(broker.config),
+            topic_exists=lambda topic_id: topic_id in broker.metadata.image.topics_by_id,
         )
         self.tier: RemoteTier = AuxiliaryState(
             metadata, storage, broker.seams.offload, on_built=self._built

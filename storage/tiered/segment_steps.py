@@ -11,12 +11,15 @@ be there after a failure is deleted again, in the same way as a segment that has
 | | | REFUSED, since it is being deleted by now: DELETE, again, for its objects may have come after that |
 | | | GONE, since this node is no replica any more: LEFT |
 | PUBLISH_DELETE_STARTED | DELETE | LEFT |
+| | | REFUSED, of a copy that never counted: DELETE, whoever else has deleted it, or the partition |
 | DELETE | PUBLISH_DELETE_FINISHED | LEFT |
 | PUBLISH_DELETE_FINISHED | DELETED | LEFT |
+| | | REFUSED, as above: DELETED |
 
 A copy whose custom metadata is too large is REFUSED as if it had failed: it is deleted. What is LEFT,
-expiry comes back to. Whoever loses the leadership stops wherever it is, and deletes what it has begun;
-only what is copied is published all the same: nobody else may know how that ends.
+expiry comes back to. Whoever loses the leadership, or its partition, stops wherever it is, and deletes
+what it has begun to copy, since nobody else knows when its last object comes; only what is being
+published as copied is published all the same.
 """
 
 from __future__ import annotations
@@ -63,10 +66,12 @@ FOLLOWS: Mapping[tuple[Step, Came], Step] = {
     (_S.PUBLISH_COPY_FINISHED, _C.GONE): _S.LEFT,
     (_S.PUBLISH_DELETE_STARTED, _C.DONE): _S.DELETE,
     (_S.PUBLISH_DELETE_STARTED, _C.FAILED): _S.LEFT,
+    (_S.PUBLISH_DELETE_STARTED, _C.REFUSED): _S.DELETE,
     (_S.DELETE, _C.DONE): _S.PUBLISH_DELETE_FINISHED,
     (_S.DELETE, _C.FAILED): _S.LEFT,
     (_S.PUBLISH_DELETE_FINISHED, _C.DONE): _S.DELETED,
     (_S.PUBLISH_DELETE_FINISHED, _C.FAILED): _S.LEFT,
+    (_S.PUBLISH_DELETE_FINISHED, _C.REFUSED): _S.DELETED,
 }
 
 ENDS = frozenset({_S.COPIED, _S.DELETED, _S.LEFT})
@@ -84,6 +89,8 @@ class SegmentSteps:
 
     def __init__(self, step: Step = Step.PUBLISH_COPY_STARTED) -> None:
         self.step = step
+        self.last: Came | None = None
+        """What came of the step before."""
 
     @classmethod
     def to_delete(cls, state: SegmentState) -> SegmentSteps:
@@ -98,3 +105,4 @@ class SegmentSteps:
     def came(self, what: Came) -> None:
         """The step was done, or not."""
         self.step = FOLLOWS[self.step, what]
+        self.last = what

@@ -180,6 +180,19 @@ async def test_whoever_leads_no_more_stops(clock: VirtualClock) -> None:
         assert world.storage.calls == ["copy 0", "delete 0"]
 
 
+async def test_what_is_copied_while_its_topic_is_deleted_is_deleted(clock: VirtualClock) -> None:
+    """T-51: whoever removes the topic may have been there before the last object came."""
+    async with tiered_world(clock) as world:
+        world.fill(1)
+        world.storage.before_copy = lambda: world.manager.gone("orders", 0)
+        world.storage.failing["delete"] = RemoteStorageUnavailable("503")
+        await world.pass_time(1)
+        assert len(world.storage.kept) == 1
+        world.storage.failing.clear()
+        await world.pass_time(1)
+        assert world.storage.kept == {}
+
+
 async def test_what_is_copied_is_published_though_another_leads(clock: VirtualClock) -> None:
     """T-29: the metadata is away when the copy is done, then the leadership: it may have been published,
     and then followers go by it."""

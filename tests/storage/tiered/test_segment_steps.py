@@ -103,8 +103,8 @@ def test_every_way_ends_and_publishes_only_what_may_follow() -> None:
         after = state if published is None else published
         for came in Came:
             if (step, came) in FOLLOWS:
-                # Refused after the copy: somebody else had published that it is being deleted
-                refused = step is Step.PUBLISH_COPY_FINISHED and came is REFUSED
+                # Refused: somebody else had published that it is being deleted
+                refused = came is REFUSED and step in PUBLISHES
                 then = SegmentState.DELETE_SEGMENT_STARTED if refused else after
                 todo.append((FOLLOWS[step, came], then))
     assert (Step.COPIED, SegmentState.COPY_SEGMENT_FINISHED) in ends
