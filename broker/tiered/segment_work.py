@@ -167,8 +167,9 @@ class SegmentWork:
             if step in _DELETING:
                 return Came.REFUSED
             if step is Step.PUBLISH_COPY_FINISHED:
+                is_known = self._metadata.is_ready(segment.partition)  # then the segment is gone
                 counts = is_gone and self._topic_exists(segment.partition.topic_id)
-                return Came.GONE if counts else Came.REFUSED
+                return Came.GONE if counts and not is_known else Came.REFUSED
         return Came.FAILED
 
     def _hand_over(self, step: Step, segment: RemoteLogSegmentMetadata) -> None:

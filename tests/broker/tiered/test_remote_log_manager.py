@@ -13,6 +13,7 @@ from odradek.storage.tiered.errors import RemoteStorageError, RemoteStorageUnava
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
     SegmentState,
 )
 from odradek.testing.memory_metadata import MemoryMetadataTopic
@@ -190,6 +191,25 @@ async def test_what_is_copied_while_its_topic_is_deleted_is_deleted(clock: Virtu
         assert len(world.storage.kept) == 1
         world.storage.failing.clear()
         await world.pass_time(1)
+        assert world.storage.kept == {}
+
+
+async def test_what_was_removed_while_it_was_copied_is_deleted(clock: VirtualClock) -> None:
+    """T-51: this node hears last that the topic is deleted."""
+    async with tiered_world(clock) as world:
+        world.fill(1)
+
+        def removed() -> None:
+            world.storage.before_copy = lambda: None
+            (segment,) = world.metadata.segments(ID)
+            for state in (DELETING, DELETED):
+                world.metadata.topic.publish(
+                    RemoteLogSegmentMetadataUpdate(segment.id, OTHER, 0, state)
+                )
+
+        world.storage.before_copy = removed
+        await world.pass_time(0.3)
+        assert world.storage.calls == ["copy 0", "delete 0"]
         assert world.storage.kept == {}
 
 
