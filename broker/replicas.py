@@ -128,7 +128,8 @@ class Replicas:
         without it. Raises CannotStart (as Kafka does)."""
         image = self._broker.metadata.image
         for name in image.topics_by_name:
-            if self._broker.config.log_config(image.topic_configs(name)).remote_storage_enable:
+            enabled = image.topic_configs(name).get("remote.storage.enable", "")
+            if enabled.strip().lower() == "true":
                 raise CannotStart(
                     f"topic {name} has remote.storage.enable=true, and this broker has not"
                     " remote.log.storage.system.enable=true: delete such topics before tiered storage"
