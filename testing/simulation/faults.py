@@ -203,6 +203,15 @@ class Faults:
         await trio.sleep(fault.seconds)
         self._store.end(fault)
 
+    async def _kill_at_the_store(self, fault: Fault) -> None:
+        """Whoever asks the store next; it is started again when the time is over."""
+        up = [node.number for node in self._cluster if node.is_up]
+        self._store.begin(fault)
+        await trio.sleep(fault.seconds)
+        self._store.end(fault)
+        for number in up:
+            self._cluster.start(number)
+
     async def _reassignment(self, fault: Fault) -> None:
         await self._administrator.reassign(fault)
 
@@ -247,4 +256,5 @@ _HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[None]]] = {
     Kind.REASSIGNMENT: Faults._reassignment,
     Kind.MISSED_EPOCH: Faults._miss_an_epoch,
     **dict.fromkeys(STORE_KINDS, Faults._store_fault),
+    Kind.STORE_KILLS: Faults._kill_at_the_store,
 }

@@ -51,6 +51,8 @@ class Kind(enum.Enum):
     MISSED_EPOCH = "missed epoch"
     """A leader that hears nothing of the controller is followed by another one and leads again: it
     hears of both at once. Then it can't reach one of its followers, and is killed."""
+    STORE_KILLS = "killed at the store"
+    """The node that makes some request to the store is killed before it, or behind it."""
     STORE_AWAY = "store away"
     STORE_THROTTLES = "store throttles"
     STORE_HANGS = "store hangs"
@@ -65,7 +67,7 @@ DAMAGING = frozenset({Kind.POWER_LOSS, Kind.BAD_DISK, Kind.FULL_DISK})
 """After these a replica may lack what it had acknowledged. Until it is in sync again no other may end
 without a clean stop: the controller cannot tell which of the two still has everything (KIP-966 promises
 no more with two replicas in sync), so such faults wait for one another."""
-UNCLEAN = DAMAGING | {Kind.KILL}
+UNCLEAN = DAMAGING | {Kind.KILL, Kind.STORE_KILLS}
 OF_MANY = DAMAGING | {
     Kind.PARTITION,
     Kind.ONE_WAY,

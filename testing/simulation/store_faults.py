@@ -11,6 +11,8 @@ from odradek.testing.virtual_objects import Fault as StoreFault
 
 EVERY_FROM = 0.6
 """From this amount on every request is struck; below it, as many as it says."""
+PASSED_MAX = 12
+"""How many changes pass, at most, before a node is killed at one: two copies are as many."""
 SLOW_S = (0.05, 0.5)
 TIMED_OUT_S = 2.0
 
@@ -32,6 +34,7 @@ class StoreFaults:
         self._chance = random.Random(f"store {seed}")
         self._faults: list[Fault] = []
         self._bucket = bucket
+        self._to_pass = 0
         bucket.draw = self._draw
 
     def begin(self, fault: Fault) -> None:
@@ -39,6 +42,11 @@ class StoreFaults:
             self._bucket.inject(StoreFault(FaultKind.LIES, operations=CHANGES, times=1))
         else:
             self._faults.append(fault)
+            self._to_pass = self._chance.randrange(PASSED_MAX)
+
+    def _passes(self) -> bool:
+        self._to_pass -= 1
+        return self._to_pass >= 0
 
     def end(self, fault: Fault) -> None:
         if fault in self._faults:
@@ -50,7 +58,12 @@ class StoreFaults:
 
     def _draw(self, operation: str, key: str) -> StoreFault | None:
         for fault in self._faults:
-            if fault.amount >= EVERY_FROM or self._chance.random() < fault.amount:
+            if fault.kind is Kind.STORE_KILLS:
+                if operation in CHANGES and not self._passes():
+                    self._faults.remove(fault)
+                    after = fault.amount < 0.5
+                    return StoreFault(FaultKind.POWER_CUT_AFTER if after else FaultKind.POWER_CUT)
+            elif fault.amount >= EVERY_FROM or self._chance.random() < fault.amount:
                 kind = STORE_KINDS[fault.kind]
                 seconds = TIMED_OUT_S
                 if kind is FaultKind.SLOW:

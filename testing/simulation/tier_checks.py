@@ -14,6 +14,7 @@ import trio
 from odradek.broker.node import Broker
 from odradek.broker.tiered.segment_work import DANGLING_MS
 from odradek.replication.partition.partition import Partition
+from odradek.storage.tiered.audit import Audit, KnownSegments
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadata,
     SegmentState,
@@ -37,6 +38,10 @@ LOOK_S = 0.05
 RETAINED_S = 1.5
 """Longer than a local retention of the topic and the pause between two looks for what it lets go."""
 
+DELETED_S = 5.0
+"""In which the segments of a deleted topic are deleted."""
+MAX_MS = 1 << 62
+
 Tiered = tuple[Broker, Partition, RemoteLogMetadataManager, TopicIdPartition]
 
 
@@ -48,6 +53,10 @@ class Clients(Administrator, Protocol):
         ...
 
     async def delete_topic(self) -> None: ...
+
+    async def known_segments(self) -> KnownSegments:
+        """All that the metadata topic says."""
+        ...
 
 
 class TierChecks:
@@ -85,7 +94,13 @@ class TierChecks:
         if await self._until(self._what_is_retained, "not let go"):
             await self._check_all(committed, clients)
         await clients.delete_topic()
-        await self._until(self._what_is_left, "not deleted")
+        if not self._may_dangle:
+            await self._until(self._what_is_left, "not deleted")
+            return
+        await trio.sleep(DELETED_S)
+        await self._collect_garbage(clients)
+        if left := self._what_is_left():
+            self._found("not deleted", left)
 
     async def _until(self, why_not: Callable[[], str | None], kind: str) -> bool:
         """Whether there is no reason any more, in time."""
@@ -134,6 +149,7 @@ class TierChecks:
 
     async def _check_all(self, committed: list[Seen], clients: Clients) -> None:
         """Nothing is lost, doubled or moved, and nothing lies in the store that nobody knows of."""
+        await self._collect_garbage(clients)
         self._check_objects()
         wanted = Counter(
             each for each in committed if each.offset >= self._starts.get(each.partition, 0)
@@ -143,6 +159,20 @@ class TierChecks:
             self._found("lost in the tier", f"{list(missing)}")
         if more := again - wanted:
             self._found("doubled by the tier", f"{list(more)}")
+
+    async def _collect_garbage(self, clients: Clients) -> None:
+        """As `odradek remote gc` does. There is some only where the store has lied."""
+        audit = Audit(await clients.known_segments(), old_before_ms=MAX_MS)
+        bucket = self._bucket
+        audit.take([bucket.info(key) for key in sorted(bucket.objects)])
+        audit.end()
+        for finding in audit.findings:
+            if finding.standing.is_garbage and finding.stored is not None:
+                keys = finding.stored.removal_order()
+                if not self._may_dangle:
+                    self._found("dangling object", f"{keys}")
+                for key in keys:
+                    bucket.remove(key)
 
     def _check_objects(self) -> None:
         known: dict[str, int] = {}
@@ -194,8 +224,8 @@ class TierChecks:
             for key in self._bucket.objects
             if (name := parse_key(key)) is None or name.id not in ids
         ]
-        if dangling and not self._may_dangle:
-            self._found("dangling object", f"{dangling}")
+        if dangling:
+            self._found("unknown object", f"{dangling}")
 
     def _what_is_retained(self) -> str | None:
         for broker, partition, metadata, which in self._replicas():
@@ -210,6 +240,6 @@ class TierChecks:
 
     def _what_is_left(self) -> str | None:
         """Of a topic that was deleted."""
-        if self._may_dangle or not self._bucket.objects:
+        if not self._bucket.objects:
             return None
         return f"{sorted(self._bucket.objects)} are still there"

@@ -15,6 +15,7 @@ from functools import partial
 
 import trio
 
+from odradek.broker.cli.remote_store import MetadataReading
 from odradek.client.admin import (
     ConfigChange,
     ConfigOperation,
@@ -34,6 +35,7 @@ from odradek.protocol.apis import ELECT_LEADERS
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import SeededEntropy
+from odradek.storage.tiered.audit import KnownSegments
 from odradek.testing.simulation.history import History, Outcome, Seen, Sent, Transaction
 from odradek.testing.simulation.plan import RUN_S, Fault, Plan
 from odradek.testing.simulation.readers import Readers
@@ -213,6 +215,13 @@ class Workload:
         wanted = {TopicPartition(TOPIC, index): offset for index, offset in before.items()}
         async with self._connect() as cluster:
             await cluster.retrying(partial(delete_records, cluster, wanted), timeout_s=PATIENCE_S)
+
+    async def known_segments(self) -> KnownSegments:
+        """What the metadata topic says of remote segments."""
+        async with self._connect() as cluster:
+            reading = MetadataReading(cluster)
+            await reading.read_on()
+            return reading.known
 
     async def delete_topic(self) -> None:
         async with self._connect() as cluster:
