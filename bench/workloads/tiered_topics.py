@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from odradek.bench.model import Target, WorkloadFailed
+from odradek.bench.model import ServerCluster, Target, WorkloadFailed
 from odradek.bench.peers.topics import not_yet, with_cluster
 from odradek.client.admin import NewTopic, create_topics
 from odradek.client.consumer import EARLIEST, LATEST, TopicPartition, list_offsets
@@ -54,12 +55,16 @@ class TieredTopic:
         return size_bytes
 
     def wait_until_settled(self) -> None:
-        """Until all replicas have no more on their disks than they are to. WorkloadFailed in vain."""
-        if self.local_bytes is None:
-            return
+        """Until all replicas have no more on their disks than they are to, and the disk is at rest: all that
+        was written to it is on it. WorkloadFailed in vain."""
         cluster = self.target.cluster
         assert cluster is not None
-        most = self.local_bytes + SEGMENTS_OVER * self.segment_bytes
+        if self.local_bytes is not None:
+            self._wait_until_moved(cluster, self.local_bytes)
+        subprocess.run(["sync", "-f", cluster.log_directories(cluster.brokers[0])[0]], check=True)
+
+    def _wait_until_moved(self, cluster: ServerCluster, local_bytes: int) -> None:
+        most = local_bytes + SEGMENTS_OVER * self.segment_bytes
         end = time.monotonic() + PATIENCE_S
         while any(self.local_size(broker) > most for broker in cluster.brokers):
             if time.monotonic() > end:
