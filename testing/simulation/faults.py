@@ -256,5 +256,6 @@ _HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[None]]] = {
     Kind.REASSIGNMENT: Faults._reassignment,
     Kind.MISSED_EPOCH: Faults._miss_an_epoch,
     **dict.fromkeys(STORE_KINDS, Faults._store_fault),
+    Kind.STORE_LIES: Faults._store_fault,
     Kind.STORE_KILLS: Faults._kill_at_the_store,
 }

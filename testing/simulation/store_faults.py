@@ -12,7 +12,7 @@ from odradek.testing.virtual_objects import Fault as StoreFault
 EVERY_FROM = 0.6
 """From this amount on every request is struck; below it, as many as it says."""
 PASSED_MAX = 12
-"""How many changes pass, at most, before a node is killed at one: two copies are as many."""
+"""How many changes pass, at most, before the one that is struck: two copies are as many."""
 SLOW_S = (0.05, 0.5)
 TIMED_OUT_S = 2.0
 
@@ -23,8 +23,12 @@ STORE_KINDS: Mapping[Kind, FaultKind] = {
     Kind.STORE_SLOW: FaultKind.SLOW,
     Kind.STORE_ANSWERS_LOST: FaultKind.ANSWER_LOST,
     Kind.STORE_HALF_DONE: FaultKind.HALF_DONE,
-    Kind.STORE_LIES: FaultKind.LIES,
 }
+ONCE: Mapping[Kind, tuple[FaultKind, FaultKind]] = {
+    Kind.STORE_LIES: (FaultKind.LIES, FaultKind.LIES),
+    Kind.STORE_KILLS: (FaultKind.POWER_CUT, FaultKind.POWER_CUT_AFTER),
+}
+"""These strike one change; which of the two, the amount says."""
 
 
 class StoreFaults:
@@ -38,11 +42,8 @@ class StoreFaults:
         bucket.draw = self._draw
 
     def begin(self, fault: Fault) -> None:
-        if fault.kind is Kind.STORE_LIES:  # once
-            self._bucket.inject(StoreFault(FaultKind.LIES, operations=CHANGES, times=1))
-        else:
-            self._faults.append(fault)
-            self._to_pass = self._chance.randrange(PASSED_MAX)
+        self._faults.append(fault)
+        self._to_pass = self._chance.randrange(PASSED_MAX)
 
     def _passes(self) -> bool:
         self._to_pass -= 1
@@ -58,11 +59,10 @@ class StoreFaults:
 
     def _draw(self, operation: str, key: str) -> StoreFault | None:
         for fault in self._faults:
-            if fault.kind is Kind.STORE_KILLS:
+            if fault.kind in ONCE:
                 if operation in CHANGES and not self._passes():
                     self._faults.remove(fault)
-                    after = fault.amount < 0.5
-                    return StoreFault(FaultKind.POWER_CUT_AFTER if after else FaultKind.POWER_CUT)
+                    return StoreFault(ONCE[fault.kind][fault.amount < 0.5])
             elif fault.amount >= EVERY_FROM or self._chance.random() < fault.amount:
                 kind = STORE_KINDS[fault.kind]
                 seconds = TIMED_OUT_S

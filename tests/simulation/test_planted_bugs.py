@@ -13,7 +13,7 @@ import pytest
 
 from odradek.testing.simulation.plan import draw_plan
 from odradek.testing.simulation.run import simulate
-from tests.simulation import planted_bugs
+from tests.simulation import planted_bugs, planted_tier_bugs
 
 SEEDS_MAX = 600
 
@@ -28,6 +28,12 @@ FOUND_BY = {
     "take_every_stop_for_a_clean_one": [118],
     "move_before_it_is_copied": [3],
     "stay_in_sync_after_moving_away": [0],
+}
+FOUND_IN_TIER_BY = {
+    "let_go_of_what_was_not_copied": [0],
+    "leave_what_others_began": [33],
+    "take_the_store_at_its_word": [3017],
+    "count_sizes_twice": [0],
 }
 
 
@@ -44,3 +50,14 @@ def test_planted_bugs_are_found(
 def test_all_that_is_planted_was_found_once() -> None:
     assert FOUND_BY.keys() == {plant.__name__ for plant in planted_bugs.PLANTED}
     assert len(FOUND_BY) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", planted_tier_bugs.PLANTED, ids=lambda plant: plant.__name__)
+def test_bugs_planted_in_the_tier_are_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    seeds = chain(FOUND_IN_TIER_BY[plant.__name__], range(SEEDS_MAX))
+    plans = (draw_plan(seed, tiered=True) for seed in seeds)
+    assert any(not simulate(plan).is_sound for plan in plans), "the bug was not found"
