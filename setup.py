@@ -2,7 +2,17 @@
 
 from setuptools import find_packages, setup
 
-FLOORS = ["seams", "protocol", "client", "storage", "replication", "broker", "testing", "bench"]
+FLOORS = [
+    "seams",
+    "protocol",
+    "client",
+    "storage",
+    "replication",
+    "broker",
+    "testing",
+    "pipeline",
+    "bench",
+]
 
 DATA = ["bench.results", "bench.peers.kfake_server"]
 

@@ -1,0 +1,46 @@
+"""Where a partition's leader epochs ended, as its leader knows (KIP-101, KIP-320)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from odradek.client.consumer import TopicPartition
+from odradek.client.errors import check
+from odradek.client.metadata import Cluster
+from odradek.protocol.apis import OFFSET_FOR_LEADER_EPOCH
+from odradek.seams.values import value_class
+
+CONSUMER = -1
+
+
+@value_class
+class EpochEnd:
+    """The latest epoch at or before the one asked for that the leader has records of, and the offset
+    behind its last record; -1 for both if there is none."""
+
+    epoch: int
+    end_offset: int
+
+
+async def epoch_ends(
+    cluster: Cluster, where: TopicPartition, epochs: Iterable[int]
+) -> dict[int, EpochEnd]:
+    """By the epoch asked for. Repeated until a leader has answered; raises KafkaError or ClientError past
+    the time-out."""
+
+    async def ask(epoch: int) -> EpochEnd:
+        leader = await cluster.node(await cluster.leader(*where))
+        row = {"partition": where.partition, "current_leader_epoch": -1, "leader_epoch": epoch}
+        answer = await leader.request(
+            OFFSET_FOR_LEADER_EPOCH,
+            {
+                "replica_id": CONSUMER,
+                "topics": [{"topic": where.topic, "partitions": [row]}],
+            },
+            timeout_s=cluster.timeout_s,
+        )
+        found = answer.topics[0].partitions[0]
+        check(found.error_code, about=f"the epochs of {where}")
+        return EpochEnd(found.leader_epoch, found.end_offset)
+
+    return {epoch: await cluster.retrying(lambda epoch=epoch: ask(epoch)) for epoch in epochs}  # type: ignore[misc]

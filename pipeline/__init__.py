@@ -1,0 +1,14 @@
+"""Topics as tables: Spark over what brokers have, and over what they have tiered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["register"]
+
+
+def register(spark: Any) -> None:
+    """Make `spark.read.format("odradek")` known to a session (docs/pipeline.md)."""
+    from odradek.pipeline.source import register as register_source
+
+    register_source(spark)

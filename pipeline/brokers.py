@@ -1,0 +1,116 @@
+"""What a query needs of brokers, for callers without a loop: offsets and epochs for the driver, bytes for
+the tasks.
+
+Everything is asked of whoever leads the partition, and asked again while leaders change. A process has
+one connection a broker for all its tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache, partial
+from typing import TypeVar
+
+from odradek.client.batch_reader import BatchReader, FetchedBatches
+from odradek.client.consumer import EARLIEST, LATEST, Isolation, TopicPartition, list_offsets
+from odradek.client.epochs import epoch_ends
+from odradek.client.errors import ClientError
+from odradek.client.metadata import Cluster, Topic, open_cluster
+from odradek.pipeline.errors import BrokersUnavailable
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.loop_thread import LoopThread
+from odradek.seams.tcp import TcpNetwork
+from odradek.storage.log.epochs import EpochStart
+
+__all__ = ["EARLIEST", "LATEST", "Brokers", "TopicPartition", "brokers_at"]
+
+CLIENT_ID = "odradek-pipeline"
+START_SECONDS = 30.0
+
+T = TypeVar("T")
+
+
+class Brokers:
+    """Synchronous; from any thread. What cannot be had is BrokersUnavailable, which says what it was."""
+
+    def __init__(self, bootstrap: str, timeout_ms: int) -> None:
+        self._bootstrap = bootstrap
+        self._loop: LoopThread[Cluster] = LoopThread(
+            lambda: open_cluster(
+                TcpNetwork(), bootstrap, client_id=CLIENT_ID, timeout_s=timeout_ms / 1000
+            ),
+            name="odradek-brokers",
+            start_s=START_SECONDS,
+        )
+        self._cluster = self._loop.value
+
+    def topics(self) -> dict[str, Topic]:
+        """All topics there are, by name."""
+
+        async def ask() -> dict[str, Topic]:
+            await self._cluster.refresh(None)
+            return dict(self._cluster.topics)
+
+        return self._ask("which topics there are", ask)
+
+    def offsets(
+        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, int]:
+        """The first offset with at least that timestamp (ms), or at EARLIEST or LATEST; -1 for none."""
+        isolation = _isolation(read_committed)
+
+        async def ask() -> dict[TopicPartition, int]:
+            found = await list_offsets(self._cluster, wanted, isolation=isolation)
+            return {where: each.offset for where, each in found.items()}
+
+        return self._ask("offsets", ask) if wanted else {}
+
+    def lineage(self, where: TopicPartition, epochs: Iterable[int]) -> list[EpochStart]:
+        """Where those of the epochs begin that the leader has records of, as far as that matters: an
+        epoch begins where the one before it, of these, has ended. Behind them one that stands for all
+        later ones."""
+        ordered = sorted(set(epochs))
+        ends = self._ask(
+            f"the epochs of {where}", partial(epoch_ends, self._cluster, where, ordered)
+        )
+        found: list[EpochStart] = []
+        start = 0
+        for epoch in ordered:
+            end = ends[epoch]
+            if end.epoch == epoch:
+                found.append(EpochStart(epoch, start))
+            start = max(start, end.end_offset)
+        return [*found, EpochStart(ordered[-1] + 1, start)] if ordered else []
+
+    def fetch(
+        self, where: TopicPartition, offset: int, *, read_committed: bool, max_bytes: int
+    ) -> FetchedBatches:
+        """Batches from `offset` on. Raises KafkaError OFFSET_OUT_OF_RANGE."""
+        reader = BatchReader(
+            self._cluster,
+            where,
+            isolation=_isolation(read_committed),
+            max_bytes=max_bytes,
+            unavailable_s=self._cluster.timeout_s,
+        )
+        return self._ask(f"{where} at offset {offset}", partial(reader.fetch, offset))
+
+    def _ask(self, what: str, question: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return self._loop.call(question)
+        except KafkaError as error:
+            if error.code == ErrorCode.offset_out_of_range:
+                raise
+            raise BrokersUnavailable(f"{self._bootstrap} did not say {what}: {error}") from error
+        except ClientError as error:
+            raise BrokersUnavailable(f"{self._bootstrap} did not say {what}: {error}") from error
+
+
+def _isolation(read_committed: bool) -> Isolation:
+    return Isolation.READ_COMMITTED if read_committed else Isolation.READ_UNCOMMITTED
+
+
+@lru_cache(maxsize=8)
+def brokers_at(bootstrap: str, timeout_ms: int) -> Brokers:
+    """The process's own, for all its tasks."""
+    return Brokers(bootstrap, timeout_ms)

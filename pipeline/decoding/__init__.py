@@ -1,0 +1,1 @@
+"""Record batches to Arrow columns, never a Python object a record."""

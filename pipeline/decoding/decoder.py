@@ -1,0 +1,379 @@
+"""Bytes of a segment in, Arrow record batches out.
+
+A decoder is fed consecutive pieces of one log, as they come from an object store, a file or a Fetch
+answer; a batch that a piece cuts in two waits for the next. What a query does not ask for is left out
+as early as can be: batches by their headers, records by offset and time, columns altogether. Where
+offsets are all that is asked for, no record is looked at, as long as the header says that there is one
+for each offset.
+
+A CRC that does not match, or records that make no sense, end it with `CorruptSegment`, which names the
+object and the byte. Nothing is left out in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from odradek.pipeline.decoding import kernels
+from odradek.pipeline.decoding.schema import HEADERS, TYPES, arrow_schema
+from odradek.pipeline.errors import CorruptSegment
+from odradek.protocol.errors import CorruptBatch
+from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD
+from odradek.protocol.records.compression import NONE, decompress
+from odradek.protocol.records.crc32c import crc32c
+from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES
+from odradek.seams.files import Buffer
+
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+GROUP_BYTES = 8 << 20
+"""About so many bytes of records, decompressed, become one Arrow batch."""
+HEADERS_AT_ONCE = 1 << 14
+_FROM_HEADERS = frozenset(("topic", "partition", "offset", "timestampType"))
+
+_COMPRESSION, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
+_CRC_START = 21
+
+_WRONG = {
+    kernels.BAD_MAGIC: "no record batch of Kafka 0.11 or later begins there",
+    kernels.BAD_LENGTH: "the batch's length is none",
+    kernels.BAD_COUNT: "more records than fit into the batch",
+    kernels.BAD_RECORD: "a record's lengths do not add up",
+    kernels.BAD_OFFSET: "offsets do not rise within the batch",
+    kernels.LEFT_OVER: "bytes are left after the last record",
+    kernels.BAD_HEADER: "a record's headers do not add up",
+}
+
+
+@dataclass(frozen=True)
+class Aborted:
+    """A transaction that was given up: its producer's records from `first_offset` to `last_offset`, or to
+    the producer's next marker, if that comes first: a broker does not say where it is."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int = INT64_MAX
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which records of a partition, and what of them. Offsets and times: from the first on, before
+    the second; `since_ms` and `until_ms` in ms since the epoch."""
+
+    topic: str
+    partition: int
+    columns: Sequence[str]
+    low: int = 0
+    high: int = INT64_MAX
+    since_ms: int = INT64_MIN
+    until_ms: int = INT64_MAX
+    aborted: Sequence[Aborted] = field(default=())
+    """Not read; for `isolation.level=read_committed`."""
+
+    @property
+    def is_timed(self) -> bool:
+        return self.since_ms > INT64_MIN or self.until_ms < INT64_MAX
+
+    @property
+    def needs_records(self) -> bool:
+        return self.is_timed or not _FROM_HEADERS.issuperset(self.columns)
+
+
+class Decoder:
+    """See the module. `source` is what errors call the bytes."""
+
+    def __init__(self, wanted: Wanted, source: str, *, check_crcs: bool = True) -> None:
+        self.wanted = wanted
+        self.source = source
+        self.schema = arrow_schema(wanted.columns)
+        self.next_offset = wanted.low
+        """All below it was seen, or is no longer there."""
+        self._check_crcs = check_crcs
+        self._position = 0
+        """Of what comes next, in the source."""
+        self._rest: bytes = b""
+        self._aborted = sorted(wanted.aborted, key=lambda each: each.first_offset)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all that is wanted has been seen."""
+        return self.next_offset >= self.wanted.high
+
+    def seek(self, position: int) -> None:
+        """The next piece begins at this byte of the source; for messages alone."""
+        self._position = position
+
+    def feed(self, piece: Buffer) -> Iterator[pa.RecordBatch]:
+        """The records of all batches that are whole by now. Raises CorruptSegment."""
+        view = memoryview(piece)
+        while self._rest and len(view):
+            missing = _missing(self._rest)
+            if missing > 0:
+                self._rest += view[:missing]
+                view = view[missing:]
+            if _missing(self._rest) <= 0:
+                whole, self._rest = self._rest, b""
+                yield from self._feed(memoryview(whole))
+        if len(view):
+            yield from self._feed(view)
+
+    def _feed(self, view: memoryview) -> Iterator[pa.RecordBatch]:
+        data = np.frombuffer(view, dtype=np.uint8)
+        found = np.empty(HEADERS_AT_ONCE, kernels.BATCH)
+        position = 0
+        while True:
+            count, after, error = kernels.find_batches(data, position, found.view(np.recarray))
+            if count:
+                yield from self._decode(data, found[:count])
+                self.next_offset = max(self.next_offset, int(found["last_offset"][count - 1]) + 1)
+            position = after
+            if error and not self.is_done:
+                raise self._corrupt(_WRONG[error], position)
+            if self.is_done or count < HEADERS_AT_ONCE:
+                break
+        if not self.is_done:
+            self._rest = bytes(view[position:])
+        self._position += position
+
+    def end(self) -> None:
+        """There are no more bytes. Raises CorruptSegment if they end within a batch."""
+        if self._rest and not self.is_done:
+            raise self._corrupt("the last batch is cut short", 0)
+
+    def _corrupt(self, what: str, position: int) -> CorruptSegment:
+        return CorruptSegment(f"{self.source}, byte {self._position + position}: {what}")
+
+    # Batches
+
+    def _decode(self, data: Any, found: Any) -> Iterator[pa.RecordBatch]:
+        batches = found[self._is_wanted(found)]
+        if self._check_crcs:
+            self._check(data, batches)
+        if self.wanted.needs_records:
+            yield from self._decode_bodies(data, batches)
+            return
+        dense = batches["count"] == batches["last_offset"] - batches["base_offset"] + 1
+        if dense.all():
+            yield from self._from_headers(batches)
+        else:
+            yield from self._decode_bodies(data, batches)
+
+    def _is_wanted(self, found: Any) -> Any:
+        wanted = self.wanted
+        is_control = found["attributes"] & _CONTROL != 0
+        keep = (
+            ~is_control
+            & (found["last_offset"] >= wanted.low)
+            & (found["base_offset"] < wanted.high)
+            & ((found["count"] != 0) | (found["size"] > HEADER_SIZE))
+        )
+        if wanted.since_ms > INT64_MIN:
+            keep &= found["max_timestamp"] >= wanted.since_ms
+        if self._aborted and len(found):
+            last = int(found["last_offset"][-1])
+            transactional = found["attributes"] & _TRANSACTIONAL != 0
+            for number, each in enumerate(self._aborted):
+                if each.first_offset > last:
+                    break
+                its = (
+                    (found["producer_id"] == each.producer_id)
+                    & (found["base_offset"] >= each.first_offset)
+                    & (found["base_offset"] <= each.last_offset)
+                )
+                marker = np.flatnonzero(its & is_control)
+                if len(marker):
+                    its[marker[0] :] = False
+                    self._aborted[number] = replace(
+                        each, last_offset=int(found["base_offset"][marker[0]])
+                    )
+                keep &= ~(transactional & its)
+        return keep
+
+    def _check(self, data: Any, batches: Any) -> None:
+        view = memoryview(data)
+        crcs = batches["crc"].tolist()
+        sizes = batches["size"].tolist()
+        for position, size, crc in zip(batches["position"].tolist(), sizes, crcs, strict=True):
+            if crc32c(view[position + _CRC_START : position + size]) != crc:
+                raise self._corrupt("the batch's CRC does not match its bytes", position)
+
+    def _from_headers(self, batches: Any) -> Iterator[pa.RecordBatch]:
+        wanted = self.wanted
+        low = np.maximum(batches["base_offset"], wanted.low)
+        high = np.minimum(batches["last_offset"] + 1, wanted.high)
+        counts = high - low
+        for part in _groups(counts * 16, GROUP_BYTES):
+            ends = np.cumsum(counts[part])
+            total = int(ends[-1]) if len(ends) else 0
+            offsets = np.arange(total, dtype=np.int64)
+            offsets += np.repeat(low[part] - (ends - counts[part]), counts[part])
+            kinds = None
+            if "timestampType" in wanted.columns:
+                is_append = (batches["attributes"][part] & _LOG_APPEND_TIME != 0).astype(np.int32)
+                kinds = np.repeat(is_append, counts[part])
+            yield self._table(total, {"offset": offsets, "timestampType": kinds})
+
+    # Records
+
+    def _decode_bodies(self, data: Any, batches: Any) -> Iterator[pa.RecordBatch]:
+        compressed = batches["attributes"] & _COMPRESSION != NONE
+        for part in _groups(batches["size"] * np.where(compressed, 4, 1), GROUP_BYTES):
+            chosen = batches[part]
+            if compressed[part].any():
+                for each, bodies, starts, ends in self._decompress(data, chosen):
+                    yield self._columns(bodies, each, starts, ends)
+            else:
+                starts = chosen["position"] + HEADER_SIZE
+                yield self._columns(data, chosen, starts, chosen["position"] + chosen["size"])
+
+    def _decompress(self, data: Any, batches: Any) -> Iterator[tuple[Any, Any, Any, Any]]:
+        """The bodies, one behind the other, of a few batches at a time: what they decompress to is
+        not known before."""
+        view = memoryview(data)
+        bodies: list[Buffer] = []
+        first = size = 0
+        codecs = (batches["attributes"] & _COMPRESSION).tolist()
+        positions, sizes = batches["position"].tolist(), batches["size"].tolist()
+        for number, codec in enumerate(codecs):
+            at = positions[number]
+            body = view[at + HEADER_SIZE : at + sizes[number]]
+            try:
+                bodies.append(decompress(codec, body, MAX_DECOMPRESSED_BYTES))
+            except CorruptBatch as error:
+                raise self._corrupt(str(error), at) from None
+            size += len(bodies[-1])
+            if size >= 4 * GROUP_BYTES or number == len(codecs) - 1:
+                ends = np.cumsum([len(each) for each in bodies], dtype=np.int64)
+                starts = np.concatenate(([0], ends[:-1]))
+                joined = np.frombuffer(
+                    bodies[0] if len(bodies) == 1 else b"".join(bodies), np.uint8
+                )
+                yield batches[first : number + 1], joined, starts, ends
+                first, size, bodies = number + 1, 0, []
+
+    def _columns(self, data: Any, batches: Any, starts: Any, ends: Any) -> pa.RecordBatch:
+        wanted = self.wanted
+        has = {name: name in wanted.columns for name in TYPES}
+        rows = int(batches["count"].sum(dtype=np.int64))
+        size = int((ends - starts).sum())
+        if rows * 7 > size:
+            raise self._corrupt(_WRONG[kernels.BAD_COUNT], int(batches["position"][0]))
+        keys = _Binary(rows, size, has["key"])
+        values = _Binary(rows, size, has["value"])
+        headers = _Headers(rows, size, has["headers"])
+        offsets, timestamps = _array(np.int64, rows), _array(np.int64, rows)
+        kinds = _array(np.int32, rows)
+        kept, header_count, error, which = kernels.decode_records(
+            data, starts, ends, batches.view(np.recarray), wanted.low, wanted.high,
+            wanted.since_ms, wanted.until_ms, has["key"], has["value"], has["headers"],
+            offsets, timestamps, kinds, *keys.arrays, *values.arrays, *headers.arrays,
+        )  # fmt: skip
+        if error:
+            raise self._corrupt(_WRONG[error], int(batches["position"][which]))
+        columns: dict[str, Any] = {
+            "offset": offsets[:kept],
+            "timestamp": timestamps[:kept],
+            "timestampType": kinds[:kept],
+        }
+        if has["key"]:
+            columns["key"] = keys.column(kept)
+        if has["value"]:
+            columns["value"] = values.column(kept)
+        if has["headers"]:
+            columns["headers"] = headers.column(kept, header_count)
+        return self._table(kept, columns)
+
+    def _table(self, rows: int, columns: dict[str, Any]) -> pa.RecordBatch:
+        wanted = self.wanted
+        made = []
+        for name in wanted.columns:
+            column: Any = columns.get(name)
+            if name == "topic":
+                column = pa.repeat(pa.scalar(wanted.topic, pa.string()), rows)
+            elif name == "partition":
+                column = pa.repeat(pa.scalar(wanted.partition, pa.int32()), rows)
+            elif name == "timestamp":
+                column = pa.array(column * 1000, pa.int64()).view(TYPES["timestamp"])
+            elif not isinstance(column, pa.Array):
+                column = pa.array(column, TYPES[name])
+            made.append(column)
+        if not made:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+        return pa.RecordBatch.from_arrays(made, schema=self.schema)
+
+
+def _missing(rest: bytes) -> int:
+    """How many bytes a batch that begins so still lacks, as far as can be told."""
+    if len(rest) < HEADER_SIZE:
+        return HEADER_SIZE - len(rest)
+    return LOG_OVERHEAD + int.from_bytes(rest[8:12], "big", signed=True) - len(rest)
+
+
+def _array(kind: Any, size: int) -> Any:
+    """Of Arrow's memory, which it keeps for the next one: fresh pages cost more than filling them."""
+    return np.frombuffer(pa.allocate_buffer(size * np.dtype(kind).itemsize), dtype=kind)
+
+
+class _Binary:
+    """A column of bytes that is being filled."""
+
+    def __init__(self, rows: int, size: int, wanted: bool) -> None:
+        self._offsets = _array(np.int32, rows + 1 if wanted else 1)
+        self._offsets[0] = 0
+        self._nulls = _array(np.uint8, rows if wanted else 0)
+        self._data = _array(np.uint8, size if wanted else 0)
+        self.arrays = (self._offsets[1:], self._nulls, self._data)
+
+    def column(self, rows: int, kind: pa.DataType = TYPES["value"]) -> pa.Array:
+        data = self._data[: self._offsets[rows]]
+        buffers = [_validity(self._nulls[:rows]), self._offsets[: rows + 1], data]
+        return pa.Array.from_buffers(kind, rows, [_buffer(each) for each in buffers])
+
+
+class _Headers:
+    """The column of lists of keys and values."""
+
+    def __init__(self, rows: int, size: int, wanted: bool) -> None:
+        most = size // 2 if wanted else 0
+        self._ends = _array(np.int32, rows + 1 if wanted else 1)
+        self._ends[0] = 0
+        self._keys = _Binary(most, size, wanted)
+        self._values = _Binary(most, size, wanted)
+        key_ends, _, keys = self._keys.arrays
+        self.arrays = (self._ends[1:], key_ends, keys, *self._values.arrays)
+
+    def column(self, rows: int, count: int) -> pa.Array:
+        self._keys.arrays[1][:count] = 0
+        keys = self._keys.column(count, pa.string())
+        keys.validate(full=True)
+        pairs = pa.StructArray.from_arrays(
+            [keys, self._values.column(count)], fields=list(HEADERS.value_type)
+        )
+        ends = pa.array(self._ends[: rows + 1], pa.int32())
+        return pa.ListArray.from_arrays(ends, pairs, type=HEADERS)
+
+
+def _validity(nulls: Any) -> Any:
+    return np.packbits(nulls == 0, bitorder="little") if nulls.any() else None
+
+
+def _buffer(array: Any) -> pa.Buffer | None:
+    return None if array is None else pa.py_buffer(array)
+
+
+def _groups(sizes: Any, limit: int) -> Iterator[slice]:
+    """Consecutive ones that are about `limit` together, at least one."""
+    if not len(sizes):
+        return
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < len(sizes):
+        before = int(ends[first - 1]) if first else 0
+        last = int(np.searchsorted(ends, before + limit, side="right"))
+        last = max(last, first + 1)
+        yield slice(first, last)
+        first = last

@@ -1,0 +1,275 @@
+"""The loops over batches and records, compiled.
+
+They see bytes and arrays of numbers, and answer with numbers: no Python object is made of a record.
+What is wrong with the bytes comes back as a code and a place, so that whoever called can say which
+object it was in. Every read is within bounds that were checked before; as strict as
+`protocol.records` is, so that both refuse the same bytes.
+
+numba keeps what it has compiled in `__pycache__`, or in the user's cache directory where that cannot
+be written to.
+"""
+
+# Code for the compiler, which knows no types but by what it is called with.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc, call-arg, var-annotated"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+HEADER_SIZE = 61
+LOG_OVERHEAD = 12
+MAGIC = 2
+
+OK = 0
+CUT_SHORT = 1
+BAD_MAGIC = 2
+BAD_LENGTH = 3
+BAD_COUNT = 4
+BAD_RECORD = 5
+BAD_OFFSET = 6
+LEFT_OVER = 7
+BAD_HEADER = 8
+
+_RECORD_MIN_BYTES = 7
+
+BATCH = np.dtype(
+    [
+        ("position", np.int64),
+        ("size", np.int64),
+        ("base_offset", np.int64),
+        ("last_offset", np.int64),
+        ("base_timestamp", np.int64),
+        ("max_timestamp", np.int64),
+        ("producer_id", np.int64),
+        ("leader_epoch", np.int32),
+        ("count", np.int32),
+        ("crc", np.uint32),
+        ("attributes", np.int16),
+    ]
+)
+"""What is kept of a batch's header."""
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _i32(data, at):
+    return np.int32(
+        (np.uint32(data[at]) << np.uint32(24))
+        | (np.uint32(data[at + 1]) << np.uint32(16))
+        | (np.uint32(data[at + 2]) << np.uint32(8))
+        | np.uint32(data[at + 3])
+    )
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _i64(data, at):
+    high = np.uint64(np.uint32(_i32(data, at)))
+    low = np.uint64(np.uint32(_i32(data, at + 4)))
+    return np.int64((high << np.uint64(32)) | low)
+
+
+@njit(cache=True, nogil=True)
+def find_batches(data, start, out):
+    """The headers of the whole batches from `start` on, as many as `out` holds.
+
+    (how many, where the first byte is that belongs to none of them, error). A batch cut short at the
+    end is no error; nor is it counted.
+    """
+    position = start
+    size = len(data)
+    found = 0
+    while found < len(out) and size - position >= HEADER_SIZE:
+        length = np.int64(_i32(data, position + 8))
+        if data[position + 16] != MAGIC:
+            return found, position, BAD_MAGIC
+        if length < HEADER_SIZE - LOG_OVERHEAD:
+            return found, position, BAD_LENGTH
+        whole = length + LOG_OVERHEAD
+        if size - position < whole:
+            break
+        batch = out[found]
+        base_offset = _i64(data, position)
+        batch.position = position
+        batch.size = whole
+        batch.base_offset = base_offset
+        batch.leader_epoch = _i32(data, position + 12)
+        batch.crc = np.uint32(_i32(data, position + 17))
+        batch.attributes = np.int16(
+            (np.uint16(data[position + 21]) << np.uint16(8)) | np.uint16(data[position + 22])
+        )
+        batch.last_offset = base_offset + np.int64(_i32(data, position + 23))
+        batch.base_timestamp = _i64(data, position + 27)
+        batch.max_timestamp = _i64(data, position + 35)
+        batch.producer_id = _i64(data, position + 43)
+        batch.count = _i32(data, position + 57)
+        found += 1
+        position += whole
+    return found, position, OK
+
+
+@intrinsic
+def _byte(typing, data, at):
+    """data[at], without a look at whether `at` is negative: it is not."""
+
+    def emit(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        byte = builder.load(builder.gep(array.data, [arguments[1]]))
+        return builder.zext(byte, context.get_value_type(types.int64))
+
+    return types.int64(data, types.intp), emit
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _varint(data, at, end):
+    """(value, where it ends), -1 for the end where it is cut short or longer than 64 bits."""
+    if at >= end:
+        return 0, -1
+    byte = _byte(data, at)
+    if byte < 128:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    value = byte & 127
+    shift = 7
+    position = at + 1
+    while position < end and shift < 70:
+        byte = _byte(data, position)
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return ((value >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(value & 1), position
+        shift += 7
+    return 0, -1
+
+
+@intrinsic
+def _copy(typing, source, at, target, to, size):
+    """memcpy: a loop over bytes, which the compiler can't know not to overlap, takes five times as
+    long."""
+
+    def emit(context, builder, signature, arguments):
+        source, at, target, to, size = arguments
+        begin = [
+            builder.gep(context.make_array(kind)(context, builder, array).data, [index])
+            for kind, array, index in (
+                (signature.args[0], source, at),
+                (signature.args[2], target, to),
+            )
+        ]
+        cgutils.raw_memcpy(builder, begin[1], begin[0], size, 1)
+        return context.get_dummy_value()
+
+    return types.void(source, types.intp, target, types.intp, types.intp), emit
+
+
+@njit(cache=True, nogil=True)
+def decode_records(
+    data, starts, ends, batches, low, high, since, until,
+    want_key, want_value, want_headers,
+    offsets, timestamps, kinds,
+    key_ends, key_nulls, keys,
+    value_ends, value_nulls, values,
+    header_counts, header_key_ends, header_keys, header_value_ends, header_nulls, header_values,
+):  # fmt: skip
+    """Decode the records of `batches`, the bodies of which lie in `data` from `starts` to `ends`.
+
+    Only records with low <= offset < high and since <= timestamp < until are kept. The outputs are
+    large enough for all records. Of a variable column, `*_ends[i]` is where the i-th ends in its
+    bytes; `*_nulls[i]` is 1 where there is none.
+
+    (how many were kept, how many headers, error, which batch it is in).
+    """
+    kept = 0
+    key_size = 0
+    value_size = 0
+    headers = 0
+    header_key_size = 0
+    header_value_size = 0
+    for number in range(len(batches)):
+        batch = batches[number]
+        position = starts[number]
+        limit = ends[number]
+        count = batch.count
+        if count < 0 or np.int64(count) * _RECORD_MIN_BYTES > limit - position:
+            return kept, headers, BAD_COUNT, number
+        base_offset = batch.base_offset
+        base_timestamp = batch.base_timestamp
+        append_time = (batch.attributes & 8) != 0
+        previous = base_offset - 1
+        for _ in range(count):
+            size, position = _varint(data, position, limit)
+            if position < 0 or size < _RECORD_MIN_BYTES - 1 or size > limit - position:
+                return kept, headers, BAD_RECORD, number
+            end = position + size
+            delta, position = _varint(data, position + 1, end)
+            if position < 0:
+                return kept, headers, BAD_RECORD, number
+            timestamp = batch.max_timestamp if append_time else base_timestamp + delta
+            delta, position = _varint(data, position, end)
+            offset = base_offset + delta
+            if position < 0 or offset <= previous or offset > batch.last_offset:
+                return kept, headers, BAD_OFFSET, number
+            previous = offset
+            key_length, position = _varint(data, position, end)
+            if position < 0 or key_length < -1 or key_length > end - position:
+                return kept, headers, BAD_RECORD, number
+            key_at = position
+            if key_length > 0:
+                position += key_length
+            value_length, position = _varint(data, position, end)
+            if position < 0 or value_length < -1 or value_length > end - position:
+                return kept, headers, BAD_RECORD, number
+            value_at = position
+            if value_length > 0:
+                position += value_length
+            header_count, position = _varint(data, position, end)
+            if position < 0 or header_count < 0 or header_count * 2 > end - position:
+                return kept, headers, BAD_HEADER, number
+            keep = low <= offset and offset < high and since <= timestamp and timestamp < until
+            for _ in range(header_count):
+                length, position = _varint(data, position, end)
+                if position < 0 or length < 0 or length > end - position:
+                    return kept, headers, BAD_HEADER, number
+                at = position
+                position += length
+                if keep and want_headers:
+                    _copy(data, at, header_keys, header_key_size, length)
+                    header_key_size += length
+                    header_key_ends[headers] = header_key_size
+                length, position = _varint(data, position, end)
+                if position < 0 or length < -1 or length > end - position:
+                    return kept, headers, BAD_HEADER, number
+                if keep and want_headers:
+                    if length > 0:
+                        _copy(data, position, header_values, header_value_size, length)
+                        header_value_size += length
+                    header_value_ends[headers] = header_value_size
+                    header_nulls[headers] = length < 0
+                    headers += 1
+                if length > 0:
+                    position += length
+            if position != end:
+                return kept, headers, BAD_RECORD, number
+            if not keep:
+                continue
+            offsets[kept] = offset
+            timestamps[kept] = timestamp
+            kinds[kept] = append_time
+            if want_key:
+                if key_length > 0:
+                    _copy(data, key_at, keys, key_size, key_length)
+                    key_size += key_length
+                key_ends[kept] = key_size
+                key_nulls[kept] = key_length < 0
+            if want_value:
+                if value_length > 0:
+                    _copy(data, value_at, values, value_size, value_length)
+                    value_size += value_length
+                value_ends[kept] = value_size
+                value_nulls[kept] = value_length < 0
+            if want_headers:
+                header_counts[kept] = headers
+            kept += 1
+        if position != limit:
+            return kept, headers, LEFT_OVER, number
+    return kept, headers, OK, 0

@@ -1,0 +1,113 @@
+"""What a query's filters say of partitions, offsets and times: less is planned, fetched and decoded.
+
+Filters that are understood whole are applied here, and Spark does not look at those rows again; all
+others are left to Spark. Comparisons with null are false, as in SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from odradek.pipeline.decoding.decoder import INT64_MAX, INT64_MIN
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """The rows that pass: of these topics and partitions (None: all), of `low` <= offset < `high`, of
+    `since_ms` <= timestamp < `until_ms`."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    low: int = INT64_MIN
+    high: int = INT64_MAX
+    since_ms: int = INT64_MIN
+    until_ms: int = INT64_MAX
+
+    def offsets(self, topic: str, partition: int, low: int, high: int) -> tuple[int, int]:
+        """What is left of a partition's offsets (from, before)."""
+        if self.topics is not None and topic not in self.topics:
+            return low, low
+        if self.partitions is not None and partition not in self.partitions:
+            return low, low
+        return max(low, self.low), min(high, self.high)
+
+    def is_before(self, max_timestamp_ms: int) -> bool:
+        """Whether records up to that time are all too old."""
+        return max_timestamp_ms < self.since_ms
+
+
+def push_down(filters: Iterable[Any]) -> tuple[Filtered, list[Any]]:
+    """What Spark's filters (`pyspark.sql.datasource.Filter`, all to be met) come to, and those of them
+    that Spark has to see to itself."""
+    found, left = Filtered(), []
+    for each in filters:
+        narrower = _narrowed(found, each)
+        if narrower is None:
+            left.append(each)
+        else:
+            found = narrower
+    return found, left
+
+
+def _narrowed(found: Filtered, each: Any) -> Filtered | None:
+    """None where it is not understood whole."""
+    from pyspark.sql import datasource as spark
+
+    if isinstance(each, spark.IsNotNull) and each.attribute[0] in _NEVER_NULL:
+        return found
+    if not hasattr(each, "attribute") or not hasattr(each, "value") or len(each.attribute) != 1:
+        return None
+    (column,), value = each.attribute, each.value
+    if column in ("topic", "partition") and isinstance(each, (spark.EqualTo, spark.In)):
+        values = each.value if isinstance(each, spark.In) else (value,)
+        return _only(found, column, values)
+    bounds = _BOUNDS.get(type(each).__name__)
+    if bounds is None or column not in ("offset", "timestamp"):
+        return None
+    if column == "offset":
+        if not isinstance(value, int):
+            return None
+        low, high = bounds(value, 1)
+        return replace(found, low=max(found.low, low), high=min(found.high, high))
+    at = _micros(value)
+    if at is None:
+        return None
+    low, high = bounds(at, 1)  # in microseconds; what is stored are whole milliseconds
+    since = INT64_MIN if low <= INT64_MIN else -(-low // 1000)
+    until = INT64_MAX if high >= INT64_MAX else -(-high // 1000)
+    return replace(found, since_ms=max(found.since_ms, since), until_ms=min(found.until_ms, until))
+
+
+_NEVER_NULL = frozenset(("topic", "partition", "offset", "timestamp", "timestampType"))
+
+_BOUNDS: dict[str, Callable[[int, int], tuple[int, int]]] = {
+    "EqualTo": lambda value, step: (value, value + step),
+    "EqualNullSafe": lambda value, step: (value, value + step),
+    "GreaterThan": lambda value, step: (value + step, INT64_MAX),
+    "GreaterThanOrEqual": lambda value, step: (value, INT64_MAX),
+    "LessThan": lambda value, step: (INT64_MIN, value),
+    "LessThanOrEqual": lambda value, step: (INT64_MIN, value + step),
+}
+"""By the filter's name: from where to before where."""
+
+
+def _only(found: Filtered, column: str, values: Iterable[Any]) -> Filtered | None:
+    kind = str if column == "topic" else int
+    kept = frozenset(values)
+    if not all(isinstance(each, kind) for each in kept):
+        return None
+    if column == "topic":
+        return replace(found, topics=kept if found.topics is None else found.topics & kept)
+    return replace(found, partitions=kept if found.partitions is None else found.partitions & kept)
+
+
+def _micros(value: Any) -> int | None:
+    """Of a timestamp literal. One without a zone is in that of the session, which is not known here."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    return (value - _EPOCH) // timedelta(microseconds=1)

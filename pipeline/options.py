@@ -1,0 +1,267 @@
+"""What a query says: the options of Spark's own Kafka source, by the same names, and `tiered.url`.
+
+Where Spark's source refuses, so does this: two ways to name topics, an offset that is none. What it
+would pass on to its Kafka client (`kafka.*`) is known here by name, and refused by name where it is not
+served, rather than left aside.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from odradek.pipeline.errors import BadOption
+
+EARLIEST, LATEST = -2, -1
+"""In place of an offset, as in Spark's JSON."""
+
+_TOPIC_OPTIONS = ("subscribe", "subscribepattern", "assign")
+_IGNORED_KAFKA = frozenset(
+    (
+        "client.id",
+        "group.id",
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "key.deserializer",
+        "value.deserializer",
+        "interceptor.classes",
+        "receive.buffer.bytes",
+        "session.timeout.ms",
+        "max.poll.records",
+        "heartbeat.interval.ms",
+        "metadata.max.age.ms",
+        "send.buffer.bytes",
+    )
+)
+"""Spark's source sets these itself, or they concern what is not there: groups, deserializers."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a read begins or ends: one of the fields is set, for all partitions or by partition."""
+
+    everywhere: int | None = None
+    """EARLIEST or LATEST."""
+    offsets: Mapping[str, Mapping[int, int]] | None = None
+    timestamp_ms: int | None = None
+    timestamps_ms: Mapping[str, Mapping[int, int]] | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """See the module. Sizes in bytes, times in ms."""
+
+    bootstrap: str | None
+    tiered_url: str | None
+    """What the brokers were given: a URL or a directory."""
+    store_options: Mapping[str, str]
+    """`tiered.<name>`: further ones of the remote storage."""
+    subscribe: tuple[str, ...] = ()
+    pattern: str | None = None
+    assign: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    starting: Position | None = None
+    ending: Position = Position(everywhere=LATEST)
+    missing_timestamp_is_latest: bool = False
+    """startingOffsetsByTimestampStrategy: where no record is as late, begin at the end."""
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60 * 1000
+    include_headers: bool = False
+    fail_on_data_loss: bool = True
+    read_committed: bool = False
+    request_timeout_ms: int = 30_000
+    fetch_max_bytes: int = 50 << 20
+    task_bytes: int = 128 << 20
+    """`maxBytesPerTask`: about how much of the store one task reads; more where a query is so large
+    that the driver would have too many."""
+    corrupt_segments: str = "fail"
+    """`onCorruptSegment`: "fail", or "skip" what cannot be read and say so."""
+
+    def wants(self, topic: str) -> bool:
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in self.subscribe or topic in self.assign
+
+
+def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
+    """Raises BadOption, which says what is wrong and what is right."""
+    options = {name.lower(): value for name, value in given.items() if name != "path"}
+    read = _Read(options, streaming)
+    topics = [name for name in _TOPIC_OPTIONS if name in options]
+    if len(topics) != 1:
+        raise BadOption("one of subscribe, subscribePattern and assign must be given, and no other")
+    bootstrap = read.text("kafka.bootstrap.servers")
+    url = read.text("tiered.url")
+    if bootstrap is None and url is None:
+        raise BadOption(
+            "kafka.bootstrap.servers names the brokers to read from, tiered.url the store of tiered"
+            " segments: at least one of them must be given"
+        )
+    if bootstrap is None and streaming:
+        raise BadOption("a stream needs kafka.bootstrap.servers: new records come from there")
+    made = Options(
+        bootstrap=bootstrap,
+        tiered_url=url,
+        store_options=read.below("tiered."),
+        subscribe=tuple(_names(read.text("subscribe"))),
+        pattern=read.checked("subscribepattern", _pattern),
+        assign=read.checked("assign", _assignment) or {},
+        starting=read.position("starting"),
+        ending=(None if streaming else read.position("ending")) or Position(everywhere=LATEST),
+        missing_timestamp_is_latest=read.choice(
+            "startingoffsetsbytimestampstrategy", ("error", "latest"), "error"
+        )
+        == "latest",
+        min_partitions=read.number("minpartitions", 1),
+        max_records_per_partition=read.number("maxrecordsperpartition", 1),
+        max_offsets_per_trigger=read.number("maxoffsetspertrigger", 1),
+        min_offsets_per_trigger=read.number("minoffsetspertrigger", 1),
+        max_trigger_delay_ms=read.checked("maxtriggerdelay", _duration_ms) or 15 * 60 * 1000,
+        include_headers=read.flag("includeheaders", False),
+        fail_on_data_loss=read.flag("failondataloss", True),
+        read_committed=read.choice(
+            "kafka.isolation.level", ("read_uncommitted", "read_committed"), "read_uncommitted"
+        )
+        == "read_committed",
+        request_timeout_ms=read.number("kafka.request.timeout.ms", 1) or 30_000,
+        fetch_max_bytes=read.number("kafka.fetch.max.bytes", 1) or 50 << 20,
+        task_bytes=read.number("maxbytespertask", 1) or 128 << 20,
+        corrupt_segments=read.choice("oncorruptsegment", ("fail", "skip"), "fail"),
+    )
+    read.refuse_the_rest()
+    return made
+
+
+_SPELT = {
+    name.lower(): name
+    for name in (
+        "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
+        "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
+        "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions",
+        "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+        "includeHeaders", "failOnDataLoss", "maxBytesPerTask", "onCorruptSegment",
+    )
+}  # fmt: skip
+"""Spark hands options on in small letters."""
+
+
+class _Read:
+    """The options by name in small letters, and which of them somebody has asked for."""
+
+    def __init__(self, options: Mapping[str, str], streaming: bool) -> None:
+        self._options = options
+        self._streaming = streaming
+        self._known: set[str] = set()
+
+    def text(self, name: str) -> str | None:
+        self._known.add(name)
+        return self._options.get(name)
+
+    def below(self, prefix: str) -> dict[str, str]:
+        """What begins so, without that."""
+        names = [n for n in self._options if n.startswith(prefix) and n not in self._known]
+        self._known.update(names)
+        return {name.removeprefix(prefix): self._options[name] for name in names}
+
+    def checked(self, name: str, parse: Callable[[str], Any]) -> Any:
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return parse(text)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise BadOption(f"{_SPELT.get(name, name)}={text}: {error}") from None
+
+    def number(self, name: str, least: int) -> int | None:
+        def parse(text: str) -> int:
+            if (number := int(text)) < least:
+                raise ValueError(f"must be at least {least}")
+            return number
+
+        found: int | None = self.checked(name, parse)
+        return found
+
+    def choice(self, name: str, among: tuple[str, ...], default: str) -> str:
+        def parse(text: str) -> str:
+            if text.lower() not in among:
+                raise ValueError(f"must be one of {', '.join(among)}")
+            return text.lower()
+
+        return self.checked(name, parse) or default
+
+    def flag(self, name: str, default: bool) -> bool:
+        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
+
+    def position(self, which: str) -> Position | None:
+        """Where to begin or to end; of several ways to say it the one that Spark prefers."""
+        end = LATEST if which == "ending" else None
+        at = self.number(f"{which}timestamp", 0)
+        times = self.checked(f"{which}offsetsbytimestamp", _by_partition)
+        offsets = self.text(f"{which}offsets")
+        if at is not None:
+            return Position(timestamp_ms=at)
+        if times is not None:
+            return Position(timestamps_ms=times)
+        if offsets is None:
+            return None
+        if offsets.lower() == "latest" and (self._streaming or end is not None):
+            return Position(everywhere=LATEST)
+        if offsets.lower() == "earliest" and end is None:
+            return Position(everywhere=EARLIEST)
+        return Position(offsets=self.checked(f"{which}offsets", _by_partition))
+
+    def refuse_the_rest(self) -> None:
+        for name, value in sorted(self._options.items()):
+            if name in self._known or name.removeprefix("kafka.") in _IGNORED_KAFKA:
+                continue
+            if (name, value) == ("kafka.security.protocol", "PLAINTEXT"):
+                continue
+            raise BadOption(f"{name} is not an option of this source (docs/pipeline.md)")
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    return text
+
+
+def _assignment(text: str) -> dict[str, tuple[int, ...]]:
+    return {
+        topic: tuple(sorted({int(each) for each in partitions}))
+        for topic, partitions in _json(text, '{"topic":[0,1]}').items()
+    }
+
+
+def _by_partition(text: str) -> dict[str, dict[int, int]]:
+    return {
+        topic: {int(partition): int(value) for partition, value in partitions.items()}
+        for topic, partitions in _json(text, '{"topic":{"0":42}}').items()
+    }
+
+
+def _json(text: str, example: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ValueError(f"must be JSON such as {example}") from None
+
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _duration_ms(text: str) -> int:
+    found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
+    if found is None or (found[2] or "ms") not in _UNITS_MS:
+        raise ValueError("a duration is a number and a unit (ms, s, m, h, d)")
+    return int(found[1]) * _UNITS_MS[found[2] or "ms"]

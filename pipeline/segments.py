@@ -1,0 +1,107 @@
+"""Reading stretches of remote segments, where the tasks run.
+
+The segment's offset index says where its first offset is; from there on pieces are fetched one ahead of
+what is decoded, so that the store and the processor work at the same time and memory holds a few pieces,
+whatever the segment's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from odradek.pipeline.decoding.decoder import Decoder, Wanted
+from odradek.pipeline.errors import CorruptSegment, MissingSegment
+from odradek.pipeline.history import Stretch
+from odradek.storage.tiered.errors import (
+    CorruptRemoteData,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+)
+from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
+from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManager
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PIECE_BYTES = 8 << 20
+PIECES_AHEAD = 2
+
+
+def read_stretch(
+    storage: RemoteStorageManager, stretch: Stretch, wanted: Wanted
+) -> Iterator[pa.RecordBatch]:
+    """Its records, as far as wanted. Raises CorruptSegment and MissingSegment, which name the object."""
+    segment = stretch.segment
+    key = segment_key(segment, LOG_SUFFIX)
+    low, high = max(stretch.low, wanted.low), min(stretch.high, wanted.high)
+    decoder = Decoder(replace(wanted, low=low, high=high), key)
+    try:
+        start, end = _positions(storage, stretch, low, high)
+        decoder.seek(start)
+        for piece in _pieces(storage, stretch, start, end):
+            yield from decoder.feed(piece)
+            if decoder.is_done:
+                return
+        decoder.end()
+    except RemoteResourceNotFound as error:
+        raise MissingSegment(f"{key} is not in the store: {error}") from error
+    except CorruptRemoteData as error:
+        raise CorruptSegment(f"{key}: {error}") from error
+    except RemoteStorageError as error:
+        raise MissingSegment(f"{key} cannot be read: {error}") from error
+
+
+def _positions(
+    storage: RemoteStorageManager, stretch: Stretch, low: int, high: int
+) -> tuple[int, int]:
+    """Bytes of the log (from, before) that have all batches with these offsets."""
+    segment = stretch.segment
+    if low <= segment.start_offset and high > segment.end_offset:
+        return 0, segment.size_bytes
+    index = np.frombuffer(storage.fetch_index(segment, IndexType.OFFSET), dtype=">i4")
+    entries = index[: len(index) // 2 * 2].reshape(-1, 2)
+    offsets = entries[:, 0].astype(np.int64) + segment.start_offset
+    positions = entries[:, 1].astype(np.int64)
+    # An entry is a batch's last offset and its first byte: one that ends at `high - 1` may be wanted
+    # up to the byte where the next entry's batch begins.
+    before = int(np.searchsorted(offsets, low, side="right")) - 1
+    behind = int(np.searchsorted(offsets, high - 1, side="left")) + 1
+    start = int(positions[before]) if before >= 0 else 0
+    end = int(positions[behind]) if behind < len(positions) else segment.size_bytes
+    return start, end
+
+
+def _pieces(
+    storage: RemoteStorageManager, stretch: Stretch, start: int, end: int
+) -> Iterator[memoryview]:
+    """In order; a few are being fetched while one is decoded."""
+
+    def fetch(position: int) -> memoryview:
+        last = min(position + PIECE_BYTES, end) - 1
+        piece = memoryview(storage.fetch_segment(stretch.segment, position, last))
+        if len(piece) != last + 1 - position:
+            raise CorruptRemoteData(
+                f"{len(piece)} bytes from {position} on, not {last + 1 - position}"
+            )
+        return piece
+
+    starts = iter(range(start, end, PIECE_BYTES))
+    with ThreadPoolExecutor(PIECES_AHEAD, thread_name_prefix="odradek-ahead") as pool:
+        coming = [
+            pool.submit(fetch, at) for _, at in zip(range(PIECES_AHEAD), starts, strict=False)
+        ]
+        try:
+            while coming:
+                piece = coming.pop(0).result()
+                following = next(starts, None)
+                if following is not None:
+                    coming.append(pool.submit(fetch, following))
+                yield piece
+        finally:
+            for each in coming:
+                each.cancel()

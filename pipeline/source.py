@@ -1,0 +1,162 @@
+"""Topics as a Spark data source: `spark.read.format("odradek")`.
+
+    from odradek.pipeline import register
+
+    register(spark)
+    events = spark.read.format("odradek").option("subscribe", "events").option(…).load()
+
+Spark calls the planning half in a process beside its driver, and pickles the reader to each task. What
+the pieces are is decided in `query.py` and `planning.py`; here is what Spark wants to be told of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from odradek.pipeline.decoding.decoder import Aborted
+from odradek.pipeline.decoding.schema import COLUMNS, SPARK_TYPES
+from odradek.pipeline.errors import BadOption
+from odradek.pipeline.filters import Filtered, push_down
+from odradek.pipeline.options import Options, parse_options
+from odradek.pipeline.planning import Piece, tasks_of
+from odradek.pipeline.reading import Reading, read_pieces
+
+if TYPE_CHECKING:
+    from odradek.pipeline.query import Plan
+    from odradek.pipeline.stream import StreamReader
+
+NAME = "odradek"
+
+
+@dataclass
+class ReadTask(InputPartition):
+    """What one task reads."""
+
+    pieces: tuple[Piece, ...]
+    aborted: Mapping[tuple[str, int], Sequence[Aborted]]
+
+
+class OdradekDataSource(DataSource):
+    """See the module; its options are those of `options.py`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        with_headers = self.options.get("includeHeaders", "false").lower() == "true"
+        columns = [*COLUMNS, "headers"] if with_headers else COLUMNS
+        return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in columns)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(parse_options(self.options, streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        from odradek.pipeline.stream import StreamReader
+
+        return StreamReader(parse_options(self.options, streaming=True), schema)
+
+
+class Reads:
+    """What readers of a batch and of a stream have in common."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        check_schema(schema)
+
+    def _tasks(self, plan: Plan) -> list[ReadTask]:
+        options = self._options
+        tasks = tasks_of(
+            plan.pieces,
+            task_bytes=options.task_bytes,
+            min_tasks=options.min_partitions,
+            max_records=options.max_records_per_partition,
+        )
+        return [ReadTask(pieces, _of(plan.aborted, pieces)) for pieces in tasks]
+
+    def _read(self, task: InputPartition, filtered: Filtered) -> Iterator[pa.RecordBatch]:
+        if not isinstance(task, ReadTask):
+            return  # Spark has a task where there is nothing to read
+        options = self._options
+        columns = self._schema.fieldNames()
+        reading = Reading(
+            columns=columns,
+            bootstrap=options.bootstrap,
+            tiered_url=options.tiered_url,
+            store_options=options.store_options,
+            read_committed=options.read_committed,
+            request_timeout_ms=options.request_timeout_ms,
+            fetch_max_bytes=options.fetch_max_bytes,
+            fail_on_data_loss=options.fail_on_data_loss,
+            skip_corrupt=options.corrupt_segments == "skip",
+            since_ms=filtered.since_ms,
+            until_ms=filtered.until_ms,
+        )
+        wanted = to_arrow_schema(self._schema, timezone="UTC")
+        for table in read_pieces(reading, task.pieces, task.aborted):
+            yield table if table.schema.equals(wanted) else table.cast(wanted)
+
+
+class BatchReader(Reads, DataSourceReader):
+    """One query over offsets that are fixed when it is planned."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._filtered = Filtered()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        self._filtered, left = push_down(filters)
+        return left
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from odradek.pipeline.query import Query
+
+        query = Query(self._options)
+        return self._tasks(query.plan(query.ranges(), self._filtered))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._read(partition, self._filtered)
+
+
+def check_schema(schema: StructType) -> None:
+    """A narrower schema reads less; another one means nothing."""
+    for field in schema.fields:
+        expected = SPARK_TYPES.get(field.name)
+        if expected is None:
+            raise BadOption(f"there is no column {field.name}, but {', '.join(SPARK_TYPES)}")
+        if field.dataType.simpleString() != expected:
+            given = field.dataType.simpleString()
+            raise BadOption(f"column {field.name} is {expected}, not {given}: cast it afterwards")
+
+
+def _of(
+    aborted: Mapping[tuple[str, int], Sequence[Aborted]], pieces: Iterable[Piece]
+) -> dict[tuple[str, int], list[Aborted]]:
+    """What concerns these pieces."""
+    from odradek.pipeline.planning import BrokerRange
+
+    found: dict[tuple[str, int], list[Aborted]] = {}
+    for piece in pieces if aborted else ():
+        if isinstance(piece, BrokerRange):
+            continue
+        where = (piece.segment.partition.topic, piece.segment.partition.partition)
+        for each in aborted.get(where, ()):
+            known = found.setdefault(where, [])
+            overlaps = each.first_offset < piece.high and each.last_offset >= piece.low
+            if overlaps and each not in known:
+                known.append(each)
+    return found
+
+
+def register(spark: Any) -> None:
+    """Make the format "odradek" known to a session, and let it see filters."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(OdradekDataSource)

@@ -1,0 +1,150 @@
+"""The same source as a stream: `spark.readStream.format("odradek")`.
+
+Offsets in a checkpoint are those of Spark's own Kafka source, `{"topic": {"0": 42}}`: the next offset of
+each partition. How much a micro-batch takes is decided as there: `maxOffsetsPerTrigger` is shared out
+among partitions by how far each is behind, `minOffsetsPerTrigger` waits until there is that much or
+`maxTriggerDelay` is over. What was tiered since the last batch is read from the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from odradek.pipeline.brokers import EARLIEST, LATEST, TopicPartition
+from odradek.pipeline.errors import DataLoss
+from odradek.pipeline.filters import Filtered
+from odradek.pipeline.options import Options, Position
+from odradek.pipeline.query import Query
+from odradek.pipeline.source import Reads
+from odradek.seams.clock import RealClock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Offsets = dict[TopicPartition, int]
+Checkpointed = dict[str, dict[str, int]]
+
+
+class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the module. Spark keeps one of it for a query's life, and a copy in each task."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._target: Offsets | None = None
+        """Where a query with Trigger.AvailableNow ends."""
+        self._waiting_since: float | None = None
+
+    def initialOffset(self) -> Checkpointed:  # noqa: N802 - Spark's name
+        query = Query(self._options)
+        starting = self._options.starting or Position(everywhere=LATEST)
+        return to_checkpoint(query.resolve(list(query.partitions), starting))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        query = Query(self._options)
+        self._target = query.resolve(list(query.partitions), Position(everywhere=LATEST))
+
+    def reportLatestOffset(self) -> Checkpointed | None:  # noqa: N802
+        query = Query(self._options)
+        return to_checkpoint(query.resolve(list(query.partitions), Position(everywhere=LATEST)))
+
+    def latestOffset(self, start: Checkpointed, limit: ReadLimit) -> Checkpointed:  # noqa: N802
+        begin = from_checkpoint(start)
+        query = Query(self._options)
+        latest = self._target
+        if latest is None:
+            latest = query.resolve(list(query.partitions), Position(everywhere=LATEST))
+        begin = {**self._new_ones(query, begin, latest), **begin}
+        latest = {where: max(offset, begin[where]) for where, offset in latest.items()}
+        latest = {**begin, **latest}
+        if self._is_too_little(sum(latest.values()) - sum(begin.values())):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            latest = shared_out(begin, latest, limit.max_rows)
+        return to_checkpoint(latest)
+
+    def partitions(self, start: Checkpointed, end: Checkpointed) -> Sequence[InputPartition]:
+        begin, until = from_checkpoint(start), from_checkpoint(end)
+        query = Query(self._options)
+        begin = {**self._new_ones(query, begin, until), **begin}
+        ranges = {}
+        gone = [where for where in until if where not in query.partitions]
+        if gone and self._options.fail_on_data_loss:
+            raise DataLoss(f"{', '.join(map(str, gone))} were deleted while they were read")
+        known = [where for where in until if where not in gone]
+        earliest = query.resolve(known, Position(everywhere=EARLIEST))
+        for where in known:
+            low = begin[where]
+            if low < min(earliest[where], until[where]):
+                text = f"{where} begins at offset {earliest[where]} now, and the batch at {low}"
+                if self._options.fail_on_data_loss:
+                    raise DataLoss(f"{text} (failOnDataLoss=false reads what is left)")
+                low = min(earliest[where], until[where])
+            ranges[where] = (low, until[where])
+        return self._tasks(query.plan(ranges))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._read(partition, Filtered())
+
+    def _new_ones(
+        self, query: Query, begin: Offsets, seen: Mapping[TopicPartition, int]
+    ) -> Offsets:
+        """Where partitions begin that came since the query did: nothing of them is passed over."""
+        new = [where for where in seen if where not in begin]
+        return query.resolve(new, Position(everywhere=EARLIEST)) if new else {}
+
+    def _is_too_little(self, count: int) -> bool:
+        """Whether a batch of so many offsets is put off (minOffsetsPerTrigger)."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or count == 0 or self._target is not None:
+            return False
+        now = RealClock().monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        waited_ms = (now - self._waiting_since) * 1000
+        if count < least and waited_ms < self._options.max_trigger_delay_ms:
+            return True
+        self._waiting_since = None
+        return False
+
+
+def shared_out(begin: Offsets, latest: Offsets, limit: int) -> Offsets:
+    """Ends of a batch of about `limit` offsets: each partition gives in proportion to what it has, and
+    at least one of those that have any."""
+    behind = {where: latest[where] - begin[where] for where in latest}
+    total = sum(behind.values())
+    if total <= limit:
+        return latest
+    found = {}
+    for where, count in behind.items():
+        share = limit * count / total
+        found[where] = begin[where] + min(count, max(1, int(share)) if count else 0)
+    return found
+
+
+def to_checkpoint(offsets: Mapping[TopicPartition, int]) -> Checkpointed:
+    found: Checkpointed = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+def from_checkpoint(offsets: Mapping[str, Mapping[str, Any]]) -> Offsets:
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, partitions in offsets.items()
+        for partition, offset in partitions.items()
+    }

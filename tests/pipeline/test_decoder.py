@@ -1,0 +1,238 @@
+"""The compiled decoder and `protocol.records` see the same records, and refuse the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from odradek.protocol.errors import CorruptBatch
+from odradek.protocol.records.batch import Batch, batches
+from odradek.protocol.records.records import Record, build_batch, decode
+
+pa = pytest.importorskip("pyarrow")
+
+from odradek.pipeline.decoding.decoder import Aborted, Decoder, Wanted  # noqa: E402
+from odradek.pipeline.decoding.schema import TYPES  # noqa: E402
+from odradek.pipeline.errors import CorruptSegment  # noqa: E402
+
+ALL = tuple(TYPES)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+small = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+bytes_or_none = st.none() | st.binary(max_size=40)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[bytes]:
+    """Batches of one log, with gaps as compaction leaves them, of every codec."""
+    found = []
+    offset = draw(st.integers(0, 2**40))
+    for _ in range(draw(st.integers(1, 5))):
+        records = []
+        for _ in range(draw(st.integers(1, 8))):
+            offset += draw(st.sampled_from((1, 1, 1, 2, 1000)))
+            headers = draw(st.lists(st.tuples(st.text(max_size=5), bytes_or_none), max_size=3))
+            records.append(
+                Record(
+                    offset,
+                    draw(st.integers(0, 2**41)),
+                    draw(bytes_or_none),
+                    draw(bytes_or_none),
+                    tuple(headers),
+                )
+            )
+        first = records[0].offset - draw(st.integers(0, min(3, records[0].offset)))
+        found.append(
+            bytes(
+                build_batch(
+                    records,
+                    base_offset=first,
+                    compression=draw(st.integers(0, 4)),
+                    timestamp_type=draw(st.integers(0, 1)),
+                    producer_id=draw(st.sampled_from((-1, 7))),
+                )
+            )
+        )
+        offset += draw(st.integers(0, 3))
+    return found
+
+
+def decoded(pieces: Sequence[bytes], wanted: Wanted) -> list[dict[str, Any]]:
+    decoder = Decoder(wanted, "a segment")
+    rows = [row for piece in pieces for table in decoder.feed(piece) for row in table.to_pylist()]
+    decoder.end()
+    return rows
+
+
+def expected(log: bytes) -> list[dict[str, Any]]:
+    rows = []
+    for batch in batches(memoryview(log)):
+        rows += [
+            {
+                "key": record.key,
+                "value": record.value,
+                "topic": "t",
+                "partition": 3,
+                "offset": record.offset,
+                "timestamp": EPOCH + timedelta(milliseconds=record.timestamp),
+                "timestampType": batch.timestamp_type,
+                "headers": [{"key": key, "value": value} for key, value in record.headers],
+            }
+            for record in decode(batch)
+        ]
+    return rows
+
+
+def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
+    ends = sorted(place % (len(data) + 1) for place in places)
+    return [data[start:end] for start, end in zip([0, *ends], [*ends, len(data)], strict=True)]
+
+
+@small
+@given(logs(), st.lists(st.integers(0, 10_000), max_size=4))
+def test_all_columns_of_all_records_however_the_bytes_are_cut(
+    log: list[bytes], places: list[int]
+) -> None:
+    data = b"".join(log)
+    assert decoded(cut(data, places), Wanted("t", 3, ALL)) == expected(data)
+
+
+@small
+@given(logs(), st.sets(st.sampled_from(ALL), min_size=1), st.data())
+def test_fewer_columns_offsets_and_times_leave_out_the_rest(
+    log: list[bytes], names: set[str], data: st.DataObject
+) -> None:
+    whole = b"".join(log)
+    rows = expected(whole)
+    offsets = st.sampled_from([row["offset"] + step for row in rows for step in (0, 1)])
+    times = st.sampled_from(
+        [int((row["timestamp"] - EPOCH).total_seconds() * 1000) for row in rows]
+    )
+    low, high = data.draw(offsets), data.draw(offsets)
+    since, until = data.draw(st.none() | times), data.draw(st.none() | times)
+    columns = [name for name in ALL if name in names]
+    wanted = Wanted(
+        "t",
+        3,
+        columns,
+        low,
+        high,
+        **({} if since is None else {"since_ms": since}),
+        **({} if until is None else {"until_ms": until}),
+    )
+
+    def is_wanted(row: dict[str, Any]) -> bool:
+        time = round((row["timestamp"] - EPOCH) / timedelta(milliseconds=1))
+        return (
+            low <= row["offset"] < high
+            and (since is None or since <= time)
+            and (until is None or time < until)
+        )
+
+    assert decoded([whole], wanted) == [
+        {name: row[name] for name in columns} for row in rows if is_wanted(row)
+    ]
+
+
+@small
+@given(logs(), st.data())
+def test_a_changed_byte_is_noticed_and_named(log: list[bytes], data: st.DataObject) -> None:
+    """Offsets and leader epochs are not under the CRC: brokers write them."""
+    number = data.draw(st.integers(0, len(log) - 1))
+    batch = bytearray(log[number])
+    at = data.draw(st.integers(16, len(batch) - 1))
+    batch[at] ^= data.draw(st.integers(1, 255))
+    log = [*log[:number], bytes(batch), *log[number + 1 :]]
+    with pytest.raises(CorruptSegment, match=f"^a segment, byte {sum(map(len, log[:number]))}:"):
+        decoded([b"".join(log)], Wanted("t", 3, ALL))
+
+
+@small
+@given(logs(), st.integers(1, 10_000))
+def test_a_batch_cut_short_at_the_end_is_no_silent_gap(log: list[bytes], missing: int) -> None:
+    data = b"".join(log)
+    missing = (missing - 1) % (len(log[-1]) - 1) + 1
+    with pytest.raises(CorruptSegment, match="cut short"):
+        decoded([data[:-missing]], Wanted("t", 3, ALL))
+
+
+@small
+@given(st.binary(min_size=7, max_size=200), st.integers(0, 20))
+def test_garbage_with_a_good_crc_is_refused_as_the_protocol_refuses_it(
+    body: bytes, count: int
+) -> None:
+    batch = _with_body(build_batch([Record(-1, 0, b"k", b"v")]), body, count)
+    view = Batch(memoryview(batch))
+    try:
+        records = decode(view)
+    except (CorruptBatch, UnicodeDecodeError):
+        with pytest.raises(CorruptSegment):
+            decoded([bytes(batch)], Wanted("t", 3, ALL[:-1]))
+    else:
+        rows = decoded([bytes(batch)], Wanted("t", 3, ALL[:-1]))
+        assert [row["offset"] for row in rows] == [record.offset for record in records]
+
+
+def _with_body(batch: bytearray, body: bytes, count: int) -> bytearray:
+    from odradek.protocol.records.crc32c import crc32c
+
+    made = bytearray(batch[:61]) + body
+    made[8:12] = (len(made) - 12).to_bytes(4, "big")
+    made[23:27] = (50).to_bytes(4, "big")
+    made[57:61] = count.to_bytes(4, "big")
+    made[17:21] = crc32c(bytes(made[21:])).to_bytes(4, "big")
+    return made
+
+
+def test_control_batches_and_aborted_transactions_are_left_out() -> None:
+    def batch(offset: int, producer_id: int, *, transactional: bool = True) -> bytes:
+        records = [Record(offset, 1, None, b"%d" % offset)]
+        return bytes(
+            build_batch(
+                records,
+                base_offset=offset,
+                producer_id=producer_id,
+                transactional=transactional,
+            )
+        )
+
+    marker = bytes(
+        build_batch(
+            [Record(4, 1, b"\0\0\0\0", b"\0\0\0\0\0\0")],
+            base_offset=4,
+            producer_id=1,
+            transactional=True,
+            control=True,
+        )
+    )
+    data = b"".join(
+        (
+            batch(0, 1),
+            batch(1, 2),
+            batch(2, 1, transactional=False),
+            batch(3, 1),
+            marker,
+            batch(5, 1),
+        )
+    )
+    aborted = (Aborted(1, 0, 4),)
+    rows = decoded([data], Wanted("t", 0, ("offset",), aborted=aborted))
+    assert [row["offset"] for row in rows] == [1, 2, 5]
+    aborted = (Aborted(1, 0),)  # up to its producer's marker
+    for pieces in ([data], cut(data, range(0, len(data), 50))):
+        rows = decoded(pieces, Wanted("t", 0, ("offset",), aborted=aborted))
+        assert [row["offset"] for row in rows] == [1, 2, 5]
+    rows = decoded([data], Wanted("t", 0, ("offset",)))
+    assert [row["offset"] for row in rows] == [0, 1, 2, 3, 5]
+
+
+def test_no_record_is_looked_at_for_offsets_alone() -> None:
+    """The records are no records at all here; but there is one for each offset, says the header."""
+    batch = _with_body(build_batch([Record(-1, 0, b"k", b"v")]), b"nonsense", 51)
+    rows = decoded([bytes(batch)], Wanted("t", 3, ("partition", "offset"), low=40, high=45))
+    assert rows == [{"partition": 3, "offset": offset} for offset in range(40, 45)]

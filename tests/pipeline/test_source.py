@@ -1,0 +1,143 @@
+"""`spark.read.format("odradek")` against a broker: the rows a consumer gets, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from odradek.testing import Broker
+from tests.pipeline.reading import by_consumer, by_spark, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.interop
+
+PARTITIONS = (0, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"events": 3, "other": 1}) as broker:
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+            _produce(broker, 400, {"compression.type": codec})
+        _produce(broker, 300, {"transactional.id": "kept"}, ends="commit")
+        _produce(broker, 300, {"transactional.id": "given up"}, ends="abort")
+        _produce(broker, 300, {"transactional.id": "kept"}, ends="commit")
+        yield broker
+
+
+def _produce(broker: Broker, count: int, config: dict[str, Any], ends: str = "") -> None:
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "linger.ms": 2, "batch.size": 2000, **config}
+    )
+    if ends:
+        producer.init_transactions()
+        producer.begin_transaction()
+    for number in range(count):
+        producer.produce(
+            "events",
+            key=None if number % 5 == 0 else b"key %d" % number,
+            value=None if number % 7 == 0 else b"value %d" % number * (number % 40),
+            partition=number % 3,
+            headers=[("a", b"%d" % number), ("b", None)] if number % 4 == 0 else None,
+        )
+    producer.flush()
+    if ends == "commit":
+        producer.commit_transaction()
+    elif ends:
+        producer.abort_transaction()
+
+
+def options(broker: Broker, **more: Any) -> dict[str, Any]:
+    return {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "events", **more}
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize(
+    "split", [{}, {"minPartitions": 20}, {"maxRecordsPerPartition": 97}], ids=str
+)
+def test_the_rows_of_a_consumer_at_any_split(
+    spark: SparkSession, broker: Broker, isolation: str, split: dict[str, int]
+) -> None:
+    expected = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
+    found = by_spark(spark, options(broker, **split, **{"kafka.isolation.level": isolation}))
+    assert found == expected
+
+
+def test_what_is_asked_for_in_offsets_times_and_columns(
+    spark: SparkSession, broker: Broker
+) -> None:
+    rows = by_consumer(broker.bootstrap, "events", PARTITIONS)
+    frame = table(spark, options(broker))
+
+    def offsets(condition: str) -> list[tuple[int, int]]:
+        found = frame.where(condition).select("partition", "offset").collect()
+        return sorted(tuple(each) for each in found)
+
+    assert offsets("partition = 1 and offset >= 100 and offset < 120") == [
+        row[:2] for row in rows if row[0] == 1 and 100 <= row[1] < 120
+    ]
+    assert offsets("partition in (0, 2) and offset = 7") == [(0, 7), (2, 7)]
+    assert offsets("topic = 'other'") == []
+    middle = sorted(row[2] for row in rows)[len(rows) // 2]
+    at = f"timestamp_millis({middle})"
+    assert offsets(f"timestamp >= {at}") == [row[:2] for row in rows if row[2] >= middle]
+    assert offsets(f"timestamp < {at}") == [row[:2] for row in rows if row[2] < middle]
+    plan = (
+        frame.where("partition = 1 and offset >= 100")
+        ._jdf.queryExecution()
+        .executedPlan()
+        .toString()
+    )
+    assert "+- Filter" not in plan
+    narrow = (
+        spark.read.format("odradek")
+        .options(**options(broker))
+        .schema("partition int, offset long")
+        .load()
+    )
+    assert sorted(tuple(row) for row in narrow.collect()) == [row[:2] for row in rows]
+
+
+def test_where_it_begins_and_ends(spark: SparkSession, broker: Broker) -> None:
+    rows = by_consumer(broker.bootstrap, "events", PARTITIONS)
+    ranges = options(
+        broker,
+        startingOffsets='{"events":{"0":5,"1":-2,"2":10}}',
+        endingOffsets='{"events":{"0":15,"1":3,"2":-1}}',
+    )
+    limits = {0: (5, 15), 1: (0, 3), 2: (10, 1 << 62)}
+    assert by_spark(spark, ranges) == [
+        row for row in rows if limits[row[0]][0] <= row[1] < limits[row[0]][1]
+    ]
+    middle = sorted(row[2] for row in rows)[len(rows) // 2]
+    late = by_spark(spark, options(broker, startingTimestamp=middle))
+    firsts = {
+        number: min(row[1] for row in rows if row[0] == number and row[2] >= middle)
+        for number in PARTITIONS
+    }
+    assert late == [row for row in rows if row[1] >= firsts[row[0]]]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"subscribe": "nowhere"}, "there is no topic nowhere"),
+        ({"assign": '{"events":[0]}'}, "one of subscribe, subscribePattern and assign"),
+        ({"startingOffsets": "sometime"}, "startingOffsets=sometime"),
+        ({"minPartitions": "0"}, "minPartitions=0: must be at least 1"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "is not an option of this source"),
+        ({"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.request.timeout.ms": "500"}, "127.0.0.1:1"),
+        ({"startingOffsets": '{"events":{"0":1}}'}, "not for events-1"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_plainly(
+    spark: SparkSession, broker: Broker, given: dict[str, str], said: str
+) -> None:
+    with pytest.raises(Exception, match="odradek") as caught:
+        by_spark(spark, {**options(broker), **given})
+    assert said in str(caught.value)

@@ -1,0 +1,85 @@
+"""`spark.readStream.format("odradek")`: each offset once, over restarts, in batches of the size asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from odradek.pipeline.brokers import TopicPartition
+from odradek.testing import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"events": 2}) as broker:
+        yield broker
+
+
+def _produce(broker: Broker, first: int, count: int) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(first, first + count):
+        producer.produce("events", value=b"%d" % number, partition=number % 2)
+    producer.flush()
+
+
+def _run(spark: SparkSession, broker: Broker, directory: Path, **options: Any) -> list[list[int]]:
+    """The numbers of each micro-batch until there is nothing more."""
+    batches: list[list[int]] = []
+
+    def take(frame: Any, number: int) -> None:
+        values = [int(bytes(row.value)) for row in frame.select("value").collect()]
+        if values:
+            batches.append(sorted(values))
+
+    query = (
+        spark.readStream.format("odradek")
+        .options(
+            **{
+                "kafka.bootstrap.servers": broker.bootstrap,
+                "subscribe": "events",
+                "startingOffsets": "earliest",
+                **options,
+            }
+        )
+        .load()
+        .writeStream.option("checkpointLocation", str(directory))
+        .foreachBatch(take)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    assert not query.isActive
+    return batches
+
+
+def test_each_record_once_over_restarts_in_batches_of_a_size(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    _produce(broker, 0, 100)
+    batches = _run(spark, broker, tmp_path, maxOffsetsPerTrigger=30)
+    assert [len(each) for each in batches] == [30, 30, 30, 10]
+    assert sorted(number for each in batches for number in each) == list(range(100))
+    assert _run(spark, broker, tmp_path, maxOffsetsPerTrigger=30) == []
+    _produce(broker, 100, 50)
+    batches = _run(spark, broker, tmp_path)
+    assert sorted(number for each in batches for number in each) == list(range(100, 150))
+
+
+def test_batches_share_out_what_they_may_take() -> None:
+    from odradek.pipeline.stream import shared_out
+
+    one, two, idle = (TopicPartition("t", number) for number in range(3))
+    begin = {one: 0, two: 100, idle: 7}
+    latest = {one: 900, two: 200, idle: 7}
+    assert shared_out(begin, latest, 100) == {one: 90, two: 110, idle: 7}
+    assert shared_out(begin, latest, 1000) == latest
+    assert shared_out(begin, latest, 1) == {one: 1, two: 101, idle: 7}

@@ -1,0 +1,179 @@
+"""Two tiers, one table: what Spark reads of the store and of the broker is what a consumer reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from odradek.pipeline.history import Stretch
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.planning import BrokerRange
+from odradek.pipeline.query import Query
+from odradek.testing import Broker
+from tests.pipeline.reading import by_consumer, by_spark, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.interop
+
+PARTITIONS = (0, 1)
+QUICK = {
+    "remote.log.manager.task.interval.ms": "100",
+    "log.retention.check.interval.ms": "100",
+    "log.initial.task.delay.ms": "100",
+    "log.segment.delete.delay.ms": "0",
+}
+TIERED = {
+    "remote.storage.enable": "true",
+    "internal.segment.bytes": "20000",
+    "local.retention.bytes": "1",
+}
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tier")
+
+
+@pytest.fixture(scope="module")
+def broker(tier: Path) -> Iterator[Broker]:
+    """With a topic that went through everything a topic goes through, most of it tiered by now."""
+    with Broker(configs=QUICK, tiered=tier) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for made in admin.create_topics([NewTopic("events", 2, config=TIERED)]).values():
+            made.result(30)
+        random = Random(9)
+        for _ in range(12):
+            ends = random.choice(("", "", "commit", "abort"))
+            _produce(broker, random, 300, random.choice(("none", "lz4", "zstd", "snappy")), ends)
+        _wait(lambda: _local_start(broker, 0) > 1000 and _local_start(broker, 1) > 1000)
+        yield broker
+
+
+def _produce(broker: Broker, random: Random, count: int, codec: str, ends: str) -> None:
+    config: dict[str, Any] = {
+        "bootstrap.servers": broker.bootstrap,
+        "compression.type": codec,
+        "batch.size": 3000,
+        "linger.ms": 2,
+    }
+    producer = Producer({**config, "transactional.id": "t"} if ends else config)
+    if ends:
+        producer.init_transactions()
+        producer.begin_transaction()
+    for number in range(count):
+        producer.produce(
+            "events",
+            key=b"key %d" % number,
+            value=random.randbytes(random.randrange(200)),
+            partition=number % 2,
+        )
+    producer.flush()
+    if ends == "commit":
+        producer.commit_transaction()
+    elif ends:
+        producer.abort_transaction()
+
+
+def _local_start(broker: Broker, partition: int) -> int:
+    found = broker.node.partitions.opened("events", partition)
+    return 0 if found is None else found.log.local_log_start_offset
+
+
+def _wait(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not done():
+        assert time.monotonic() < deadline, "nothing was tiered"
+        time.sleep(0.1)
+
+
+def options(broker: Broker, tier: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "kafka.bootstrap.servers": broker.bootstrap,
+        "tiered.url": str(tier),
+        "subscribe": "events",
+        **more,
+    }
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("split", [{}, {"maxBytesPerTask": 7_000}], ids=str)
+def test_both_tiers_are_one_table_at_any_split(
+    spark: SparkSession, broker: Broker, tier: Path, isolation: str, split: dict[str, int]
+) -> None:
+    expected = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
+    given = options(broker, tier, **split, **{"kafka.isolation.level": isolation})
+    assert by_spark(spark, given) == expected
+
+
+def test_the_store_is_read_as_far_as_it_reaches(broker: Broker, tier: Path) -> None:
+    query = Query(parse_options(options(broker, tier), streaming=False))
+    pieces = query.plan(query.ranges()).pieces
+    for partition in PARTITIONS:
+        mine = [each for each in pieces if isinstance(each, Stretch)]
+        mine = [each for each in mine if each.segment.partition.partition == partition]
+        rest = [e for e in pieces if isinstance(e, BrokerRange) and e.partition == partition]
+        assert mine[0].low == 0
+        assert all(one.high == two.low for one, two in pairwise(mine))
+        assert mine[-1].high >= _local_start(broker, partition)
+        assert [each.low for each in rest] == [mine[-1].high]
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_the_store_alone_has_what_was_tiered(
+    spark: SparkSession, broker: Broker, tier: Path, isolation: str
+) -> None:
+    expected = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
+    given = options(broker, tier, **{"kafka.isolation.level": isolation})
+    del given["kafka.bootstrap.servers"]
+    found = by_spark(spark, given)
+    for partition in PARTITIONS:
+        rows = [row for row in found if row[0] == partition]
+        assert len(rows) > 500
+        assert rows == [row for row in expected if row[0] == partition][: len(rows)]
+
+
+def test_offsets_alone_are_read_from_batch_headers(
+    spark: SparkSession, broker: Broker, tier: Path
+) -> None:
+    expected = [row[:2] for row in by_consumer(broker.bootstrap, "events", PARTITIONS)]
+    narrow = (
+        spark.read.format("odradek")
+        .options(**options(broker, tier))
+        .schema("partition int, offset long")
+        .load()
+    )
+    assert sorted(tuple(row) for row in narrow.collect()) == expected
+
+
+def test_a_broken_segment_is_named_or_left_out_by_choice(
+    spark: SparkSession, broker: Broker, tier: Path
+) -> None:
+    victim = sorted(tier.rglob("*.log"))[1]
+    whole = victim.read_bytes()
+    victim.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
+    try:
+        with pytest.raises(Exception, match=victim.name):
+            table(spark, options(broker, tier)).collect()
+        left = by_spark(spark, options(broker, tier, onCorruptSegment="skip"))
+    finally:
+        victim.write_bytes(whole)
+    all_rows = by_spark(spark, options(broker, tier))
+    assert 0 < len(all_rows) - len(left) < 200
+    assert set(left) < set(all_rows)
+    victim.unlink()
+    try:
+        with pytest.raises(Exception, match=victim.name):
+            table(spark, options(broker, tier)).collect()
+    finally:
+        victim.write_bytes(whole)
