@@ -12,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from odradek.pipeline.decoding.decoder import Decoder, Wanted
 from odradek.pipeline.errors import CorruptSegment, MissingSegment
 from odradek.pipeline.history import Stretch
@@ -22,6 +20,7 @@ from odradek.storage.tiered.errors import (
     RemoteResourceNotFound,
     RemoteStorageError,
 )
+from odradek.storage.tiered.index_entries import check_index, lookup_offset, position_behind
 from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
 from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManager
 
@@ -63,17 +62,11 @@ def _positions(
     segment = stretch.segment
     if low <= segment.start_offset and high > segment.end_offset:
         return 0, segment.size_bytes
-    index = np.frombuffer(storage.fetch_index(segment, IndexType.OFFSET), dtype=">i4")
-    entries = index[: len(index) // 2 * 2].reshape(-1, 2)
-    offsets = entries[:, 0].astype(np.int64) + segment.start_offset
-    positions = entries[:, 1].astype(np.int64)
-    # An entry is a batch's last offset and its first byte: one that ends at `high - 1` may be wanted
-    # up to the byte where the next entry's batch begins.
-    before = int(np.searchsorted(offsets, low, side="right")) - 1
-    behind = int(np.searchsorted(offsets, high - 1, side="left")) + 1
-    start = int(positions[before]) if before >= 0 else 0
-    end = int(positions[behind]) if behind < len(positions) else segment.size_bytes
-    return start, end
+    index = storage.fetch_index(segment, IndexType.OFFSET)
+    check_index(index, IndexType.OFFSET, segment)
+    before = lookup_offset(index, segment.start_offset, low)
+    behind = position_behind(index, segment.start_offset, high - 1)
+    return before[1] if before else 0, segment.size_bytes if behind is None else behind
 
 
 def _pieces(

@@ -77,6 +77,18 @@ def lookup_offset(data: Buffer, base_offset: int, offset: int) -> tuple[int, int
     return base_offset + found, position
 
 
+def position_behind(data: Buffer, base_offset: int, offset: int) -> int | None:
+    """A position by which the batch with `offset` has ended, by an offset index; None: the segment's end."""
+    relative = offset - base_offset
+    count = len(data) // 8
+    # The next entry is of that batch, or of one behind it; the one after that is behind it for sure.
+    slot = _last_slot(count, lambda at: _INT.unpack_from(data, at * 8)[0] < relative) + 2
+    if slot >= count:
+        return None
+    position: int = offset_index.ENTRY.unpack_from(data, slot * 8)[1]
+    return position
+
+
 def lookup_timestamp(data: Buffer, base_offset: int, timestamp: int) -> int:
     """The offset to look from for the first record at or after `timestamp` (ms), by a time index."""
     slot = _last_slot(len(data) // 12, lambda at: _LONG.unpack_from(data, at * 12)[0] <= timestamp)
