@@ -133,7 +133,7 @@ def _run(arguments: list[str]) -> int:
 
 def build_parser(chosen: str | None, command: Command | None) -> argparse.ArgumentParser:
     """The parser in which only the chosen command knows its arguments."""
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="odradek",
         description="A Kafka-wire-compatible broker, and the tools to talk to any Kafka cluster.",
         epilog=EXAMPLES,
@@ -149,6 +149,13 @@ def build_parser(chosen: str | None, command: Command | None) -> argparse.Argume
     else:
         _show_added(subparsers)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """And every command's. Options are written out: `--port 9092` is not a short `--port-file`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **settings})
 
 
 class _Version(argparse.Action):

@@ -37,6 +37,12 @@ def test_an_unknown_command_is_wrong_usage(offline: CommandLine) -> None:
     assert "invalid choice: 'frobnicate'" in offline("frobnicate", code=2).stderr
 
 
+def test_options_are_not_guessed_from_their_beginnings(offline: CommandLine) -> None:
+    """`--port 9092` was taken for `--port-file 9092`, and the broker listened elsewhere."""
+    ran = offline("serve", "--port", "9092", code=2)
+    assert "unrecognized arguments: --port 9092" in ran.stderr
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself_with_examples(offline: CommandLine, command: str) -> None:
     ran = offline(command, "--help")
