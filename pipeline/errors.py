@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class PipelineError(Exception):
     """The text says what to do."""
@@ -25,3 +27,10 @@ class MissingSegment(PipelineError):
 
 class BrokersUnavailable(PipelineError):
     """No broker answered, or one refused."""
+
+
+def said_by_spark(error: Exception) -> str:
+    """What went wrong in one of our errors, where Spark hands on a traceback of another process; else all
+    that Spark said."""
+    ours = re.findall(r"odradek\.pipeline\.errors\.\w+: (.*)", str(error))
+    return ours[-1] if ours else str(error)

@@ -1,0 +1,1 @@
+"""`odradek pipeline`: jobs on topics as tables."""

@@ -1,0 +1,84 @@
+"""`export`: every offset once in the output, over runs, restarts and what broke on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from odradek.pipeline.errors import BadOption, PipelineError
+from odradek.pipeline.jobs.export import ExportJob, export
+from odradek.testing import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"events": 2}) as broker:
+        yield broker
+
+
+def _produce(broker: Broker, values: list[bytes]) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number, value in enumerate(values):
+        producer.produce("events", value=value, partition=number % 2)
+    producer.flush()
+
+
+def job(broker: Broker, out: Path, **more: object) -> ExportJob:
+    source = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "events"}
+    return ExportJob(source, str(out), **more)  # type: ignore[arg-type]
+
+
+def exported(spark: SparkSession, out: Path) -> list[tuple[int, int, bytes]]:
+    rows = spark.read.parquet(str(out)).select("partition", "offset", "value").collect()
+    return sorted((row.partition, row.offset, bytes(row.value)) for row in rows)
+
+
+def test_each_record_once_over_runs_that_break(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    _produce(broker, [b"%d" % number for number in range(100)])
+    given = job(broker, tmp_path, offsets_a_batch=30)
+
+    class Broken(Exception):
+        pass
+
+    def break_down(batch: object) -> None:
+        """After it is written, and before Spark has noted that."""
+        raise Broken
+
+    with pytest.raises(PipelineError):
+        export(spark, given, break_down)
+    assert [batch.records for batch in export(spark, given)] == [30, 30, 30, 10]
+    assert export(spark, given) == []
+    _produce(broker, [b"%d" % number for number in range(100, 120)])
+    assert [batch.records for batch in export(spark, given)] == [20]
+    expected = sorted((n % 2, n // 2, b"%d" % n) for n in range(120))
+    assert exported(spark, tmp_path) == expected
+
+
+def test_what_is_no_json_goes_to_the_dead_letters(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    _produce(broker, [b'{"a": 1, "b": "x"}', b"nonsense", b'{"a": 2}', b'{"a": "no number"}'])
+    (batch,) = export(spark, job(broker, tmp_path, value="json", schema="a int, b string"))
+    assert (batch.records, batch.dead_letters) == (2, 2)
+    rows = spark.read.parquet(str(tmp_path)).select("a", "b").orderBy("a").collect()
+    assert [tuple(row) for row in rows] == [(1, "x"), (2, None)]
+    dead = spark.read.parquet(str(tmp_path / "_dead_letters")).collect()
+    assert {bytes(row.value) for row in dead} == {b"nonsense", b'{"a": "no number"}'}
+
+
+def test_what_means_nothing_is_refused(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="by none, date, hour, not by year"):
+        export(spark, job(broker, tmp_path, by="year"))
+    with pytest.raises(BadOption, match="a schema goes with values of json"):
+        export(spark, job(broker, tmp_path, value="json"))
