@@ -50,7 +50,7 @@ def test_nothing_is_pinned_to_an_architecture() -> None:
 
 def test_the_context_holds_every_floor_and_what_setup_reads() -> None:
     setup = (ROOT / "setup.py").read_text()
-    floors = re.search(r"FLOORS = \[(.*?)\]", setup)
+    floors = re.search(r"FLOORS = \[(.*?)\]", setup, re.DOTALL)
     assert floors is not None
     wanted = re.findall(r'"(\w+)"', floors[1])
     wanted += ["pyproject.toml", "setup.py", "constraints.txt", "LICENSE", "README.md"]
