@@ -142,7 +142,11 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *message,
 static rd_kafka_t *open_producer(void)
 {
     rd_kafka_conf_t *conf = new_conf(options);
-    set_conf(conf, "linger.ms", "0");
+    const char *linger = "0"; /* unless the command line has another */
+    for (int i = 0; i < options->property_count; i++)
+        if (!strncmp(options->properties[i], "linger.ms=", 10))
+            linger = options->properties[i] + 10;
+    set_conf(conf, "linger.ms", linger);
     set_conf(conf, "socket.nagle.disable", "true");
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
     return new_client(RD_KAFKA_PRODUCER, conf);

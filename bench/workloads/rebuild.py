@@ -31,7 +31,7 @@ from odradek.bench.model import (
 from odradek.bench.workloads.filling import RECORD_BYTES, fill
 from odradek.bench.workloads.latency import percentile_us
 from odradek.bench.workloads.streams import stream_beside
-from odradek.bench.workloads.tiered_topics import REPLICAS, TieredTopic, tiered_topic
+from odradek.bench.workloads.tiered_topics import LINGER_MS, REPLICAS, TieredTopic, tiered_topic
 
 RATE = 1000
 """Records a second: 1 MB/s."""
@@ -82,6 +82,7 @@ class Rebuild:
             "segment_bytes": SEGMENT_BYTES,
             "record_bytes": RECORD_BYTES,
             "records_per_s": RATE,
+            "linger_ms": LINGER_MS,
             "acks": "all",
         }
 
@@ -103,7 +104,14 @@ class Rebuild:
         assert cluster is not None
         leader = topic.leader()
         emptied = next(each for each in cluster.brokers if each != leader)
-        words = ["--acknowledged", "1", "-X", "message.send.max.retries=100"]
+        words = [
+            "--acknowledged",
+            "1",
+            "-X",
+            f"linger.ms={LINGER_MS}",
+            "-X",
+            "message.send.max.retries=100",
+        ]
         # What stands for all processes ends when the first one does, which may be the emptied one.
         alone = Target(target.peer, target.bootstrap, target.topics, None, cluster)
         with stream_beside(alone, topic.name, RATE, longest_s=LONGEST_S, words=words) as stream:

@@ -16,6 +16,9 @@ from odradek.client.consumer import EARLIEST, LATEST, TopicPartition, list_offse
 from odradek.client.metadata import Cluster
 
 REPLICAS = 3
+LINGER_MS = 5
+"""As Kafka's own producer has it (KIP-1030). Without any, each record is a request, and a connection has one
+request replicated at a time: what was measured would be a queue."""
 PATIENCE_S = 900.0
 LOOK_EVERY_S = 0.1
 SEGMENTS_OVER = 2

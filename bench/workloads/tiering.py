@@ -35,7 +35,7 @@ from odradek.bench.model import (
 from odradek.bench.workloads.filling import RECORD_BYTES, fill
 from odradek.bench.workloads.latency import percentile_us
 from odradek.bench.workloads.streams import stream_beside
-from odradek.bench.workloads.tiered_topics import TieredTopic, tiered_topic
+from odradek.bench.workloads.tiered_topics import LINGER_MS, TieredTopic, tiered_topic
 
 RATE = 5000
 """Records a second: 5 MB/s."""
@@ -91,6 +91,7 @@ class ProduceWhileTiering:
         return {
             "record_bytes": RECORD_BYTES,
             "records_per_s": RATE,
+            "linger_ms": LINGER_MS,
             "seconds": SECONDS,
             "acks": self.acks,
             "segment_bytes": SEGMENT_BYTES,
@@ -115,7 +116,7 @@ class ProduceWhileTiering:
         return Outcome(values)
 
     def _measured(self, target: Target, phase: str, topic: TieredTopic) -> dict[str, float]:
-        words = ["--acknowledged", "1", "-X", f"acks={self.acks}"]
+        words = ["--acknowledged", "1", "-X", f"linger.ms={LINGER_MS}", "-X", f"acks={self.acks}"]
         with stream_beside(target, topic.name, RATE, longest_s=2 * SECONDS, words=words) as stream:
             began = time.monotonic()
             time.sleep(SECONDS)
