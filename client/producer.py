@@ -262,7 +262,7 @@ class Producer:
     async def _assign(self) -> dict[int, list[_Batch]]:
         """The next batch of every partition that has one, by leader."""
         by_leader: dict[int, list[_Batch]] = {}
-        for (topic, partition), queue in self._queues.items():
+        for (topic, partition), queue in list(self._queues.items()):  # others come meanwhile
             if not (queue.again or queue.waiting):
                 continue
             try:

@@ -39,8 +39,8 @@ WAIT_S: Final = 0.5
 RECORDS_A_STEP: Final = 32
 PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
-PATIENCE_S: Final = 10.0
-"""How long nothing may be read before the log says why."""
+PATIENCE_S: Final = 15.0
+"""How long nothing may be read before the log says why, and says so again."""
 ENDS_TIMEOUT_S: Final = 5.0
 CENSUS_REST: Final = 2.0
 """For each second that a census takes of the loop, so many for others: nobody waits for it."""
@@ -74,7 +74,7 @@ class MetadataReading:
         self._readers: dict[Lane, set[int]] = {lane: set() for lane in Lane}
         self._topic_id: object = None
         self._failing_since: float | None = None
-        self._complained = ""
+        self._complained_at = 0.0
 
     def changed(self) -> None:
         """Somebody is read for now, or no more."""
@@ -272,10 +272,11 @@ class MetadataReading:
         return code == ErrorCode.unknown_topic_or_partition
 
     def _complain(self, error: Exception) -> None:
-        """Once, of what does not pass soon: leaders move, and brokers start and stop."""
+        """Of what does not pass soon, and not at every attempt: leaders move, brokers start and stop."""
         now = trio.current_time()
         if self._failing_since is None:
-            self._failing_since, self._complained = now, ""
-        if now - self._failing_since > PATIENCE_S and str(error) != self._complained:
-            self._complained = str(error)
-            log.warning("reading %s: %s; trying again", METADATA_TOPIC, error)
+            self._failing_since = self._complained_at = now
+        if now - self._complained_at > PATIENCE_S:
+            self._complained_at = now
+            lasting_s = now - self._failing_since
+            log.warning("reading %s: for %.0f s now: %s", METADATA_TOPIC, lasting_s, error)

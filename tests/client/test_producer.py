@@ -123,6 +123,23 @@ async def test_a_batch_is_repeated_unchanged(refusal: Any) -> None:
     ]
 
 
+async def test_others_come_while_a_leader_is_looked_for() -> None:
+    """Its topic was forgotten, theirs was not."""
+    log = Log(refusals=[None, ErrorCode.not_leader_or_follower])
+    patient = ProducerOptions(delivery_timeout_s=20, request_timeout_s=5)
+    async with producing(log, patient, {"a": 1, "t": 3000}) as (_, producer):
+        await producer.send("t", b"known", partition=0)
+        refused = await producer.enqueue("a", b"refused", partition=0)
+        partition = 0
+        while not refused.done:
+            partition += 1
+            await producer.enqueue("t", b"other", partition=partition)
+            await trio.sleep(0)
+        await producer.flush()
+    values = [value for _, _, taken in log.appended for value in taken]
+    assert sorted(values, key=str) == [b"known", *[b"other"] * partition, b"refused"]
+
+
 async def test_a_repeated_batch_that_was_there_counts_as_delivered() -> None:
     log = Log([("appended", HANG_UP), ErrorCode.duplicate_sequence_number])
     async with producing(log) as (_, producer):
