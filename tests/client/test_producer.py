@@ -134,7 +134,7 @@ async def test_others_come_while_a_leader_is_looked_for() -> None:
         while not refused.done:
             partition += 1
             await producer.enqueue("t", b"other", partition=partition)
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
         await producer.flush()
     values = [value for _, _, taken in log.appended for value in taken]
     assert sorted(values, key=str) == [b"known", *[b"other"] * partition, b"refused"]
