@@ -378,7 +378,12 @@ def read_log(
         nowait=nowait,
     )
     if committed:
-        overlapping = log.aborted_in(read, nowait=nowait)
+        try:
+            overlapping = log.aborted_in(read, nowait=nowait)
+        except BaseException:
+            if read.slice is not None:
+                read.slice.file.unpin()
+            raise
         answer.aborted_transactions = [
             (each.producer_id, each.first_offset) for each in overlapping
         ]

@@ -99,7 +99,10 @@ class LogReads(LogState):
             raise (self.io_failed(error) if isinstance(error, OSError) else error) from error
 
     def aborted_in(self, read: LogRead, *, nowait: bool = False) -> Sequence[AbortedTransaction]:
-        """Those that a read_committed reader must know of, in what was read (KIP-98)."""
+        """Those that a read_committed reader must know of, in what was read (KIP-98).
+
+        Raises what `read` would now, where that has left the disk since, and its list with it.
+        """
 
         def collect() -> Sequence[AbortedTransaction]:
             segments = self.segment_list.from_offset(read.offset)
@@ -107,7 +110,10 @@ class LogReads(LogState):
                 return ()  # and no offset index need be searched
             return self.aborted_transactions(read.offset, self.upper_bound(read, nowait=nowait))
 
-        return self._reading(collect)
+        found = self._reading(collect)
+        if read.offset < self.local_log_start_offset:
+            raise self._not_here(read.offset)
+        return found
 
     def upper_bound(self, read: LogRead, *, nowait: bool = False) -> int:
         """An offset that what was read ends below, without reading it."""

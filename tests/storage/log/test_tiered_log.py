@@ -314,3 +314,26 @@ def test_the_epochs_of_a_copy_begin_where_the_segment_does() -> None:
         (EpochStart(0, 3), EpochStart(1, 4)),
         (EpochStart(1, 6), EpochStart(2, 8)),
     ]
+
+
+def test_of_what_left_the_disk_since_it_was_read_nobody_says_which_is_aborted() -> None:
+    """The list of aborted transactions leaves with its segment: without it a reader of what is committed
+    would take their records."""
+    world = World(TIERED)
+    world.append(idempotent(7, 0, transactional=True))
+    world.coordinate(marker(7, commit=False))
+    for _ in range(6):
+        world.append(batch(1))
+    world.log.advance_high_watermark(world.log.end_offset)
+    world.flush()
+    read = world.log.read(0, 100, limit=8)
+    assert read.slice is not None
+    assert [each.producer_id for each in world.log.aborted_in(read)] == [7]
+    world.log.copied_to(world.log.segments[-1].base_offset - 1)
+    assert expire(world)[0] > 2
+    with pytest.raises(InRemoteTier):
+        world.log.aborted_in(read)
+    read.slice.file.unpin()
+    world.log.advance_log_start(5, "test")
+    with pytest.raises(OffsetOutOfRange):
+        world.log.aborted_in(read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -401,3 +402,41 @@ async def test_a_reader_that_leaves_loses_nothing(
         assert scope.cancelled_caught
         assert await readers.offsets(0) == [0, 1, 2, 3]
         assert len(tiers.store.fetched) == 1
+
+
+def keep_on_disk(tiers: Tiers, size_bytes: int) -> None:
+    """Local retention is that from now on, and takes what is copied."""
+    log = tiers.log
+    log.update_config(dataclasses.replace(log.config, local_retention_bytes=size_bytes))
+    log.delete_expired(NOW_MS)
+    log.remove_deleted(NOW_MS)
+
+
+async def test_t35_a_marker_that_leaves_the_disk_under_the_search_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """T-35: the segment with it is copied, and on the disk still when the remote tier is looked through,
+    and gone when the disk is: a reader of what is committed got aborted records."""
+    tiers = Tiers()
+    keep_on_disk(tiers, 1 << 20)
+    for number in range(6):
+        tiers.append(idempotent(7, number, transactional=True))
+    tiers.log_world.append(marker(7, commit=False), origin=Origin.COORDINATOR)
+    for _ in range(8):
+        tiers.append(batch(2))
+    tiers.copy_and_expire()
+    log, run = tiers.log, tiers.offload.run
+    keep_on_disk(tiers, log.size_bytes - log.segments[0].size)
+    assert 0 < log.local_log_start_offset < 6
+
+    async def late(fn: Any, *args: Any, lane: str) -> Any:
+        if fn == log.aborted_transactions:
+            keep_on_disk(tiers, 1)
+        return await run(fn, *args, lane=lane)
+
+    monkeypatch.setattr(tiers.offload, "run", late)
+    async with tiers.readers() as readers:
+        found = await readers.read(0, committed=True)
+        assert [each.producer_id for each in found.aborted] == [7]
+        found.let_go()
+    assert log.local_log_start_offset > 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -97,3 +98,31 @@ async def test_metadata_that_is_not_read_yet_is_an_error() -> None:
     async with tiers.readers() as readers:
         with pytest.raises(RemoteNotReady):
             await readers.timestamps.find(tiers.log, NOW_MS)
+
+
+async def test_t39_what_leaves_the_disk_under_a_search_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was on the disk when the remote tier was searched, and is not when the disk is."""
+    tiers = Tiers()
+    log, run = tiers.log, tiers.offload.run
+
+    def keep_on_disk(size_bytes: int) -> None:
+        log.update_config(dataclasses.replace(log.config, local_retention_bytes=size_bytes))
+        log.delete_expired(NOW_MS)
+
+    keep_on_disk(1 << 20)
+    append_to(tiers.log_world)
+    tiers.copy_and_expire()
+    assert log.local_log_start_offset == 0
+
+    async def late(fn: Any, *args: Any, lane: str) -> Any:
+        if fn in (log.find_timestamp, log.max_timestamp):
+            keep_on_disk(1)
+        return await run(fn, *args, lane=lane)
+
+    right = log.find_timestamp(NOW_MS + 10)
+    monkeypatch.setattr(tiers.offload, "run", late)
+    async with tiers.readers() as readers:
+        assert await readers.timestamps.find(log, NOW_MS + 10) == right
+        assert log.local_log_start_offset > 0
