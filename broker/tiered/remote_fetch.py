@@ -38,7 +38,7 @@ _NO_FAILURE = (RemoteNotReady, OverQuota)
 class Pending(Read):
     """Found to be in the remote tier; `size` is what is set aside for it until it is read."""
 
-    __slots__ = ("at_least_one", "failure", "reserved_bytes")
+    __slots__ = ("at_least_one", "failure", "is_known", "reserved_bytes")
 
     is_remote = True
 
@@ -58,6 +58,8 @@ class Pending(Read):
         self.reserved_bytes = min(wanted.max_bytes, max(0, limits.max_bytes - size_bytes))
         self.at_least_one = not size_bytes
         self.failure: KafkaError | None = None
+        self.is_known = False
+        """Whether a read of it has brought something, or has failed."""
 
     @property
     def size(self) -> int:
@@ -149,9 +151,8 @@ class _Reading:
                 self._is_known(pending)
                 return
             except KafkaError as error:
-                self._is_known(pending)
                 pending.failure = error
-                self._move_on()
+                self._is_known(pending)
                 if not (isinstance(error, RemoteStorageError) and error.retryable):
                     if isinstance(error, RemoteStorageError):
                         await self._clock.sleep(FAILURE_SECONDS)
@@ -160,12 +161,11 @@ class _Reading:
             backoff_seconds = min(2 * backoff_seconds, BACKOFF_SECONDS_MAX)
 
     def _is_known(self, pending: Pending) -> None:
-        if pending.failure is None:
+        """It is done, or has failed. What fails is not waited for, if that is all that is left, and
+        there is something."""
+        if not pending.is_known:
+            pending.is_known = True
             self._left -= 1
-        self._move_on()
-
-    def _move_on(self) -> None:
-        """What fails is not waited for, if that is all that is left, and there is something."""
         if not self._left and any(each.answer.records for each in self._pending):
             self._scope.cancel()
 

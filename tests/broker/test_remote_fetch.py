@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import trio
 
 from odradek.protocol.errors import ErrorCode
+from odradek.seams.files import Buffer
 from odradek.storage.log.partition_log import Origin
 from odradek.storage.log.verifications import UNGUARDED
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
-from odradek.storage.tiered.metadata import SegmentState
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
 from tests.broker.tiered_stage import PATIENCE_SECONDS, TieredStage, tiered_stage
 from tests.storage.log.log_world import NOW_MS, idempotent, marker
 
@@ -220,3 +223,38 @@ async def test_nothing_of_it_stays_in_memory_that_was_sent_and_is_not_needed() -
         await stage.fetch(12)
         stage.reads.pieces.forget([each.id.id for each in stage.segments()])
         assert stage.reads.pieces.total_bytes == 0
+
+
+async def test_who_fails_first_and_then_does_not_cuts_off_nobody() -> None:
+    """T-33: the other partition is still being read, and the fetch waits for both."""
+    configs = {"remote.fetch.max.wait.ms": "15000"}
+    async with tiered_stage(2, configs=configs) as stage:
+        for each in stage.partitions:
+            await stage.fill(each)
+        failing = stage.segments(0)[0].partition
+        fetch_segment, failures = stage.store.fetch_segment, []
+        may_end = threading.Event()
+
+        def fetch(
+            metadata: RemoteLogSegmentMetadata, start: int, end_inclusive: int | None = None
+        ) -> Buffer:
+            if metadata.partition != failing:
+                assert may_end.wait(PATIENCE_SECONDS)
+            elif not failures:
+                failures.append(1)
+                raise RemoteStorageUnavailable("503")
+            return fetch_segment(metadata, start, end_inclusive)
+
+        stage.store.fetch_segment = fetch  # type: ignore[method-assign]
+
+        async def end() -> None:
+            read = stage.node.metrics.meter("RemoteFetchBytesPerSec", topic="t")
+            while not read.count:
+                await trio.lowlevel.checkpoint()
+            may_end.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end)
+            found = await stage.fetch(0, 6)
+        assert failures
+        assert [each.offsets[:1] for each in found] == [[0], [6]]
