@@ -162,7 +162,9 @@ def _retention_run(metadata: PartitionMetadata, count: int) -> None:
         now_ms=0,
     )
     assert retained.remote_bytes == count * (BYTES - 1)
-    assert decide_expiry(retained, metadata.segments(), metadata.unfinished()).expired == ()
+    *_, decided = decide_expiry(retained, metadata.segments(), metadata.unfinished())
+    assert decided is not None
+    assert decided.expired == ()
 
 
 def _mean_us(ask: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> float:

@@ -84,6 +84,7 @@ class Copier:
     async def round(self) -> bool:
         """See the module; True if others are to have their turn before the rest. Raises what the store,
         the metadata or the disk does, and TaskEnded."""
+        await find_copied(self._tools.metadata, self._id, self._log)
         clock = self._tools.seams.clock
         ends_at = clock.monotonic() + TURN_SECONDS
         for sealed in self._candidates():
@@ -151,7 +152,7 @@ async def find_copied(
         if last_offset is None:
             highest = offset - 1
             break
-        offset = last_offset + 1
+        offset = min(last_offset + 1, which.epochs.end_offset_for(epoch).end_offset)
         if hops % HOPS_A_STEP == HOPS_A_STEP - 1:
             await trio.lowlevel.checkpoint()
     which.copied_to(highest)

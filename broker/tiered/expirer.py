@@ -10,6 +10,9 @@ import logging
 from collections.abc import Iterator
 from itertools import islice
 
+import trio
+
+from odradek.broker.tiered.copier import find_copied
 from odradek.broker.tiered.segment_work import SegmentWork
 from odradek.protocol.errors import KafkaError
 from odradek.replication.partition.partition import Partition
@@ -54,9 +57,10 @@ class Expirer:
 
     async def round(self) -> bool:
         """See the module. Raises what the store or the metadata does."""
+        await find_copied(self._tools.metadata, self._id, self._partition.log)
         if not self._is_start_known:
             self._find_start()
-        decided = self._decide()
+        decided = await self._decide()
         if decided.log_start_offset is not None:
             self._start_at(decided.log_start_offset, "retention of the remote tier")
         self.to_delete_segments = len(decided.expired)
@@ -98,14 +102,14 @@ class Expirer:
             self._partition.delete_before(min(offset, which.high_watermark), reason)
         return which.log_start_offset >= offset
 
-    def _decide(self) -> Expiry:
+    async def _decide(self) -> Expiry:
         which, tools = self._partition.log, self._tools
         config, epochs = which.config, which.epochs.entries
         began = tools.clock.monotonic()
         self.remote_bytes = tools.metadata.lineage_size(self._id, epochs, which.end_offset)
         self.remote_size_ms = int((tools.clock.monotonic() - began) * 1000)
         self.metadata_count = tools.metadata.segment_count(self._id)
-        return decide_expiry(
+        deciding = decide_expiry(
             Retained(
                 epochs=epochs,
                 log_start_offset=which.log_start_offset,
@@ -121,6 +125,12 @@ class Expirer:
             in_hand=tools.work.is_in_hand,
             is_dangling=tools.work.is_dangling,
         )
+        decided: Expiry | None = None
+        for each in deciding:
+            decided = each
+            await trio.lowlevel.checkpoint()
+        assert decided is not None
+        return decided
 
     def _left_over(self) -> Iterator[RemoteLogSegmentMetadata]:
         """All that is not finished, and what is of epochs before the log's first."""
@@ -148,9 +158,11 @@ class Remover:
         which, work = self._partition.log, self._tools.work
         start = min(which.local_log_start_offset, which.high_watermark)
         self._partition.delete_before(start, "its topic is not tiered any more")
-        found = islice(self._tools.metadata.segments(self._id), EXPIRED_AT_ONCE)
-        for segment in list(found):
+        found = list(islice(self._tools.metadata.segments(self._id), EXPIRED_AT_ONCE))
+        removed = 0
+        for segment in found:
             is_copied = segment.state is not SegmentState.COPY_SEGMENT_STARTED
             if not work.is_in_hand(segment) and (is_copied or work.is_dangling(segment)):
                 await work.delete(segment)
-        return False
+                removed += 1
+        return removed > 0 and len(found) == EXPIRED_AT_ONCE

@@ -15,17 +15,18 @@ Then the finished ones from the oldest on, as long as one after the other may go
 |---|---|---|
 | that ends below the log's start, of no epoch after the log's first | LOG_START (T-37) | |
 | outside the lineage (E15) | is passed over: it is not this log's | |
-| whose newest record is too old | RETENTION_MS | to its end |
+| whose newest record is too old (the copy, where no record has a timestamp) | RETENTION_MS | to its end |
 | without which the log is still retention.bytes large | RETENTION_BYTES (S-03) | to its end |
 | any other | stays, and so do those after it | |
 
-Values in, a value out; so many at once that the loop is not held up.
+Values in, a value out. There may be very many segments, so that it is come by in steps, and no more than
+so many are to go at once.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from odradek.seams.values import value_class
 from odradek.storage.log.epochs import EpochStart
@@ -37,7 +38,9 @@ from odradek.storage.tiered.metadata import (
 )
 
 EXPIRED_AT_ONCE = 256
-"""So many segments are decided upon in one go; the rest follows."""
+"""So many segments of each table go in one round; the rest follows."""
+LOOKED_AT_A_STEP = 32
+"""About half a millisecond."""
 
 
 class Reason(enum.Enum):
@@ -90,25 +93,37 @@ def decide_expiry(
     in_hand: Callable[[RemoteLogSegmentMetadata], bool] = lambda segment: False,
     is_dangling: Callable[[RemoteLogSegmentMetadata], bool] = lambda segment: False,
     limit: int = EXPIRED_AT_ONCE,
-) -> Expiry:
-    """`segments`: all, by ascending start offset; no more of them are taken than needed. `left_over`:
+) -> Iterator[Expiry | None]:
+    """None after each step, for turns of others, and last what is decided. What changes meanwhile is for
+    the next round: a log that has grown, or begins later, keeps no less than it should.
+
+    `segments`: all, by ascending start offset; no more of them are taken than needed. `left_over`:
     all that are not finished, and those of epochs before the log's first; one may come twice.
 
     `in_hand`: somebody here copies or deletes it. `is_dangling`: of a copy that is not finished,
     whether nobody goes on with it.
     """
     decision = _Decision(retained)
-    for segment in left_over:
+    more = False
+    for number, segment in enumerate(left_over, 1):
+        if len(decision.expired) >= limit:
+            more = True
+            break
         if not in_hand(segment):
             decision.look_at_left_over(segment, is_dangling)
-    for segment in segments:
+        if number % LOOKED_AT_A_STEP == 0:
+            yield None
+    limit += len(decision.expired)
+    for number, segment in enumerate(segments, 1):
         if len(decision.expired) >= limit:
-            return decision.made(more=True)
-        if segment.id in decision.expired or in_hand(segment):
-            continue
-        if not decision.goes_on_after(segment):
+            more = True
             break
-    return decision.made(more=False)
+        is_decided = segment.id in decision.expired or in_hand(segment)
+        if not is_decided and not decision.goes_on_after(segment):
+            break
+        if number % LOOKED_AT_A_STEP == 0:
+            yield None
+    yield decision.made(more=more)
 
 
 class _Decision:
@@ -154,7 +169,7 @@ class _Decision:
             return self._goes(segment, Reason.LOG_START)
         if not of_lineage:
             return True
-        if segment.max_timestamp_ms < self._oldest_ms:
+        if _newest_ms(segment) < self._oldest_ms:
             return self._expires(segment, Reason.RETENTION_MS)
         if 0 < segment.size_bytes <= self._excess:
             return self._expires(segment, Reason.RETENTION_BYTES)
@@ -181,6 +196,13 @@ class _Decision:
     def _is_unreferenced(self, segment: RemoteLogSegmentMetadata) -> bool:
         epochs = self._retained.epochs
         return bool(epochs) and segment.epochs[-1].epoch < epochs[0].epoch
+
+
+def _newest_ms(segment: RemoteLogSegmentMetadata) -> int:
+    """Records without timestamps are as old as their copy, as they are to the local tier as old as their
+    segment."""
+    newest_ms = segment.max_timestamp_ms
+    return newest_ms if newest_ms >= 0 else segment.event_timestamp_ms
 
 
 def lineage_bytes(

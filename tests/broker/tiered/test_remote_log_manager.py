@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from odradek.storage.tiered.errors import RemoteStorageError, RemoteStorageUnavailable
+from odradek.storage.tiered.expiry import EXPIRED_AT_ONCE
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -482,3 +483,55 @@ async def test_two_leaders_in_a_row_copy_no_segment_twice(clock: VirtualClock) -
         assert world.metadata.lineage_size(ID, world.log.epochs.entries, world.log.end_offset) == (
             sum(each.size for each in world.log.segment_list.all[:2])
         )
+
+
+async def test_records_without_timestamps_stay_for_their_retention(clock: VirtualClock) -> None:
+    """T-36: from when they were copied; they were deleted at once."""
+    config = replace(TIERED, retention_ms=3_600_000)
+    async with tiered_world(clock, config=config) as world:
+        for _ in range(4):
+            append(world.log, "x" * 20, now_ms=-1)
+        await world.pass_time(3500)
+        assert world.states() == [(0, FINISHED)]
+        await world.pass_time(200)
+        assert world.states() == []
+        assert world.log.log_start_offset == 3
+
+
+async def test_a_copy_that_is_published_counts_once_whatever_its_copier_knows(
+    clock: VirtualClock,
+) -> None:
+    """S-03: what is finished is in the remote tier from then on, and not on the disk alone, though its
+    copier does not hear of it. With exactly retention.bytes nothing goes."""
+    async with tiered_world(clock) as world:
+        world.fill(1)
+        await world.pass_time()
+        assert world.log.highest_copied_offset == 2
+        world.fill(1)
+        world.change(retention_bytes=world.log.size_bytes)
+        update = world.metadata.update_segment
+
+        async def not_read_back(event: RemoteLogSegmentMetadataUpdate) -> None:
+            await update(event)
+            raise RemoteStorageUnavailable("not read back in time")
+
+        world.metadata.update_segment = not_read_back  # type: ignore[method-assign]
+        await world.pass_time(600)
+        assert world.states() == [(0, FINISHED), (3, FINISHED)]
+        assert world.log.log_start_offset == 0
+        world.metadata.update_segment = update  # type: ignore[method-assign]
+        await world.pass_time(100)
+        assert world.states() == [(0, FINISHED), (3, FINISHED)]
+        assert world.log.log_start_offset == 0
+
+
+async def test_what_is_tiered_no_more_is_removed_without_a_pause(clock: VirtualClock) -> None:
+    """More than are removed in one round: not so many an interval, for hours."""
+    async with tiered_world(clock, config=replace(TIERED, internal_segment_bytes=100)) as world:
+        for _ in range(2 * EXPIRED_AT_ONCE + 2):
+            append(world.log, "x" * 20, now_ms=clock.wall_ms())
+        await world.pass_time()
+        assert len(world.storage.kept) == 2 * EXPIRED_AT_ONCE + 1
+        world.change(remote_storage_enable=False, remote_log_delete_on_disable=True)
+        await world.pass_time(20)
+        assert world.storage.kept == {}

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from odradek.storage.tiered.expiry import Reason, Retained, decide_expiry, lineage_bytes
+from odradek.storage.tiered.expiry import (
+    LOOKED_AT_A_STEP,
+    Expiry,
+    Reason,
+    Retained,
+    decide_expiry,
+    lineage_bytes,
+)
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
 from tests.storage.tiered.segments import epochs, segment
 
@@ -24,17 +32,26 @@ LOG = Retained(
     remote_bytes=300,
     now_ms=2_000_000,
 )
+
+
+def decide(*args: Any, **more: Any) -> Expiry:
+    """All steps."""
+    *_, decided = decide_expiry(*args, **more)
+    assert decided is not None
+    return decided
+
+
 THREE = [segment(0, 9), segment(10, 19), segment(20, 29)]
 
 
 def reasons(log: Retained, *segments: RemoteLogSegmentMetadata) -> dict[int, Reason]:
     """By start offset."""
-    found = decide_expiry(log, segments)
+    found = decide(log, segments)
     return {each.segment.start_offset: each.reason for each in found.expired}
 
 
 def test_nothing_expires_without_limits() -> None:
-    found = decide_expiry(LOG, THREE)
+    found = decide(LOG, THREE)
     assert found.expired == ()
     assert found.log_start_offset is None
     assert not found.more
@@ -56,7 +73,7 @@ def test_the_oldest_go_while_the_log_is_too_large(
     retention: int, gone: int, start: int | None
 ) -> None:
     """S-03, E7: remote and local-only bytes together; never below the limit."""
-    found = decide_expiry(replace(LOG, retention_bytes=retention), THREE)
+    found = decide(replace(LOG, retention_bytes=retention), THREE)
     assert [each.segment for each in found.expired] == THREE[:gone]
     assert {each.reason for each in found.expired} <= {Reason.RETENTION_BYTES}
     assert found.log_start_offset == start
@@ -65,7 +82,7 @@ def test_the_oldest_go_while_the_log_is_too_large(
 def test_the_oldest_go_when_they_are_too_old() -> None:
     """T-36, E7."""
     old = [segment(0, 9, newest_ms=999_999), segment(10, 19), segment(20, 29, newest_ms=999_999)]
-    found = decide_expiry(replace(LOG, retention_ms=1_000_000), old)
+    found = decide(replace(LOG, retention_ms=1_000_000), old)
     assert [(each.segment.start_offset, each.reason) for each in found.expired] == [
         (0, Reason.RETENTION_MS)
     ]
@@ -82,7 +99,7 @@ def test_what_time_takes_counts_for_size() -> None:
 def test_what_is_below_the_logs_start_goes() -> None:
     """T-37, E6: DeleteRecords(15) deletes what ends before 15; the start stays where it was put."""
     log = replace(LOG, epochs=epochs((0, 15)), log_start_offset=15)
-    found = decide_expiry(log, THREE)
+    found = decide(log, THREE)
     assert [(each.segment.start_offset, each.reason) for each in found.expired] == [
         (0, Reason.LOG_START)
     ]
@@ -117,7 +134,7 @@ def test_segments_outside_the_lineage_are_passed_over() -> None:
 def test_unfinished_ones_do_not_move_the_start() -> None:
     """E15: failed copies are no reason to let the log start later."""
     log = replace(LOG, retention_ms=1, retention_bytes=0)
-    found = decide_expiry(log, [segment(0, 9, state=STARTED), segment(0, 9, state=DELETING, id=4)])
+    found = decide(log, [segment(0, 9, state=STARTED), segment(0, 9, state=DELETING, id=4)])
     assert found.expired == ()
     assert found.log_start_offset is None
 
@@ -135,7 +152,7 @@ def test_what_is_left_over_goes() -> None:
         segment(50, 59, (1, 50)),  # listed under each of its epochs
         segment(15, 29, (2, 15), (3, 20), id=9),
     ]
-    found = decide_expiry(log, [], left_over, is_dangling=lambda each: each is dangling)
+    found = decide(log, [], left_over, is_dangling=lambda each: each is dangling)
     assert [(each.segment.start_offset, each.reason) for each in found.expired] == [
         (20, Reason.UNFINISHED),
         (30, Reason.DANGLING),
@@ -149,7 +166,7 @@ def test_what_somebody_is_at_work_on_is_left_alone() -> None:
     log = replace(LOG, retention_bytes=0)
     busy = segment(0, 9)
     deleting = segment(10, 19, state=DELETING)
-    found = decide_expiry(
+    found = decide(
         log,
         [busy, segment(20, 29)],
         [deleting],
@@ -171,14 +188,39 @@ def test_no_more_is_decided_at_once_than_the_limit() -> None:
             yield each
 
     log = replace(LOG, log_end_offset=100_000, retention_bytes=0, remote_bytes=1000)
-    found = decide_expiry(log, counted(), limit=10)
+    found = decide(log, counted(), limit=10)
     assert len(found.expired) == 10
     assert found.more
     assert found.log_start_offset == 100
     assert taken == 11
     taken = 0
-    decide_expiry(replace(log, retention_bytes=-1), counted())
+    decide(replace(log, retention_bytes=-1), counted())
     assert taken == 1
+
+
+def test_the_loop_is_not_held_up_by_very_many() -> None:
+    """Of epochs before the log's first (a change of leader, then DeleteRecords), or of other histories:
+    decided some at a time, and no more of them than the limit."""
+    log = replace(LOG, epochs=epochs((3, 10_000)), log_start_offset=10_000, log_end_offset=10_001)
+    forgotten = [segment(10 * at, 10 * at + 9) for at in range(1000)]
+    *steps, found = decide_expiry(log, [], forgotten, limit=100)
+    assert found is not None
+    assert len(found.expired) == 100
+    assert found.more
+    assert len(steps) == 100 // LOOKED_AT_A_STEP
+    of_others = [segment(10_000 + at, 10_000 + at, (2, 10_000 + at)) for at in range(1000)]
+    *steps, found = decide_expiry(replace(log, retention_bytes=0), of_others)
+    assert found is not None
+    assert found.expired == ()
+    assert not found.more
+    assert len(steps) == 1000 // LOOKED_AT_A_STEP
+
+
+def test_records_without_timestamps_are_as_old_as_their_copy() -> None:
+    """They do not go because their time is -1: Kafka goes by when the file was last modified."""
+    copied = replace(segment(0, 9), max_timestamp_ms=-1, event_timestamp_ms=1_500_000)
+    assert decide(replace(LOG, retention_ms=500_000), [copied]).expired == ()
+    assert len(decide(replace(LOG, retention_ms=499_999), [copied]).expired) == 1
 
 
 def test_size_of_the_lineage() -> None:
