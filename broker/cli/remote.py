@@ -16,7 +16,7 @@ from odradek.broker.cli.cluster import (
     seconds,
     with_cluster,
 )
-from odradek.broker.cli.errors import WrongUsage
+from odradek.broker.cli.errors import CommandFailed, WrongUsage
 from odradek.broker.cli.remote_output import Progress
 from odradek.broker.cli.remote_store import MetadataReading, call, listing, open_store
 from odradek.client.metadata import Cluster
@@ -249,6 +249,11 @@ async def _still_there(look: Look, finding: Finding, problems: list[str]) -> lis
 
 async def _collect(look: Look) -> int:
     audit = await look.through()
+    if look.metadata is not None and look.metadata.gap is not None:
+        raise CommandFailed(
+            f"{look.metadata.gap}: what brokers still use cannot be told from garbage."
+            " --without-metadata goes by the manifests in the store alone"
+        )
     garbage = [each for each in audit.findings if each.standing.is_garbage]
     swept: list[str] = []
     if look.args.execute:

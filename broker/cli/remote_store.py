@@ -76,8 +76,8 @@ class MetadataReading:
         self._cluster = cluster
         self._positions: dict[TopicPartition, int] | None = None
         self.known = KnownSegments()
-        self.records = 0
-        self.unknown_records = 0
+        self.gap: str | None = None
+        """Why there may be more than is known, in words; None if that is all."""
 
     async def read_on(self) -> None:
         """Raises CommandFailed if the cluster has no such topic."""
@@ -91,12 +91,11 @@ class MetadataReading:
         self._positions = reader.positions
 
     def _take(self, value: bytes | None) -> None:
-        self.records += 1
         try:
             if value is not None:
                 self.known.apply(metadata_records.decode(value))
-        except RemoteStorageError:
-            self.unknown_records += 1
+        except RemoteStorageError as error:
+            self.gap = f"a record of {METADATA_TOPIC} cannot be read: {error}"
 
     async def _beginnings(self) -> dict[TopicPartition, int]:
         try:
@@ -110,4 +109,7 @@ class MetadataReading:
             ) from None
         where = [TopicPartition(METADATA_TOPIC, index) for index in topic.partitions]
         found = await list_offsets(self._cluster, dict.fromkeys(where, EARLIEST))
+        for each, start in found.items():
+            if start.offset > 0:
+                self.gap = f"{each.topic}-{each.partition} begins at offset {start.offset} only"
         return {each: offset.offset for each, offset in found.items()}

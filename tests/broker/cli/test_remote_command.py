@@ -12,7 +12,8 @@ import pytest
 import trio
 
 from odradek.bench.s3_server import S3Server
-from odradek.client.admin import NewTopic, create_topics
+from odradek.client.admin import NewTopic, create_topics, delete_records
+from odradek.client.consumer import TopicPartition
 from odradek.client.metadata import open_cluster, parse_bootstrap
 from odradek.client.producer import open_producer
 from odradek.seams.entropy import SeededEntropy
@@ -202,6 +203,16 @@ class Tiered:
 
         trio.run(main)
 
+    def cut(self) -> None:
+        """All that was published so far is deleted from the topic."""
+
+        async def main() -> None:
+            addresses = parse_bootstrap(self.broker.bootstrap)
+            async with open_cluster(real_seams().network, addresses, timeout_s=10) as cluster:
+                await delete_records(cluster, {TopicPartition(METADATA_TOPIC, 0): -1})
+
+        trio.run(main)
+
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
@@ -277,6 +288,21 @@ def test_gc_removes_what_the_metadata_does_not_have_and_nothing_else(
     assert left == {f"{number * 10:020}" for number in (0, 1, 9)}
     verified = odradek_beside("remote", "verify", *where, "-t", "collected")
     assert "0 garbage" in verified.lines[-1]
+
+
+def test_gc_refuses_where_the_metadata_s_beginning_is_gone(
+    odradek_beside: CommandLine, tiered: Tiered, store: Path
+) -> None:
+    """Brokers know it by their snapshots; what is announced later makes the partition known."""
+    early, late = (of_topic("cut", number) for number in range(2))
+    in_the_store(store, early, late)
+    tiered.publish(early, becomes(early, FINISHED))
+    tiered.cut()
+    tiered.publish(late, becomes(late, FINISHED))
+    where = ("--url", str(store), "--older-than", "0.001")
+    ran = odradek_beside("remote", "gc", *where, "--execute", code=1)
+    assert f"{METADATA_TOPIC}-0 begins at offset" in ran.stderr
+    assert len(list(store.rglob("*.log"))) == 2
 
 
 def test_a_cluster_without_tiering(odradek: CommandLine, store: Path) -> None:
