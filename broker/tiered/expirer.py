@@ -20,7 +20,13 @@ from odradek.seams.clock import Clock
 from odradek.seams.values import value_class
 from odradek.storage.tiered.copying import start_of_log
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
-from odradek.storage.tiered.expiry import EXPIRED_AT_ONCE, Expiry, Retained, decide_expiry
+from odradek.storage.tiered.expiry import (
+    EXPIRED_AT_ONCE,
+    Expired,
+    Expiry,
+    Retained,
+    decide_expiry,
+)
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadata,
     SegmentState,
@@ -63,10 +69,11 @@ class Expirer:
         decided = await self._decide()
         if decided.log_start_offset is not None:
             self._start_at(decided.log_start_offset, "retention of the remote tier")
-        self.to_delete_segments = len(decided.expired)
-        self.to_delete_bytes = sum(each.segment.size_bytes for each in decided.expired)
+        expired = [each for each in decided.expired if self._may_go(each)]
+        self.to_delete_segments = len(expired)
+        self.to_delete_bytes = sum(each.segment.size_bytes for each in expired)
         failure: KafkaError | None = None
-        for each in decided.expired:
+        for each in expired:
             log.info("%s is deleted: %s", each.segment.id, each.reason.value)
             try:
                 await self._tools.work.delete(each.segment)
@@ -79,7 +86,13 @@ class Expirer:
                 self.to_delete_bytes -= each.segment.size_bytes
         if failure is not None:
             raise failure
-        return decided.more
+        return decided.more and bool(expired)
+
+    def _may_go(self, expired: Expired) -> bool:
+        """A new leader whose high watermark lags cannot move the log's start as far as it would: what
+        the log still begins with stays until it can."""
+        start = self._partition.log.log_start_offset
+        return not expired.reason.moves_start or expired.segment.end_offset < start
 
     def _find_start(self) -> None:
         """T-36: the leader before may have deleted further than this replica was told."""

@@ -51,6 +51,11 @@ class Reason(enum.Enum):
     RETENTION_BYTES = "the log is larger than retention.bytes"
     UNREFERENCED = "it is of leaders before the log's first"
 
+    @property
+    def moves_start(self) -> bool:
+        """Whether the log has to begin after it before it goes."""
+        return self in (Reason.RETENTION_MS, Reason.RETENTION_BYTES)
+
 
 @value_class
 class Retained:

@@ -351,6 +351,23 @@ async def test_the_log_starts_later_before_anything_is_deleted(clock: VirtualClo
         assert world.states() == [(3, FINISHED), (6, FINISHED)]
 
 
+async def test_nothing_goes_before_the_log_begins_after_it(clock: VirtualClock) -> None:
+    """T-36: a new leader's high watermark lags, and the log's start can't move past it yet; a consumer
+    there would find nothing in either tier."""
+    async with tiered_world(clock) as world:
+        world.fill(3)
+        await world.pass_time()
+        world.log.high_watermark = 4
+        world.change(retention_bytes=1)
+        await world.pass_time()
+        assert world.log.log_start_offset == 4
+        assert world.states() == [(3, FINISHED), (6, FINISHED)]
+        world.log.advance_high_watermark(world.log.end_offset)
+        await world.pass_time()
+        assert world.log.log_start_offset == 9
+        assert world.states() == []
+
+
 async def test_deleted_records_leave_the_remote_tier(clock: VirtualClock) -> None:
     """T-37, E6."""
     async with tiered_world(clock) as world:
