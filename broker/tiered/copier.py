@@ -91,6 +91,8 @@ class Copier:
             if clock.monotonic() > ends_at:
                 return True
             await self._tools.quota.wait(sealed.size_bytes)
+            if sealed.end_offset < self._log.log_start_offset:
+                continue  # it was deleted meanwhile
             try:
                 await self._copy(sealed)
             except CustomMetadataTooLarge as error:

@@ -552,3 +552,24 @@ async def test_what_is_tiered_no_more_is_removed_without_a_pause(clock: VirtualC
         world.change(remote_storage_enable=False, remote_log_delete_on_disable=True)
         await world.pass_time(20)
         assert world.storage.kept == {}
+
+
+async def test_what_is_deleted_before_its_turn_is_not_copied(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """DeleteRecords, while a segment before it is copied: that is no failure of the store."""
+    async with tiered_world(clock) as world:
+        world.fill(3)
+
+        def delete() -> None:
+            world.storage.before_copy = lambda: None
+            world.partition.delete_before(6, "DeleteRecords")
+            world.log.delete_expired(clock.wall_ms())
+
+        world.storage.before_copy = delete
+        await world.pass_time(0.1)
+        assert [each for each in world.storage.calls if each.startswith("copy")] == [
+            "copy 0",
+            "copy 6",
+        ]
+        assert "cannot be copied" not in caplog.text
