@@ -20,6 +20,7 @@ from odradek.replication.quota import ReplicationQuota
 from odradek.seams import Seams
 from odradek.seams.clock import Clock
 from odradek.seams.values import value_class
+from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.sealed import SealedSegment, copyable_segments, open_sealed
 from odradek.storage.log_manager import LogManager
@@ -95,6 +96,10 @@ class Copier:
                 continue  # it was deleted meanwhile
             try:
                 await self._copy(sealed)
+            except OffsetOutOfRange:
+                if sealed.segment in self._log.segment_list.all:
+                    raise
+                return True  # deleted just now, or its log has moved: what is there is found anew
             except CustomMetadataTooLarge as error:
                 raise TaskEnded(str(error)) from error
         return False

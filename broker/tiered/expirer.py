@@ -7,8 +7,7 @@ deletes what `storage/tiered/expiry.py` says. A segment that cannot be deleted n
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
 
 import trio
 
@@ -22,8 +21,10 @@ from odradek.storage.tiered.copying import start_of_log
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
 from odradek.storage.tiered.expiry import (
     EXPIRED_AT_ONCE,
+    LOOKED_AT_A_STEP,
     Expired,
     Expiry,
+    Reason,
     Retained,
     decide_expiry,
 )
@@ -72,21 +73,12 @@ class Expirer:
         expired = [each for each in decided.expired if self._may_go(each)]
         self.to_delete_segments = len(expired)
         self.to_delete_bytes = sum(each.segment.size_bytes for each in expired)
-        failure: KafkaError | None = None
-        for each in expired:
-            log.info("%s is deleted: %s", each.segment.id, each.reason.value)
-            try:
-                await self._tools.work.delete(each.segment)
-            except RemoteStorageUnavailable:
-                raise
-            except KafkaError as error:
-                failure = failure or error
-            else:
-                self.to_delete_segments -= 1
-                self.to_delete_bytes -= each.segment.size_bytes
-        if failure is not None:
-            raise failure
+        await _delete(self._tools.work, expired, self._deleted)
         return decided.more and bool(expired)
+
+    def _deleted(self, segment: RemoteLogSegmentMetadata) -> None:
+        self.to_delete_segments -= 1
+        self.to_delete_bytes -= segment.size_bytes
 
     def _may_go(self, expired: Expired) -> bool:
         """A new leader whose high watermark lags cannot move the log's start as far as it would: what
@@ -119,7 +111,8 @@ class Expirer:
         which, tools = self._partition.log, self._tools
         config, epochs = which.config, which.epochs.entries
         began = tools.clock.monotonic()
-        self.remote_bytes = tools.metadata.lineage_size(self._id, epochs, which.end_offset)
+        copied_end = which.highest_copied_offset + 1  # what lies behind it counts as local
+        self.remote_bytes = tools.metadata.lineage_size(self._id, epochs, copied_end)
         self.remote_size_ms = int((tools.clock.monotonic() - began) * 1000)
         self.metadata_count = tools.metadata.segment_count(self._id)
         deciding = decide_expiry(
@@ -168,14 +161,47 @@ class Remover:
     async def round(self) -> bool:
         """The log starts where the disk does, then what lies before is deleted. Raises what the store or
         the metadata does."""
-        which, work = self._partition.log, self._tools.work
+        which = self._partition.log
         start = min(which.local_log_start_offset, which.high_watermark)
         self._partition.delete_before(start, "its topic is not tiered any more")
-        found = list(islice(self._tools.metadata.segments(self._id), EXPIRED_AT_ONCE))
-        removed = 0
-        for segment in found:
-            is_copied = segment.state is not SegmentState.COPY_SEGMENT_STARTED
-            if not work.is_in_hand(segment) and (is_copied or work.is_dangling(segment)):
-                await work.delete(segment)
-                removed += 1
-        return removed > 0 and len(found) == EXPIRED_AT_ONCE
+        found = await self._find()
+        await _delete(self._tools.work, found)
+        return len(found) == EXPIRED_AT_ONCE
+
+    async def _find(self) -> list[Expired]:
+        """The first that can go, with turns of others in between."""
+        found: list[Expired] = []
+        for number, segment in enumerate(self._tools.metadata.segments(self._id), 1):
+            if self._may_go(segment):
+                found.append(Expired(segment, Reason.NOT_TIERED))
+            if len(found) == EXPIRED_AT_ONCE:
+                break
+            if number % LOOKED_AT_A_STEP == 0:
+                await trio.lowlevel.checkpoint()
+        return found
+
+    def _may_go(self, segment: RemoteLogSegmentMetadata) -> bool:
+        work, is_copy = self._tools.work, segment.state is SegmentState.COPY_SEGMENT_STARTED
+        return not work.is_in_hand(segment) and (not is_copy or work.is_dangling(segment))
+
+
+async def _delete(
+    work: SegmentWork,
+    expired: Iterable[Expired],
+    on_deleted: Callable[[RemoteLogSegmentMetadata], None] = lambda segment: None,
+) -> None:
+    """One after the other; one that fails keeps others only where the store is away. Raises the first
+    failure."""
+    failure: KafkaError | None = None
+    for each in expired:
+        log.info("%s is deleted: %s", each.segment.id, each.reason.value)
+        try:
+            await work.delete(each.segment)
+        except RemoteStorageUnavailable:
+            raise
+        except KafkaError as error:
+            failure = failure or error
+        else:
+            on_deleted(each.segment)
+    if failure is not None:
+        raise failure

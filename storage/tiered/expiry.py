@@ -50,6 +50,7 @@ class Reason(enum.Enum):
     RETENTION_MS = "its newest record is older than retention.ms"
     RETENTION_BYTES = "the log is larger than retention.bytes"
     UNREFERENCED = "it is of leaders before the log's first"
+    NOT_TIERED = "its topic is not tiered any more"
 
     @property
     def moves_start(self) -> bool:
