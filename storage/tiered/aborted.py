@@ -32,27 +32,20 @@ class AbortedTransactions:
     ) -> Sequence[AbortedTransaction]:
         """Those that overlap offsets [start, end), which are `segment`'s, each once. Raises
         RemoteStorageError."""
-        found: dict[AbortedTransaction, None] = {}
-        last = segment
-        following: RemoteLogSegmentMetadata | None = segment
-        while True:
-            while following is not None:
-                last = following
-                if not last.txn_index_empty:
-                    index = await self._indexes.fetch(last, IndexType.TRANSACTION)
-                    more, is_complete = aborted_in(index, start, end)
-                    found.update(dict.fromkeys(more))
-                    if is_complete:
-                        return list(found)
-                following = self._next(which, last)
-            local_start = which.local_log_start_offset
-            local = await self._offload.run(
-                which.aborted_transactions, start, end, lane=str(which.directory.parent)
-            )
-            found.update(dict.fromkeys(local))
-            if which.local_log_start_offset == local_start:
-                return list(found)
-            following = self._next(which, last)  # what left the disk meanwhile is remote now
+        local = await self._offload.run(
+            which.aborted_transactions, start, end, lane=str(which.directory.parent)
+        )
+        found = dict.fromkeys(local)
+        here: RemoteLogSegmentMetadata | None = segment
+        while here is not None:
+            if not here.txn_index_empty:
+                index = await self._indexes.fetch(here, IndexType.TRANSACTION)
+                more, is_complete = aborted_in(index, start, end)
+                found.update(dict.fromkeys(more))
+                if is_complete:
+                    return list(found)
+            here = self._next(which, here)
+        return list(found)
 
     def _next(
         self, which: PartitionLog, segment: RemoteLogSegmentMetadata

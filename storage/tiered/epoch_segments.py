@@ -70,7 +70,7 @@ class EpochSegments:
 
     def withdraw(self, handle: Handle) -> None:
         """It was finished and is not any more: what it covered can be read again."""
-        if discard(self.covered, handle, self.start_of):
+        if discard(self.covered, handle, self.start_of) is not None:
             return
         self._hide(handle)
         for each in self._covered_within(handle):

@@ -128,6 +128,11 @@ class MetadataView:
     ) -> Iterator[RemoteLogSegmentMetadata]:
         return self._of(partition).segments(leader_epoch)
 
+    def segments_reaching(
+        self, partition: TopicIdPartition, timestamp: int
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        return self._of(partition).segments_reaching(timestamp)
+
     def segment(self, id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         return self._of(id.partition).segment(id)
 

@@ -161,6 +161,10 @@ class PartitionMetadata:
         )
         return map(self._metadata, handles)
 
+    def segments_reaching(self, timestamp: int) -> Iterator[RemoteLogSegmentMetadata]:
+        """As `segments`, those that may have a record of that timestamp (ms) or a later one."""
+        return map(self._metadata, self._table.reaching(timestamp))
+
     def segment(self, id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """The one with that id, in whichever state."""
         handle = self._table.find(id.id.bytes)

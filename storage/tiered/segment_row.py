@@ -123,6 +123,11 @@ def end_offset_of(data: Rows, at: int) -> int:
     return int(end)
 
 
+def max_timestamp_of(data: Rows, at: int) -> int:
+    (timestamp,) = _INT64.unpack_from(data, at + 36)
+    return int(timestamp)
+
+
 def event_timestamp_of(data: Rows, at: int) -> int:
     (timestamp,) = _INT64.unpack_from(data, at + 44)
     return int(timestamp)

@@ -2,8 +2,9 @@
 
 Each is a row of bytes (`segment_row.py`) in a block of 64 KiB, known by its handle: the block's number
 and the place in it, in four bytes. What orders rows is an array of handles, searched by halving: two
-are kept here, by id and by start offset, `epoch_segments.py` has more. So a segment takes its row
-and some four bytes an order, and no object. Rows lie where they are until they are removed or grow; a
+are kept here, by id and by start offset, `epoch_segments.py` has more. Beside the latter are the largest
+timestamps, in seconds, which a search runs over without a row. So a segment takes its row, four bytes more
+and some four an order, and no object. Rows lie where they are until they are removed or grow; a
 hole is taken by the next row of that length, and a block that is empty goes.
 """
 
@@ -18,6 +19,7 @@ from odradek.storage.tiered import segment_row
 from odradek.storage.tiered.segment_row import Rows
 
 BLOCK_BYTES = 1 << 16
+SEARCHED_AT_ONCE = 1024
 Handle = int
 Key = Callable[[Handle], Any]
 
@@ -33,6 +35,7 @@ class SegmentTable:
         self._holes: dict[int, list[Handle]] = {}
         self._by_id = array("I")
         self._by_start = array("I")
+        self._newest_s = array("I")
         self.changes = 0
 
     def __len__(self) -> int:
@@ -62,7 +65,8 @@ class SegmentTable:
             raise ValueError(f"segment {row[:16].hex()} is there already")
         handle = self._store(row)
         self._by_id.insert(slot, handle)
-        insert(self._by_start, handle, self.order_of)
+        at = insert(self._by_start, handle, self.order_of)
+        self._newest_s.insert(at, _seconds(segment_row.max_timestamp_of(*self.at(handle))))
         self.changes += 1
         return handle
 
@@ -76,19 +80,48 @@ class SegmentTable:
         return len(segment_row.row_at(*self.at(handle))) == len(row)
 
     def overwrite(self, handle: Handle, row: bytes) -> None:
-        """In place: one that fits, with the same id and start offset."""
+        """In place: one that fits, with the same id, start offset and timestamp."""
         block, at = self.at(handle)
         block[at : at + len(row)] = row
 
     def remove(self, handle: Handle) -> None:
         discard(self._by_id, handle, self.id_of)
-        discard(self._by_start, handle, self.order_of)
+        at = discard(self._by_start, handle, self.order_of)
+        assert at is not None, "its order is that of its row"
+        del self._newest_s[at]
         self._forget(handle)
         self.changes += 1
 
     def in_order(self) -> Iterator[Handle]:
         """All by ascending start offset; what changes meanwhile does not disturb it."""
         return walk(self, lambda: self._by_start)
+
+    def reaching(self, timestamp: int) -> Iterator[Handle]:
+        """As `in_order`, those whose largest timestamp (ms) is `timestamp` or later; the others cost
+        some 20 ns each."""
+        slot, seen = 0, self.changes
+        last: Rows = b""
+        while True:
+            if self.changes != seen:
+                seen = self.changes
+                slot = bisect_right(self._by_start, last, key=self.order_of)
+            slot = self._first_reaching(timestamp, slot)
+            if slot == len(self._by_start):
+                return
+            handle = self._by_start[slot]
+            if segment_row.max_timestamp_of(*self.at(handle)) >= timestamp:
+                last = self.order_of(handle)
+                yield handle
+            slot += 1
+
+    def _first_reaching(self, timestamp: int, slot: int) -> int:
+        """The next slot that may."""
+        wanted = _seconds(timestamp)
+        for begin in range(slot, len(self._newest_s), SEARCHED_AT_ONCE):
+            some = self._newest_s[begin : begin + SEARCHED_AT_ONCE]
+            if max(some) >= wanted:
+                return begin + next(at for at, each in enumerate(some) if each >= wanted)
+        return len(self._newest_s)
 
     def _store(self, row: bytes) -> Handle:
         holes = self._holes.get(len(row))
@@ -139,25 +172,31 @@ class SegmentTable:
                 del self._holes[size]
 
 
-def insert(order: array[int], handle: Handle, key: Key) -> None:
-    """Put it where it belongs; at the end is the usual place."""
+def _seconds(timestamp: int) -> int:
+    """Of a timestamp (ms): what fits, so that a later one never has fewer."""
+    return min(max(timestamp // 1000, 0), 0xFFFFFFFF)
+
+
+def insert(order: array[int], handle: Handle, key: Key) -> int:
+    """Put it where it belongs, and say where that is; at the end is the usual place."""
     value = key(handle)
-    if not order or key(order[-1]) <= value:
-        order.append(handle)
-    else:
-        order.insert(bisect_right(order, value, key=key), handle)
+    slot = len(order)
+    if order and key(order[-1]) > value:
+        slot = bisect_right(order, value, key=key)
+    order.insert(slot, handle)
+    return slot
 
 
-def discard(order: array[int], handle: Handle, key: Key) -> bool:
-    """Take it out; False if it was not there."""
+def discard(order: array[int], handle: Handle, key: Key) -> int | None:
+    """Take it out, and say where it was; None if it was not there."""
     value = key(handle)
     slot = bisect_left(order, value, key=key)
     while slot < len(order) and key(order[slot]) == value:
         if order[slot] == handle:
             order.pop(slot)
-            return True
+            return slot
         slot += 1
-    return False
+    return None
 
 
 def walk(table: SegmentTable, order: Callable[[], array[int]]) -> Iterator[Handle]:

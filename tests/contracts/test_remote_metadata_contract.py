@@ -203,6 +203,8 @@ def test_what_is_found_and_listed(two_nodes: TwoNodes) -> None:
         )
         assert [each.id.id.int for each in manager.unfinished(FOO_0)] == [4]
         assert list(manager.epochs(FOO_0)) == [0, 1]
+        reaching = manager.segments_reaching(FOO_0, 19)
+        assert [each.id.id.int for each in reaching] == [2, 3, 4]
         found = [manager.segment_for(FOO_0, *at) for at in ((0, 14), (0, 15), (1, 15), (1, 30))]
         assert [each and each.id.id.int for each in found] == [2, None, 2, None]
         assert [manager.highest_offset(FOO_0, epoch) for epoch in (0, 1, 2)] == [14, 29, None]
@@ -273,6 +275,7 @@ def questions(manager: Manager) -> list[Callable[[], object]]:
         partial(manager.next_segment_with_transactions, FOO_0, 0, 0),
         partial(manager.highest_offset, FOO_0, 0),
         partial(manager.segments, FOO_0),
+        partial(manager.segments_reaching, FOO_0, 0),
         partial(manager.segment, segment(1, 0, 9).id),
         partial(manager.unfinished, FOO_0),
         partial(manager.epochs, FOO_0),

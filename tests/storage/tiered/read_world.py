@@ -176,6 +176,11 @@ class Metadata:
             if leader_epoch is None or each.last_offset_of(leader_epoch) is not None:
                 yield each
 
+    def segments_reaching(
+        self, partition: TopicIdPartition, timestamp: int
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        return (each for each in self.segments(partition) if each.max_timestamp_ms >= timestamp)
+
 
 @dataclass
 class Tiers:

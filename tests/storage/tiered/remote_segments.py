@@ -193,6 +193,9 @@ any_events = st.lists(any_segment() | any_update(), min_size=8, max_size=40)
 def check_against(model: Model, metadata: PartitionMetadata) -> None:
     assert list(metadata.segments()) == model.segments()
     assert metadata.unfinished() == [x for x in model.segments() if x.state is not FINISHED]
+    for timestamp in range(0, 60, 7):
+        reaching = [x for x in model.segments() if x.max_timestamp_ms >= timestamp]
+        assert list(metadata.segments_reaching(timestamp)) == reaching
     for epoch in range(5):
         readable = model.readable(epoch)
         assert list(metadata.segments(epoch)) == model.segments(epoch)

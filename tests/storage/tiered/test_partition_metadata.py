@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -203,10 +205,15 @@ def test_custom_metadata_that_grows_a_row() -> None:
 
 def test_a_walk_is_not_disturbed_by_what_comes_and_goes() -> None:
     copies = [segment(n, 10 * n, 10 * n + 9) for n in range(10)]
-    for epoch in (None, 0):
+    walks: list[Callable[[PartitionMetadata], Iterator[RemoteLogSegmentMetadata]]] = [
+        PartitionMetadata.segments,
+        lambda metadata: metadata.segments(0),
+        lambda metadata: metadata.segments_reaching(0),
+    ]
+    for walk in walks:
         metadata = with_copies(*copies)
         seen = []
-        for each in metadata.segments(epoch):
+        for each in walk(metadata):
             seen.append(each.start_offset)
             if each.start_offset == 30:
                 for gone in (0, 3, 4):
@@ -214,6 +221,17 @@ def test_a_walk_is_not_disturbed_by_what_comes_and_goes() -> None:
                     metadata.apply(becomes(copies[gone], DELETED))
                 metadata.apply(segment(99, 55, 56))
         assert seen == [0, 10, 20, 30, 50, 55, 60, 70, 80, 90]
+
+
+def test_t39_a_timestamp_is_looked_for_past_any_number_of_segments() -> None:
+    """T-39: of their largest timestamps, which need not grow, all that are asked about are found."""
+    times = [(37_037 * n) % 1_000_000 for n in range(2500)]
+    times[7], times[2000] = -1, 1 << 60
+    copies = [replace(segment(n, n, n), max_timestamp_ms=each) for n, each in enumerate(times)]
+    metadata = with_copies(*copies)
+    for timestamp in (-1, 0, 1, 500_250, 998_999, 999_000, 1_000_000, 1 << 61):
+        found = [each.start_offset for each in metadata.segments_reaching(timestamp)]
+        assert found == [n for n, each in enumerate(times) if each >= timestamp]
 
 
 def test_segments_that_are_all_gone_leave_no_rows() -> None:
