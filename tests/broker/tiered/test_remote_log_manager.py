@@ -573,3 +573,21 @@ async def test_what_is_deleted_before_its_turn_is_not_copied(
             "copy 6",
         ]
         assert "cannot be copied" not in caplog.text
+
+
+async def test_e15_what_an_unclean_leader_copied_hides_no_gap(clock: VirtualClock) -> None:
+    """T-30, E15: epoch 0 ends at 2 in this log, and at 5 in another's, which was copied; of epoch 1 what
+    begins at 6 is copied, and what lies before is not: it may not leave the disk."""
+    async with tiered_world(clock) as world:
+        world.follow(1)
+        for number in range(10):
+            append(world.log, "x" * 20, now_ms=clock.wall_ms(), epoch=0 if number < 3 else 1)
+        for copied in (segment(0, 5), segment(6, 8, (1, 6))):
+            theirs = replace(copied, id=RemoteLogSegmentId(ID, copied.id.id), broker_id=OTHER)
+            await world.metadata.add_segment(replace(theirs, state=STARTED))
+            await world.metadata.update_segment(
+                RemoteLogSegmentMetadataUpdate(theirs.id, OTHER, 0, FINISHED)
+            )
+        world.log.copies_unknown()
+        await world.pass_time()
+        assert world.log.highest_copied_offset == 2
