@@ -10,11 +10,19 @@ have that record the latest: after an unclean election another's would be a gues
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
 
 from odradek.replication.remote.auxiliary_state import LANE, history
 from odradek.seams.offload import Offload
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.tiered.errors import (
+    CorruptRemoteData,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+)
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadata,
     SegmentState,
@@ -24,6 +32,9 @@ from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManager
 
 log = logging.getLogger("odradek.tiered")
+
+SOURCES_MAX: Final = 8
+"""So many copies are tried, if one after the other has no history that can be read."""
 
 
 def lacks_history(which: PartitionLog) -> bool:
@@ -43,12 +54,23 @@ class Histories:
         self._offload = offload
 
     async def restore(self, which: PartitionLog, id: TopicIdPartition) -> None:
-        """Durably; nothing where the remote tier does not know either. Raises RemoteStorageError,
-        OSError."""
-        segment = self._source(which, id)
-        if segment is None:
-            log.error("%s: the leader epochs of what left the disk are lost", id)
-            return
+        """Durably; nothing where the remote tier does not know either. Raises OSError, and
+        RemoteStorageError, of no copy that can be read too: what is given up here is gone for good."""
+        failure: RemoteStorageError | None = None
+        for segment in islice(self._sources(which, id), SOURCES_MAX):
+            try:
+                await self._restore_from(segment, which, id)
+                return
+            except (RemoteResourceNotFound, CorruptRemoteData) as error:
+                failure = failure or error
+                log.warning("%s: not by %s: %s", id, segment.id, error)
+        if failure is not None:
+            raise failure
+        log.error("%s: the leader epochs of what left the disk are lost", id)
+
+    async def _restore_from(
+        self, segment: RemoteLogSegmentMetadata, which: PartitionLog, id: TopicIdPartition
+    ) -> None:
         data = await self._offload.run(
             self._storage.fetch_index, segment, IndexType.LEADER_EPOCH, lane=LANE
         )
@@ -59,18 +81,20 @@ class Histories:
         await self._offload.run(which.epochs.save, lane=lane)
         log.warning("%s: the leader epochs before offset %d are those of %s", id, end, segment.id)
 
-    def _source(self, which: PartitionLog, id: TopicIdPartition) -> RemoteLogSegmentMetadata | None:
+    def _sources(
+        self, which: PartitionLog, id: TopicIdPartition
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        """Those that came with one of them, the best first."""
         end, earliest = _end(which), which.epochs.earliest
         if earliest is not None and earliest.start_offset <= end:
             for segment in self._metadata.segments(id, earliest.epoch):
                 if segment.state is SegmentState.COPY_SEGMENT_FINISHED:
-                    return segment
+                    yield segment
         for epoch in reversed(self._metadata.epochs(id)):
             if earliest is None or epoch <= earliest.epoch:
                 found = self._metadata.segment_for(id, epoch, end - 1)
                 if found is not None:
-                    return found
-        return None
+                    yield found
 
 
 def _end(which: PartitionLog) -> int:

@@ -8,7 +8,12 @@ import pytest
 
 from odradek.replication.remote.lost_history import Histories, lacks_history
 from odradek.storage.log.epochs import EpochStart
-from odradek.storage.tiered.errors import RemoteStorageError, RemoteStorageUnavailable
+from odradek.storage.tiered.errors import (
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RemoteStorageUnavailable,
+)
+from odradek.storage.tiered.remote_storage import IndexType
 from odradek.testing.virtual_world import VirtualWorld
 from tests.replication.remote.tier import Tier, leave_the_disk, partition_of
 from tests.storage.log.log_world import FOREVER, World, batch
@@ -123,3 +128,26 @@ def test_a_store_that_is_away_changes_nothing() -> None:
     with pytest.raises(RemoteStorageError):
         restored(world, tier)
     assert world.log.epochs.entries == (EpochStart(1, 2),)
+
+
+def test_a_copy_without_its_history_is_passed_over() -> None:
+    tier = Tier()
+    world = filled(tier, "00", "01", "12", "2", local="23")
+    known = world.log.epochs.entries
+    forget(world, but_from=7)
+    of_the_epoch = [each.id for each in tier.metadata.segments(partition_of(world.log), 2)]
+    assert len(of_the_epoch) == 2
+    del tier.storage.indexes[of_the_epoch[0], IndexType.LEADER_EPOCH]
+    restored(world, tier)
+    assert world.log.epochs.entries == known
+
+
+def test_where_none_can_be_read_nothing_is_given_up() -> None:
+    """Else the log would begin on the disk, and what lies before be deleted."""
+    tier = Tier()
+    world = filled(tier, "00", local="1")
+    forget(world, but_from=2)
+    tier.storage.indexes.clear()
+    with pytest.raises(RemoteResourceNotFound):
+        restored(world, tier)
+    assert lacks_history(world.log)
