@@ -171,7 +171,7 @@ def _print_findings(findings: Iterable[Finding]) -> None:
             print_lines([f"{each.stray.key}: {MEANINGS[each.standing]}"])
         elif each.stored is not None:
             key = each.stored.removal_order()[0]
-            missing = ", ".join(each.stored.missing())
+            missing = ", ".join(each.stored.missing(each.metadata))
             more = f" ({missing})" if each.standing is Standing.INCOMPLETE else ""
             print_lines([f"{key[: key.rindex('.')]}: {MEANINGS[each.standing]}{more}"])
         elif each.metadata is not None:

@@ -92,8 +92,11 @@ class StoredSegment:
     def newest_ms(self) -> int:
         return max(each.modified_ms for each in self.objects.values())
 
-    def missing(self) -> list[str]:
-        return [suffix for suffix in NEEDED if suffix not in self.objects]
+    def missing(self, metadata: RemoteLogSegmentMetadata | None = None) -> list[str]:
+        """Suffixes. What has custom metadata was stored in a form that the manifest alone can tell."""
+        has_form = metadata is not None and metadata.custom_metadata is not None
+        needed = (*NEEDED, MANIFEST_SUFFIX) if has_form else NEEDED
+        return [suffix for suffix in needed if suffix not in self.objects]
 
     def removal_order(self) -> list[str]:
         """The keys, the manifest first: it never outlives what it describes."""
@@ -296,19 +299,13 @@ class Audit:
             again = self._judge(finding.stored)
             if finding.metadata is not None and again.metadata is None:
                 return None  # deleted since it was listed; if not all of it is gone, the next look tells
-            return None if again.standing is Standing.WHOLE else self._unless_just_finished(again)
+            if again.standing is Standing.INCOMPLETE and finding.standing is not Standing.INCOMPLETE:
+                return None  # finished since: what is missing may have been put since it was listed
+            return None if again.standing is Standing.WHOLE else again
         assert finding.metadata is not None
         now = self._known.segment(finding.metadata.id)
         is_finished = now is not None and now.state is SegmentState.COPY_SEGMENT_FINISHED
         return finding if is_finished else None
-
-    def _unless_just_finished(self, again: Finding) -> Finding | None:
-        """A copy that was listed half way and is finished by now is not incomplete for that: what is
-        missing may have been put since. It is looked at the next time."""
-        if again.standing is Standing.INCOMPLETE and again.metadata is not None:
-            is_newer = again.metadata.event_timestamp_ms >= self._old_before_ms
-            return None if is_newer else again
-        return again
 
 
 class _Directory:
@@ -330,7 +327,7 @@ def _by_state(metadata: RemoteLogSegmentMetadata, stored: StoredSegment) -> Stan
         return Standing.COPYING
     if metadata.state is SegmentState.DELETE_SEGMENT_STARTED:
         return Standing.DELETING
-    return Standing.INCOMPLETE if stored.missing() else Standing.WHOLE
+    return Standing.INCOMPLETE if stored.missing(metadata) else Standing.WHOLE
 
 
 def _stem(key: str) -> str:

@@ -137,6 +137,25 @@ def test_a_copy_that_ends_while_the_store_is_listed_is_not_incomplete() -> None:
     assert audit.findings == []
 
 
+def test_what_is_lost_of_a_copy_that_had_ended_is_told_however_young_it_is() -> None:
+    known = known_to_be()
+    known.apply(becomes(COPY, FINISHED, NEW))
+    _, found = audited(known, objects_of(COPY, NEEDED[1:], NEW))
+    assert found == {1: Standing.INCOMPLETE}
+
+
+@pytest.mark.parametrize(
+    ("custom", "standing"), [(None, Standing.WHOLE), (b"\1\3", Standing.INCOMPLETE)]
+)
+def test_what_is_compressed_or_encrypted_is_nothing_without_its_manifest(
+    custom: bytes | None, standing: Standing
+) -> None:
+    known = known_to_be()
+    known.apply(becomes(COPY, FINISHED, OLD, custom))
+    _, found = audited(known, objects_of(COPY, NEEDED))
+    assert found == {1: standing}
+
+
 def test_a_segment_that_expires_while_the_store_is_listed_is_not_missing() -> None:
     known = known_to_be(FINISHED)
     audit = Audit(known, old_before_ms=OLD_BEFORE)
