@@ -299,7 +299,10 @@ class Audit:
             again = self._judge(finding.stored)
             if finding.metadata is not None and again.metadata is None:
                 return None  # deleted since it was listed; if not all of it is gone, the next look tells
-            if again.standing is Standing.INCOMPLETE and finding.standing is not Standing.INCOMPLETE:
+            if (
+                again.standing is Standing.INCOMPLETE
+                and finding.standing is not Standing.INCOMPLETE
+            ):
                 return None  # finished since: what is missing may have been put since it was listed
             return None if again.standing is Standing.WHOLE else again
         assert finding.metadata is not None
