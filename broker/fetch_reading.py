@@ -58,8 +58,12 @@ class Limits:
     """Where the reader is, if it is to be sent to a replica there."""
     throttle: LeaderThrottle | None = None
     """Of a follower."""
-    has_remote: bool = False
-    """Whether some of what was found is to be read from the remote tier yet."""
+    remote_bytes: int = 0
+    """How much of what was found is to be read from the remote tier yet."""
+
+    @property
+    def has_remote(self) -> bool:
+        return self.remote_bytes > 0
 
     @property
     def is_follower(self) -> bool:

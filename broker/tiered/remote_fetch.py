@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 BACKOFF_SECONDS = 0.05
 BACKOFF_SECONDS_MAX = 1.0
+ANSWER_BYTES_MAX = 8 << 20
+"""What one answer has from the remote tier: it stays in memory until its client took it, however slow that
+is, and is an eighth of what there is for all of them."""
 FAILURE_SECONDS = 0.1
 """How long a failure that is final is held back: who is told of it asks again at once."""
 _NO_FAILURE = (RemoteNotReady, OverQuota)
@@ -55,7 +58,8 @@ class Pending(Read):
             aborted_transactions=[] if limits.isolation_level == READ_COMMITTED else None,
         )
         super().__init__(wanted, answer, partition, limits)
-        self.reserved_bytes = min(wanted.max_bytes, max(0, limits.max_bytes - size_bytes))
+        left_bytes = min(limits.max_bytes - size_bytes, ANSWER_BYTES_MAX - limits.remote_bytes)
+        self.reserved_bytes = min(wanted.max_bytes, max(0, left_bytes))
         self.at_least_one = not size_bytes
         self.failure: KafkaError | None = None
         self.is_known = False
@@ -90,7 +94,7 @@ def leave_for_later(
     if reads.is_over_quota() or not pending.reserved_bytes:
         pending.reserved_bytes = 0
         return Read(wanted, pending.answer, partition, limits)
-    limits.has_remote = True
+    limits.remote_bytes += pending.reserved_bytes
     return pending
 
 

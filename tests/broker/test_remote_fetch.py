@@ -7,6 +7,7 @@ import threading
 import pytest
 import trio
 
+from odradek.broker.tiered import remote_fetch
 from odradek.protocol.errors import ErrorCode
 from odradek.seams.files import Buffer
 from odradek.storage.log.partition_log import Origin
@@ -258,3 +259,16 @@ async def test_who_fails_first_and_then_does_not_cuts_off_nobody() -> None:
             found = await stage.fetch(0, 6)
         assert failures
         assert [each.offsets[:1] for each in found] == [[0], [6]]
+
+
+async def test_one_answer_leaves_memory_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is kept until its client took it: a slow one of many partitions is not to have all of it."""
+    async with tiered_stage(3) as stage:
+        for each in stage.partitions:
+            await stage.fill(each)
+        (one,) = await stage.fetch(0)
+        monkeypatch.setattr(remote_fetch, "ANSWER_BYTES_MAX", len(one.data) + 1)
+        found = await stage.fetch(0, 0, 0, max_bytes=len(one.data))
+        assert [each.error_code for each in found] == [NOTHING] * 3
+        assert found[0].data == one.data
+        assert [each.offsets for each in found[1:]] == [[], []]
