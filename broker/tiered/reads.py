@@ -16,6 +16,7 @@ from odradek.replication.quota import ReplicationQuota
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.timestamps import TimestampAndOffset
 from odradek.storage.tiered.aborted import AbortedTransactions
+from odradek.storage.tiered.answers_aside import AnswersAside
 from odradek.storage.tiered.errors import RemoteNotReady
 from odradek.storage.tiered.index_cache import RemoteIndexCache
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
@@ -72,7 +73,10 @@ class TieredReads:
             monotonic=seams.clock.monotonic,
         )
         aborted = AbortedTransactions(metadata, self.indexes, seams.offload)
-        self.reads = RemoteReads(metadata, self.indexes, self.pieces, aborted)
+        aside = AnswersAside(
+            seams.files, broker.directories.all[0].path, seams.offload, self.pieces
+        )
+        self.reads = RemoteReads(metadata, self.indexes, self.pieces, aborted, aside)
         self._timestamps = RemoteTimestamps(metadata, self.indexes, self.pieces, seams.offload)
         self._failing: dict[tuple[str, int], None] = {}
         """Partitions whose last read failed."""

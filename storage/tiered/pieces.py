@@ -1,7 +1,8 @@
 """Pieces of remote segments in memory: fetched once, shared, kept for the next reader, and bounded.
 
 A piece is what one ranged fetch brought. It is a source of slices that go to sockets as those of files
-do (`FileSlice`): pinned until they were sent, so that what is in memory is known whatever readers do. A
+do (`FileSlice`): pinned until they were sent, so that what is in memory is known whatever readers do;
+answers_aside.py sees to it that slow ones don't hold all of it. A
 piece that nobody has pinned goes when others need the room: first those that were read, the least
 recently used of them first, and then those that were fetched ahead.
 
@@ -170,6 +171,13 @@ class Pieces:
         """How many of the readers have nothing to do, 0 to 1 (RemoteLogReaderAvgIdlePercent)."""
         threads = self._limits().threads
         return max(0, threads - self._under_way) / threads
+
+    @property
+    def is_short(self) -> bool:
+        """Whether half of the memory is held by those who have read, and have not sent it."""
+        idle = (piece for pieces in (self._used, self._ahead) for piece in pieces)
+        free_bytes = sum(each.size for each in idle if not each.pins or not each.is_here)
+        return self.total_bytes - free_bytes > self._bytes_max // 2
 
     # Finding
 

@@ -23,6 +23,7 @@ from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.storage.tiered.aborted import AbortedTransactions
+from odradek.storage.tiered.answers_aside import AnswersAside
 from odradek.storage.tiered.batch_walk import BatchWalk
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
@@ -51,7 +52,7 @@ SEGMENTS_AHEAD_MAX = 16
 
 @dataclass(slots=True)
 class RemoteRead:
-    """What was found: slices of memory, which the caller unpins, of the batches with offsets from
+    """What was found: slices of memory or of a file, which the caller unpins, of the batches with offsets from
     `base_offset` to before `next_offset`. Where there are none, `next_offset` is where to look: what was
     asked for, or where the local log begins, if there is nothing between."""
 
@@ -108,11 +109,13 @@ class RemoteReads:
         indexes: RemoteIndexCache,
         pieces: Pieces,
         aborted: AbortedTransactions,
+        aside: AnswersAside,
     ) -> None:
         self._metadata = metadata
         self._indexes = indexes
         self._pieces = pieces
         self._aborted = aborted
+        self._aside = aside
         self._places: dict[tuple[TopicIdPartition, int], _Place] = {}
 
     async def read(
@@ -151,14 +154,15 @@ class RemoteReads:
             wanted = place.segment.end_offset + 1
             if wanted >= which.local_log_start_offset:
                 return RemoteRead(wanted)
-        if committed and found.records:
-            try:
+        try:
+            if committed and found.records:
                 found.aborted = await self._aborted.overlapping(
                     which, place.segment, offset, found.next_offset
                 )
-            except BaseException:
-                found.let_go()
-                raise
+            found.records = await self._aside.settle(found.records)
+        except BaseException:
+            found.let_go()
+            raise
         return found
 
     # The place

@@ -15,6 +15,7 @@ from odradek.seams.files import Buffer, FileSlice, Path
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.sealed import copyable_segments, open_sealed
 from odradek.storage.tiered.aborted import AbortedTransactions
+from odradek.storage.tiered.answers_aside import AnswersAside
 from odradek.storage.tiered.errors import (
     RemoteNotReady,
     RemoteResourceNotFound,
@@ -193,6 +194,7 @@ class Tiers:
     limit_bytes: int = 1 << 20
     ttl_ms: int = -1
     bytes_max: int = 64 << 20
+    aside_max: int = 1 << 20
     copies: int = 0
     over_quota: bool = False
 
@@ -248,7 +250,10 @@ class Readers:
         )
         metadata: object = tiers.metadata
         aborted = AbortedTransactions(metadata, self.indexes, tiers.offload)  # type: ignore[arg-type]
-        self.reads = RemoteReads(metadata, self.indexes, self.pieces, aborted)  # type: ignore[arg-type]
+        self.aside = AnswersAside(
+            tiers.log_world.files, CACHE_ROOT, tiers.offload, self.pieces, bytes_max=tiers.aside_max
+        )
+        self.reads = RemoteReads(metadata, self.indexes, self.pieces, aborted, self.aside)  # type: ignore[arg-type]
         self.timestamps = RemoteTimestamps(
             metadata,  # type: ignore[arg-type]
             self.indexes,

@@ -12,6 +12,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odradek.protocol.records.batch import batches
+from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import Origin
@@ -27,7 +29,7 @@ from odradek.storage.tiered.pieces import OverQuota, ReaderLimits, TooManyReads
 from odradek.storage.tiered.remote_reads import ReadLimits
 from odradek.storage.tiered.remote_storage import IndexType
 from tests.storage.log.log_world import NOW_MS, World, batch, idempotent, marker
-from tests.storage.tiered.read_world import TIERED, Tiers
+from tests.storage.tiered.read_world import CACHE_ROOT, TIERED, Tiers, as_bytes
 
 
 def filled(count: int = 30, **more: object) -> Tiers:
@@ -357,11 +359,32 @@ async def test_who_goes_on_is_fetched_ahead_for(monkeypatch: pytest.MonkeyPatch)
         assert len(tiers.store.fetched) == len(set(tiers.store.fetched))
 
 
-async def test_memory_is_bounded_whatever_is_read(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_who_reads_slowly_keeps_nobody_from_reading() -> None:
+    """Answers that wait for their readers' sockets leave half of the memory to others."""
     tiers = filled(60, bytes_max=2000)
     async with tiers.readers() as readers:
+        files, held = tiers.log_world.files, []
+        for offset in range(0, 100, 4):
+            held.append(await readers.read(offset))
+            assert readers.pieces.total_bytes <= 2000
+        assert not readers.pieces.is_short
+        assert 0 < readers.aside.total_bytes < sum(each.size for each in held)
+        assert files.list(CACHE_ROOT / REMOTE_INDEX_CACHE) == []
+        for number, each in enumerate(held):
+            data = b"".join(as_bytes(part) for part in each.records)
+            assert next(iter(batches(memoryview(data), check=True))).base_offset == 4 * number
+            each.let_go()
+        assert readers.aside.total_bytes == 0
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+async def test_memory_is_bounded_where_the_disk_has_no_room_for_slow_readers(
+    autojump_clock: trio.testing.MockClock, is_full: bool
+) -> None:
+    tiers = filled(60, bytes_max=2000, aside_max=1 << 20 if is_full else 500)
+    mount = tiers.log_world.disk.mount(CACHE_ROOT)
+    async with tiers.readers() as readers:
+        mount.capacity_bytes = 0 if is_full else 1 << 20
         held = []
         for offset in range(0, 100, 6):
             with trio.move_on_after(0.05) as waited:
