@@ -475,16 +475,17 @@ async def test_gauges_of_what_waits(clock: VirtualClock) -> None:
         world.fill(2)
         size = sum(each.size for each in world.log.segment_list.all[:2])
 
-        def gauge(name: str) -> object:
+        async def gauge(name: str) -> object:
+            await world.metrics.prepare()
             return {metric.name: dict(found) for metric, found in world.metrics.look()}[name][()]
 
-        assert gauge("RemoteCopyLagBytes") == size
-        assert gauge("RemoteCopyLagSegments") == 2
+        assert await gauge("RemoteCopyLagBytes") == size
+        assert await gauge("RemoteCopyLagSegments") == 2
         await world.pass_time()
-        assert gauge("RemoteCopyLagBytes") == 0
+        assert await gauge("RemoteCopyLagBytes") == 0
         await world.pass_time()
-        assert gauge("RemoteLogSizeBytes") == size
-        assert gauge("RemoteCopyBytesPerSec") == size
+        assert await gauge("RemoteLogSizeBytes") == size
+        assert await gauge("RemoteCopyBytesPerSec") == size
 
 
 async def test_two_leaders_in_a_row_copy_no_segment_twice(clock: VirtualClock) -> None:
