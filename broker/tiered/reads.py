@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 import trio
 
@@ -132,10 +131,15 @@ class TieredReads:
         if segment.state >= SegmentState.DELETE_SEGMENT_STARTED and self._nursery is not None:
             self.pieces.forget([segment.id.id])
             if self.indexes.has(segment.id.id):
-                self._nursery.start_soon(self._forget, segment.id.id)
+                self._nursery.start_soon(self.indexes.forget, [segment.id.id])
 
-    async def _forget(self, segment_id: UUID) -> None:
-        await self.indexes.forget([segment_id])
+    def gone(self, topic: str, index: int) -> None:
+        """The replica is not here any more: so is what is kept for its readers."""
+        self._failing.pop((topic, index), None)
+        self.pieces.forget(self.pieces.segments_of(topic, index))
+        indexed = self.indexes.segments_of(topic, index)
+        if indexed and self._nursery is not None:
+            self._nursery.start_soon(self.indexes.forget, indexed)
 
     async def find_timestamp(
         self, which: PartitionLog, timestamp: int | None

@@ -18,6 +18,7 @@ import trio
 from odradek.broker.fetch_reading import READ_COMMITTED, Limits, Read, read_log
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.fetch import FetchedPartition
+from odradek.storage.errors import InRemoteTier
 from odradek.storage.tiered.errors import RemoteNotReady, RemoteStorageError
 from odradek.storage.tiered.pieces import OverQuota
 from odradek.storage.tiered.remote_reads import ReadLimits, RemoteRead
@@ -69,9 +70,13 @@ class Pending(Read):
     def size(self) -> int:
         return self.reserved_bytes or super().size
 
-    def put(self, found: RemoteRead) -> None:
+    def put_local(self, answer: FetchedPartition) -> None:
         self.reserved_bytes = 0
         self.failure = None
+        self.answer = answer
+
+    def put(self, found: RemoteRead) -> None:
+        self.put_local(self.answer)
         self.answer.records = tuple(found.records)
         if self.answer.aborted_transactions is not None:
             self.answer.aborted_transactions = [
@@ -154,6 +159,8 @@ class _Reading:
                 await self._read_once(pending)
                 self._is_known(pending)
                 return
+            except InRemoteTier:
+                continue  # what was to be read from the disk has left it
             except KafkaError as error:
                 pending.failure = error
                 self._is_known(pending)
@@ -195,9 +202,10 @@ class _Reading:
             raise
         self._meter("RemoteFetchBytesPerSec", topic=partition.topic).mark(found.size)
         self._reads.succeeded(partition.topic, partition.index)
-        pending.put(found)
         if found.next_offset > wanted.offset and not found.records:
             await self._read_local(pending, found.next_offset)
+        else:
+            pending.put(found)
 
     async def _read_local(self, pending: Pending, offset: int) -> None:
         """There is nothing up to where the local log begins (it was compacted once)."""
@@ -211,7 +219,7 @@ class _Reading:
             0 if pending.at_least_one else 1,
             lane=str(partition.log.directory.parent),
         )
-        pending.answer = read.answer
+        pending.put_local(read.answer)
 
 
 def _topic_of(pending: Pending) -> str:

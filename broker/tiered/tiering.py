@@ -185,6 +185,7 @@ class Tiering:
             self.metadata.resign_metadata(index)
         else:
             self.manager.gone(topic, index)
+            self.reads.gone(topic, index)
 
     def topics_deleted(self, delta: MetadataDelta) -> None:
         """Before their partitions are gone: what is in the remote tier of them is to go."""

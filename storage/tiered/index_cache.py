@@ -31,7 +31,7 @@ from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.log.names import DELETED
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteResourceNotFound
 from odradek.storage.tiered.index_entries import ENTRY_BYTES, check_index
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManager
 from odradek.storage.tiered.shared_calls import SharedCalls
 
@@ -54,7 +54,9 @@ class _Kept:
     name: str
     size_bytes: int
     used_at: float
-    is_checked: bool
+    partition: TopicIdPartition | None = None
+    """Whose it is, once it was checked against its segment: of what an earlier run left it is not known
+    before."""
 
 
 class RemoteIndexCache:
@@ -107,7 +109,7 @@ class RemoteIndexCache:
             return
         now = self._monotonic()
         for key, name, size_bytes in found:
-            self._keep(key, _Kept(name, size_bytes, now, is_checked=False))
+            self._keep(key, _Kept(name, size_bytes, now))
         await self._make_room()
 
     def _look(self) -> list[tuple[Key, str, int]]:
@@ -164,9 +166,9 @@ class RemoteIndexCache:
         path = self._directory / kept.name
         try:
             data = await self._offload.run(self._files.read, path, lane=self._lane)
-            if not kept.is_checked:
+            if kept.partition is None:
                 check_index(data, key[1], segment)
-                kept.is_checked = True
+                kept.partition = segment.id.partition
             if len(data) != kept.size_bytes:
                 raise CorruptRemoteData(f"{len(data)} bytes, not {kept.size_bytes}")
         except (OSError, CorruptRemoteData) as error:
@@ -184,8 +186,17 @@ class RemoteIndexCache:
         """What was handed out turned out to be wrong: let it be fetched again."""
         await self._drop([(segment.id.id, kind)])
 
+    def segments_of(self, topic: str, index: int) -> list[UUID]:
+        """Those of a partition of which there is an index here that somebody has used."""
+        return [
+            segment_id
+            for (segment_id, _), kept in self._kept.items()
+            if kept.partition is not None
+            and (kept.partition.topic, kept.partition.partition) == (topic, index)
+        ]
+
     async def forget(self, segment_ids: Iterable[UUID]) -> None:
-        """These segments are deleted."""
+        """These segments are deleted, or of no use here."""
         await self._drop([(each, kind) for each in segment_ids for kind in ENTRY_BYTES])
 
     # The disk
@@ -202,7 +213,7 @@ class RemoteIndexCache:
             self._disk_failed(error)
             return
         self._is_disk_well = True
-        self._keep(key, _Kept(name, len(data), self._monotonic(), is_checked=True))
+        self._keep(key, _Kept(name, len(data), self._monotonic(), segment.id.partition))
         await self._make_room()
 
     def _write(self, name: str, data: Buffer) -> None:

@@ -30,7 +30,7 @@ from odradek.storage.tiered.errors import (
     RemoteStorageError,
     RemoteStorageUnavailable,
 )
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+from odradek.storage.tiered.metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from odradek.storage.tiered.remote_storage import RemoteStorageManager
 
 log = logging.getLogger("odradek.remote")
@@ -60,15 +60,17 @@ class Piece:
         "error",
         "is_ahead",
         "loaded",
+        "partition",
         "pins",
         "segment_id",
         "start",
     )
 
     def __init__(
-        self, segment_id: UUID, start: int, end: int, released: Callable[[Piece], None]
+        self, segment: RemoteLogSegmentId, start: int, end: int, released: Callable[[Piece], None]
     ) -> None:
-        self.segment_id = segment_id
+        self.partition = segment.partition
+        self.segment_id = segment.id
         self.start = start
         self.end = end
         self.loaded = trio.Event()
@@ -256,7 +258,7 @@ class Pieces:
                 raise OverQuota("reads from the remote tier are over their quota")
             if self._under_way >= limits.threads + limits.pending_max:
                 raise TooManyReads(f"{self.pending} reads wait for the remote tier already")
-        piece = Piece(segment.id.id, start, end, self._released)
+        piece = Piece(segment.id, start, end, self._released)
         self._by_segment.setdefault(piece.segment_id, []).append(piece)
         self.total_bytes += piece.size
         piece.is_ahead = is_ahead
@@ -356,8 +358,16 @@ class Pieces:
             self._room.set()
             self._room = trio.Event()
 
+    def segments_of(self, topic: str, index: int) -> list[UUID]:
+        """Those of a partition of which there is something here."""
+        return [
+            segment_id
+            for segment_id, (piece, *_) in self._by_segment.items()
+            if (piece.partition.topic, piece.partition.partition) == (topic, index)
+        ]
+
     def forget(self, segment_ids: Iterable[UUID]) -> None:
-        """These segments are deleted."""
+        """These segments are deleted, or of no use here."""
         for segment_id in segment_ids:
             for piece in list(self._by_segment.get(segment_id, ())):
                 if piece.is_here:

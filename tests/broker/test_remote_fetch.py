@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import trio
@@ -10,12 +11,14 @@ import trio
 from odradek.broker.tiered import remote_fetch
 from odradek.protocol.errors import ErrorCode
 from odradek.seams.files import Buffer
-from odradek.storage.log.partition_log import Origin
+from odradek.storage.log.partition_log import Origin, PartitionLog
 from odradek.storage.log.verifications import UNGUARDED
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
+from odradek.storage.tiered.remote_reads import RemoteRead
 from tests.broker.tiered_stage import PATIENCE_SECONDS, TieredStage, tiered_stage
 from tests.storage.log.log_world import NOW_MS, idempotent, marker
+from tests.storage.tiered.read_world import EVERYTHING
 
 READ_COMMITTED = 1
 NOTHING = ErrorCode.none
@@ -165,6 +168,42 @@ async def test_a_segment_that_is_deleted_is_forgotten() -> None:
         assert answer.error_code == ErrorCode.offset_out_of_range
         while stage.reads.indexes.has(first.id.id):
             await trio.lowlevel.checkpoint()
+
+
+async def test_of_a_replica_that_is_gone_nothing_is_kept() -> None:
+    async with tiered_stage(2) as stage:
+        for each in stage.partitions:
+            await stage.fill(each)
+            offset = stage.segments(each.index)[0].end_offset
+            await stage.reads.reads.read(each.log, offset, EVERYTHING, committed=True)
+        stage.reads.gone("t", 0)
+        with trio.fail_after(PATIENCE_SECONDS):
+            while stage.reads.indexes.segments_of("t", 0):
+                await trio.lowlevel.checkpoint()
+        gone, kept = stage.segments(0)[0], stage.segments(1)[0]
+        assert not stage.reads.indexes.has(gone.id.id)
+        assert stage.reads.indexes.has(kept.id.id)
+        assert stage.reads.pieces.find(gone.id.id, 0) is None
+        assert stage.reads.pieces.segments_of("t", 1) == [kept.id.id]
+
+
+async def test_what_leaves_the_disk_before_it_is_read_there_is_read_remotely() -> None:
+    """A consumer never hears that an offset is in the remote tier: that is for followers."""
+    async with tiered_stage() as stage:
+        await stage.fill(stage.partitions[0])
+        reads, read = stage.reads.reads, stage.reads.reads.read
+        local = []
+
+        async def first_local(which: PartitionLog, offset: int, *args: Any, **more: Any) -> Any:
+            if not local:
+                local.append(offset)
+                return RemoteRead(offset + 2)  # it was there a moment ago
+            return await read(which, offset, *args, **more)
+
+        reads.read = first_local  # type: ignore[method-assign]
+        (answer,) = await stage.fetch(0)
+        assert answer.error_code == NOTHING
+        assert answer.offsets[0] == 0
 
 
 async def test_over_the_quota_a_fetch_brings_nothing_and_waits() -> None:
