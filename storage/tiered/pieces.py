@@ -289,6 +289,7 @@ class Pieces:
                     f"on, not {piece.size}: its object is not whole"
                 )
             piece.put(data)
+            self._notify()  # whoever has asked for it may have left
         except RemoteStorageError as error:
             self._failed(piece, error)
         except Exception as error:

@@ -463,3 +463,33 @@ async def test_t35_a_marker_that_leaves_the_disk_under_the_search_is_found(
         assert [each.producer_id for each in found.aborted] == [7]
         found.let_go()
     assert log.local_log_start_offset > 6
+
+
+async def test_a_fetch_whose_reader_has_left_makes_room_when_it_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody has it pinned by then, and nobody else would say that there is room."""
+    tiers = filled()
+    first, second = tiers.metadata.known[:2]
+    tiers.bytes_max = max(first.size_bytes, second.size_bytes)
+    run, may_end = tiers.offload.run, trio.Event()
+
+    async def slow(fn: Any, *args: Any, lane: str) -> Any:
+        if args and args[0] is first:
+            await may_end.wait()
+        return await run(fn, *args, lane=lane)
+
+    monkeypatch.setattr(tiers.offload, "run", slow)
+    async with tiers.readers() as readers, trio.open_nursery() as nursery:
+        async with trio.open_nursery() as leaving:
+            leaving.start_soon(readers.pieces.at, first, 0, first.size_bytes)
+            await trio.testing.wait_all_tasks_blocked()
+            leaving.cancel_scope.cancel()
+        nursery.start_soon(readers.pieces.at, second, 0, second.size_bytes)
+        await trio.testing.wait_all_tasks_blocked()
+        assert readers.pieces.find(second.id.id, 0) is None
+        may_end.set()
+        with trio.fail_after(5):
+            while readers.pieces.find(second.id.id, 0) is None:
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
