@@ -116,12 +116,23 @@ class ObjectStoreStorage:
         return self._fetch_chunks(metadata, start, end)
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
+        """CorruptRemoteData for one that is not what its manifest says. There is no manifest, and nothing
+        to be said, of what Kafka's LocalTieredStorage has copied."""
         key = segment_key(metadata, kind.value)
         with _translated():
             stored = self._objects.get(key)
-            if not _flags(metadata) & _ENCRYPTED:
+            try:
+                manifest = self._manifest(metadata)
+            except ObjectMissing:
+                if _flags(metadata) & _ENCRYPTED:
+                    raise
                 return stored
-            seal = self._seal(self._manifest(metadata))
+        copied = manifest.objects.get(kind.value)
+        if copied is not None and (len(stored), crc32c(stored)) != (copied.size, copied.crc32c):
+            raise CorruptRemoteData(f"{key} is not what was copied")
+        if not _flags(metadata) & _ENCRYPTED:
+            return stored
+        seal = self._seal(manifest)
         with _named(key):
             return seal.unseal(kind.value, 0, stored)
 

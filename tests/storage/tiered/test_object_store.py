@@ -271,6 +271,18 @@ class TestFaults:
             with pytest.raises(RemoteStorageUnavailable, match="503"):
                 use()
 
+    @pytest.mark.parametrize("data", [b"", b"t", b"tu", b"ttt"])
+    def test_an_index_that_is_not_what_was_copied_is_an_error(self, data: bytes) -> None:
+        """One with fewer transactions looks whole, and its reader would get what was aborted."""
+        bucket = VirtualBucket()
+        storage = storage_at(bucket)
+        storage.copy_segment(METADATA, DATA)
+        bucket.objects[f"{STEM}.txnindex"] = data
+        with pytest.raises(CorruptRemoteData, match="not what was copied"):
+            storage.fetch_index(METADATA, IndexType.TRANSACTION)
+        del bucket.objects[f"{STEM}.manifest"]  # as Kafka's LocalTieredStorage copies
+        assert bytes(storage_at(bucket).fetch_index(METADATA, IndexType.TRANSACTION)) == data
+
     @pytest.mark.parametrize("form", [StoredForm(), SEALED])
     def test_a_read_cut_short_is_an_error(self, form: StoredForm) -> None:
         bucket = VirtualBucket()
