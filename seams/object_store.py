@@ -7,11 +7,11 @@ obstore documents. What is put into a directory is synced, file and names: obsto
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path as OsPath
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from odradek.seams.objects import (
     ObjectsUnavailable,
     Patience,
 )
+from odradek.seams.store_directory import MARK, StoreDirectory, sync
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -41,11 +42,15 @@ PAGE_OBJECTS = 1000
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist")
 _XML_ERROR = re.compile(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", re.DOTALL)
 _UNFINISHED = re.compile(r".+#\d+")
+_URLS = "stores are file:///directory, s3://bucket/prefix, gs://bucket, az://container, memory:///"
 _OPTION_PREFIXES = ("aws_", "google_", "azure_")
 
 
 def open_objects(
-    url: str, options: Mapping[str, str] | None = None, patience: Patience = USUAL_PATIENCE
+    url: str,
+    options: Mapping[str, str] | None = None,
+    patience: Patience = USUAL_PATIENCE,
+    memory: str | None = None,
 ) -> Objects:
     """The store at `url`; `options` are obstore's for its kind (`aws_endpoint`, `aws_region`, …).
 
@@ -53,12 +58,15 @@ def open_objects(
     ValueError for a URL or option that obstore does not know.
     """
     from obstore.exceptions import BaseError
-    from obstore.store import from_url
+    from obstore.store import HTTPStore, from_url
 
     settings: dict[str, Any] = dict(options or {})
     for name in settings:
         if not name.startswith(_OPTION_PREFIXES):  # obstore would panic
-            raise ValueError(f"{name} is no option of an object store ({_OPTION_PREFIXES})")
+            raise ValueError(
+                f"{name} is no option of an object store: those begin with "
+                + ", ".join(_OPTION_PREFIXES)
+            )
     scheme = url.partition(":")[0]
     if scheme not in ("memory", "file"):
         settings |= _asked_patiently(patience)
@@ -66,11 +74,29 @@ def open_objects(
             settings["client_options"]["allow_http"] = True
     try:
         if scheme == "file":
-            store = from_url(url, mkdir=True, automatic_cleanup=True, **settings)
-            return DirectoryObjects(store, OsPath(unquote(urlsplit(url).path)))
-        return ObjectStoreObjects(from_url(url, **settings))
+            open_store = partial(from_url, url, automatic_cleanup=True, **settings)
+            return _open_directory(OsPath(unquote(urlsplit(url).path)), memory, open_store)
+        store = from_url(url, **settings)
     except BaseError as error:
-        raise ValueError(f"{url}: {_what_it_said(error)}") from error
+        raise ValueError(f"{url}: {_what_it_said(error)}; {_URLS}") from error
+    if isinstance(store, HTTPStore):
+        raise ValueError(f"{url} is no object store; {_URLS}")
+    return ObjectStoreObjects(lambda: store)
+
+
+def _open_directory(
+    root: OsPath, memory: str | None, open_store: Callable[[], ObjectStore]
+) -> Objects:
+    try:
+        directory = StoreDirectory(root, None if memory is None else OsPath(memory))
+    except OSError as error:
+        raise ValueError(
+            f"the directory {root} cannot be made: {error.strerror}; name another one"
+        ) from None
+    objects = DirectoryObjects(open_store, directory)
+    if not directory.is_remembered:
+        objects.store  # noqa: B018  what is wrong with it is said now
+    return objects
 
 
 def _asked_patiently(patience: Patience) -> dict[str, Any]:
@@ -92,9 +118,13 @@ def _asked_patiently(patience: Patience) -> dict[str, Any]:
 
 
 class ObjectStoreObjects:
-    def __init__(self, store: ObjectStore) -> None:
-        self.store = store
-        """obstore's, for who measures it."""
+    def __init__(self, open_store: Callable[[], ObjectStore]) -> None:
+        self._open_store = open_store
+
+    @cached_property
+    def store(self) -> ObjectStore:
+        """obstore's; a directory has to be there for it."""
+        return self._open_store()
 
     def put(self, key: str, parts: Iterable[Buffer]) -> None:
         from obstore import put
@@ -193,14 +223,14 @@ class ObjectStoreObjects:
 class DirectoryObjects(ObjectStoreObjects):
     """Objects as files, their keys' parts as directories below `root`.
 
-    A directory that is not the one that was opened (unmounted, taken away) is a store that is away,
-    not an empty one.
+    A directory that is not the one that it was (`store_directory`: unmounted, taken away) is a store that
+    is away, not an empty one.
     """
 
-    def __init__(self, store: ObjectStore, root: OsPath) -> None:
-        super().__init__(store)
-        self._root = root
-        self._identity = _identity(root)
+    def __init__(self, open_store: Callable[[], ObjectStore], directory: StoreDirectory) -> None:
+        super().__init__(open_store)
+        self._root = directory.root
+        self._check_root = directory.check
 
     def put(self, key: str, parts: Iterable[Buffer]) -> None:
         self._check_root()
@@ -211,9 +241,9 @@ class DirectoryObjects(ObjectStoreObjects):
     def make_durable(self, key: str) -> None:
         path = self._root / key
         with _translated(key):
-            _sync(path)
+            sync(path)
             for directory in path.parents:
-                _sync(directory)
+                sync(directory)
                 if directory == self._root:
                     return
 
@@ -244,7 +274,8 @@ class DirectoryObjects(ObjectStoreObjects):
         self._check_root()
         with _translated(prefix):
             found = list_with_delimiter(self.store, prefix or None)
-        here = [(entry["path"], _info(entry)) for entry in found["objects"]]
+        objects = [entry for entry in found["objects"] if entry["path"] != MARK]
+        here = [(entry["path"], _info(entry)) for entry in objects]
         below = [(f"{path}/", None) for path in found["common_prefixes"]]
         page = []
         for path, info in sorted([*here, *below], key=lambda each: each[0]):
@@ -270,20 +301,6 @@ class DirectoryObjects(ObjectStoreObjects):
                         path.unlink()
                         swept.append(path.relative_to(self._root).as_posix())
         return swept
-
-    def _check_root(self) -> None:
-        if _identity(self._root) != self._identity:
-            raise ObjectsUnavailable(
-                f"{self._root} is not the directory that it was: mount it again"
-            )
-
-
-def _identity(path: OsPath) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 class _Parts:
@@ -332,14 +349,6 @@ def _pieces(parts: Iterable[Buffer]) -> Iterator[Buffer]:
         view = memoryview(part)
         for start in range(0, len(view), PIECE_BYTES):
             yield view[start : start + PIECE_BYTES]
-
-
-def _sync(path: OsPath) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _info(entry: ObjectMeta) -> ObjectInfo:

@@ -94,6 +94,9 @@ class OpenObjects(Protocol):
         url: str,
         options: Mapping[str, str] | None = None,
         patience: Patience = ...,
+        memory: str | None = None,
     ) -> Objects:
-        """The store at `url`; `options` are those of its kind. ValueError for either, if unknown."""
+        """The store at `url`; `options` are those of its kind. ValueError for either, if unknown.
+
+        `memory` is a file in which the node remembers which directory that is (`store_directory`)."""
         ...

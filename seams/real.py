@@ -28,9 +28,12 @@ def real_seams(max_open: int | None = None) -> Seams:
 
 
 def open_real_objects(
-    url: str, options: Mapping[str, str] | None = None, patience: Patience = USUAL_PATIENCE
+    url: str,
+    options: Mapping[str, str] | None = None,
+    patience: Patience = USUAL_PATIENCE,
+    memory: str | None = None,
 ) -> Objects:
     """`object_store.open_objects`, which is loaded by the first node that has a store."""
     from odradek.seams.object_store import open_objects
 
-    return open_objects(url, options, patience)
+    return open_objects(url, options, patience, memory)

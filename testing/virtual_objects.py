@@ -134,6 +134,7 @@ class VirtualObjects:
         url: str,
         options: Mapping[str, str] | None = None,
         patience: Patience = USUAL_PATIENCE,
+        memory: str | None = None,
     ) -> VirtualObjects:
         """As `OpenObjects`: whatever the URL, it is the one bucket."""
         return self

@@ -44,6 +44,7 @@ TOPIC_BASED = (
     "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
 )
 LISTENER = "remote.log.metadata.manager.listener.name"
+REMEMBERED_STORE = "remote-store"
 METADATA_PREFIX = "remote.log.metadata."
 METADATA_IMPL_PREFIX = "remote.log.metadata.manager.impl.prefix"
 
@@ -59,7 +60,11 @@ async def open_tiering(broker: Broker) -> Tiering:
             metadata_properties(config), node_id=broker.node_id, bootstrap=_own_address(broker)
         )
         opened = partial(
-            open_remote_storage, config.layers.effective(), seams, cluster_id=broker.cluster_id
+            open_remote_storage,
+            config.layers.effective(),
+            seams,
+            cluster_id=broker.cluster_id,
+            remembered_in=broker.directories.metadata.path / REMEMBERED_STORE,
         )
         storage = await seams.offload.run(opened, lane=OBJECTS)
     except ValueError as error:

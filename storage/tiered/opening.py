@@ -55,15 +55,25 @@ _ALREADY_SO = {"delete.on.close": "false", "delete.enable": "true"}
 
 
 def open_remote_storage(
-    properties: Mapping[str, str], seams: Seams, *, cluster_id: str = ""
+    properties: Mapping[str, str],
+    seams: Seams,
+    *,
+    cluster_id: str = "",
+    remembered_in: Path | None = None,
 ) -> RemoteStorageManager:
     """That of a broker with these properties (all of them). The store is not asked anything yet: it may
-    be away when the broker starts."""
+    be away when the broker starts. A directory is remembered in a file of the broker's, so that no other
+    is taken for it later, nor made."""
     from odradek.storage.tiered.object_store import ObjectStoreStorage
 
     settings = Settings(properties)
     return ObjectStoreStorage(
-        seams.open_objects(settings.url(), settings.store_options(), settings.patience()),
+        seams.open_objects(
+            settings.url(),
+            settings.store_options(),
+            settings.patience(),
+            None if remembered_in is None else str(remembered_in),
+        ),
         seams.entropy,
         form=settings.form(seams.files),
         cluster_id=cluster_id,

@@ -218,7 +218,7 @@ def test_put_in_a_directory_it_is_synced(tmp_path: OsPath, monkeypatch: pytest.M
     """The file and all names above it: what was put is there after a power failure."""
     synced: list[OsPath] = []
     monkeypatch.setattr(
-        "odradek.seams.object_store.os.fsync",
+        "odradek.seams.store_directory.os.fsync",
         lambda descriptor: synced.append(OsPath(f"/proc/self/fd/{descriptor}").readlink()),
     )
     root = tmp_path / "with space" / "store"

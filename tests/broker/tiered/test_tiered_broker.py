@@ -21,6 +21,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.remote.metadata_topic import METADATA_TOPIC
 from odradek.seams.clock import RealClock
 from odradek.seams.entropy import RealEntropy
+from odradek.seams.store_directory import MARK
 from odradek.seams.tcp import TcpNetwork
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing import Broker
@@ -63,7 +64,8 @@ class Stage:
         return sorted(int(path.name[:20]) for path in self._tier.rglob("*.log"))
 
     def objects(self) -> list[str]:
-        return [path.name for path in self._tier.rglob("*") if path.is_file()]
+        found = [path.name for path in self._tier.rglob("*") if path.is_file()]
+        return [name for name in found if name != MARK]
 
     async def create(self, configs: dict[str, str] | None = None) -> None:
         await self.node.ensure_topic("orders", 1, 1, TIERED if configs is None else configs)

@@ -1,0 +1,130 @@
+"""A directory that is a remote store: whoever has used it knows it again, also after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path as OsPath
+
+import pytest
+
+from odradek.seams.object_store import open_objects
+from odradek.seams.objects import Objects, ObjectsUnavailable
+from odradek.seams.store_directory import MARK
+
+
+class Store:
+    """A directory, and how two nodes open it that keep their memory beside it."""
+
+    def __init__(self, tmp_path: OsPath) -> None:
+        self.root = tmp_path / "mounted" / "store"
+        self.elsewhere = tmp_path / "elsewhere"
+        self._tmp_path = tmp_path
+
+    def memory(self, node: int = 1) -> OsPath:
+        return self._tmp_path / f"memory-{node}"
+
+    def opened(self, node: int = 1) -> Objects:
+        return open_objects(f"file://{self.root}", memory=str(self.memory(node)))
+
+    def unmount(self) -> None:
+        self.root.rename(self.elsewhere)
+
+    def mount(self) -> None:
+        if self.root.exists():
+            self.root.rmdir()
+        self.elsewhere.rename(self.root)
+
+
+@pytest.fixture
+def store(tmp_path: OsPath) -> Store:
+    return Store(tmp_path)
+
+
+def is_away(objects: Objects) -> bool:
+    uses: list[Callable[[], object]] = [
+        lambda: objects.put("new", [b"x"]),
+        lambda: objects.get("k"),
+        lambda: objects.head("k"),
+        lambda: objects.delete("k"),
+        lambda: objects.list(""),
+    ]
+    for use in uses:
+        with pytest.raises(ObjectsUnavailable, match="mount it again"):
+            use()
+    return True
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_who_starts_while_it_is_unmounted_takes_nothing_for_it(
+    store: Store, is_there: bool
+) -> None:
+    store.opened().put("k", [b"kept"])
+    store.unmount()
+    if is_there:
+        store.root.mkdir()  # a mount's own directory, or what another process made there
+    objects = store.opened()
+    assert is_away(objects)
+    assert [*store.root.parent.rglob("*")] == ([store.root] if is_there else [])
+    store.mount()
+    assert bytes(objects.get("k")) == b"kept"
+    objects.put("new", [b"x"])
+    assert sorted(info.key for info in objects.list("")) == ["k", "new"]
+
+
+def test_it_is_known_again_wherever_it_is_mounted_from(store: Store) -> None:
+    """A mount may get another device number, and a copy other inodes."""
+    objects = store.opened()
+    objects.put("k", [b"kept"])
+    store.unmount()
+    store.root.mkdir()
+    for path in store.elsewhere.iterdir():
+        (store.root / path.name).write_bytes(path.read_bytes())
+    assert bytes(objects.get("k")) == b"kept"
+    assert bytes(store.opened().get("k")) == b"kept"
+
+
+def test_nodes_share_its_mark(store: Store) -> None:
+    one, two = store.opened(1), store.opened(2)
+    one.put("k", [b"x"])
+    assert bytes(two.get("k")) == b"x"
+    mark = (store.root / MARK).read_bytes()
+    store.unmount()
+    assert is_away(store.opened(1))
+    assert is_away(store.opened(2))
+    store.mount()
+    assert (store.root / MARK).read_bytes() == mark
+
+
+def test_another_store_in_its_place_is_not_it(store: Store) -> None:
+    store.opened(1)
+    store.unmount()
+    store.opened(2)
+    assert is_away(store.opened(1))
+
+
+def test_who_forgets_begins_anew(store: Store) -> None:
+    """As the error says, where a store is gone for good."""
+    store.opened()
+    store.unmount()
+    with pytest.raises(ObjectsUnavailable, match=f"or remove {store.memory()}"):
+        store.opened().list("")
+    store.memory().unlink()
+    assert store.opened().list("") == []
+
+
+def test_another_directory_in_the_configs_is_taken(store: Store, tmp_path: OsPath) -> None:
+    store.opened()
+    other = open_objects(f"file://{tmp_path}/other", memory=str(store.memory()))
+    assert other.list("") == []
+
+
+def test_its_mark_is_no_object(store: Store) -> None:
+    objects = store.opened()
+    objects.put("t-0/a", [b"x"])
+    assert [info.key for info in objects.list("")] == ["t-0/a"]
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: OsPath) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=f"the directory {tmp_path}/file/store cannot be made"):
+        open_objects(f"file://{tmp_path}/file/store")
