@@ -120,7 +120,11 @@ class ObjectStoreStorage:
         to be said, of what Kafka's LocalTieredStorage has copied."""
         key = segment_key(metadata, kind.value)
         with _translated():
-            stored = self._objects.get(key)
+            try:
+                stored = self._objects.get(key)
+            except ObjectMissing:
+                self._check_never_there(metadata, kind)
+                raise
             try:
                 manifest = self._manifest(metadata)
             except ObjectMissing:
@@ -135,6 +139,12 @@ class ObjectStoreStorage:
         seal = self._seal(manifest)
         with _named(key):
             return seal.unseal(kind.value, 0, stored)
+
+    def _check_never_there(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> None:
+        """Without transactions there is no index of them, which is no loss; one that is lost is. Raises
+        CorruptRemoteData, and ObjectMissing where there is no manifest to tell."""
+        if kind is IndexType.TRANSACTION and kind.value in self._manifest(metadata).objects:
+            raise CorruptRemoteData(f"{segment_key(metadata, kind.value)} was copied, and is gone")
 
     def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
         self._forget_manifest(metadata)

@@ -283,6 +283,22 @@ class TestFaults:
         del bucket.objects[f"{STEM}.manifest"]  # as Kafka's LocalTieredStorage copies
         assert bytes(storage_at(bucket).fetch_index(METADATA, IndexType.TRANSACTION)) == data
 
+    def test_an_index_of_transactions_that_is_lost_is_not_one_that_never_was(self) -> None:
+        """Its readers take a missing one for empty, since Kafka's older copies do not say whether there is
+        one; ours do, and without it aborted records would be read."""
+        bucket = VirtualBucket()
+        storage = storage_at(bucket)
+        storage.copy_segment(METADATA, DATA)
+        del bucket.objects[f"{STEM}.txnindex"]
+        with pytest.raises(CorruptRemoteData, match="is gone"):
+            storage.fetch_index(METADATA, IndexType.TRANSACTION)
+        del bucket.objects[f"{STEM}.manifest"]
+        with pytest.raises(RemoteResourceNotFound):
+            storage_at(bucket).fetch_index(METADATA, IndexType.TRANSACTION)
+        storage.copy_segment(METADATA, replace(DATA, transaction_index=None))
+        with pytest.raises(RemoteResourceNotFound):
+            storage.fetch_index(METADATA, IndexType.TRANSACTION)
+
     @pytest.mark.parametrize("form", [StoredForm(), SEALED])
     def test_a_read_cut_short_is_an_error(self, form: StoredForm) -> None:
         bucket = VirtualBucket()
