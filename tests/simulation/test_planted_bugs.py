@@ -31,7 +31,7 @@ FOUND_BY = {
 }
 FOUND_IN_TIER_BY = {
     "let_go_of_what_was_not_copied": [0],
-    "leave_what_others_began": [33],
+    "leave_what_others_began": [34],
     "take_the_store_at_its_word": [3017],
     "count_sizes_twice": [0],
 }
