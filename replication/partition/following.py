@@ -41,6 +41,7 @@ from odradek.storage.errors import LogFailed, StorageError, UnexpectedOffset
 from odradek.storage.log.epochs import EpochEnd
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.truncation import Beginning
+from odradek.storage.tiered.errors import RemoteNotReady
 
 log = logging.getLogger("odradek.following")
 
@@ -291,7 +292,9 @@ class Following:
         return beginning
 
     def _failed(self, change: LogChange, error: KafkaError) -> None:
-        log.warning("%r could not be changed: %s", self.partition, error)
+        passes_by_itself = isinstance(error, RemoteNotReady)
+        level = logging.INFO if passes_by_itself else logging.WARNING
+        log.log(level, "%r could not be changed: %s", self.partition, error)
         self.follower.failed(change, _code_of(error), self._now_ms())
 
     async def _change(self, change: LogChange, beginning: Beginning | None) -> None:

@@ -275,7 +275,9 @@ def test_the_state_survives_a_restart() -> None:
 @pytest.mark.parametrize(
     "trouble", ["not ready", "not there", "store away", "corrupt epochs", "corrupt producers"]
 )
-def test_until_the_tier_answers_the_follower_tries_again_and_keeps_its_log(trouble: str) -> None:
+def test_until_the_tier_answers_the_follower_tries_again_and_keeps_its_log(
+    trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
     stand = TieredStand()
     led = stand.lead(1, "000", "112", "23")
     storage, metadata = stand.tier.storage, stand.tier.metadata
@@ -315,6 +317,8 @@ def test_until_the_tier_answers_the_follower_tries_again_and_keeps_its_log(troub
         await stand.until(lambda: is_same(log, led.log))
 
     stand.run(test)
+    warned = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert any("could not be changed" in text for text in warned) == (trouble != "not ready")
 
 
 def test_while_the_tier_is_read_this_node_may_become_the_leader() -> None:
