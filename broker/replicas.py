@@ -132,8 +132,8 @@ class Replicas:
             if enabled.strip().lower() == "true":
                 raise CannotStart(
                     f"topic {name} has remote.storage.enable=true, and this broker has not"
-                    " remote.log.storage.system.enable=true: delete such topics before tiered storage"
-                    " is turned off"
+                    " remote.log.storage.system.enable=true: start it with that, and with its store"
+                    " (--tiered does both), or delete such topics before tiered storage is turned off"
                 )
 
     async def load(self) -> PartitionTable:

@@ -241,7 +241,7 @@ def _check_tiered(config: ServerConfig) -> None:
     _require(
         config["remote.log.storage.manager.class.name"] is not None,
         "remote.log.storage.manager.class.name is needed where remote.log.storage.system.enable is"
-        " true",
+        " true: odradek.ObjectStore with remote.log.storage.url, or Kafka's LocalTieredStorage",
     )
     listener = config.optional_str("remote.log.metadata.manager.listener.name")
     _require(
