@@ -37,6 +37,8 @@ MAX_TIMESTAMP = -3
 """For `list_offsets`: the record with the largest timestamp."""
 EARLIEST_LOCAL = -4
 """For `list_offsets`: the first offset on the broker's own disk (KIP-405)."""
+LATEST_TIERED = -5
+"""For `list_offsets`: the last offset in the remote tier (KIP-1005)."""
 
 
 class Isolation(IntEnum):

@@ -16,7 +16,14 @@ from odradek.broker.cli.offset_arguments import (
 )
 from odradek.broker.cli.output import print_json, print_lines, print_table
 from odradek.client import admin
-from odradek.client.consumer import EARLIEST, LATEST, TopicPartition, list_offsets
+from odradek.client.consumer import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    TopicPartition,
+    list_offsets,
+)
 from odradek.client.metadata import Cluster, Topic
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams import Seams
@@ -31,6 +38,12 @@ examples:
   odradek topics trim orders --before 1000
   odradek topics delete orders
 """
+
+
+_TIERS = {
+    "earliest-local": AtTimestamp(EARLIEST_LOCAL),
+    "latest-tiered": AtTimestamp(LATEST_TIERED),
+}
 
 
 def add_parser(
@@ -87,8 +100,9 @@ def add_parser(
     offsets.add_argument(
         "--at",
         metavar="OFFSET",
-        type=parse_offset,
-        help="beginning, end, or s@MS: the first record at or after that time (default: both ends)",
+        type=_parse_place,
+        help="beginning, end, earliest-local, latest-tiered, or s@MS: the first record at or after that"
+        " time (default: both ends)",
     )
 
     trimming = leaf(commands, "trim", "delete the records below an offset", trim)
@@ -226,6 +240,11 @@ async def delete(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> in
             deleted.append(name)
     text = f"deleted: {', '.join(deleted)}" if deleted else "nothing to delete"
     return _say(args, text, {"deleted": deleted})
+
+
+def _parse_place(text: str) -> Offset:
+    """An offset, or one of those that say where a tiered partition goes from tier to tier."""
+    return _TIERS[text] if text in _TIERS else parse_offset(text)
 
 
 async def show_offsets(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:

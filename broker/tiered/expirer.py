@@ -194,7 +194,6 @@ async def _delete(
     failure."""
     failure: KafkaError | None = None
     for each in expired:
-        log.info("%s is deleted: %s", each.segment.id, each.reason.value)
         try:
             await work.delete(each.segment)
         except RemoteStorageUnavailable:
@@ -202,6 +201,7 @@ async def _delete(
         except KafkaError as error:
             failure = failure or error
         else:
+            log.info("%s is deleted: %s", each.segment.id, each.reason.value)
             on_deleted(each.segment)
     if failure is not None:
         raise failure

@@ -113,6 +113,10 @@ def test_offsets_and_trim(odradek: CommandLine, topic: str) -> None:
     assert trimmed.json == [{"topic": topic, "partition": 1, "first": 2}]
     found = odradek("topics", "offsets", topic, "--at", "beginning", "--json").json
     assert [row["offset"] for row in found] == [0, 2, 0]
+    local = odradek("topics", "offsets", topic, "--at", "earliest-local", "--json").json
+    assert [row["offset"] for row in local] == [0, 2, 0]
+    tiered = odradek("topics", "offsets", topic, "--at", "latest-tiered", "--json").json
+    assert [row["offset"] for row in tiered] == [None, None, None]
     at_time = odradek("topics", "offsets", topic, "--at", "s@1", "--json").json
     assert [row["offset"] for row in at_time] == [None, 2, None]
 
