@@ -10,9 +10,9 @@ from odradek.bench import remote_segments
 
 
 def test_a_small_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert remote_segments.main(["--segments", "1200,2400", "--json"]) == 0
+    assert remote_segments.main(["--segments", "4000,8000", "--json"]) == 0
     small, large = json.loads(capsys.readouterr().out)
-    assert (small["segments"], large["segments"]) == (1200, 2400)
+    assert (small["segments"], large["segments"]) == (4000, 8000)
     assert small["resident_bytes_a_segment"] < 100
     assert large["resident_bytes_a_segment"] < 100
     assert large["snapshot_bytes"] / small["snapshot_bytes"] == pytest.approx(2, rel=0.05)

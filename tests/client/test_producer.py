@@ -130,14 +130,14 @@ async def test_others_come_while_a_leader_is_looked_for() -> None:
     async with producing(log, patient, {"a": 1, "t": 3000}) as (_, producer):
         await producer.send("t", b"known", partition=0)
         refused = await producer.enqueue("a", b"refused", partition=0)
-        partition = 0
+        others = 0
         while not refused.done:
-            partition += 1
-            await producer.enqueue("t", b"other", partition=partition)
+            await producer.enqueue("t", b"other", partition=1 + others % 2999)
+            others += 1
             await trio.lowlevel.checkpoint()
         await producer.flush()
     values = [value for _, _, taken in log.appended for value in taken]
-    assert sorted(values, key=str) == [b"known", *[b"other"] * partition, b"refused"]
+    assert sorted(values, key=str) == [b"known", *[b"other"] * others, b"refused"]
 
 
 async def test_a_repeated_batch_that_was_there_counts_as_delivered() -> None:
