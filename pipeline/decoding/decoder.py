@@ -150,9 +150,10 @@ class Decoder:
     # Batches
 
     def _decode(self, data: Any, found: Any) -> Iterator[pa.RecordBatch]:
-        batches = found[self._is_wanted(found)]
+        found = found[found["base_offset"] < self.wanted.high]
         if self._check_crcs:
-            self._check(data, batches)
+            self._check(data, found)
+        batches = found[self._is_wanted(found)]
         if self.wanted.needs_records:
             yield from self._decode_bodies(data, batches)
             return
@@ -163,12 +164,12 @@ class Decoder:
             yield from self._decode_bodies(data, batches)
 
     def _is_wanted(self, found: Any) -> Any:
+        """Goes by headers whose CRC was checked: a wrong bit must not pass for a marker or a time."""
         wanted = self.wanted
         is_control = found["attributes"] & _CONTROL != 0
         keep = (
             ~is_control
             & (found["last_offset"] >= wanted.low)
-            & (found["base_offset"] < wanted.high)
             & ((found["count"] != 0) | (found["size"] > HEADER_SIZE))
         )
         if wanted.since_ms > INT64_MIN:

@@ -161,6 +161,15 @@ def test_a_batch_cut_short_at_the_end_is_no_silent_gap(log: list[bytes], missing
         decoded([data[:-missing]], Wanted("t", 3, ALL))
 
 
+@pytest.mark.parametrize(("byte", "bit"), [(22, 0x20), (23, 0x80), (35, 0x80)])
+def test_a_wrong_bit_does_not_hide_a_batch(byte: int, bit: int) -> None:
+    """It would make the batch a marker, or end before it begins, or be too old for what is wanted."""
+    batch = bytearray(build_batch([Record(-1, 5_000, b"k", b"v")], base_offset=7))
+    batch[byte] ^= bit
+    with pytest.raises(CorruptSegment):
+        decoded([bytes(batch)], Wanted("t", 3, ALL, low=7, since_ms=1))
+
+
 @small
 @given(st.binary(min_size=7, max_size=200), st.integers(0, 20))
 def test_garbage_with_a_good_crc_is_refused_as_the_protocol_refuses_it(
