@@ -22,7 +22,6 @@ from odradek.seams.clock import Clock
 from odradek.seams.values import value_class
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log.sealed import SealedSegment, copyable_segments, open_sealed
 from odradek.storage.log_manager import LogManager
 from odradek.storage.tiered.copying import highest_copied, to_be_copied
 from odradek.storage.tiered.metadata import (
@@ -31,6 +30,7 @@ from odradek.storage.tiered.metadata import (
     TopicIdPartition,
 )
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
+from odradek.storage.tiered.sealed import SealedSegment, copyable_segments, open_sealed
 
 log = logging.getLogger("odradek.tiered")
 

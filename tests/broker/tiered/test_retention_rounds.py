@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from odradek.storage.log.sealed import copyable_segments, open_sealed
 from odradek.storage.tiered.errors import RemoteStorageError
 from odradek.storage.tiered.expiry import EXPIRED_AT_ONCE
 from odradek.storage.tiered.metadata import (
@@ -18,6 +17,7 @@ from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadataUpdate,
     SegmentState,
 )
+from odradek.storage.tiered.sealed import copyable_segments, open_sealed
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.tiered.tiered_world import ID, ME, OTHER, TieredWorld, tiered_world
 from tests.storage.log_manager_world import append

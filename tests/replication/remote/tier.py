@@ -8,7 +8,6 @@ from uuid import UUID
 
 from odradek.seams.files import Buffer, FileSlice
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log.sealed import SealedSegment, copyable_segments, open_sealed
 from odradek.storage.tiered.errors import RemoteResourceNotFound, RemoteStorageError
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
@@ -18,6 +17,7 @@ from odradek.storage.tiered.metadata import (
     TopicIdPartition,
 )
 from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
+from odradek.storage.tiered.sealed import SealedSegment, copyable_segments, open_sealed
 from odradek.testing.memory_metadata import MemoryMetadataManager
 
 

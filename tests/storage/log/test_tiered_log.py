@@ -11,8 +11,8 @@ from odradek.seams.files import FileSlice
 from odradek.storage.errors import InRemoteTier, OffsetOutOfRange
 from odradek.storage.log.epochs import EpochStart, parse_checkpoint
 from odradek.storage.log.producer_snapshots import decode_snapshot
-from odradek.storage.log.sealed import copyable_segments, open_sealed
 from odradek.storage.log.truncation import Beginning
+from odradek.storage.tiered.sealed import copyable_segments, open_sealed
 from tests.storage.log.log_world import (
     FOREVER,
     NOW_MS,

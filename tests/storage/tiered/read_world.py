@@ -13,7 +13,6 @@ import trio
 from odradek.protocol.records.batch import Batch, batches
 from odradek.seams.files import Buffer, FileSlice, Path
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log.sealed import copyable_segments, open_sealed
 from odradek.storage.tiered.aborted import AbortedTransactions
 from odradek.storage.tiered.answers_aside import AnswersAside
 from odradek.storage.tiered.errors import (
@@ -37,6 +36,7 @@ from odradek.storage.tiered.remote_reads import (
 )
 from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
 from odradek.storage.tiered.remote_timestamps import RemoteTimestamps
+from odradek.storage.tiered.sealed import copyable_segments, open_sealed
 from odradek.testing.virtual_offload import VirtualOffload
 from tests.storage.log.log_world import FOREVER, NOW_MS, World
 
