@@ -1,6 +1,6 @@
 """Object storage: interface. The real one, over obstore, is `object_store.py`.
 
-Synchronous and called through `Offload` (lane "objects") alone. What was put is durable and seen by
+Synchronous and called through `Offload` (OBJECTS_LANE) alone. What was put is durable and seen by
 everyone once `put` returns; an object changes whole or not at all.
 """
 

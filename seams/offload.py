@@ -13,12 +13,15 @@ from typing import Protocol, TypeVar, TypeVarTuple
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+OBJECTS_LANE = "objects"
+"""Of all calls to object stores."""
+
 
 class Offload(Protocol):
     async def run(self, fn: Callable[[*Ts], T], *args: *Ts, lane: str) -> T:
         """`fn(*args)` off the loop; `lane` names whose limit it counts against.
 
-        A lane is a log directory's path, or "objects": each has a limit of its own, so that one
+        A lane is a log directory's path, or OBJECTS_LANE: each has a limit of its own, so that one
         slow disk holds up nobody else.
         """
         ...

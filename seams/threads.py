@@ -19,10 +19,11 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import trio
 
+from odradek.seams.offload import OBJECTS_LANE
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-OBJECTS_LANE = "objects"
 IDLE_SECONDS = 10.0
 
 

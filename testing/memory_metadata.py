@@ -12,13 +12,13 @@ import trio.lowlevel
 
 from odradek.storage.tiered.errors import RemoteStorageError
 from odradek.storage.tiered.metadata import (
+    RemoteEvent,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
 from odradek.storage.tiered.metadata_view import MetadataView
-from odradek.storage.tiered.partition_metadata import RemoteEvent
 
 
 class MemoryMetadataTopic:

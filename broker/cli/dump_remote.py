@@ -26,13 +26,13 @@ from odradek.storage.directories.names import NotAPartition
 from odradek.storage.tiered import metadata_records
 from odradek.storage.tiered.errors import RemoteStorageError
 from odradek.storage.tiered.metadata import (
+    RemoteEvent,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
-from odradek.storage.tiered.partition_metadata import RemoteEvent
 
 PROPERTIES = (
     "print.partition",

@@ -12,16 +12,16 @@ from odradek.broker.cli.errors import CommandFailed, WrongUsage
 from odradek.client.consumer import EARLIEST, Reader, ReaderOptions, TopicPartition, list_offsets
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.remote.metadata_topic import METADATA_TOPIC
 from odradek.seams import Seams
 from odradek.seams.files import Files, Path
 from odradek.seams.objects import ObjectInfo, Objects, ObjectsUnavailable
+from odradek.seams.offload import OBJECTS_LANE
 from odradek.storage.tiered import metadata_records
 from odradek.storage.tiered.audit import KnownSegments
 from odradek.storage.tiered.errors import RemoteStorageError
+from odradek.storage.tiered.opening import LOCAL_STORE, Settings
 
-METADATA_TOPIC = "__remote_log_metadata"
-LANE = "objects"
-KAFKAS_NAME = "kafka-tiered-storage"
 T = TypeVar("T")
 
 
@@ -30,7 +30,6 @@ def open_store(args: argparse.Namespace, seams: Seams) -> Objects:
     try:
         if args.config is not None:
             from odradek.broker.config.properties import parse_properties
-            from odradek.storage.tiered.opening import Settings
 
             settings = Settings(parse_properties(seams.files.read(Path(args.config))))
             url, options, patience = settings.url(), settings.store_options(), settings.patience()
@@ -49,15 +48,15 @@ def _existing(url: str, files: Files) -> str:
     path = LocalPath(unquote(urlsplit(url).path) if "://" in url else url).absolute()
     if not files.is_directory(Path(path)):
         raise WrongUsage(f"there is no directory {path}")
-    if files.is_directory(Path(path / KAFKAS_NAME)):
-        path = path / KAFKAS_NAME  # what a broker calls its store within the directory it is told
+    if files.is_directory(Path(path / LOCAL_STORE)):
+        path = path / LOCAL_STORE  # what a broker calls its store within the directory it is told
     return f"file://{quote(str(path))}"
 
 
 async def call(seams: Seams, fn: Callable[[], T]) -> T:
     """A call of the store, off the loop. CommandFailed if it is away."""
     try:
-        return await seams.offload.run(fn, lane=LANE)
+        return await seams.offload.run(fn, lane=OBJECTS_LANE)
     except ObjectsUnavailable as error:
         raise CommandFailed(f"the store: {error}") from None
 

@@ -19,6 +19,7 @@ from odradek.broker.tiered.rounds import BackOff
 from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.protocol.errors import KafkaError
 from odradek.seams import Seams
+from odradek.seams.offload import OBJECTS_LANE
 from odradek.storage.tiered.errors import (
     InvalidRemoteState,
     RemoteResourceNotFound,
@@ -37,8 +38,6 @@ from odradek.storage.tiered.segment_steps import PUBLISHES, Came, SegmentSteps, 
 
 log = logging.getLogger("odradek.tiered")
 
-OBJECTS = "objects"
-"""The lane of offload."""
 _DELETING = frozenset({Step.PUBLISH_DELETE_STARTED, Step.PUBLISH_DELETE_FINISHED})
 DANGLING_MS = 10 * 60 * 1000
 """How long a copy may take that another broker, which led before, may still be at."""
@@ -205,11 +204,11 @@ class SegmentWork:
             await self._metadata.add_segment(segment)
         elif step is Step.COPY:
             assert data is not None
-            custom = await run(self._storage.copy_segment, segment, data, lane=OBJECTS)
+            custom = await run(self._storage.copy_segment, segment, data, lane=OBJECTS_LANE)
             await trio.lowlevel.checkpoint_if_cancelled()  # whoever leads no more publishes nothing
             segment = replace(segment, custom_metadata=custom)
         elif step is Step.DELETE:
-            await run(self._storage.delete_segment, segment, lane=OBJECTS)
+            await run(self._storage.delete_segment, segment, lane=OBJECTS_LANE)
         else:
             await self._publish(segment, PUBLISHES[step])
         return segment

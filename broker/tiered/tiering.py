@@ -18,7 +18,6 @@ import trio
 from odradek.broker.endings import CannotStart
 from odradek.broker.tiered.reads import TieredReads
 from odradek.broker.tiered.remote_log_manager import RemoteLogManager
-from odradek.broker.tiered.segment_work import OBJECTS
 from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.replication.controller import image as images
 from odradek.replication.controller.image import MetadataDelta
@@ -31,6 +30,7 @@ from odradek.replication.remote.metadata_topic import METADATA_TOPIC, UnusableMe
 from odradek.replication.remote.removing import PartitionRemover, RemoverSettings
 from odradek.replication.remote.settings import read_settings
 from odradek.replication.remote.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
+from odradek.seams.offload import OBJECTS_LANE
 from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.opening import open_remote_storage
 
@@ -66,7 +66,7 @@ async def open_tiering(broker: Broker) -> Tiering:
             cluster_id=broker.cluster_id,
             remembered_in=broker.directories.metadata.path / REMEMBERED_STORE,
         )
-        storage = await seams.offload.run(opened, lane=OBJECTS)
+        storage = await seams.offload.run(opened, lane=OBJECTS_LANE)
     except ValueError as error:
         raise CannotStart(str(error)) from None
     snapshots = MetadataSnapshots(seams, broker.directories.metadata.path)

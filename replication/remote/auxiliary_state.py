@@ -17,7 +17,7 @@ from itertools import pairwise
 from odradek.protocol.errors import KafkaError
 from odradek.replication.partition.follower import BuildRemoteAux
 from odradek.seams.files import Buffer
-from odradek.seams.offload import Offload
+from odradek.seams.offload import OBJECTS_LANE, Offload
 from odradek.storage.log.epochs import CorruptEpochs, EpochStart, parse_checkpoint
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.producer_snapshots import CorruptSnapshot, decode_snapshot
@@ -34,8 +34,6 @@ from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManager
 
 log = logging.getLogger("odradek.following")
-
-LANE = "objects"
 
 Built = Callable[[str, bool], None]
 """Told of each attempt: the topic's name, and whether it failed."""
@@ -99,7 +97,7 @@ class AuxiliaryState:
         return found
 
     async def _fetch(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
-        return await self._offload.run(self._storage.fetch_index, segment, kind, lane=LANE)
+        return await self._offload.run(self._storage.fetch_index, segment, kind, lane=OBJECTS_LANE)
 
 
 def history(

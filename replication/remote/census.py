@@ -9,22 +9,15 @@ that were announced after the deletion was over.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeAlias
 from uuid import UUID
 
 from odradek.storage.tiered.metadata import (
     PartitionDeleteState,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
+    RemoteEvent,
     RemotePartitionDeleteMetadata,
     SegmentState,
     TopicIdPartition,
 )
-
-MetadataEvent: TypeAlias = (
-    RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
-)
-"""What a record of the metadata topic says."""
 
 
 class Census:
@@ -48,7 +41,7 @@ class Census:
         """Its partitions that are in here."""
         return list(self._of_topic.get(topic_id, ()))
 
-    def apply(self, event: MetadataEvent) -> bool:
+    def apply(self, event: RemoteEvent) -> bool:
         """Whether a partition was heard of for the first time."""
         partition = event.partition
         if isinstance(event, RemotePartitionDeleteMetadata):

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from odradek.replication.remote.auxiliary_state import LANE, history
-from odradek.seams.offload import Offload
+from odradek.replication.remote.auxiliary_state import history
+from odradek.seams.offload import OBJECTS_LANE, Offload
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.tiered.errors import (
@@ -72,7 +72,7 @@ class Histories:
         self, segment: RemoteLogSegmentMetadata, which: PartitionLog, id: TopicIdPartition
     ) -> None:
         data = await self._offload.run(
-            self._storage.fetch_index, segment, IndexType.LEADER_EPOCH, lane=LANE
+            self._storage.fetch_index, segment, IndexType.LEADER_EPOCH, lane=OBJECTS_LANE
         )
         end = _end(which)
         found = history(data, which.log_start_offset, end, segment)

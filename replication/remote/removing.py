@@ -20,6 +20,7 @@ from odradek.replication.remote.deleted_topics import Verdict
 from odradek.replication.remote.remover import PUBLISHES, Removal, next_step
 from odradek.replication.remote.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
 from odradek.seams import Seams
+from odradek.seams.offload import OBJECTS_LANE
 from odradek.seams.values import value_class
 from odradek.storage.tiered.errors import RemoteStorageError
 from odradek.storage.tiered.metadata import (
@@ -214,7 +215,7 @@ class PartitionRemover:
 
     async def _do(self, step: Step, segment: RemoteLogSegmentMetadata) -> None:
         if step is Step.DELETE:
-            await self._seams.offload.run(self._storage.delete_segment, segment, lane="objects")
+            await self._seams.offload.run(self._storage.delete_segment, segment, lane=OBJECTS_LANE)
             return
         await self._manager.update_segment(
             RemoteLogSegmentMetadataUpdate(

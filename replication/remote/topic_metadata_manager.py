@@ -47,6 +47,7 @@ from odradek.storage.tiered.errors import (
     RemoteStorageUnavailable,
 )
 from odradek.storage.tiered.metadata import (
+    RemoteEvent,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
@@ -54,7 +55,6 @@ from odradek.storage.tiered.metadata import (
     TopicIdPartition,
 )
 from odradek.storage.tiered.metadata_view import MetadataView
-from odradek.storage.tiered.partition_metadata import RemoteEvent
 
 log = logging.getLogger("odradek.tiered")
 

@@ -33,6 +33,7 @@ from odradek.seams.objects import ObjectInfo
 from odradek.seams.values import value_class
 from odradek.storage.tiered.errors import RemoteStorageError
 from odradek.storage.tiered.metadata import (
+    RemoteEvent,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
@@ -44,7 +45,7 @@ from odradek.storage.tiered.object_names import (
     SUFFIXES,
     parse_key,
 )
-from odradek.storage.tiered.partition_metadata import PartitionMetadata, RemoteEvent
+from odradek.storage.tiered.partition_metadata import PartitionMetadata
 from odradek.storage.tiered.remote_storage import IndexType
 
 NEEDED = tuple(

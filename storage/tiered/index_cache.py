@@ -26,7 +26,7 @@ import trio
 
 from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.seams.files import Buffer, Files, Path
-from odradek.seams.offload import Offload
+from odradek.seams.offload import OBJECTS_LANE, Offload
 from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.log.names import DELETED
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteResourceNotFound
@@ -37,8 +37,6 @@ from odradek.storage.tiered.shared_calls import SharedCalls
 
 log = logging.getLogger("odradek.remote")
 
-
-OBJECTS_LANE = "objects"
 TMP = ".tmp"
 NO_TTL = -1
 

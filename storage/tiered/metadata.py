@@ -27,10 +27,12 @@ __all__ = [
     "FOLLOWS",
     "PARTITION_FOLLOWS",
     "PartitionDeleteState",
+    "RemoteEvent",
     "RemoteLogSegmentId",
     "RemoteLogSegmentMetadata",
     "RemoteLogSegmentMetadataUpdate",
     "RemotePartitionDeleteMetadata",
+    "SegmentEvent",
     "SegmentState",
     "TopicIdPartition",
     "may_delete_follow",
@@ -181,3 +183,8 @@ class RemotePartitionDeleteMetadata:
     broker_id: int
     event_timestamp_ms: int
     state: PartitionDeleteState
+
+
+SegmentEvent = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate
+RemoteEvent = SegmentEvent | RemotePartitionDeleteMetadata
+"""What a record of `__remote_log_metadata` says."""

@@ -17,6 +17,7 @@ from odradek.storage.tiered.errors import CorruptRemoteData, RemoteStorageError
 from odradek.storage.tiered.metadata import (
     EpochStart,
     PartitionDeleteState,
+    RemoteEvent,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -24,11 +25,6 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-
-RemoteEvent = (
-    RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
-)
-
 
 VERSION = 0
 """Of every record that there is so far."""

@@ -14,11 +14,12 @@ from odradek.storage.tiered.errors import RemoteNotReady, RemoteResourceNotFound
 from odradek.storage.tiered.metadata import (
     EpochStart,
     PartitionDeleteState,
+    RemoteEvent,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from odradek.storage.tiered.partition_metadata import PartitionMetadata, RemoteEvent
+from odradek.storage.tiered.partition_metadata import PartitionMetadata
 from odradek.storage.tiered.remote_metadata import OnSegment
 
 

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 OBJECT_STORE = "odradek.ObjectStore"
 LOCAL_TIERED_STORAGE = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 """Of Kafka's own tests: a directory of the same names."""
+LOCAL_STORE = "kafka-tiered-storage"
+"""What it calls its store, within `dir`."""
 
 CLASS_NAME = "remote.log.storage.manager.class.name"
 IMPL_PREFIX = "remote.log.storage.manager.impl.prefix"
@@ -102,7 +104,7 @@ class Settings:
     def url(self) -> str:
         given = self._values.get("url", "")
         if self._class_name == LOCAL_TIERED_STORAGE and "dir" in self._values:
-            given = f"file://{quote(self._values['dir'])}/kafka-tiered-storage"
+            given = f"file://{quote(self._values['dir'])}/{LOCAL_STORE}"
         if "://" not in given:
             raise ValueError(
                 f"{self._where('url')} is {given!r}: set it to the URL of a store, like "

@@ -17,19 +17,18 @@ from odradek.storage.tiered.epoch_segments import EpochSegments
 from odradek.storage.tiered.errors import InvalidRemoteState, RemoteResourceNotFound
 from odradek.storage.tiered.lineage import Lineage, is_within, with_records
 from odradek.storage.tiered.metadata import (
+    RemoteEvent,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
+    SegmentEvent,
     SegmentState,
     TopicIdPartition,
     may_delete_follow,
     may_follow,
 )
 from odradek.storage.tiered.segment_table import Handle, SegmentTable, discard, insert, walk
-
-SegmentEvent = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate
-RemoteEvent = SegmentEvent | RemotePartitionDeleteMetadata
 
 _FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 

@@ -24,7 +24,7 @@ import trio
 
 from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.files import Buffer, FileSlice, Path
-from odradek.seams.offload import Offload
+from odradek.seams.offload import OBJECTS_LANE, Offload
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
     RemoteStorageError,
@@ -35,7 +35,6 @@ from odradek.storage.tiered.remote_storage import RemoteStorageManager
 
 log = logging.getLogger("odradek.remote")
 
-OBJECTS_LANE = "objects"
 BYTES_MAX = 64 << 20
 """All pieces of a node. A batch that is larger than half of it may come on top."""
 READERS_KEPT_FREE = 2

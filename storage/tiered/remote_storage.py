@@ -1,6 +1,6 @@
 """Who keeps the bytes of the remote tier: KIP-405's RemoteStorageManager. The real one is `object_store.py`.
 
-Synchronous, and called through `Offload` (lane "objects") alone; several calls may be under way at
+Synchronous, and called through `Offload` (OBJECTS_LANE) alone; several calls may be under way at
 once, of one segment too. Every call may be repeated: what a failed copy left is overwritten, what is
 not there is deleted without complaint. A copy is whole once `copy_segment` has returned, and nobody is
 promised to find anything of it before. Errors are those of `storage/tiered/errors.py` and no others:

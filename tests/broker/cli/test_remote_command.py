@@ -20,11 +20,10 @@ from odradek.seams.entropy import SeededEntropy
 from odradek.seams.object_store import open_objects
 from odradek.seams.objects import Objects
 from odradek.seams.real import real_seams
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
+from odradek.storage.tiered.metadata import RemoteEvent, RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.metadata_records import encode
 from odradek.storage.tiered.object_names import partition_directory, segment_key
 from odradek.storage.tiered.object_store import ObjectStoreStorage
-from odradek.storage.tiered.partition_metadata import RemoteEvent
 from odradek.storage.tiered.remote_storage import LogSegmentData
 from tests.broker.cli.conftest import CommandLine
 from tests.interop.broker_process import BrokerProcess

@@ -20,11 +20,12 @@ from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
+    SegmentEvent,
     SegmentState,
     TopicIdPartition,
 )
 from odradek.storage.tiered.metadata_file import COMMITTED_OFFSETS, decode_offsets
-from odradek.storage.tiered.partition_metadata import PartitionMetadata, SegmentEvent
+from odradek.storage.tiered.partition_metadata import PartitionMetadata
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
