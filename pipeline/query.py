@@ -217,7 +217,7 @@ class Query:
                 raise DataLoss(f"the store lacks offsets {gaps} of {where}")
             plan.pieces = [each for each in plan.pieces if each not in broker_ranges]
         if self._options.read_committed and stretches:
-            plan.aborted[where.topic, where.partition] = self._aborted(where, stretches, low)
+            plan.aborted[where.topic, where.partition] = self._aborted(where, low)
 
     def _covered(self, where: TopicPartition, low: int, high: int) -> list[Stretch]:
         """What the store has of these offsets."""
@@ -241,16 +241,14 @@ class Query:
             self._segments[where] = [] if tiered is None else self._store.segments(tiered)
         return self._segments[where]
 
-    def _aborted(
-        self, where: TopicPartition, stretches: Sequence[Stretch], low: int
-    ) -> list[Aborted]:
+    def _aborted(self, where: TopicPartition, low: int) -> list[Aborted]:
         """Of the offsets in the store from `low` on: markers may lie in later segments, or only on the
         broker, which then names the transactions that reach over the end of the store."""
         assert self._store is not None
-        covering = [each.segment for each in self._covered(where, low, 1 << 62)]
+        covering = self._covered(where, low, 1 << 62)
         found = self._store.aborted(covering)
         if self._brokers is not None:
-            end = covering[-1].end_offset + 1
+            end = covering[-1].high
             try:
                 fetched = self._brokers.fetch(where, end, read_committed=True, max_bytes=1)
             except KafkaError:

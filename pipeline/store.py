@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from odradek.pipeline.decoding.decoder import Aborted
 from odradek.pipeline.errors import BadOption, CorruptSegment, MissingSegment
+from odradek.pipeline.history import Stretch
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.object_store import open_objects
 from odradek.seams.objects import ObjectMissing, Objects, ObjectsUnavailable
@@ -77,13 +78,16 @@ class Store:
             raise CorruptSegment(f"{latest.id}: its leader epochs are not in the store")
         return found
 
-    def aborted(self, segments: Iterable[RemoteLogSegmentMetadata]) -> list[Aborted]:
-        """The transactions that were given up, by the indexes of these segments."""
-        with_index = [each for each in segments if not each.txn_index_empty]
+    def aborted(self, stretches: Iterable[Stretch]) -> list[Aborted]:
+        """The transactions whose markers in these stretches say that they were given up. What a deposed
+        leader's segment says of later offsets is not of the log."""
+        listed = [each for each in stretches if not each.segment.txn_index_empty]
+        indexes = _at_once(lambda each: self._index(each.segment, IndexType.TRANSACTION), listed)
         found = []
-        for data in _at_once(lambda each: self._index(each, IndexType.TRANSACTION), with_index):
+        for each, data in zip(listed, indexes, strict=True):
             for _, producer_id, first, last, _ in ABORTED.iter_unpack(data or b""):
-                found.append(Aborted(producer_id, first, last))
+                if each.low <= last < each.high:
+                    found.append(Aborted(producer_id, first, last))
         return found
 
     def undecided_from(self, segment: RemoteLogSegmentMetadata) -> int:

@@ -3,6 +3,11 @@
 A transaction is listed in the segment of its marker, which may come long after its records: in one of
 the next remote segments, or in a local one. The segments that have a list at all are looked through until
 one says that nothing later can matter. Segments that are in both tiers tell the same twice.
+
+A segment of a leader that was replaced uncleanly tells the truth up to where its history parts from ours
+(T-60). Its markers from there on are not in our log, though what they end may be: the search goes on at that
+offset, in a segment of ours. (Kafka believes them: it leaves out what was committed, or gives out what was
+aborted.)
 """
 
 from __future__ import annotations
@@ -14,7 +19,8 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.storage.tiered.index_cache import RemoteIndexCache
 from odradek.storage.tiered.index_entries import aborted_in
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+from odradek.storage.tiered.lineage import shared_until
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage import IndexType
 
@@ -36,32 +42,36 @@ class AbortedTransactions:
             which.aborted_transactions, start, end, lane=str(which.directory.parent)
         )
         found = dict.fromkeys(local)
-        here: RemoteLogSegmentMetadata | None = segment
-        while here is not None:
+        following: tuple[RemoteLogSegmentMetadata, int] | None = (segment, start)
+        while following is not None:
+            here, offset = following
+            until = shared_until(here, which.epochs.entries, offset)
             if not here.txn_index_empty:
                 index = await self._indexes.fetch(here, IndexType.TRANSACTION)
-                more, is_complete = aborted_in(index, start, end)
+                more, is_complete = aborted_in(index, start, end, until)
                 found.update(dict.fromkeys(more))
                 if is_complete:
-                    return list(found)
-            here = self._next(which, here)
+                    break
+            following = self._next(which, here.partition, until)
         return list(found)
 
     def _next(
-        self, which: PartitionLog, segment: RemoteLogSegmentMetadata
-    ) -> RemoteLogSegmentMetadata | None:
-        """The next segment with a transaction index, in this epoch of our history or a later one; none
-        where the local log goes on."""
-        offset = segment.end_offset + 1
+        self, which: PartitionLog, partition: TopicIdPartition, offset: int
+    ) -> tuple[RemoteLogSegmentMetadata, int] | None:
+        """The first segment with a transaction index that has `offset` of our history or a later one, and
+        which it has; None where the local log goes on."""
         epoch = which.epochs.epoch_for(offset)
         if epoch is None or offset >= which.local_log_start_offset:
             return None
-        for each in which.epochs.entries:
+        entries = which.epochs.entries
+        for each, after in zip(entries, (*entries[1:], None), strict=True):
             if each.epoch < epoch:
                 continue
-            following = self._metadata.next_segment_with_transactions(
-                segment.partition, each.epoch, max(each.start_offset, offset)
-            )
-            if following is not None:
-                return following
+            wanted = max(each.start_offset, offset)
+            found = self._metadata.next_segment_with_transactions(partition, each.epoch, wanted)
+            if found is None:
+                continue
+            first = next(of.start_offset for of in found.epochs if of.epoch == each.epoch)
+            if after is None or first < after.start_offset:
+                return found, max(first, wanted)
         return None

@@ -98,11 +98,15 @@ def lookup_timestamp(data: Buffer, base_offset: int, timestamp: int) -> int:
     return base_offset + relative
 
 
-def aborted_in(data: Buffer, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
+def aborted_in(
+    data: Buffer, start: int, end: int, until: int
+) -> tuple[list[AbortedTransaction], bool]:
     """The transactions in a transaction index that overlap offsets [start, end), and whether later
-    segments can have no more of them."""
+    segments can have no more of them. Markers at or past offset `until` are passed over."""
     found = []
     for each in _transactions_from(data, start):
+        if each.last_offset >= until:
+            break
         if each.first_offset < end:
             found.append(each)
         if each.last_stable_offset >= end:

@@ -13,7 +13,7 @@ epochs are those of the log counts for retention, sizes and timestamps:
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from odradek.storage.log.epochs import EpochStart
@@ -53,3 +53,20 @@ def is_within(segment: RemoteLogSegmentMetadata, lineage: Lineage, log_end_offse
         return False
     after = lineage[slot + len(known) : slot + len(known) + 1]
     return not after or segment.end_offset < after[0].start_offset
+
+
+def shared_until(
+    segment: RemoteLogSegmentMetadata, epochs: Sequence[EpochStart], offset: int
+) -> int:
+    """The first offset, from `offset` on, that the segment has in another epoch than a log with these
+    `epochs`, or has not: from there on its records are not those of the log."""
+    starts = {each.start_offset for each in (*segment.epochs, *epochs)}
+    for each in sorted({offset, *(start for start in starts if start > offset)}):
+        if each > segment.end_offset or _epoch_at(segment.epochs, each) != _epoch_at(epochs, each):
+            return min(each, segment.end_offset + 1)
+    return segment.end_offset + 1
+
+
+def _epoch_at(epochs: Sequence[EpochStart], offset: int) -> int | None:
+    slot = bisect_right(epochs, offset, key=lambda each: each.start_offset)
+    return epochs[slot - 1].epoch if slot else None

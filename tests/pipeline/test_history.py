@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.pipeline.decoding.decoder import Aborted
 from odradek.pipeline.history import Stretch, cover
 from odradek.pipeline.planning import BrokerRange, Piece, tasks_of
+from odradek.pipeline.store import open_store
+from odradek.storage.log.transaction_index import ENTRY, VERSION
 from odradek.storage.tiered.metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
+from odradek.storage.tiered.remote_storage import LogSegmentData
 
 WHERE = TopicIdPartition(UUID(int=1), "t", 0)
 
@@ -141,3 +147,15 @@ def test_tasks_have_all_offsets_once_in_order_and_none_too_many(
         assert len(task) == 1 or sum(piece.size_bytes for piece in task) <= task_bytes
     if min_tasks is not None and offset >= 4 * min_tasks:
         assert len(tasks) >= min_tasks
+
+
+def test_markers_of_a_deposed_leader_are_not_the_logs(tmp_path: Path) -> None:
+    """T-60: its segment goes on where the log parted from it, and so does its index of transactions."""
+    store = open_store(str(tmp_path), {})
+    theirs = replace(segment(1, 0, 19), txn_index_empty=False)
+    aborted = [(7, 2, 5, 6), (8, 6, 15, 16)]
+    index = b"".join(ENTRY.pack(VERSION, *each) for each in aborted)
+    data = LogSegmentData(b"records", b"", b"", index, b"", b"")
+    store.storage.copy_segment(replace(theirs, size_bytes=7), data)
+    assert store.aborted([Stretch(theirs, 0, 10)]) == [Aborted(7, 2, 5)]
+    assert store.aborted([Stretch(theirs, 0, 20)]) == [Aborted(7, 2, 5), Aborted(8, 6, 15)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from odradek.storage.tiered.lineage import is_within, with_records
+from odradek.storage.tiered.lineage import is_within, shared_until, with_records
 from tests.storage.tiered.segments import epochs, segment
 
 LINEAGE = epochs((0, 0), (1, 10), (3, 40), (5, 100))
@@ -55,3 +57,28 @@ def test_overlapping_segments_after_the_start_has_moved() -> None:
 
 def test_nothing_is_within_no_lineage() -> None:
     assert not is_within(segment(0, 5), (), 120)
+
+
+def epoch_at(of: list[tuple[int, int]], offset: int) -> int:
+    return max((epoch for epoch, start in of if start <= offset), default=-1)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[int, int]]:
+    starts = sorted(draw(st.lists(st.integers(0, 20), min_size=1, max_size=4)))
+    among = st.sets(st.integers(0, 5), min_size=len(starts), max_size=len(starts))
+    return list(zip(sorted(draw(among)), starts, strict=True))
+
+
+@given(of=histories(), ours=histories(), last=st.integers(20, 25), offset=st.integers(0, 25))
+def test_t60_where_a_segment_parts_from_the_log(
+    of: list[tuple[int, int]], ours: list[tuple[int, int]], last: int, offset: int
+) -> None:
+    first = of[0][1]
+    offset = max(offset, first)
+    found = shared_until(segment(first, last, *of), epochs(*ours), offset)
+    shared = [
+        epoch_at(of, each) == epoch_at(ours, each) and each <= last
+        for each in range(offset, last + 2)
+    ]
+    assert found == (offset + shared.index(False) if offset <= last else last + 1)

@@ -16,7 +16,6 @@ from odradek.protocol.records.batch import batches
 from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.epochs import EpochStart
-from odradek.storage.log.partition_log import Origin
 from odradek.storage.log.truncation import Beginning
 from odradek.storage.tiered import remote_reads
 from odradek.storage.tiered.errors import (
@@ -28,7 +27,7 @@ from odradek.storage.tiered.errors import (
 from odradek.storage.tiered.pieces import OverQuota, ReaderLimits, TooManyReads
 from odradek.storage.tiered.remote_reads import ReadLimits
 from odradek.storage.tiered.remote_storage import IndexType
-from tests.storage.log.log_world import NOW_MS, World, batch, idempotent, marker
+from tests.storage.log.log_world import NOW_MS, World, batch
 from tests.storage.tiered.read_world import CACHE_ROOT, TIERED, Tiers, as_bytes
 
 
@@ -253,58 +252,6 @@ async def test_the_store_is_away_and_comes_back() -> None:
         assert await readers.offsets(0) == [0, 1, 2, 3]
 
 
-# Transactions
-
-
-def append_transactions(world: World) -> None:
-    """Producer 7 aborts every other transaction, of three batches; 8 has one open for long."""
-    world.append(idempotent(8, 0, transactional=True))
-    for number in range(8):
-        for each in range(3):
-            world.append(idempotent(7, 3 * number + each, transactional=True))
-        world.append(marker(7, commit=number % 2 == 0), origin=Origin.COORDINATOR)
-    world.append(marker(8, commit=False), origin=Origin.COORDINATOR)
-    for _ in range(6):
-        world.append(batch(2))
-
-
-def with_transactions() -> Tiers:
-    tiers = Tiers()
-    append_transactions(tiers.log_world)
-    tiers.copy_and_expire()
-    return tiers
-
-
-async def test_t35_aborted_transactions_are_those_that_the_local_log_would_tell() -> None:
-    """T-35, E10."""
-    tiers = with_transactions()
-    local = World(dataclasses.replace(TIERED, remote_storage_enable=False))
-    append_transactions(local)
-    async with tiers.readers() as readers:
-        for offset in range(tiers.log.local_log_start_offset):
-            found = await readers.read(offset, committed=True)
-            right = local.log.aborted_transactions(offset, found.next_offset)
-            assert set(found.aborted) == set(right)
-            assert len(found.aborted) == len(set(found.aborted))
-            found.let_go()
-
-
-async def test_e10_few_index_fetches_with_no_cache_at_all() -> None:
-    """E10: a cache of one byte."""
-    tiers = with_transactions()
-    tiers.limit_bytes = 1
-    async with tiers.readers() as readers:
-        offset = reads = 0
-        while offset < tiers.log.local_log_start_offset:
-            found = await readers.read(offset, committed=True)
-            offset = found.next_offset
-            reads += 1
-            found.let_go()
-        assert readers.indexes.total_bytes == 0
-        assert {what for what, _, _ in tiers.store.fetched} == {".log", ".txnindex"}
-        assert readers.indexes.fetches <= 3 * reads
-
-
 # How much at once
 
 
@@ -425,44 +372,6 @@ async def test_a_reader_that_leaves_loses_nothing(
         assert scope.cancelled_caught
         assert await readers.offsets(0) == [0, 1, 2, 3]
         assert len(tiers.store.fetched) == 1
-
-
-def keep_on_disk(tiers: Tiers, size_bytes: int) -> None:
-    """Local retention is that from now on, and takes what is copied."""
-    log = tiers.log
-    log.update_config(dataclasses.replace(log.config, local_retention_bytes=size_bytes))
-    log.delete_expired(NOW_MS)
-    log.remove_deleted(NOW_MS)
-
-
-async def test_t35_a_marker_that_leaves_the_disk_under_the_search_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """T-35: the segment with it is copied, and on the disk still when the remote tier is looked through,
-    and gone when the disk is: a reader of what is committed got aborted records."""
-    tiers = Tiers()
-    keep_on_disk(tiers, 1 << 20)
-    for number in range(6):
-        tiers.append(idempotent(7, number, transactional=True))
-    tiers.log_world.append(marker(7, commit=False), origin=Origin.COORDINATOR)
-    for _ in range(8):
-        tiers.append(batch(2))
-    tiers.copy_and_expire()
-    log, run = tiers.log, tiers.offload.run
-    keep_on_disk(tiers, log.size_bytes - log.segments[0].size)
-    assert 0 < log.local_log_start_offset < 6
-
-    async def late(fn: Any, *args: Any, lane: str) -> Any:
-        if fn == log.aborted_transactions:
-            keep_on_disk(tiers, 1)
-        return await run(fn, *args, lane=lane)
-
-    monkeypatch.setattr(tiers.offload, "run", late)
-    async with tiers.readers() as readers:
-        found = await readers.read(0, committed=True)
-        assert [each.producer_id for each in found.aborted] == [7]
-        found.let_go()
-    assert log.local_log_start_offset > 6
 
 
 async def test_a_fetch_whose_reader_has_left_makes_room_when_it_is_over(
