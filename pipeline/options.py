@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from odradek.pipeline.decoding.schema import BATCHES, RECORDS
 from odradek.pipeline.errors import BadOption
 
 EARLIEST, LATEST = -2, -1
@@ -82,6 +83,9 @@ class Options:
     corrupt_segments: str = "fail"
     """`onCorruptSegment`: "fail", or "skip" what cannot be read and say so."""
 
+    rows: str = RECORDS
+    """What a row of the table is: a record, or a batch."""
+
     def wants(self, topic: str) -> bool:
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None
@@ -132,6 +136,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         fetch_max_bytes=read.number("kafka.fetch.max.bytes", 1) or 50 << 20,
         task_bytes=read.number("maxbytespertask", 1) or 128 << 20,
         corrupt_segments=read.choice("oncorruptsegment", ("fail", "skip"), "fail"),
+        rows=read.choice("rows", (RECORDS, BATCHES), RECORDS),
     )
     read.refuse_the_rest()
     return made
@@ -144,7 +149,7 @@ _SPELT = {
         "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
         "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions",
         "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-        "includeHeaders", "failOnDataLoss", "maxBytesPerTask", "onCorruptSegment",
+        "includeHeaders", "failOnDataLoss", "maxBytesPerTask", "onCorruptSegment", "rows",
     )
 }  # fmt: skip
 """Spark hands options on in small letters."""

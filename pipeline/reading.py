@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from odradek.pipeline.brokers import TopicPartition, brokers_at
-from odradek.pipeline.decoding.decoder import INT64_MAX, INT64_MIN, Aborted, Decoder, Wanted
+from odradek.pipeline.decoding.batches import decoder_of
+from odradek.pipeline.decoding.decoder import INT64_MAX, INT64_MIN, Aborted, Wanted
+from odradek.pipeline.decoding.schema import RECORDS
 from odradek.pipeline.errors import BrokersUnavailable, CorruptSegment, DataLoss, MissingSegment
 from odradek.pipeline.history import Stretch
 from odradek.pipeline.planning import BrokerRange, Piece
@@ -38,6 +40,7 @@ class Reading:
     skip_corrupt: bool
     since_ms: int = INT64_MIN
     until_ms: int = INT64_MAX
+    rows: str = RECORDS
 
 
 def read_pieces(
@@ -68,6 +71,7 @@ def _read(
         reading.since_ms,
         reading.until_ms,
         aborted.get(where, ()),
+        reading.rows,
     )
     if isinstance(piece, BrokerRange):
         return _read_broker(reading, piece, wanted)
@@ -103,7 +107,7 @@ def _read_broker(reading: Reading, piece: BrokerRange, wanted: Wanted) -> Iterat
             log.error("%s: they are left out", text)
             return
         gone = [Aborted(producer, first, INT64_MAX) for producer, first in fetched.aborted]
-        decoder = Decoder(
+        decoder = decoder_of(
             replace(wanted, low=offset, aborted=gone), f"{where}, fetched at {offset}"
         )
         yield from decoder.feed(fetched.records)

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from odradek.pipeline.decoding.decoder import Decoder, Wanted
+from odradek.pipeline.decoding.batches import decoder_of
+from odradek.pipeline.decoding.decoder import Wanted
 from odradek.pipeline.errors import CorruptSegment, MissingSegment
 from odradek.pipeline.history import Stretch
 from odradek.storage.tiered.errors import (
@@ -38,7 +39,7 @@ def read_stretch(
     segment = stretch.segment
     key = segment_key(segment, LOG_SUFFIX)
     low, high = max(stretch.low, wanted.low), min(stretch.high, wanted.high)
-    decoder = Decoder(replace(wanted, low=low, high=high), key)
+    decoder = decoder_of(replace(wanted, low=low, high=high), key)
     try:
         start, end = _positions(storage, stretch, low, high)
         decoder.seek(start)

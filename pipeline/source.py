@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from odradek.pipeline.decoding.decoder import Aborted
-from odradek.pipeline.decoding.schema import COLUMNS, SPARK_TYPES
+from odradek.pipeline.decoding.schema import BATCH_SPARK_TYPES, BATCHES, COLUMNS, SPARK_TYPES
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.filters import Filtered, push_down
 from odradek.pipeline.options import Options, parse_options
@@ -51,6 +51,8 @@ class OdradekDataSource(DataSource):
         return NAME
 
     def schema(self) -> str:
+        if self.options.get("rows", "").lower() == BATCHES:
+            return ", ".join(f"{name} {kind}" for name, kind in BATCH_SPARK_TYPES.items())
         with_headers = self.options.get("includeHeaders", "false").lower() == "true"
         columns = [*COLUMNS, "headers"] if with_headers else COLUMNS
         return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in columns)
@@ -70,7 +72,7 @@ class Reads:
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        check_schema(schema)
+        check_schema(schema, BATCH_SPARK_TYPES if options.rows == BATCHES else SPARK_TYPES)
 
     def _tasks(self, plan: Plan) -> list[ReadTask]:
         options = self._options
@@ -99,6 +101,7 @@ class Reads:
             skip_corrupt=options.corrupt_segments == "skip",
             since_ms=filtered.since_ms,
             until_ms=filtered.until_ms,
+            rows=options.rows,
         )
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         for table in read_pieces(reading, task.pieces, task.aborted):
@@ -126,12 +129,12 @@ class BatchReader(Reads, DataSourceReader):
         return self._read(partition, self._filtered)
 
 
-def check_schema(schema: StructType) -> None:
+def check_schema(schema: StructType, types: Mapping[str, str] = SPARK_TYPES) -> None:
     """A narrower schema reads less; another one means nothing."""
     for field in schema.fields:
-        expected = SPARK_TYPES.get(field.name)
+        expected = types.get(field.name)
         if expected is None:
-            raise BadOption(f"there is no column {field.name}, but {', '.join(SPARK_TYPES)}")
+            raise BadOption(f"there is no column {field.name}, but {', '.join(types)}")
         if field.dataType.simpleString() != expected:
             given = field.dataType.simpleString()
             raise BadOption(f"column {field.name} is {expected}, not {given}: cast it afterwards")

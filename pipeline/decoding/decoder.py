@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from odradek.pipeline.decoding import kernels
-from odradek.pipeline.decoding.schema import HEADERS, TYPES, arrow_schema
+from odradek.pipeline.decoding.schema import HEADERS, RECORDS, TYPES, arrow_schema
 from odradek.pipeline.errors import CorruptSegment
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD
@@ -35,7 +35,7 @@ GROUP_BYTES = 8 << 20
 HEADERS_AT_ONCE = 1 << 14
 _FROM_HEADERS = frozenset(("topic", "partition", "offset", "timestampType"))
 
-_COMPRESSION, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
+COMPRESSION, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 _CRC_START = 21
 
 _WRONG = {
@@ -73,6 +73,7 @@ class Wanted:
     until_ms: int = INT64_MAX
     aborted: Sequence[Aborted] = field(default=())
     """Not read; for `isolation.level=read_committed`."""
+    rows: str = RECORDS
 
     @property
     def is_timed(self) -> bool:
@@ -89,7 +90,7 @@ class Decoder:
     def __init__(self, wanted: Wanted, source: str, *, check_crcs: bool = True) -> None:
         self.wanted = wanted
         self.source = source
-        self.schema = arrow_schema(wanted.columns)
+        self.schema = arrow_schema(wanted.columns, wanted.rows)
         self.next_offset = wanted.low
         """All below it was seen, or is no longer there."""
         self._check_crcs = check_crcs
@@ -166,7 +167,7 @@ class Decoder:
     def _is_wanted(self, found: Any) -> Any:
         """Goes by headers whose CRC was checked: a wrong bit must not pass for a marker or a time."""
         wanted = self.wanted
-        is_control = found["attributes"] & _CONTROL != 0
+        is_control = found["attributes"] & CONTROL != 0
         keep = (
             ~is_control
             & (found["last_offset"] >= wanted.low)
@@ -176,7 +177,7 @@ class Decoder:
             keep &= found["max_timestamp"] >= wanted.since_ms
         if self._aborted and len(found):
             last = int(found["last_offset"][-1])
-            transactional = found["attributes"] & _TRANSACTIONAL != 0
+            transactional = found["attributes"] & TRANSACTIONAL != 0
             for number, each in enumerate(self._aborted):
                 if each.first_offset > last:
                     break
@@ -214,14 +215,14 @@ class Decoder:
             offsets += np.repeat(low[part] - (ends - counts[part]), counts[part])
             kinds = None
             if "timestampType" in wanted.columns:
-                is_append = (batches["attributes"][part] & _LOG_APPEND_TIME != 0).astype(np.int32)
+                is_append = (batches["attributes"][part] & LOG_APPEND_TIME != 0).astype(np.int32)
                 kinds = np.repeat(is_append, counts[part])
             yield self._table(total, {"offset": offsets, "timestampType": kinds})
 
     # Records
 
     def _decode_bodies(self, data: Any, batches: Any) -> Iterator[pa.RecordBatch]:
-        compressed = batches["attributes"] & _COMPRESSION != NONE
+        compressed = batches["attributes"] & COMPRESSION != NONE
         for part in _groups(batches["size"] * np.where(compressed, 4, 1), GROUP_BYTES):
             chosen = batches[part]
             if compressed[part].any():
@@ -237,7 +238,7 @@ class Decoder:
         view = memoryview(data)
         bodies: list[Buffer] = []
         first = size = 0
-        codecs = (batches["attributes"] & _COMPRESSION).tolist()
+        codecs = (batches["attributes"] & COMPRESSION).tolist()
         positions, sizes = batches["position"].tolist(), batches["size"].tolist()
         for number, codec in enumerate(codecs):
             at = positions[number]
@@ -300,7 +301,7 @@ class Decoder:
             elif name == "timestamp":
                 column = pa.array(column * 1000, pa.int64()).view(TYPES["timestamp"])
             elif not isinstance(column, pa.Array):
-                column = pa.array(column, TYPES[name])
+                column = pa.array(column, self.schema.field(name).type)
             made.append(column)
         if not made:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))

@@ -1,4 +1,5 @@
-"""The columns a topic has as a table: names, order and types of Spark's own Kafka source."""
+"""The columns a topic has as a table: of records with names, order and types of Spark's own Kafka source,
+and of batches."""
 
 from __future__ import annotations
 
@@ -41,5 +42,45 @@ SPARK_TYPES = {
 """By name, as Spark's DDL has them."""
 
 
-def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    return pa.schema([pa.field(name, TYPES[name]) for name in columns])
+RECORDS, BATCHES = "records", "batches"
+"""What a row is."""
+
+BATCH_TYPES = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": TYPES["timestamp"],
+    "timestampType": pa.int32(),
+    "baseOffset": pa.int64(),
+    "records": pa.int32(),
+    "bytes": pa.int64(),
+    "uncompressedBytes": pa.int64(),
+    "codec": pa.string(),
+    "leaderEpoch": pa.int32(),
+    "producerId": pa.int64(),
+    "isTransactional": pa.bool_(),
+    "isControl": pa.bool_(),
+}
+"""Of a batch; `offset` is its last one, `timestamp` its latest."""
+
+BATCH_SPARK_TYPES = {
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "baseOffset": "bigint",
+    "records": "int",
+    "bytes": "bigint",
+    "uncompressedBytes": "bigint",
+    "codec": "string",
+    "leaderEpoch": "int",
+    "producerId": "bigint",
+    "isTransactional": "boolean",
+    "isControl": "boolean",
+}
+
+
+def arrow_schema(columns: Sequence[str], rows: str = RECORDS) -> pa.Schema:
+    types = BATCH_TYPES if rows == BATCHES else TYPES
+    return pa.schema([pa.field(name, types[name]) for name in columns])
