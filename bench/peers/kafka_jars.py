@@ -1,17 +1,16 @@
 """Apache Kafka as jars: which, and where they are.
 
-Maven resolves what `pom.xml` names, from its local repository or from wherever the machine's Maven
-is set up to look; the resulting class path is kept.
+Maven resolves what `pom.xml` names (`maven.py`).
 """
 
 from __future__ import annotations
 
-import os
 import re
 from functools import cache
 from pathlib import Path
 
-from odradek.bench.obtaining import cache_directory, digest, kept, needed_program, run_build
+from odradek.bench.obtaining import needed_program
+from odradek.bench.peers.maven import class_path
 
 POM = Path(__file__).parent / "pom.xml"
 
@@ -31,17 +30,4 @@ def java_program(program: str = "java") -> str:
 @cache
 def kafka_jars() -> list[str]:
     """Kafka's jars and all they need, as a class path; PeerUnavailable if they can't be had."""
-    name = f"classpath-{digest(POM)}.txt"
-    jars = kept(name, _resolve).read_text().split(os.pathsep)
-    if not all(Path(jar).exists() for jar in jars):  # Maven's repository was cleaned
-        (cache_directory() / name).unlink(missing_ok=True)
-        jars = kept(name, _resolve).read_text().split(os.pathsep)
-    return jars
-
-
-def _resolve(classpath: Path) -> None:
-    run_build(
-        [needed_program("mvn", "Maven"), "-q", "-B", "-Dstyle.color=never", "-f", str(POM),
-         "dependency:build-classpath", f"-Dmdep.outputFile={classpath}"],
-        "resolving Kafka's jars with Maven",
-    )  # fmt: skip
+    return class_path(POM, "Kafka's jars")
