@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -16,15 +16,14 @@ from odradek.broker.tiered.remote_log_manager import RemoteLogManager
 from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.replication.controller.image import PartitionImage
 from odradek.replication.partition.partition import Partition
-from odradek.seams import Seams
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Buffer, FileSlice, Path
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.tiered.errors import RemoteStorageError
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
     SegmentState,
     TopicIdPartition,
@@ -34,6 +33,7 @@ from odradek.testing.memory_metadata import MemoryMetadataManager, MemoryMetadat
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_world import VirtualWorld
 from tests.storage.log_manager_world import ONE, World, append
+from tests.storage.tiered.segments import segment
 
 TIERED = LogConfig(
     internal_segment_bytes=300,
@@ -44,6 +44,10 @@ TIERED = LogConfig(
 )
 ME, OTHER = 1, 2
 ID = TopicIdPartition(ONE, "orders", 0)
+STARTED = SegmentState.COPY_SEGMENT_STARTED
+FINISHED = SegmentState.COPY_SEGMENT_FINISHED
+DELETING = SegmentState.DELETE_SEGMENT_STARTED
+DELETED = SegmentState.DELETE_SEGMENT_FINISHED
 
 
 class MemoryStorage:
@@ -107,7 +111,6 @@ class TieredWorld:
     storage: MemoryStorage
     metadata: MemoryMetadataManager
     metrics: Metrics
-    warnings: list[str] = field(default_factory=list)
 
     def fill(self, segments: int = 3) -> None:
         """So many closed segments of three records, and an active one."""
@@ -129,6 +132,25 @@ class TieredWorld:
     def follow(self, epoch: int) -> None:
         self.partition.update(image(OTHER, epoch))
         self.manager.role_changed(self.partition)
+
+    async def publish_copy(
+        self,
+        start: int,
+        end: int,
+        *of: tuple[int, int],
+        size: int = 100,
+        state: SegmentState = FINISHED,
+        broker: int = ME,
+    ) -> None:
+        """A copy of [start, end] comes to be known, of epochs `of` (else 0), by whoever published it."""
+        now_ms = self.clock.wall_ms()
+        known = segment(start, end, *of, state=STARTED, size=size, newest_ms=now_ms)
+        known = replace(known, id=RemoteLogSegmentId(ID, known.id.id), broker_id=broker)
+        await self.metadata.add_segment(known)
+        if state is not STARTED:
+            await self.metadata.update_segment(
+                RemoteLogSegmentMetadataUpdate(known.id, broker, now_ms, state)
+            )
 
     def states(self) -> list[tuple[int, SegmentState]]:
         """(start offset, state) of what the metadata knows."""
@@ -174,15 +196,3 @@ async def tiered_world(
             manager.role_changed(partition)
             yield made
             nursery.cancel_scope.cancel()
-
-
-__all__ = [
-    "ID",
-    "ME",
-    "OTHER",
-    "TIERED",
-    "RemoteStorageError",
-    "Seams",
-    "TieredWorld",
-    "tiered_world",
-]
