@@ -2,7 +2,8 @@
 
 Of the segments that are only remote those are looked at that may have the record, by what the metadata
 says of their largest timestamps: one is searched by its time index, then its batches' headers, then the
-records of the one batch that matters. Segments of a history that is not ours don't count (E15).
+records of the one batch that matters. Segments of a history that is not ours don't count (E15). Of one
+without timestamps the metadata says when it was sealed; its time index is empty.
 
 The local log is asked before, and then the remote tier up to where the local log begins by then: what
 leaves the disk in between is looked at twice, and never passed over.
@@ -11,6 +12,7 @@ leaves the disk in between is looked at twice, and never passed over.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from heapq import heappop, heappush
 
 import trio
 
@@ -35,6 +37,8 @@ SEGMENTS_A_TURN = 20
 SEARCH_BYTES = 256 << 10
 """Fetched at a time: an index leads to within a few KiB."""
 HEADERS_A_TURN = 100
+LATEST_SEARCHED_MAX = 32
+"""Segments that are asked for the largest timestamp, the latest first, as long as they have none."""
 
 
 class RemoteTimestamps:
@@ -67,18 +71,20 @@ class RemoteTimestamps:
 
     async def find_max(self, which: PartitionLog) -> TimestampAndOffset | None:
         """The first record of both tiers with the largest timestamp (KIP-734). Kafka's knows those of
-        the local tier alone."""
+        the local tier alone, and so do we where very many remote segments have no timestamps."""
         local = await self._offload.run(which.max_timestamp, lane=str(which.directory.parent))
         newest_ms = 0 if local is None else local.timestamp  # of equals the first is remote
-        latest: RemoteLogSegmentMetadata | None = None
+        latest: list[tuple[int, int, RemoteLogSegmentMetadata]] = []
         async for segment in self._only_remote(which, newest_ms):
-            if latest is None or segment.max_timestamp_ms > latest.max_timestamp_ms:
-                latest = segment
-        if latest is None:
-            return local
+            heappush(latest, (segment.max_timestamp_ms, -segment.start_offset, segment))
+            if len(latest) > LATEST_SEARCHED_MAX:
+                heappop(latest)
         start = which.log_start_offset
-        found = await self._find_in(which, latest, latest.max_timestamp_ms, start)
-        return local if found is None else found
+        for newest_ms, _, segment in sorted(latest, reverse=True):
+            found = await self._find_in(which, segment, newest_ms, start)
+            if found is not None:
+                return found
+        return local
 
     async def _only_remote(
         self, which: PartitionLog, timestamp: int
@@ -112,6 +118,8 @@ class RemoteTimestamps:
         start_offset: int,
     ) -> TimestampAndOffset | None:
         position = await self._position_of(segment, timestamp, start_offset)
+        if position is None:
+            return None
         lane = str(which.directory.parent)
         async for header in self._headers(segment, position):
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
@@ -124,10 +132,13 @@ class RemoteTimestamps:
 
     async def _position_of(
         self, segment: RemoteLogSegmentMetadata, timestamp: int, start_offset: int
-    ) -> int:
-        """Where to look from; the start where an index is missing or of no use."""
+    ) -> int | None:
+        """Where to look from; the start where an index is missing or of no use. None: no record has a
+        timestamp."""
         try:
             times = await self._indexes.fetch(segment, IndexType.TIMESTAMP)
+            if not len(times):
+                return None
             offsets = await self._indexes.fetch(segment, IndexType.OFFSET)
         except (RemoteResourceNotFound, CorruptRemoteData):
             return 0

@@ -25,10 +25,12 @@ from odradek.storage.tiered.remote_storage import LogSegmentData
 
 @value_class
 class SealedSegment:
-    """One that may be copied. `end_offset` is inclusive: the next segment begins behind it."""
+    """One that may be copied. `end_offset` is inclusive: the next segment begins behind it, which it has
+    done since `sealed_ms`, as far as this process knows."""
 
     segment: Segment
     end_offset: int
+    sealed_ms: int
 
     @property
     def base_offset(self) -> int:
@@ -44,7 +46,7 @@ def copyable_segments(log: PartitionLog, from_offset: int = 0) -> list[SealedSeg
     segments: Sequence[Segment] = log.segment_list.past(from_offset)
     stable = log.last_stable_offset
     return [
-        SealedSegment(each, following.base_offset - 1)
+        SealedSegment(each, following.base_offset - 1, following.created_ms)
         for each, following in pairwise(segments)
         if following.base_offset <= stable
     ]
@@ -58,7 +60,8 @@ class OpenedSegment:
     ) -> None:
         self.data = data
         self.max_timestamp_ms = max_timestamp_ms
-        """-1: its records have none."""
+        """Of its newest record; where none has a timestamp, when the segment was sealed: Kafka tells its
+        file's last change, and its expiry takes -1 for very old."""
         self.epochs = epochs
         """Those of its records; the first begins where the segment does."""
         self._is_pinned = True
@@ -115,7 +118,8 @@ def _open(log: PartitionLog, sealed: SealedSegment, pinned: FileSlice) -> Opened
         leader_epochs=format_checkpoint(log.epochs.entries_in(0, end)),
     )
     epochs = log.epochs.entries_in(sealed.base_offset, end)
-    return OpenedSegment(data, segment.max_timestamp, epochs)
+    newest_ms = segment.max_timestamp
+    return OpenedSegment(data, newest_ms if newest_ms >= 0 else sealed.sealed_ms, epochs)
 
 
 def _snapshot(log: PartitionLog, offset: int) -> bytes:

@@ -63,6 +63,31 @@ async def test_the_largest_of_all_may_be_remote() -> None:
         assert found == TimestampAndOffset(NOW_MS + 9, 2, 0)
 
 
+async def test_segments_without_timestamps_tell_when_they_were_sealed() -> None:
+    """As Kafka's LogSegment.largestTimestamp: its expiry takes -1 for very old. They have no record of that
+    time all the same, and their data is not fetched to find out."""
+    tiers = Tiers()
+    world = tiers.log_world
+    times = [-1, -1, -1, NOW_MS + 9, NOW_MS + 7, -1, -1, -1, -1, -1, -1]
+    for number, each in enumerate(times):
+        world.clock.advance(1)
+        world.append(batch(2, timestamps=each))
+        if number % 3 == 2:
+            world.log.roll()
+    tiers.copy_and_expire()
+    told = [each.max_timestamp_ms for each in tiers.metadata.known]
+    sealed_ms = [each.created_ms for each in world.log.segments]
+    assert NOW_MS + 9 in told
+    assert all(each > 0 for each in told)
+    assert max(told) <= max(sealed_ms) <= world.clock.wall_ms()
+    async with tiers.readers() as readers:
+        found = await readers.timestamps.find_max(tiers.log)
+        assert found == TimestampAndOffset(NOW_MS + 9, 6, 0)
+        fetched = {start for what, start, _ in tiers.store.fetched if what == ".log"}
+        assert fetched == {6}
+        assert await readers.timestamps.find(tiers.log, NOW_MS + 10) is None
+
+
 async def test_e15_segments_of_another_history_do_not_count() -> None:
     """E15."""
     tiers = filled()
