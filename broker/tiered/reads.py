@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import trio
 
-from odradek.protocol.errors import KafkaError
 from odradek.replication.quota import ReplicationQuota
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.timestamps import TimestampAndOffset
 from odradek.storage.tiered.aborted import AbortedTransactions
 from odradek.storage.tiered.answers_aside import AnswersAside
-from odradek.storage.tiered.errors import RemoteNotReady
+from odradek.storage.tiered.errors import RemoteNotReady, RemoteStorageError
 from odradek.storage.tiered.index_cache import RemoteIndexCache
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
 from odradek.storage.tiered.pieces import Pieces, ReaderLimits
-from odradek.storage.tiered.remote_reads import RemoteReads
+from odradek.storage.tiered.remote_reads import RemoteRead, RemoteReads
 from odradek.storage.tiered.remote_timestamps import RemoteTimestamps
 
 if TYPE_CHECKING:
@@ -77,8 +77,9 @@ class TieredReads:
         )
         self.reads = RemoteReads(metadata, self.indexes, self.pieces, aborted, aside)
         self._timestamps = RemoteTimestamps(metadata, self.indexes, self.pieces, seams.offload)
-        self._failing: dict[tuple[str, int], None] = {}
-        """Partitions whose last read failed."""
+        self._failing: dict[tuple[str, int], dict[UUID | None, int]] = {}
+        """Of partitions, the segments that could not be read, and at which offset; None where it was no
+        segment's fault."""
         self.waiting = 0
         """Fetches that wait for the remote tier."""
         metadata.on_segment(self._segment_changed)
@@ -111,16 +112,22 @@ class TieredReads:
         """Whether nothing is to be read now (remote.log.manager.fetch.max.bytes.per.second)."""
         return self._quota.is_exceeded(self._clock.monotonic())
 
-    def failed(self, topic: str, index: int, offset: int, error: KafkaError) -> None:
-        """A consumer is told so; the log says it once, until it goes well again."""
-        if (topic, index) not in self._failing:
-            self._failing[topic, index] = None
+    def failed(self, topic: str, index: int, offset: int, error: RemoteStorageError) -> None:
+        """A consumer is told so; the log says it once of each segment, until it goes well there again."""
+        failing = self._failing.setdefault((topic, index), {})
+        if error.segment_id not in failing:
+            failing[error.segment_id] = offset
             text = "TIERED_STORAGE_NOT_AVAILABLE: %s-%d at offset %d: %s"
             log.warning(text, topic, index, offset, error.message)
 
-    def succeeded(self, topic: str, index: int) -> None:
-        if self._failing and self._failing.pop((topic, index), True) is None:
-            log.warning("%s-%d is read from the remote tier again", topic, index)
+    def succeeded(self, topic: str, index: int, found: RemoteRead) -> None:
+        failing = self._failing.get((topic, index), {})
+        for segment_id, offset in list(failing.items()):
+            is_there = found.records and found.base_offset <= offset < found.next_offset
+            if segment_id is None or is_there:
+                del failing[segment_id]
+                text = "%s-%d is read from the remote tier again, at offset %d"
+                log.warning(text, topic, index, offset)
 
     def _fetched(self, size_bytes: int, seconds: float) -> None:
         self._quota.record(size_bytes, self._clock.monotonic())
@@ -129,6 +136,8 @@ class TieredReads:
     def _segment_changed(self, segment: RemoteLogSegmentMetadata) -> None:
         """What is kept of one that is deleted goes."""
         if segment.state >= SegmentState.DELETE_SEGMENT_STARTED and self._nursery is not None:
+            where = segment.partition.topic, segment.partition.partition
+            self._failing.get(where, {}).pop(segment.id.id, None)
             self.pieces.forget([segment.id.id])
             if self.indexes.has(segment.id.id):
                 self._nursery.start_soon(self.indexes.forget, [segment.id.id])

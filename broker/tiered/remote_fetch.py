@@ -201,7 +201,7 @@ class _Reading:
             found.let_go()
             raise
         self._meter("RemoteFetchBytesPerSec", topic=partition.topic).mark(found.size)
-        self._reads.succeeded(partition.topic, partition.index)
+        self._reads.succeeded(partition.topic, partition.index, found)
         if found.next_offset > wanted.offset and not found.records:
             await self._read_local(pending, found.next_offset)
         else:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from odradek.seams.files import Buffer
 from odradek.seams.offload import Offload
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.transaction_index import AbortedTransaction
+from odradek.storage.tiered.errors import CorruptRemoteData, RemoteResourceNotFound
 from odradek.storage.tiered.index_cache import RemoteIndexCache
 from odradek.storage.tiered.index_entries import aborted_in
 from odradek.storage.tiered.lineage import shared_until
@@ -47,13 +49,20 @@ class AbortedTransactions:
             here, offset = following
             until = shared_until(here, which.epochs.entries, offset)
             if not here.txn_index_empty:
-                index = await self._indexes.fetch(here, IndexType.TRANSACTION)
+                index = await self._index(here)
                 more, is_complete = aborted_in(index, start, end, until)
                 found.update(dict.fromkeys(more))
                 if is_complete:
                     break
             following = self._next(which, here.partition, until)
         return list(found)
+
+    async def _index(self, segment: RemoteLogSegmentMetadata) -> Buffer:
+        try:
+            return await self._indexes.fetch(segment, IndexType.TRANSACTION)
+        except (RemoteResourceNotFound, CorruptRemoteData) as error:
+            error.segment_id = segment.id.id
+            raise
 
     def _next(
         self, which: PartitionLog, partition: TopicIdPartition, offset: int

@@ -6,6 +6,8 @@ protocol says more. Inside, `retryable` says whether the same call may succeed l
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 
@@ -14,6 +16,8 @@ class RemoteStorageError(KafkaError):
 
     code = ErrorCode.unknown_server_error
     retryable = True
+    segment_id: UUID | None = None
+    """Of the segment that it is about, where a read knows."""
 
 
 class RemoteStorageUnavailable(RemoteStorageError):

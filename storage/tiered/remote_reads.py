@@ -144,7 +144,8 @@ class RemoteReads:
             place = await self._find(which, wanted)
             try:
                 found = await self._read_at(which, place, offset, limits)
-            except (RemoteResourceNotFound, CorruptRemoteData):
+            except (RemoteResourceNotFound, CorruptRemoteData) as error:
+                error.segment_id = place.segment.id.id
                 self._places.pop((place.segment.partition, wanted), None)
                 if place.ends_at is not None:  # the index may be the culprit
                     await self._indexes.refuse(place.segment, IndexType.OFFSET)

@@ -109,6 +109,32 @@ async def test_t34_a_store_that_fails_is_an_unknown_error_and_others_are_served(
         assert "read from the remote tier again" in caplog.text
 
 
+async def test_each_broken_segment_is_named_once_until_it_is_read_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The second of a partition was not, while the first was broken; nor does it take a consumer that reads
+    what is whole to have the broken ones named again."""
+    async with tiered_stage() as stage:
+        await stage.fill(stage.partitions[0])
+        broken = stage.segments()[1], stage.segments()[3]
+        objects = stage.store.objects
+        whole = {each.id.id: objects.pop((each.id.id, None)) for each in broken}
+        for _ in range(2):
+            for segment in broken:
+                (answer,) = await stage.fetch(segment.start_offset)
+                assert answer.error_code == ErrorCode.unknown_server_error
+            (answer,) = await stage.fetch(0)
+            assert answer.offsets[0] == 0
+        assert caplog.text.count("TIERED_STORAGE_NOT_AVAILABLE") == 2
+        assert all(str(each.id) in caplog.text for each in broken)
+        assert "again" not in caplog.text
+        for segment in broken:
+            objects[segment.id.id, None] = whole[segment.id.id]
+        (answer,) = await stage.fetch(broken[0].start_offset)
+        assert caplog.text.count("is read from the remote tier again, at offset 4") == 1
+        assert caplog.text.count("again") == 1
+
+
 async def test_a_store_that_is_back_in_time_is_no_error() -> None:
     """T-33: a transient failure backs off."""
     async with tiered_stage(configs={"remote.fetch.max.wait.ms": "15000"}) as stage:
