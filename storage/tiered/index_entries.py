@@ -7,7 +7,8 @@ where an offset index points to, the batch there must be the one it names (batch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from struct import Struct
 
 from odradek.seams.files import Buffer
@@ -69,32 +70,32 @@ def _corrupt(kind: IndexType, segment: RemoteLogSegmentMetadata, text: str) -> C
 def lookup_offset(data: Buffer, base_offset: int, offset: int) -> tuple[int, int] | None:
     """The last batch in an offset index that ends at or below `offset`: its last offset, and the
     position where it begins. None if there is none: look from the start."""
-    relative = offset - base_offset
-    slot = _last_slot(len(data) // 8, lambda at: _INT.unpack_from(data, at * 8)[0] <= relative)
-    if slot < 0:
+    places = _places(data, IndexType.OFFSET)
+    slot = bisect_right(places, offset - base_offset, key=lambda at: _INT.unpack_from(data, at)[0])
+    if not slot:
         return None
-    found, position = offset_index.ENTRY.unpack_from(data, slot * 8)
-    return base_offset + found, position
+    relative, position = offset_index.ENTRY.unpack_from(data, places[slot - 1])
+    return base_offset + relative, position
 
 
 def position_behind(data: Buffer, base_offset: int, offset: int) -> int | None:
     """A position by which the batch with `offset` has ended, by an offset index; None: the segment's end."""
-    relative = offset - base_offset
-    count = len(data) // 8
-    # The next entry is of that batch, or of one behind it; the one after that is behind it for sure.
-    slot = _last_slot(count, lambda at: _INT.unpack_from(data, at * 8)[0] < relative) + 2
-    if slot >= count:
+    places = _places(data, IndexType.OFFSET)
+    slot = bisect_left(places, offset - base_offset, key=lambda at: _INT.unpack_from(data, at)[0])
+    # That entry is of the batch, or of one behind it; the next one is behind it for sure.
+    if slot + 1 >= len(places):
         return None
-    position: int = offset_index.ENTRY.unpack_from(data, slot * 8)[1]
+    position: int = offset_index.ENTRY.unpack_from(data, places[slot + 1])[1]
     return position
 
 
 def lookup_timestamp(data: Buffer, base_offset: int, timestamp: int) -> int:
     """The offset to look from for the first record at or after `timestamp` (ms), by a time index."""
-    slot = _last_slot(len(data) // 12, lambda at: _LONG.unpack_from(data, at * 12)[0] <= timestamp)
-    if slot < 0:
+    places = _places(data, IndexType.TIMESTAMP)
+    slot = bisect_right(places, timestamp, key=lambda at: _LONG.unpack_from(data, at)[0])
+    if not slot:
         return base_offset
-    relative: int = _INT.unpack_from(data, slot * 12 + 8)[0]
+    relative: int = time_index.ENTRY.unpack_from(data, places[slot - 1])[1]
     return base_offset + relative
 
 
@@ -116,23 +117,15 @@ def aborted_in(
 
 def _transactions_from(data: Buffer, start: int) -> Iterator[AbortedTransaction]:
     """Those whose marker is at or past `start`."""
-    size = transaction_index.ENTRY.size
-    count = len(data) // size
-    before = _last_slot(
-        count, lambda at: _LONG.unpack_from(data, at * size + _LAST_OFFSET_AT)[0] < start
+    places = _places(data, IndexType.TRANSACTION)
+    slot = bisect_left(
+        places, start, key=lambda at: _LONG.unpack_from(data, at + _LAST_OFFSET_AT)[0]
     )
-    for slot in range(before + 1, count):
-        _, *fields = transaction_index.ENTRY.unpack_from(data, slot * size)
+    for at in places[slot:]:
+        _, *fields = transaction_index.ENTRY.unpack_from(data, at)
         yield AbortedTransaction(*fields)
 
 
-def _last_slot(count: int, holds: Callable[[int], bool]) -> int:
-    """The last of `count` slots for which it holds, as it does up to some slot; -1 if for none."""
-    low, high = -1, count
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+def _places(data: Buffer, kind: IndexType) -> range:
+    """Where its entries begin."""
+    return range(0, len(data), ENTRY_BYTES[kind])
