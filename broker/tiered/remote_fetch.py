@@ -157,13 +157,13 @@ class _Reading:
         while True:
             try:
                 await self._read_once(pending)
-                self._is_known(pending)
+                self._has_come(pending)
                 return
             except InRemoteTier:
                 continue  # what was to be read from the disk has left it
             except KafkaError as error:
                 pending.failure = error
-                self._is_known(pending)
+                self._has_come(pending)
                 if not (isinstance(error, RemoteStorageError) and error.retryable):
                     if isinstance(error, RemoteStorageError):
                         await self._clock.sleep(FAILURE_SECONDS)
@@ -171,7 +171,7 @@ class _Reading:
             await self._clock.sleep(backoff_seconds)
             backoff_seconds = min(2 * backoff_seconds, BACKOFF_SECONDS_MAX)
 
-    def _is_known(self, pending: Pending) -> None:
+    def _has_come(self, pending: Pending) -> None:
         """It is done, or has failed. What fails is not waited for, if that is all that is left, and
         there is something."""
         if not pending.is_known:
