@@ -99,11 +99,3 @@ def _valid(
             low, high = limits[each.epoch]
             if max(low, each.start_offset) < min(high, end):
                 yield max(low, each.start_offset), min(high, end)
-
-
-def lineage_of(
-    segments: Iterable[RemoteLogSegmentMetadata],
-) -> RemoteLogSegmentMetadata | None:
-    """The segment whose checkpoint of leader epochs tells the partition's, where no broker does: the
-    last of the latest epoch."""
-    return max(segments, key=lambda each: (each.epochs[-1].epoch, each.end_offset), default=None)

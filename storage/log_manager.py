@@ -152,9 +152,6 @@ class LogManager:
         """As `directory_of`, with all its logs."""
         return self.registry.home_of(log)
 
-    def directory_by_id(self, id: UUID) -> LogDirectory | None:
-        return next((each for each in self.directories.all if each.id == id), None)
-
     @property
     def offline(self) -> Sequence[TopicPartition]:
         """Partitions that are known to be here, and cannot be served."""

@@ -292,11 +292,6 @@ class VirtualConnection:
             self._close(b"")
         await trio.lowlevel.checkpoint()
 
-    def end_sending(self) -> None:
-        """Half of a close, as shutdown(SHUT_WR); brokers have no use for it, peers do it."""
-        self._check()
-        self._outgoing.put(b"")
-
     def reset(self) -> None:
         """From outside: both ends lose the connection, this one included."""
         lost = ConnectionLost(f"{self._peer}: connection reset")

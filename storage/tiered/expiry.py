@@ -26,7 +26,7 @@ so many are to go at once.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from odradek.seams.values import value_class
 from odradek.storage.log.epochs import EpochStart
@@ -209,17 +209,3 @@ def _newest_ms(segment: RemoteLogSegmentMetadata) -> int:
     segment."""
     newest_ms = segment.max_timestamp_ms
     return newest_ms if newest_ms >= 0 else segment.event_timestamp_ms
-
-
-def lineage_bytes(
-    segments: Iterable[RemoteLogSegmentMetadata], epochs: Sequence[EpochStart], log_end_offset: int
-) -> int:
-    """The bytes of the finished copies of this lineage, each counted once (S-02). Copies that have not
-    ended, and deletions that have begun, do not count (E15)."""
-    lineage = with_records(epochs)
-    return sum(
-        each.size_bytes
-        for each in segments
-        if each.state is SegmentState.COPY_SEGMENT_FINISHED
-        and is_within(each, lineage, log_end_offset)
-    )

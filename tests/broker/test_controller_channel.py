@@ -38,10 +38,6 @@ class Quorum:
         self.leader_address = (broker.address.host, broker.address.port)
         self.moved()
 
-    def led_here(self) -> None:
-        self.is_active = True
-        self.moved()
-
 
 @asynccontextmanager
 async def channel_to(quorum: Quorum, here: Any = None) -> AsyncIterator[ControllerChannel]:

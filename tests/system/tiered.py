@@ -307,12 +307,6 @@ class Tiered:
         self.wait_for_remote(topic, *copied, partition=partition)
         self.wait_for_offset(topic, EARLIEST_LOCAL, local, partition)
 
-    def wait_until_empty(self, topic: str, partition: int = 0) -> None:
-        """Until not a file of the partition is left."""
-        with deadline(PATIENCE_S, f"nothing of {topic}-{partition} to be left") as check:
-            while (found := self.remote_directory(topic, partition)) and any(found.iterdir()):
-                check(0.1)
-
     @contextmanager
     def reads(self, topic: str, partition: int = 0) -> Iterator[Reads]:
         """What is read of the partition's remote storage meanwhile."""

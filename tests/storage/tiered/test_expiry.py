@@ -14,7 +14,6 @@ from odradek.storage.tiered.expiry import (
     Reason,
     Retained,
     decide_expiry,
-    lineage_bytes,
 )
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
 from tests.storage.tiered.segments import epochs, segment
@@ -221,18 +220,3 @@ def test_records_without_timestamps_are_as_old_as_their_copy() -> None:
     copied = replace(segment(0, 9), max_timestamp_ms=-1, event_timestamp_ms=1_500_000)
     assert decide(replace(LOG, retention_ms=500_000), [copied]).expired == ()
     assert len(decide(replace(LOG, retention_ms=499_999), [copied]).expired) == 1
-
-
-def test_size_of_the_lineage() -> None:
-    """S-02, E15: each segment once, however many epochs it has; nothing unfinished, nothing that is not
-    of this log (size counted twice after a leader change)."""
-    found = [
-        segment(0, 19, (0, 0), (2, 10)),
-        segment(5, 19, (0, 5), (1, 8)),
-        segment(20, 29, (2, 20), state=STARTED),
-        segment(20, 29, (2, 20), state=DELETING, id=3),
-        segment(20, 29, (2, 20), id=4, size=7),
-        segment(30, 100, (2, 30)),
-    ]
-    assert lineage_bytes(found, epochs((0, 0), (2, 10)), 100) == 107
-    assert lineage_bytes([], epochs((0, 0)), 100) == 0
