@@ -9,20 +9,41 @@ class PipelineError(Exception):
     """The text says what to do."""
 
 
-class CorruptSegment(PipelineError):
+class Unread(PipelineError):
+    """Offsets that were asked for, and can't be had."""
+
+    key: str | None = None
+    """The object's that should have them; None where it is a broker."""
+    unread_from: int | None = None
+    """The first of them; None for all that were asked for."""
+
+
+class UnreadableSegment(Unread):
+    """An object is not read whole until somebody sees to it (`onCorruptSegment`)."""
+
+
+class CorruptSegment(UnreadableSegment):
     """An object's bytes are not what was put there."""
+
+
+class MissingSegment(UnreadableSegment):
+    """An object that should be in the store is not."""
+
+
+class DeniedSegment(UnreadableSegment):
+    """The store does not let us read an object."""
+
+
+class StoreUnavailable(PipelineError):
+    """The store does not answer, or throttles, however often it was asked; the next run may do better."""
 
 
 class BadOption(PipelineError):
     """An option of the query is missing, unknown, or means nothing."""
 
 
-class DataLoss(PipelineError):
+class DataLoss(Unread):
     """Offsets that a query asked for are not there any more (`failOnDataLoss`)."""
-
-
-class MissingSegment(PipelineError):
-    """An object that should be in the store is not, or can't be read."""
 
 
 class BrokersUnavailable(PipelineError):

@@ -16,6 +16,8 @@ from typing import Any
 from odradek.pipeline.decoding.schema import BATCHES, RECORDS
 from odradek.pipeline.errors import BadOption
 
+REPORT = "report"
+"""Of `onCorruptSegment`: gaps are rows."""
 EARLIEST, LATEST = -2, -1
 """In place of an offset, as in Spark's JSON."""
 
@@ -81,7 +83,8 @@ class Options:
     """`maxBytesPerTask`: about how much of the store one task reads; more where a query is so large
     that the driver would have too many."""
     corrupt_segments: str = "fail"
-    """`onCorruptSegment`: "fail", or "skip" what cannot be read and say so."""
+    """`onCorruptSegment`: "fail", "skip" what cannot be read and log it, or "report" it as a row with
+    `gap` set."""
 
     rows: str = RECORDS
     """What a row of the table is: a record, or a batch."""
@@ -135,7 +138,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         request_timeout_ms=read.number("kafka.request.timeout.ms", 1) or 30_000,
         fetch_max_bytes=read.number("kafka.fetch.max.bytes", 1) or 50 << 20,
         task_bytes=read.number("maxbytespertask", 1) or 128 << 20,
-        corrupt_segments=read.choice("oncorruptsegment", ("fail", "skip"), "fail"),
+        corrupt_segments=read.choice("oncorruptsegment", ("fail", "skip", REPORT), "fail"),
         rows=read.choice("rows", (RECORDS, BATCHES), RECORDS),
     )
     read.refuse_the_rest()

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from odradek.pipeline.brokers import TopicPartition, brokers_at
 from odradek.pipeline.decoding.batches import decoder_of
 from odradek.pipeline.decoding.decoder import INT64_MAX, INT64_MIN, Aborted, Wanted
-from odradek.pipeline.decoding.schema import RECORDS
-from odradek.pipeline.errors import BrokersUnavailable, CorruptSegment, DataLoss, MissingSegment
+from odradek.pipeline.decoding.schema import GAP, GAPS, RECORDS, arrow_schema
+from odradek.pipeline.errors import BrokersUnavailable, DataLoss, Unread, UnreadableSegment
 from odradek.pipeline.history import Stretch
+from odradek.pipeline.options import REPORT
 from odradek.pipeline.planning import BrokerRange, Piece
 from odradek.protocol.errors import KafkaError
 
@@ -37,7 +38,8 @@ class Reading:
     request_timeout_ms: int
     fetch_max_bytes: int
     fail_on_data_loss: bool
-    skip_corrupt: bool
+    unreadable: str
+    """What becomes of offsets that can't be read: "fail", "skip", or "report"."""
     since_ms: int = INT64_MIN
     until_ms: int = INT64_MAX
     rows: str = RECORDS
@@ -46,23 +48,56 @@ class Reading:
 def read_pieces(
     reading: Reading, pieces: Sequence[Piece], aborted: Mapping[tuple[str, int], Sequence[Aborted]]
 ) -> Iterator[pa.RecordBatch]:
-    """The records of all pieces. Raises PipelineError."""
+    """The records of all pieces; where gaps are reported, a table with the column `gap` for each, none of
+    whose offsets are in another. Raises PipelineError."""
     for piece in pieces:
         try:
             yield from _read(reading, piece, aborted)
-        except (CorruptSegment, MissingSegment) as error:
-            if not reading.skip_corrupt:
+        except Unread as error:
+            low = max(piece.low, error.unread_from or 0)
+            if isinstance(error, DataLoss) and reading.fail_on_data_loss:
+                text = f"{error} (failOnDataLoss=false reads what is left)"
+                raise DataLoss(text) from None
+            if isinstance(error, UnreadableSegment) and reading.unreadable == "fail":
                 raise
-            log.error("offsets %d to %d are left out: %s", piece.low, piece.high - 1, error)
+            log.error("offsets %d to %d are left out: %s", low, piece.high - 1, error)
+            if reading.unreadable == REPORT and low < piece.high:
+                yield _gap(reading, piece, low, error)
+
+
+def with_gap_column(table: pa.RecordBatch) -> pa.RecordBatch:
+    """With nulls for it, unless the table is a gap's."""
+    import pyarrow as pa
+
+    if GAP in table.schema.names:
+        return table
+    return table.append_column(GAP, pa.nulls(table.num_rows, GAPS))
+
+
+def _gap(reading: Reading, piece: Piece, low: int, error: Unread) -> pa.RecordBatch:
+    """One row that stands for the offsets from `low` to the piece's end."""
+    import pyarrow as pa
+
+    topic, partition = _where(piece)
+    row = {"topic": topic, "partition": partition, "offset": low}
+    gap = {"lastOffset": piece.high - 1, "object": error.key, "reason": str(error)}
+    schema = arrow_schema(reading.columns, reading.rows)
+    columns = [pa.array([row.get(field.name)], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(
+        [*columns, pa.array([gap], GAPS)], schema=schema.append(pa.field(GAP, GAPS))
+    )
+
+
+def _where(piece: Piece) -> TopicPartition:
+    if isinstance(piece, BrokerRange):
+        return TopicPartition(piece.topic, piece.partition)
+    return TopicPartition(piece.segment.partition.topic, piece.segment.partition.partition)
 
 
 def _read(
     reading: Reading, piece: Piece, aborted: Mapping[tuple[str, int], Sequence[Aborted]]
 ) -> Iterator[pa.RecordBatch]:
-    if isinstance(piece, BrokerRange):
-        where = (piece.topic, piece.partition)
-    else:
-        where = (piece.segment.partition.topic, piece.segment.partition.partition)
+    where = _where(piece)
     wanted = Wanted(
         *where,
         reading.columns,
@@ -101,16 +136,18 @@ def _read_broker(reading: Reading, piece: BrokerRange, wanted: Wanted) -> Iterat
                 max_bytes=reading.fetch_max_bytes,
             )
         except KafkaError:
-            text = f"offsets {offset} to {piece.high - 1} of {where} are not there any more"
-            if reading.fail_on_data_loss:
-                raise DataLoss(f"{text} (failOnDataLoss=false reads what is left)") from None
-            log.error("%s: they are left out", text)
-            return
+            loss = DataLoss(f"offsets {offset} to {piece.high - 1} of {where} are gone")
+            loss.unread_from = offset
+            raise loss from None
         gone = [Aborted(producer, first, INT64_MAX) for producer, first in fetched.aborted]
         decoder = decoder_of(
             replace(wanted, low=offset, aborted=gone), f"{where}, fetched at {offset}"
         )
-        yield from decoder.feed(fetched.records)
+        try:
+            yield from decoder.feed(fetched.records)
+        except UnreadableSegment as error:
+            error.unread_from = decoder.next_offset
+            raise
         idle = idle + 1 if decoder.next_offset == offset else 0
         if idle > IDLE_FETCHES_MAX:
             raise BrokersUnavailable(f"nothing comes of {where} from offset {offset} on")

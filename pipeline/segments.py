@@ -7,6 +7,7 @@ whatever the segment's size.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,10 +15,18 @@ from typing import TYPE_CHECKING
 
 from odradek.pipeline.decoding.batches import decoder_of
 from odradek.pipeline.decoding.decoder import Wanted
-from odradek.pipeline.errors import CorruptSegment, MissingSegment
+from odradek.pipeline.errors import (
+    CorruptSegment,
+    DeniedSegment,
+    MissingSegment,
+    PipelineError,
+    StoreUnavailable,
+    UnreadableSegment,
+)
 from odradek.pipeline.history import Stretch
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
+    RemoteAccessDenied,
     RemoteResourceNotFound,
     RemoteStorageError,
 )
@@ -28,6 +37,8 @@ from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManage
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = logging.getLogger("odradek.pipeline")
+
 PIECE_BYTES = 8 << 20
 PIECES_AHEAD = 2
 
@@ -35,7 +46,7 @@ PIECES_AHEAD = 2
 def read_stretch(
     storage: RemoteStorageManager, stretch: Stretch, wanted: Wanted
 ) -> Iterator[pa.RecordBatch]:
-    """Its records, as far as wanted. Raises CorruptSegment and MissingSegment, which name the object."""
+    """Its records, as far as wanted. Raises UnreadableSegment and StoreUnavailable, which name the object."""
     segment = stretch.segment
     key = segment_key(segment, LOG_SUFFIX)
     low, high = max(stretch.low, wanted.low), min(stretch.high, wanted.high)
@@ -48,23 +59,41 @@ def read_stretch(
             if decoder.is_done:
                 return
         decoder.end()
-    except RemoteResourceNotFound as error:
-        raise MissingSegment(f"{key} is not in the store: {error}") from error
-    except CorruptRemoteData as error:
-        raise CorruptSegment(f"{key}: {error}") from error
+    except UnreadableSegment as error:
+        error.key, error.unread_from = key, decoder.next_offset
+        raise
     except RemoteStorageError as error:
-        raise MissingSegment(f"{key} cannot be read: {error}") from error
+        raise _translated(key, error, decoder.next_offset) from error
+
+
+def _translated(key: str, error: RemoteStorageError, next_offset: int) -> PipelineError:
+    found: UnreadableSegment
+    if isinstance(error, RemoteResourceNotFound):
+        found = MissingSegment(f"{key} is not in the store: {error}")
+    elif isinstance(error, CorruptRemoteData):
+        found = CorruptSegment(f"{key}: {error}")
+    elif isinstance(error, RemoteAccessDenied):
+        found = DeniedSegment(f"{key}: the store does not let us read it: {error}")
+    else:
+        return StoreUnavailable(f"{key} cannot be read now: {error}")
+    found.key, found.unread_from = key, next_offset
+    return found
 
 
 def _positions(
     storage: RemoteStorageManager, stretch: Stretch, low: int, high: int
 ) -> tuple[int, int]:
-    """Bytes of the log (from, before) that have all batches with these offsets."""
+    """Bytes of the log (from, before) that have all batches with these offsets; the whole log, where its
+    index is of no use."""
     segment = stretch.segment
     if low <= segment.start_offset and high > segment.end_offset:
         return 0, segment.size_bytes
-    index = storage.fetch_index(segment, IndexType.OFFSET)
-    check_index(index, IndexType.OFFSET, segment)
+    try:
+        index = storage.fetch_index(segment, IndexType.OFFSET)
+        check_index(index, IndexType.OFFSET, segment)
+    except (RemoteResourceNotFound, CorruptRemoteData) as error:
+        log.warning("%s is read from its beginning: %s", segment_key(segment, LOG_SUFFIX), error)
+        return 0, segment.size_bytes
     before = lookup_offset(index, segment.start_offset, low)
     behind = position_behind(index, segment.start_offset, high - 1)
     return before[1] if before else 0, segment.size_bytes if behind is None else behind

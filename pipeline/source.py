@@ -21,12 +21,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from odradek.pipeline.decoding.decoder import Aborted
-from odradek.pipeline.decoding.schema import BATCH_SPARK_TYPES, BATCHES, COLUMNS, SPARK_TYPES
+from odradek.pipeline.decoding.schema import (
+    BATCH_SPARK_TYPES,
+    BATCHES,
+    GAP,
+    SPARK_TYPES,
+)
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.filters import Filtered, push_down
-from odradek.pipeline.options import Options, parse_options
+from odradek.pipeline.options import REPORT, Options, parse_options
 from odradek.pipeline.planning import Piece, tasks_of
-from odradek.pipeline.reading import Reading, read_pieces
+from odradek.pipeline.reading import Reading, read_pieces, with_gap_column
 
 if TYPE_CHECKING:
     from odradek.pipeline.query import Plan
@@ -51,11 +56,14 @@ class OdradekDataSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        if self.options.get("rows", "").lower() == BATCHES:
-            return ", ".join(f"{name} {kind}" for name, kind in BATCH_SPARK_TYPES.items())
-        with_headers = self.options.get("includeHeaders", "false").lower() == "true"
-        columns = [*COLUMNS, "headers"] if with_headers else COLUMNS
-        return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in columns)
+        given = self.options
+        types = BATCH_SPARK_TYPES if given.get("rows", "").lower() == BATCHES else SPARK_TYPES
+        left_out = set()
+        if given.get("includeHeaders", "false").lower() != "true":
+            left_out.add("headers")
+        if given.get("onCorruptSegment", "fail").lower() != REPORT:
+            left_out.add(GAP)
+        return ", ".join(f"{name} {types[name]}" for name in types if name not in left_out)
 
     def reader(self, schema: StructType) -> BatchReader:
         return BatchReader(parse_options(self.options, streaming=False), schema)
@@ -88,7 +96,7 @@ class Reads:
         if not isinstance(task, ReadTask):
             return  # Spark has a task where there is nothing to read
         options = self._options
-        columns = self._schema.fieldNames()
+        columns = [name for name in self._schema.fieldNames() if name != GAP]
         reading = Reading(
             columns=columns,
             bootstrap=options.bootstrap,
@@ -98,13 +106,16 @@ class Reads:
             request_timeout_ms=options.request_timeout_ms,
             fetch_max_bytes=options.fetch_max_bytes,
             fail_on_data_loss=options.fail_on_data_loss,
-            skip_corrupt=options.corrupt_segments == "skip",
+            unreadable=options.corrupt_segments,
             since_ms=filtered.since_ms,
             until_ms=filtered.until_ms,
             rows=options.rows,
         )
         wanted = to_arrow_schema(self._schema, timezone="UTC")
+        with_gaps = GAP in self._schema.fieldNames()
         for table in read_pieces(reading, task.pieces, task.aborted):
+            if with_gaps:
+                table = with_gap_column(table).select(wanted.names)
             yield table if table.schema.equals(wanted) else table.cast(wanted)
 
 

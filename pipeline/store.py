@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from odradek.pipeline.decoding.decoder import Aborted
-from odradek.pipeline.errors import BadOption, CorruptSegment, MissingSegment
+from odradek.pipeline.errors import BadOption, CorruptSegment, StoreUnavailable
 from odradek.pipeline.history import Stretch
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.object_store import open_objects
@@ -131,7 +131,7 @@ def _named(what: str) -> Iterator[None]:
     except (ObjectsUnavailable, RemoteStorageError) as error:
         if isinstance(error, CorruptRemoteData):
             raise CorruptSegment(f"{what}: {error}") from error
-        raise MissingSegment(f"{what} cannot be read: {error}") from error
+        raise StoreUnavailable(f"{what} cannot be read: {error}") from error
     except ValueError as error:
         raise CorruptSegment(f"{what}: {error}") from error
 

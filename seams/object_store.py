@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from odradek.seams.files import Buffer
 from odradek.seams.objects import (
     USUAL_PATIENCE,
+    ObjectDenied,
     ObjectInfo,
     ObjectMissing,
     Objects,
@@ -361,7 +362,12 @@ def _modified_ms(entry: ObjectMeta) -> int:
 
 @contextmanager
 def _translated(key: str) -> Iterator[None]:
-    from obstore.exceptions import BaseError, NotFoundError
+    from obstore.exceptions import (
+        BaseError,
+        NotFoundError,
+        PermissionDeniedError,
+        UnauthenticatedError,
+    )
 
     try:
         yield
@@ -369,6 +375,8 @@ def _translated(key: str) -> Iterator[None]:
         if _NO_BUCKET.search(str(error)):
             raise ObjectsUnavailable(f"{key}: {_what_it_said(error)}") from error
         raise ObjectMissing(key) from error
+    except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
+        raise ObjectDenied(f"{key}: {_what_it_said(error)}") from error
     except (BaseError, OSError) as error:
         raise ObjectsUnavailable(f"{key}: {_what_it_said(error)}") from error
 

@@ -21,6 +21,10 @@ class ObjectsUnavailable(Exception):
     """The store did not answer, or refused; the text says what it said."""
 
 
+class ObjectDenied(ObjectsUnavailable):
+    """The store does not let us: asking again is no use."""
+
+
 @value_class
 class ObjectInfo:
     key: str

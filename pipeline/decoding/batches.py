@@ -37,9 +37,8 @@ _CODECS = pa.array([*NAMES, *[None] * (COMPRESSION + 1 - len(NAMES))], pa.string
 class BatchDecoder(Decoder):
     """See the module."""
 
-    def _decode(self, data: Any, found: Any) -> Iterator[pa.RecordBatch]:
+    def _decode_whole(self, data: Any, found: Any) -> Iterator[pa.RecordBatch]:
         wanted = self.wanted
-        self._check(data, found[found["base_offset"] < wanted.high])
         last = found["last_offset"]
         keep = (last >= wanted.low) & (last < wanted.high)
         if wanted.since_ms > INT64_MIN:

@@ -130,7 +130,7 @@ class Decoder:
             count, after, error = kernels.find_batches(data, position, found.view(np.recarray))
             if count:
                 yield from self._decode(data, found[:count])
-                self.next_offset = max(self.next_offset, int(found["last_offset"][count - 1]) + 1)
+                self._have_seen(found[:count])
             position = after
             if error and not self.is_done:
                 raise self._corrupt(_WRONG[error], position)
@@ -139,6 +139,9 @@ class Decoder:
         if not self.is_done:
             self._rest = bytes(view[position:])
         self._position += position
+
+    def _have_seen(self, batches: Any) -> None:
+        self.next_offset = max(self.next_offset, int(batches["last_offset"][-1]) + 1)
 
     def end(self) -> None:
         """There are no more bytes. Raises CorruptSegment if they end within a batch."""
@@ -151,9 +154,26 @@ class Decoder:
     # Batches
 
     def _decode(self, data: Any, found: Any) -> Iterator[pa.RecordBatch]:
-        found = found[found["base_offset"] < self.wanted.high]
-        if self._check_crcs:
-            self._check(data, found)
+        found = self._in_range(found)
+        broken = self._first_broken(data, found) if self._check_crcs else None
+        if broken is not None:
+            if broken:
+                yield from self._decode_whole(data, found[:broken])
+                self._have_seen(found[:broken])
+            position = int(found["position"][broken])
+            raise self._corrupt("the batch's CRC does not match its bytes", position)
+        yield from self._decode_whole(data, found)
+
+    def _in_range(self, found: Any) -> Any:
+        """Without those that lie before what is wanted, or behind: what is wrong with them is no matter."""
+        bases = found["base_offset"]
+        if bases[0] < self.wanted.low and (bases[1:] >= bases[:-1]).all():
+            first = int(np.searchsorted(bases, self.wanted.low, side="right")) - 1
+            found = found[max(first, 0) :]
+        return found[found["base_offset"] < self.wanted.high]
+
+    def _decode_whole(self, data: Any, found: Any) -> Iterator[pa.RecordBatch]:
+        """Of batches that are what they say."""
         batches = found[self._is_wanted(found)]
         if self.wanted.needs_records:
             yield from self._decode_bodies(data, batches)
@@ -195,13 +215,15 @@ class Decoder:
                 keep &= ~(transactional & its)
         return keep
 
-    def _check(self, data: Any, batches: Any) -> None:
+    def _first_broken(self, data: Any, batches: Any) -> int | None:
         view = memoryview(data)
         crcs = batches["crc"].tolist()
         sizes = batches["size"].tolist()
-        for position, size, crc in zip(batches["position"].tolist(), sizes, crcs, strict=True):
+        positions = batches["position"].tolist()
+        for number, (position, size, crc) in enumerate(zip(positions, sizes, crcs, strict=True)):
             if crc32c(view[position + _CRC_START : position + size]) != crc:
-                raise self._corrupt("the batch's CRC does not match its bytes", position)
+                return number
+        return None
 
     def _from_headers(self, batches: Any) -> Iterator[pa.RecordBatch]:
         wanted = self.wanted
@@ -228,9 +250,11 @@ class Decoder:
             if compressed[part].any():
                 for each, bodies, starts, ends in self._decompress(data, chosen):
                     yield self._columns(bodies, each, starts, ends)
+                    self._have_seen(each)
             else:
                 starts = chosen["position"] + HEADER_SIZE
                 yield self._columns(data, chosen, starts, chosen["position"] + chosen["size"])
+                self._have_seen(chosen)
 
     def _decompress(self, data: Any, batches: Any) -> Iterator[tuple[Any, Any, Any, Any]]:
         """The bodies, one behind the other, of a few batches at a time: what they decompress to is

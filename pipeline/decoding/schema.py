@@ -14,6 +14,17 @@ HEADERS = pa.list_(
     )
 )
 
+GAP = "gap"
+GAPS = pa.struct(
+    [
+        pa.field("lastOffset", pa.int64()),
+        pa.field("object", pa.string()),
+        pa.field("reason", pa.string()),
+    ]
+)
+"""Of a row that stands for offsets that cannot be read, from its own to `lastOffset`; else null. The
+object's name is null where it is a broker that has them."""
+
 TYPES = {
     "key": pa.binary(),
     "value": pa.binary(),
@@ -38,6 +49,7 @@ SPARK_TYPES = {
     "timestamp": "timestamp",
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
+    GAP: "struct<lastOffset:bigint,object:string,reason:string>",
 }
 """By name, as Spark's DDL has them."""
 
@@ -78,6 +90,7 @@ BATCH_SPARK_TYPES = {
     "producerId": "bigint",
     "isTransactional": "boolean",
     "isControl": "boolean",
+    GAP: SPARK_TYPES[GAP],
 }
 
 

@@ -24,6 +24,10 @@ class RemoteStorageUnavailable(RemoteStorageError):
     """The store, or the topic of the metadata, does not answer, or throttles."""
 
 
+class RemoteAccessDenied(RemoteStorageUnavailable):
+    """The store does not let us; it may once somebody has seen to that."""
+
+
 class RemoteNotReady(RemoteStorageError):
     """The metadata of this partition is not read to the end yet: ask again (T-49)."""
 

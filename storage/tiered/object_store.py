@@ -24,12 +24,13 @@ from crc32c import crc32c
 
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Buffer, FileSlice
-from odradek.seams.objects import ObjectMissing, Objects, ObjectsUnavailable
+from odradek.seams.objects import ObjectDenied, ObjectMissing, Objects, ObjectsUnavailable
 from odradek.seams.values import value_class
 from odradek.storage.tiered.chunks import CHUNK_BYTES, BrokenChunk, Chunk, Compression, Seal
 from odradek.storage.tiered.encryption import KeyRing, SegmentCipher
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
+    RemoteAccessDenied,
     RemoteResourceNotFound,
     RemoteStorageError,
     RemoteStorageUnavailable,
@@ -362,6 +363,8 @@ def _translated() -> Iterator[None]:
         yield
     except ObjectMissing as error:
         raise RemoteResourceNotFound(f"there is no {error}") from error
+    except ObjectDenied as error:
+        raise RemoteAccessDenied(str(error)) from error
     except ObjectsUnavailable as error:
         raise RemoteStorageUnavailable(str(error)) from error
 

@@ -1,0 +1,190 @@
+"""What the store has not, or has broken, or keeps to itself: an error that names it, or a row for the gap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.entropy import RealEntropy
+from odradek.seams.files import Buffer
+from odradek.seams.objects import ObjectDenied
+from odradek.storage.tiered.metadata import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
+from odradek.storage.tiered.object_store import ObjectStoreStorage
+from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, VirtualObjects
+
+pa = pytest.importorskip("pyarrow")
+
+from odradek.pipeline.decoding.decoder import Wanted  # noqa: E402
+from odradek.pipeline.errors import (  # noqa: E402
+    CorruptSegment,
+    DeniedSegment,
+    MissingSegment,
+    PipelineError,
+    StoreUnavailable,
+    UnreadableSegment,
+)
+from odradek.pipeline.history import Stretch  # noqa: E402
+from odradek.pipeline.reading import Reading, read_pieces, with_gap_column  # noqa: E402
+from odradek.pipeline.segments import read_stretch  # noqa: E402
+
+BATCHES, RECORDS_A_BATCH = 6, 5
+LAST = BATCHES * RECORDS_A_BATCH - 1
+
+
+def _log() -> list[bytes]:
+    return [
+        bytes(
+            build_batch(
+                [
+                    Record(offset, 1000 + offset, None, b"value %d" % offset)
+                    for offset in range(first, first + RECORDS_A_BATCH)
+                ],
+                base_offset=first,
+                compression=codec % 5,
+            )
+        )
+        for codec, first in enumerate(range(0, LAST + 1, RECORDS_A_BATCH))
+    ]
+
+
+def _segment(log: bytes) -> RemoteLogSegmentMetadata:
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(TopicIdPartition(UUID(int=1), "t", 3), UUID(int=2)),
+        0,
+        LAST,
+        broker_id=1,
+        max_timestamp_ms=1000 + LAST,
+        event_timestamp_ms=1,
+        epochs=(EpochStart(0, 0),),
+        size_bytes=len(log),
+        state=SegmentState.COPY_SEGMENT_FINISHED,
+    )
+
+
+class Keeping(VirtualObjects):
+    """A store that lets nobody read."""
+
+    def get_range(self, key: str, start: int, size: int) -> Buffer:
+        raise ObjectDenied(f"{key}: 403 Forbidden")
+
+
+def _stored(objects: VirtualObjects) -> tuple[ObjectStoreStorage, Stretch, str]:
+    log = b"".join(_log())
+    segment = _segment(log)
+    key = segment_key(segment, LOG_SUFFIX)
+    objects.bucket.objects[key] = log
+    return ObjectStoreStorage(objects, RealEntropy()), Stretch(segment, 0, LAST + 1), key
+
+
+def _read(storage: ObjectStoreStorage, stretch: Stretch) -> tuple[list[int], PipelineError | None]:
+    """The offsets that came, and what came instead of the others."""
+    found: list[int] = []
+    try:
+        for table in read_stretch(storage, stretch, Wanted("t", 3, ("offset", "value"))):
+            found += table.column(0).to_pylist()
+    except PipelineError as error:
+        return found, error
+    return found, None
+
+
+@pytest.mark.parametrize("broken", range(BATCHES))
+def test_what_lies_before_a_broken_batch_is_read_and_the_rest_is_told(broken: int) -> None:
+    objects = VirtualObjects(VirtualBucket())
+    storage, stretch, key = _stored(objects)
+    assert _read(storage, stretch) == (list(range(LAST + 1)), None)
+    at = sum(len(batch) for batch in _log()[: broken + 1]) - 1
+    log = bytearray(objects.bucket.objects[key])
+    log[at] ^= 1
+    objects.bucket.objects[key] = bytes(log)
+    found, error = _read(storage, stretch)
+    assert found == list(range(broken * RECORDS_A_BATCH))
+    assert isinstance(error, CorruptSegment)
+    assert (error.key, error.unread_from) == (key, len(found))
+    assert key in str(error)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [(None, MissingSegment), (FaultKind.THROTTLED, StoreUnavailable), (FaultKind.FAILS, StoreUnavailable)],
+)  # fmt: skip
+def test_each_trouble_is_called_by_its_name(
+    fault: FaultKind | None, kind: type[PipelineError]
+) -> None:
+    objects = VirtualObjects(VirtualBucket())
+    storage, stretch, key = _stored(objects)
+    if fault is None:
+        del objects.bucket.objects[key]
+    else:
+        objects.bucket.inject(Fault(fault))
+    found, error = _read(storage, stretch)
+    assert found == []
+    assert type(error) is kind
+    assert key in str(error)
+    assert isinstance(error, UnreadableSegment) == (fault is None)
+
+
+def test_what_the_store_keeps_to_itself() -> None:
+    storage, stretch, key = _stored(Keeping(VirtualBucket()))
+    found, error = _read(storage, stretch)
+    assert found == []
+    assert isinstance(error, DeniedSegment)
+    assert (error.key, error.unread_from) == (key, 0)
+    assert "403 Forbidden" in str(error)
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> tuple[Path, Stretch, Path]:
+    """A store in a directory, with one segment."""
+    log = b"".join(_log())
+    segment = _segment(log)
+    path = tmp_path / segment_key(segment, LOG_SUFFIX)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(log)
+    return tmp_path, Stretch(segment, 0, LAST + 1), path
+
+
+def _reading(tier: Path, unreadable: str) -> Reading:
+    return Reading(
+        ("partition", "offset"), None, f"file://{tier}", {}, False, 1000, 1000, True, unreadable
+    )
+
+
+def test_a_gap_is_a_row_that_names_object_and_offsets(tier: tuple[Path, Stretch, Path]) -> None:
+    directory, stretch, path = tier
+    log = bytearray(path.read_bytes())
+    log[sum(map(len, _log()[:3])) - 1] ^= 1  # in the third batch
+    path.write_bytes(log)
+    pieces = [Stretch(stretch.segment, 0, 20), Stretch(stretch.segment, 20, LAST + 1)]
+    tables = list(read_pieces(_reading(directory, "report"), pieces, {}))
+    rows = [row for table in tables for row in with_gap_column(table).to_pylist()]
+    assert [row["offset"] for row in rows if row["gap"] is None] == [
+        *range(10),
+        *range(20, LAST + 1),
+    ]
+    (gap,) = [row for row in rows if row["gap"] is not None]
+    assert (gap["partition"], gap["offset"], gap["gap"]["lastOffset"]) == (3, 10, 19)
+    assert gap["gap"]["object"] == path.relative_to(directory).as_posix()
+    assert "CRC" in gap["gap"]["reason"]
+    with pytest.raises(CorruptSegment, match=path.name):
+        list(read_pieces(_reading(directory, "fail"), pieces, {}))
+    left = list(read_pieces(_reading(directory, "skip"), pieces, {}))
+    assert sum(table.num_rows for table in left) == LAST + 1 - 10
+
+
+def test_a_log_without_an_index_is_read_from_its_beginning(
+    tier: tuple[Path, Stretch, Path],
+) -> None:
+    directory, stretch, _ = tier
+    pieces = [Stretch(stretch.segment, 7, 8), Stretch(stretch.segment, 23, 26)]
+    tables = list(read_pieces(_reading(directory, "fail"), pieces, {}))
+    assert [each for table in tables for each in table.column(1).to_pylist()] == [7, 23, 24, 25]
