@@ -50,10 +50,20 @@ class ExpirerTools:
 class Expirer:
     """Of one partition, while this node leads it."""
 
-    def __init__(self, partition: Partition, id: TopicIdPartition, tools: ExpirerTools) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        id: TopicIdPartition,
+        tools: ExpirerTools,
+        *,
+        lacks_history: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`lacks_history`: the log has forgotten epochs that are in the remote tier. What is of them would
+        seem to be of another log, so that nothing goes but what was never finished."""
         self._partition = partition
         self._id = id
         self._tools = tools
+        self._lacks_history = lacks_history
         self._is_start_known = False
         self.remote_bytes = 0
         """Of this lineage (S-02), as of the last round; so are these, for gauges (S-04)."""
@@ -65,7 +75,7 @@ class Expirer:
     async def round(self) -> bool:
         """See the module. Raises what the store or the metadata does."""
         await find_copied(self._tools.metadata, self._id, self._partition.log)
-        if not self._is_start_known:
+        if not self._is_start_known and not self._lacks_history():
             self._find_start()
         decided = await self._decide()
         if decided.log_start_offset is not None:
@@ -110,6 +120,7 @@ class Expirer:
     async def _decide(self) -> Expiry:
         which, tools = self._partition.log, self._tools
         config, epochs = which.config, which.epochs.entries
+        lacks_history = self._lacks_history()
         began = tools.clock.monotonic()
         copied_end = which.highest_copied_offset + 1  # what lies behind it counts as local
         self.remote_bytes = tools.metadata.lineage_size(self._id, epochs, copied_end)
@@ -126,8 +137,8 @@ class Expirer:
                 remote_bytes=self.remote_bytes,
                 now_ms=tools.clock.wall_ms(),
             ),
-            tools.metadata.segments(self._id),
-            self._left_over(),
+            () if lacks_history else tools.metadata.segments(self._id),
+            tools.metadata.unfinished(self._id) if lacks_history else self._left_over(),
             in_hand=tools.work.is_in_hand,
             is_dangling=tools.work.is_dangling,
         )

@@ -10,7 +10,8 @@
 
 Each of these is a task of the partition that comes round by itself (rounds.py), a number of them at a
 time. It begins when the metadata of the partition is read to the end, and is cancelled when the role is
-another: what it had under way is then of a leadership that is over (T-38).
+another: what it had under way is then of a leadership that is over (T-38). Where a log has lost the leader
+epochs of what left its disk, and no copy of them can be read, copies go on and nothing expires.
 """
 
 from __future__ import annotations
@@ -34,9 +35,8 @@ from odradek.protocol.errors import KafkaError
 from odradek.replication.partition.partition import Partition
 from odradek.replication.remote.lost_history import Histories, lacks_history
 from odradek.seams import Seams
-from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
-from odradek.storage.tiered.errors import RemoteResourceNotFound
+from odradek.storage.tiered.errors import RemoteResourceNotFound, RemoteStorageError
 from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage import RemoteStorageManager
@@ -84,6 +84,8 @@ class _Tiered:
         self.leading_since = partition.leading_since
         self.scope = trio.CancelScope()
         self.expirer: Expirer | None = None
+        self.lacks_history = False
+        """It has epochs in the remote tier that are not known, for now."""
         self.lag: tuple[int, int] | None = None
         """Bytes and segments that wait to be copied, as of the last look; None where none are copied."""
 
@@ -132,6 +134,7 @@ class RemoteLogManager:
         self._nursery: trio.Nursery | None = None
         self._health = StoreHealth()
         metrics.gauge("RemoteLogManagerTasksAvgIdlePercent", self._idle_part)
+        metrics.gauge("PartitionsWithoutHistoryCount", self._without_history)
         metrics.before_looks(self._measure_lags)
 
     # What the cluster decides
@@ -192,7 +195,7 @@ class RemoteLogManager:
         with tiered.scope:
             which = tiered.partition.log
             which.copies_unknown()
-            await self._complete_history(which, tiered.id)
+            await self._complete_history(tiered)
             back_off = BackOff(self._settings, self._seams.entropy)
             while True:
                 try:
@@ -206,18 +209,42 @@ class RemoteLogManager:
                     await self._seams.clock.sleep(back_off.next())
             log.info("%s: this node %s, copied to offset %d", tiered.id, tiered.role.value, copied)
             async with trio.open_nursery() as nursery:
+                if tiered.lacks_history:
+                    nursery.start_soon(self._seek_history, tiered)
                 for what, one_round, pool in self._rounds_of(tiered):
                     nursery.start_soon(self._come_round, tiered, what, one_round, pool)
 
-    async def _complete_history(self, which: PartitionLog, id: TopicIdPartition) -> None:
-        """Before anything is looked up by it."""
+    async def _complete_history(self, tiered: _Tiered) -> None:
+        """Before anything is looked up by it, if the store answers at all."""
+        tiered.lacks_history = lacks_history(tiered.partition.log)
+        if tiered.lacks_history:
+            error = await self._seek_history(tiered, until_answered=True)
+            if error is not None:
+                log.error(
+                    "%s: of what left the disk no copy's leader epochs can be read (%s): it is copied on,"
+                    " nothing of it expires, and consumers of that are told to ask again",
+                    tiered.id,
+                    error,
+                )
+
+    async def _seek_history(
+        self, tiered: _Tiered, *, until_answered: bool = False
+    ) -> RemoteStorageError | None:
+        """Return when it is there; with `until_answered` also when none can be read: why."""
         back_off = BackOff(self._settings, self._seams.entropy)
-        while lacks_history(which):
+        while True:
             try:
-                await self._histories.restore(which, id)
-                break
+                await self._histories.restore(tiered.partition.log, tiered.id)
             except (KafkaError, OSError) as error:
-                log.warning("%s: its leader epochs cannot be restored yet: %s", id, error)
+                if isinstance(error, RemoteStorageError) and not error.retryable:
+                    if until_answered:
+                        return error
+                elif tiered.role is Role.LEADS:
+                    self._came(tiered, error)
+                log.info("%s: its leader epochs cannot be restored yet: %s", tiered.id, error)
+            else:
+                tiered.lacks_history = False
+                return None
             await self._seams.clock.sleep(back_off.next())
 
     def _rounds_of(self, tiered: _Tiered) -> list[_Rounds]:
@@ -226,7 +253,12 @@ class RemoteLogManager:
         if tiered.role is Role.REMOVES:
             remover = Remover(tiered.partition, tiered.id, self._expiring)
             return [("removal", remover.round, self._expirers)]
-        expirer = tiered.expirer = Expirer(tiered.partition, tiered.id, self._expiring)
+        expirer = tiered.expirer = Expirer(
+            tiered.partition,
+            tiered.id,
+            self._expiring,
+            lacks_history=lambda: tiered.lacks_history,
+        )
         found: list[_Rounds] = [("expiry", expirer.round, self._expirers)]
         if tiered.role is Role.LEADS:
             copier = Copier(tiered.partition, tiered.id, self._copying)
@@ -315,6 +347,9 @@ class RemoteLogManager:
             ("RemoteLogMetadataCount", "metadata_count"),
         ):
             add(metric, partial(_of_expirer, tiered, attribute))
+
+    def _without_history(self) -> int:
+        return sum(each.lacks_history for each in self._table.values())
 
     def _idle_part(self) -> float:
         pools = (self.copiers, self._expirers)

@@ -63,7 +63,7 @@ class Histories:
                 return
             except (RemoteResourceNotFound, CorruptRemoteData) as error:
                 failure = failure or error
-                log.warning("%s: not by %s: %s", id, segment.id, error)
+                log.info("%s: not by %s: %s", id, segment.id, error)
         if failure is not None:
             raise failure
         log.error("%s: the leader epochs of what left the disk are lost", id)

@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from odradek.storage.log.epochs import format_checkpoint
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadataUpdate,
 )
+from odradek.storage.tiered.remote_storage import IndexType
 from odradek.testing.memory_metadata import MemoryMetadataTopic
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.tiered.tiered_world import (
@@ -198,11 +200,7 @@ async def test_gauges_of_what_waits(clock: VirtualClock) -> None:
     async with tiered_world(clock) as world:
         world.fill(2)
         size = sum(each.size for each in world.log.segment_list.all[:2])
-
-        async def gauge(name: str) -> object:
-            await world.metrics.prepare()
-            return {metric.name: dict(found) for metric, found in world.metrics.look()}[name][()]
-
+        gauge = world.gauge
         assert await gauge("RemoteCopyLagBytes") == size
         assert await gauge("RemoteCopyLagSegments") == 2
         await world.pass_time()
@@ -210,6 +208,36 @@ async def test_gauges_of_what_waits(clock: VirtualClock) -> None:
         await world.pass_time()
         assert await gauge("RemoteLogSizeBytes") == size
         assert await gauge("RemoteCopyBytesPerSec") == size
+
+
+async def test_who_has_lost_history_that_no_copy_has_copies_on_and_deletes_nothing(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing was done for such a partition, so that its disk filled. (What expires goes by the epochs: what is
+    of forgotten ones would seem to be another log's.)"""
+    async with tiered_world(clock, config=replace(TIERED, local_retention_bytes=1)) as world:
+        log = world.log
+        world.fill(3)
+        await world.pass_time()
+        log.flush()
+        log.delete_expired(clock.wall_ms())
+        assert log.local_log_start_offset == 9
+        known = log.epochs.entries
+        world.follow(1)
+        log.epochs.restore(log.epochs.entries_in(9, log.end_offset))
+        world.lead(2)
+        world.change(retention_ms=0)
+        world.fill(2)
+        await world.pass_time(100)
+        assert [state for _, state in world.states()] == [FINISHED] * 5
+        assert await world.gauge("PartitionsWithoutHistoryCount") == 1
+        told = [each for each in caplog.records if each.levelno >= logging.WARNING]
+        assert [each.levelname for each in told] == ["ERROR"]
+        assert "no copy's leader epochs can be read" in told[0].message
+        world.storage.indexes[IndexType.LEADER_EPOCH] = format_checkpoint(known)
+        await world.pass_time(100)
+        assert await world.gauge("PartitionsWithoutHistoryCount") == 0
+        assert world.states() == []
 
 
 async def test_two_leaders_in_a_row_copy_no_segment_twice(clock: VirtualClock) -> None:

@@ -20,6 +20,7 @@ from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Buffer, FileSlice, Path
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.tiered.errors import RemoteResourceNotFound
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -58,6 +59,8 @@ class MemoryStorage:
         self.calls: list[str] = []
         self.failing: dict[str, Exception] = {}
         self.custom: bytes | None = None
+        self.indexes: dict[object, Buffer] = {}
+        """What is told of every segment's index of that kind."""
         self.before_copy: Callable[[], None] = lambda: None
 
     def copy_segment(
@@ -76,7 +79,9 @@ class MemoryStorage:
         raise NotImplementedError
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: object) -> Buffer:
-        raise NotImplementedError
+        if kind not in self.indexes:
+            raise RemoteResourceNotFound(f"{metadata.id} has no {kind}")
+        return self.indexes[kind]
 
     def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
         self.calls.append(f"delete {metadata.start_offset}")
@@ -151,6 +156,11 @@ class TieredWorld:
             await self.metadata.update_segment(
                 RemoteLogSegmentMetadataUpdate(known.id, broker, now_ms, state)
             )
+
+    async def gauge(self, name: str) -> object:
+        """What is shown of all partitions."""
+        await self.metrics.prepare()
+        return {metric.name: dict(found) for metric, found in self.metrics.look()}[name][()]
 
     def states(self) -> list[tuple[int, SegmentState]]:
         """(start offset, state) of what the metadata knows."""
