@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
@@ -226,6 +227,7 @@ def check(seen: Seen, *, transactions: bool) -> None:
 Start = Callable[..., BrokerProcess]
 
 
+@pytest.mark.slow
 def test_kafkas_directories_are_opened_and_every_record_is_served(tmp_path: Path) -> None:
     with start_kafka(tmp_path / "kafka", log_dir_count=2) as kafka:
         fill(kafka, transactions=True)

@@ -83,6 +83,7 @@ def test_leaders_of_both_kinds_come_and_go(
         assert_same_logs(mixed.nodes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(KAFKA, OURS), (OURS, KAFKA)])
 def test_a_newcomer_of_the_other_kind_takes_over(tmp_path: Path, first: str, second: str) -> None:
     """It begins with the leader's snapshot, becomes a voter, leads, and removes who was there first,

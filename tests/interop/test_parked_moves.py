@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import trio
 
 from odradek.client.log_dir_admin import Replica, alter_replica_log_dirs
@@ -19,6 +20,7 @@ VALUES = [b"%d" % number * 40 for number in range(6000)]
 PATIENCE_S = 60
 
 
+@pytest.mark.slow
 def test_kafka_finishes_what_we_have_begun(tmp_path: Path) -> None:
     config = {"intra.broker.throttled.rate": RATE, "log.initial.task.delay.ms": "600000"}
     with start_odradek(tmp_path / "ours", config=config, log_dir_count=2) as ours:
@@ -29,12 +31,12 @@ def test_kafka_finishes_what_we_have_begun(tmp_path: Path) -> None:
         (destination,) = [path for path in ours.log_dirs if path != source]
         create_topic(ours.bootstrap, "empty")
         trio.run(begin_move, ours.bootstrap, str(source), "empty")
+        wait_until_there(
+            source
+        )  # before that, the next one would end this move, and be none itself
         trio.run(begin_move, ours.bootstrap, str(destination), "empty")
-        with deadline(PATIENCE_S, "a move that is over") as check:
-            while (
-                not (destination / "empty-0").exists() or not (source / "empty-0.delete").exists()
-            ):
-                check()
+        wait_until_there(destination)
+        assert (source / "empty-0.delete").exists()
         trio.run(begin_move, ours.bootstrap, str(destination))
         # Two segments are there with their indexes: they are finished.
         with deadline(PATIENCE_S, "two copied segments") as check:
@@ -54,6 +56,12 @@ def test_kafka_finishes_what_we_have_begun(tmp_path: Path) -> None:
         assert [message.value() for message in found] == VALUES
         assert "Recovering" not in kafka.log_file.read_text()
         assert not (source / "t-0").exists()
+
+
+def wait_until_there(directory: Path) -> None:
+    with deadline(PATIENCE_S, "a move that is over") as check:
+        while not (directory / "empty-0").exists():
+            check()
 
 
 async def begin_move(bootstrap: str, destination: str, topic: str = "t") -> None:

@@ -58,7 +58,15 @@ def options(broker: Broker, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize(
-    "split", [{}, {"minPartitions": 20}, {"maxRecordsPerPartition": 97}], ids=str
+    "split",
+    [
+        {"minPartitions": 20},
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ({}, {"maxRecordsPerPartition": 97})
+        ),
+    ],
+    ids=str,
 )
 def test_the_rows_of_a_consumer_at_any_split(
     spark: SparkSession, broker: Broker, isolation: str, split: dict[str, int]

@@ -107,7 +107,9 @@ def options(broker: Broker, tier: Path, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-@pytest.mark.parametrize("split", [{}, {"maxBytesPerTask": 7_000}], ids=str)
+@pytest.mark.parametrize(
+    "split", [pytest.param({}, marks=pytest.mark.slow), {"maxBytesPerTask": 7_000}], ids=str
+)
 def test_both_tiers_are_one_table_at_any_split(
     spark: SparkSession, broker: Broker, tier: Path, isolation: str, split: dict[str, int]
 ) -> None:
