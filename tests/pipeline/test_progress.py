@@ -1,0 +1,49 @@
+"""What is told of a job that is under way."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from odradek.pipeline.cli.progress import CLEAR, Teller
+from odradek.pipeline.jobs.progress import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_rate_and_rest_are_of_this_run() -> None:
+    progress = Progress(done=600, total=1000, seconds=4.0, done_before=200)
+    assert (progress.percent, progress.per_second, progress.seconds_left) == (60.0, 100.0, 4.0)
+    assert progress.said("offsets") == " 60.0% 600 of 1,000 offsets, 100 offsets/s, 0:04 left"
+    assert Progress(7, 0, 0.0).said("records") == "7 records, 0 records/s"
+    assert "1:02:03 left" in Progress(1, 3724, 1.0).said("offsets")
+
+
+def test_a_terminal_has_one_line_and_a_file_none() -> None:
+    terminal, file, out = Terminal(), io.StringIO(), io.StringIO()
+    for err in (terminal, file):
+        teller = Teller("offsets", as_json=False, out=out, err=err)
+        teller.progress(Progress(1, 4, 1.0))
+        teller.progress(Progress(2, 4, 2.0))
+        teller.line("batch 0")
+    assert terminal.getvalue().count("\n") == 1
+    assert terminal.getvalue().endswith(f"{CLEAR}batch 0\n")
+    assert file.getvalue() == "batch 0\n"
+
+
+def test_rows_are_all_there_is_with_json() -> None:
+    out, err = io.StringIO(), Terminal()
+    teller = Teller("offsets", as_json=True, out=out, err=err)
+    teller.progress(Progress(1, 4, 2.0))
+    teller.line("batch 0")
+    teller.row({"batch": 0})
+    teller.result("done")
+    rows = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert rows == [
+        {"progress": {"done": 1, "total": 4, "percent": 25.0, "perSecond": 0.5, "seconds": 2.0}},
+        {"batch": 0},
+    ]
+    assert err.getvalue() == ""
