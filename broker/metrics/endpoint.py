@@ -139,7 +139,8 @@ class _Conversation:
             await self._begin(HTTPStatus.OK, ("Content-Type", CONTENT_TYPE))
             if not is_head:
                 for piece in _pieces(exposition(self._metrics)):
-                    await self._send(h11.Data(data=piece))
+                    if piece:
+                        await self._send(h11.Data(data=piece))
                     await trio.lowlevel.checkpoint()
             await self._send(h11.EndOfMessage())
 
@@ -166,10 +167,11 @@ class _Conversation:
 
 
 def _pieces(lines: Iterator[str]) -> Iterator[bytes]:
+    """One for each turn; empty where there was nothing to tell yet."""
     piece: list[str] = []
     for line in lines:
         piece.append(line)
-        if len(piece) == LINES_A_PIECE:
+        if not line or len(piece) == LINES_A_PIECE:
             yield "".join(piece).encode()
             piece.clear()
     if piece:

@@ -23,8 +23,13 @@ PER_SECOND = "PerSec"
 
 
 def exposition(metrics: Metrics) -> Iterator[str]:
-    """The page, line by line, each with its newline. Ask `Metrics.prepare` first."""
-    for metric, numbers in metrics.look():
+    """The page, line by line, each with its newline; an empty one says that it is others' turn. Ask
+    `Metrics.prepare` first."""
+    for found in metrics.look():
+        if found is None:
+            yield ""
+            continue
+        metric, numbers = found
         told = list(numbers) if metric.also else numbers
         for mbean in (metric.mbean, *metric.also):
             yield from _family(metric, mbean, told)

@@ -8,7 +8,7 @@ partition may have its own. All of it belongs to the loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from itertools import chain
 from typing import TypeVar
 
@@ -19,6 +19,10 @@ Labels = tuple[tuple[str, str], ...]
 Value = int | float
 Numbers = Iterable[tuple[Labels, Value]]
 Source = Callable[[], Numbers]
+Summing = Generator[None, None, list[tuple[Labels, Value]]]
+"""Numbers in the end, and before them None for each turn of others."""
+NUMBERS_A_TURN = 400
+"""Asked for, about half a millisecond, before others have the loop."""
 
 
 class Meter:
@@ -65,6 +69,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[Labels, Meter | Timer | Gauge]] = {}
+        self._labelled: dict[tuple[str, str], dict[tuple[str, Labels], None]] = {}
+        """Of each label, names and labels of the numbers that have it: there may be very many others."""
         self._gone: dict[str, int] = {}
         """What meters that are forgotten had counted: a total never falls."""
         self._sources: dict[str, list[Source]] = {}
@@ -80,7 +86,7 @@ class Metrics:
 
     def gauge(self, name: str, value: Callable[[], Value | None], **labels: str | int) -> None:
         """From now on `value` is asked for the gauge of these labels. It must not wait, nor fail."""
-        self._rows(name, Kind.GAUGE)[_labels(labels)] = Gauge(value)
+        self._keep(name, Kind.GAUGE, _labels(labels), Gauge(value))
 
     def source(self, name: str, numbers: Source) -> None:
         """From now on `numbers` is asked for all of a meter's or gauge's numbers at each look, beside what
@@ -98,22 +104,26 @@ class Metrics:
     def forget(self, **labels: str | int) -> None:
         """Drop every number that has these labels: that topic, or that partition of it, is gone."""
         gone = set(_labels(labels))
-        for name, kept in self._kept.items():
-            for each in [each for each in kept if gone.issubset(each)]:
-                dropped = kept.pop(each)
-                if isinstance(dropped, Meter):
-                    self._gone[name] = self._gone.get(name, 0) + dropped.count
+        rarest = min((self._labelled.get(label, {}) for label in gone), key=len)
+        for name, key in [each for each in rarest if gone.issubset(each[1])]:
+            dropped = self._kept[name].pop(key)
+            if isinstance(dropped, Meter):
+                self._gone[name] = self._gone.get(name, 0) + dropped.count
+            for label in key:
+                self._labelled[label].pop((name, key))
+                if not self._labelled[label]:
+                    del self._labelled[label]
 
     async def prepare(self) -> None:
         """Before a look: `before_looks`."""
         for work_out in self._before_looks:
             await work_out()
 
-    def look(self) -> Iterator[tuple[Metric, Iterable[tuple[Labels, Value | Timer]]]]:
+    def look(self) -> Iterator[tuple[Metric, Iterable[tuple[Labels, Value | Timer]]] | None]:
         """Every metric that has numbers, in the order of the table; the total, where there is one, first.
 
         There may be a number for each partition, so take the time that it needs: others may change what
-        is here meanwhile.
+        is here meanwhile, and get their turn at each None.
         """
         for name, metric in by_name().items():
             kept, sources = self._kept.get(name, {}), self._sources.get(name, ())
@@ -122,16 +132,24 @@ class Metrics:
                 timers = [(labels, each) for labels, each in kept.items()]
                 yield metric, [(labels, each) for labels, each in timers if isinstance(each, Timer)]
             elif metric.total:
-                yield metric, self._with_total(metric, chain(_summed(metric, kept), asked))
+                summed = yield from _summed(metric, kept)
+                yield metric, (yield from self._with_total(metric, chain(summed, asked)))
             else:
-                yield metric, chain(_summed(metric, kept), asked)
+                yield metric, chain((yield from _summed(metric, kept)), asked)
 
-    def _with_total(self, metric: Metric, numbers: Numbers) -> list[tuple[Labels, Value]]:
-        shown = list(numbers)
-        if not shown and metric.name not in self._gone:
-            return []
-        total = sum(value for _, value in shown) + self._gone.get(metric.name, 0)
-        return [((), total), *((labels, value) for labels, value in shown if labels)]
+    def _with_total(self, metric: Metric, numbers: Numbers) -> Summing:
+        total: Value = self._gone.get(metric.name, 0)
+        shown: list[tuple[Labels, Value]] = [((), total)]
+        has_any = metric.name in self._gone
+        for count, (labels, value) in enumerate(numbers, 1):
+            has_any = True
+            total += value
+            if labels:
+                shown.append((labels, value))
+            if count % NUMBERS_A_TURN == 0:
+                yield None
+        shown[0] = ((), total)
+        return shown if has_any else []
 
     def _counting(
         self, make: type[Made], kind: Kind, name: str, labels: dict[str, str | int]
@@ -139,9 +157,15 @@ class Metrics:
         rows, key = self._rows(name, kind), _labels(labels)
         found = rows.get(key)
         if found is None:
-            found = rows[key] = make()
+            found = make()
+            self._keep(name, kind, key, found)
         assert isinstance(found, make)
         return found
+
+    def _keep(self, name: str, kind: Kind, key: Labels, made: Meter | Timer | Gauge) -> None:
+        self._rows(name, kind)[key] = made
+        for label in key:
+            self._labelled.setdefault(label, {})[name, key] = None
 
     def _rows(self, name: str, kind: Kind) -> dict[Labels, Meter | Timer | Gauge]:
         found = self._kept.get(name)
@@ -153,12 +177,12 @@ class Metrics:
         return found
 
 
-def _summed(
-    metric: Metric, kept: dict[Labels, Meter | Timer | Gauge]
-) -> list[tuple[Labels, Value]]:
+def _summed(metric: Metric, kept: dict[Labels, Meter | Timer | Gauge]) -> Summing:
     """Of each set of the row's labels."""
     shown: dict[Labels, Value] = {}
-    for labels, each in kept.items():
+    for count, (labels, each) in enumerate(list(kept.items()), 1):
+        if count % NUMBERS_A_TURN == 0:
+            yield None
         assert not isinstance(each, Timer)
         value = each.count if isinstance(each, Meter) else each.value()
         if value is not None:

@@ -160,7 +160,8 @@ class TieredWorld:
     async def gauge(self, name: str) -> object:
         """What is shown of all partitions."""
         await self.metrics.prepare()
-        return {metric.name: dict(found) for metric, found in self.metrics.look()}[name][()]
+        told = filter(None, self.metrics.look())
+        return {metric.name: dict(found) for metric, found in told}[name][()]
 
     def states(self) -> list[tuple[int, SegmentState]]:
         """(start offset, state) of what the metadata knows."""
