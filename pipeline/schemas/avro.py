@@ -1,0 +1,233 @@
+"""Values in Avro as typed columns.
+
+Two libraries: pyruhvro makes columns of the bytes at once, but knows not all of Avro;
+fastavro knows all, and makes a dict of each record. Which of them a schema is for is decided once; what the
+first refuses, the second has the last word on. Both are given the schema without names and references, and
+without logical types of numbers: what these numbers mean, the columns' types say.
+
+| Avro | column | by pyruhvro |
+|---|---|---|
+| boolean, int, long, float, double, string, enum | boolean, int, bigint, float, double, string, string | yes |
+| date, timestamp-*, local-timestamp-* | date, timestamp, timestamp_ntz, in microseconds | yes |
+| time-* | int or bigint, as it is | yes |
+| array, map, record, union of a type and null | array, map, struct, that type | yes |
+| bytes, fixed, decimal, uuid | binary, binary, decimal, string | no |
+
+Unions of several types and records within themselves have no columns: BadSchema.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from odradek.pipeline.schemas.columns import BadSchema, fitted, in_parts, relaxed
+from odradek.pipeline.schemas.registry import Schema
+
+VALUE = "value"
+"""The column of values that are no records."""
+
+_PLAIN = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "null": pa.null(),
+}
+_LOGICAL = {
+    ("int", "date"): pa.date32(),
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "timestamp-nanos"): pa.timestamp("ns", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+    ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
+}
+Path = tuple[str, ...]
+"""The fields that lead to a type."""
+_SLOW = frozenset(("bytes", "fixed", "null"))
+"""What pyruhvro does not know."""
+
+
+class AvroDecoder:
+    """Of the values of one schema. `reader`: the schema to read them by, with its defaults and aliases
+    (Avro's schema resolution); without one they are read as they were written."""
+
+    def __init__(self, schema: Schema, reader: Schema | None = None) -> None:
+        written = _Expanded(schema)
+        read = written if reader is None or reader.text == schema.text else _Expanded(reader)
+        self._name = f"schema {schema.id}"
+        self._written = written.tree
+        self._read = None if read is written else read.tree
+        self._raw = read.kind
+        self.kind = relaxed(read.kind)
+        self._is_quick = read is written and written.is_quick
+        self._text = json.dumps(written.tree)
+        self._parsed: Any = None
+
+    def decode(self, payloads: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+        """Columns, as a struct; and by number those that are no such values, which are null, with why."""
+        if self._is_quick and len(payloads):
+            found = self._quickly(payloads)
+            if found is not None:
+                return found, {}
+        return in_parts(payloads, self._surely, self.kind)
+
+    def _quickly(self, payloads: pa.Array) -> pa.Array | None:
+        import pyruhvro
+
+        try:
+            batch = pyruhvro.deserialize_array(payloads.to_pylist(), self._text)
+            array = batch.to_struct_array()
+            array.validate(full=True)
+            return fitted(fitted(array, self._raw), self.kind)
+        except ValueError:
+            return None
+        except BaseException as error:
+            if (
+                type(error).__name__ != "PanicException"
+            ):  # Rust's; no Exception, and nowhere to import
+                raise
+            return None
+
+    def _surely(self, payloads: pa.Array) -> pa.Array:
+        import fastavro
+
+        if self._parsed is None:
+            self._parsed = (
+                fastavro.parse_schema(self._written),
+                None if self._read is None else fastavro.parse_schema(self._read),
+            )
+        written, read = self._parsed
+        try:
+            rows = [
+                fastavro.schemaless_reader(io.BytesIO(each.as_buffer()), written, read)
+                for each in payloads
+            ]
+            array = pa.array(rows, self._raw)
+        except Exception as error:  # of many kinds: struct.error, EOFError, IndexError, KeyError …
+            raise ValueError(f"{type(error).__name__}: {error}") from None
+        return fitted(array, self.kind)
+
+
+class _Expanded:
+    """A schema in which each named type stands where it is used, under a name that says where that is, so
+    that those of two versions of a schema are the same. `tree` is that, `kind` its type."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.is_quick = True
+        self._schema = schema
+        self._named: dict[str, tuple[Mapping[str, Any], str]] = {}
+        self._within: list[str] = []
+        try:
+            for _, text in schema.references:
+                self._walk(json.loads(text), "", ())
+            root = json.loads(schema.text)
+            self.is_quick = True
+            if not self._is_record(root):
+                root = {
+                    "type": "record",
+                    "name": "value",
+                    "fields": [{"name": VALUE, "type": root}],
+                }
+            self.tree, self.kind = self._walk(root, "", ())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadSchema(f"schema {schema.id} is no Avro schema: {error!r}") from None
+
+    def _is_record(self, root: Any) -> bool:
+        if isinstance(root, str) and root in self._named:
+            root = self._named[root][0]
+        return isinstance(root, dict) and root.get("type") == "record"
+
+    def _walk(self, node: Any, namespace: str, path: Path) -> tuple[Any, pa.DataType]:
+        if isinstance(node, list):
+            return self._union(node, namespace, path)
+        if isinstance(node, str):
+            if node not in _PLAIN:
+                return self._by_name(node, namespace, path)
+            node = {"type": node}
+        name = node["type"]
+        if isinstance(name, (dict, list)):
+            return self._walk(name, namespace, path)
+        if name in ("record", "error", "enum", "fixed"):
+            return self._define(node, name, namespace, path)
+        if name == "array":
+            items, kind = self._walk(node["items"], namespace, (*path, "element"))
+            return {"type": "array", "items": items}, pa.list_(kind)
+        if name == "map":
+            values, kind = self._walk(node["values"], namespace, (*path, "value"))
+            return {"type": "map", "values": values}, pa.map_(pa.string(), kind)
+        if name not in _PLAIN:
+            return self._by_name(name, namespace, path)
+        return self._primitive(node, name)
+
+    def _primitive(self, node: Mapping[str, Any], name: str) -> tuple[Any, pa.DataType]:
+        self.is_quick &= name not in _SLOW
+        logical = node.get("logicalType")
+        if name == "bytes" and logical == "decimal":
+            return dict(node), pa.decimal128(node["precision"], node.get("scale", 0))
+        return name, _LOGICAL.get((name, str(logical)), _PLAIN[name])
+
+    def _union(self, node: list[Any], namespace: str, path: Path) -> tuple[Any, pa.DataType]:
+        branches = [each for each in node if each not in ("null", {"type": "null"})]
+        if len(branches) > 1:
+            raise BadSchema(
+                f"schema {self._schema.id}: {'.'.join(path) or 'the value'} is a union of"
+                f" several types, for which there is no column"
+            )
+        if not branches:
+            return self._primitive({}, "null")
+        tree, kind = self._walk(branches[0], namespace, path)
+        return ["null" if each not in branches else tree for each in node], kind
+
+    def _by_name(self, name: str, namespace: str, path: Path) -> tuple[Any, pa.DataType]:
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        known = self._named.get(full) or self._named.get(name)
+        if known is None:
+            raise BadSchema(f"schema {self._schema.id}: there is no type {name}")
+        node, outer = known
+        return self._define(node, node["type"], outer, path)
+
+    def _define(
+        self, node: Mapping[str, Any], sort: str, namespace: str, path: Path
+    ) -> tuple[Any, pa.DataType]:
+        name = node["name"]
+        namespace = node.get("namespace", namespace)
+        if "." in name:
+            namespace = name.rpartition(".")[0]
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        self._named[full] = (node, namespace)
+        if sort == "enum":
+            kept = {key: node[key] for key in ("symbols", "default") if key in node}
+            return {"type": "enum", "name": _unique(path), **kept}, pa.string()
+        if sort == "fixed":
+            self.is_quick = False
+            made: dict[str, Any] = {"type": "fixed", "name": _unique(path), "size": node["size"]}
+            if node.get("logicalType") == "decimal":
+                precision, scale = node["precision"], node.get("scale", 0)
+                made |= {"logicalType": "decimal", "precision": precision, "scale": scale}
+                return made, pa.decimal128(precision, scale)
+            return made, pa.binary()
+        if full in self._within:
+            raise BadSchema(f"schema {self._schema.id}: {full} is within itself: no column for it")
+        self._within.append(full)
+        fields, types = [], []
+        for each in node["fields"]:
+            tree, kind = self._walk(each["type"], namespace, (*path, each["name"]))
+            kept = {key: each[key] for key in ("name", "default", "aliases") if key in each}
+            fields.append({**kept, "type": tree})
+            types.append(pa.field(each["name"], kind))
+        self._within.pop()
+        return {"type": "record", "name": _unique(path), "fields": fields}, pa.struct(types)
+
+
+def _unique(path: Path) -> str:
+    """A name for the type at the end of it. `a_b` is another one than `b` in `a`."""
+    return "_".join(["at", *(f"{len(each)}{each}" for each in path)])

@@ -1,0 +1,139 @@
+"""Types of columns: those of several schemas as one, and columns of one schema as another has them.
+
+A topic's schemas evolve. Their columns are put together by name, each of the widest type that any schema gives
+it, as Avro promotes types (int to long to float to double); what a schema has not is null. All is nullable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from odradek.pipeline.errors import PipelineError
+
+_WIDENING = (pa.int32(), pa.int64(), pa.float32(), pa.float64())
+
+
+class BadSchema(PipelineError):
+    """A schema that is none, that columns can't be made of, or that fits no other."""
+
+
+def relaxed(kind: pa.DataType) -> pa.DataType:
+    """As Spark has it: nullable, signed, times in microseconds."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, relaxed(each.type)) for each in _fields(kind)])
+    if pa.types.is_map(kind):
+        return pa.map_(relaxed(kind.key_type), relaxed(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(relaxed(kind.value_type))
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_duration(kind):
+        return pa.duration("us")
+    if pa.types.is_time(kind):
+        return pa.int64()
+    if pa.types.is_uint64(kind):
+        return pa.decimal128(20, 0)
+    if pa.types.is_uint32(kind):
+        return pa.int64()
+    return pa.string() if pa.types.is_null(kind) else kind
+
+
+def united(kinds: Sequence[pa.DataType], where: str = "") -> pa.DataType:
+    """The type that has room for values of all. Raises BadSchema, with the column."""
+    first = kinds[0]
+    if all(each == first for each in kinds):
+        return first
+    if all(map(pa.types.is_struct, kinds)):
+        fields: dict[str, list[pa.DataType]] = {}
+        for kind in kinds:
+            for each in _fields(kind):
+                fields.setdefault(each.name, []).append(each.type)
+        return pa.struct(
+            [pa.field(name, united(types, _below(where, name))) for name, types in fields.items()]
+        )
+    if all(map(pa.types.is_map, kinds)):
+        keys = united([each.key_type for each in kinds], where)
+        return pa.map_(keys, united([each.item_type for each in kinds], where))
+    if all(map(pa.types.is_list, kinds)):
+        return pa.list_(united([each.value_type for each in kinds], where))
+    if all(each in _WIDENING for each in kinds):
+        return max(kinds, key=_WIDENING.index)
+    if all(map(pa.types.is_decimal, kinds)):
+        scale = max(each.scale for each in kinds)
+        whole = max(each.precision - each.scale for each in kinds)
+        if whole + scale <= 38:
+            return pa.decimal128(whole + scale, scale)
+    names = ", ".join(sorted({str(each) for each in kinds}))
+    raise BadSchema(
+        f"{where or 'the value'} is of types that have nothing in common: {names}"
+        " (name the schemas to read, or one to read all by)"
+    )
+
+
+def fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same values as that type, by the names of fields."""
+    if array.type == kind:
+        return array
+    if pa.types.is_struct(kind):
+        given = {each.name: number for number, each in enumerate(_fields(array.type))}
+        children = [
+            fitted(array.field(given[each.name]), each.type)
+            if each.name in given
+            else pa.nulls(len(array), each.type)
+            for each in _fields(kind)
+        ]
+        return pa.StructArray.from_arrays(children, fields=_fields(kind), mask=array.is_null())
+    if pa.types.is_map(kind):
+        keys, items = fitted(array.keys, kind.key_type), fitted(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(_ends(array), keys, items, type=kind, mask=array.is_null())
+    if pa.types.is_list(kind):
+        values = fitted(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(_ends(array), values, type=kind, mask=array.is_null())
+    return pc.cast(array, kind, safe=not pa.types.is_temporal(kind))
+
+
+def in_parts(
+    values: pa.Array, decode: Callable[[pa.Array], pa.Array], kind: pa.DataType
+) -> tuple[pa.Array, dict[int, str]]:
+    """What `decode` makes of the values, all at once where they are good. Those that it raises ValueError for,
+    found by halving, are null; they come by their number with what was said of them."""
+    wrong: dict[int, str] = {}
+    parts = list(_halved(values, 0, decode, kind, wrong))
+    return (parts[0] if len(parts) == 1 else pa.concat_arrays(parts)), wrong
+
+
+def _halved(
+    values: pa.Array,
+    first: int,
+    decode: Callable[[pa.Array], pa.Array],
+    kind: pa.DataType,
+    wrong: dict[int, str],
+) -> Iterator[pa.Array]:
+    try:
+        yield decode(values)
+        return
+    except ValueError as error:  # pa.ArrowInvalid is one, too
+        if len(values) == 1:
+            wrong[first] = str(error) or type(error).__name__
+            yield pa.nulls(1, kind)
+            return
+    half = len(values) // 2
+    yield from _halved(values[:half], first, decode, kind, wrong)
+    yield from _halved(values[half:], first + half, decode, kind, wrong)
+
+
+def _fields(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(number) for number in range(kind.num_fields)]
+
+
+def _below(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def _ends(array: Any) -> pa.Array:
+    """Of a list's or a map's slices; as an array of its own, which is what a mask wants."""
+    return pa.array(array.offsets.to_numpy(zero_copy_only=False), pa.int32())

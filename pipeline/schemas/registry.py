@@ -1,0 +1,127 @@
+"""Where schemas are had from: a schema registry by its REST API, or a directory.
+
+The driver asks for all that a job may meet, and hands them to the tasks: these ask nobody, and need no
+password. A directory has a file for each id, `7.avsc`, `8.proto` or `9.json`; what a `.proto` imports lies
+beside it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.request import Request, urlopen
+
+from odradek.pipeline.errors import PipelineError
+from odradek.pipeline.schemas.columns import BadSchema
+from odradek.seams.values import value_class
+
+AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
+"""As the REST API has them in `schemaType`; without one it is Avro."""
+PATIENCE_SECONDS = 30.0
+
+_KINDS = {".avsc": AVRO, ".proto": PROTOBUF, ".json": JSON}
+
+
+class RegistryUnavailable(PipelineError):
+    """The registry did not answer, or refused."""
+
+
+@value_class
+class Schema:
+    """What an id stands for. `references` are the schemas that it uses, by the name it has for them, those
+    they use included, in an order in which each is behind those that it uses."""
+
+    id: int
+    kind: str
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+
+def load_schemas(source: str, subjects: Iterable[str], ids: Iterable[int] = ()) -> list[Schema]:
+    """All versions of the subjects, and these ids. `source` is a registry's URL, with `user:password@` where
+    it asks for them, or a directory, which has no subjects: all that is in it. Raises
+    RegistryUnavailable, and BadSchema where there is none."""
+    if "://" not in source:
+        found = _in_directory(Path(source))
+        wanted = set(ids)
+        return [each for each in found if not wanted or each.id in wanted]
+    registry = Registry(source)
+    known = {each.id: each for subject in subjects for each in registry.versions(subject)}
+    for id in ids:
+        if id not in known:
+            known[id] = registry.schema(id)
+    return [known[id] for id in sorted(known)]
+
+
+class Registry:
+    """A registry's REST API, as far as readers need it."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._authorization: dict[str, str] = {}
+        if parts.username is not None:
+            given = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            token = base64.b64encode(given.encode()).decode()
+            self._authorization = {"Authorization": f"Basic {token}"}
+        host = parts.netloc.rpartition("@")[2]
+        self._url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+
+    def versions(self, subject: str) -> list[Schema]:
+        """All there are of a subject, those that were deleted softly too: records of theirs remain."""
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        numbers = self._get(f"{path}?deleted=true")
+        return [self._made(self._get(f"{path}/{number}?deleted=true")) for number in numbers]
+
+    def schema(self, id: int) -> Schema:
+        return self._made({**self._get(f"/schemas/ids/{id}"), "id": id})
+
+    def _made(self, answer: Mapping[str, Any]) -> Schema:
+        references: dict[str, str] = {}
+        self._follow(answer, references)
+        kind = answer.get("schemaType") or AVRO
+        return Schema(answer["id"], kind, answer["schema"], tuple(references.items()))
+
+    def _follow(self, answer: Mapping[str, Any], references: dict[str, str]) -> None:
+        for each in answer.get("references") or ():
+            if each["name"] not in references:
+                subject, version = quote(each["subject"], safe=""), each["version"]
+                used = self._get(f"/subjects/{subject}/versions/{version}?deleted=true")
+                self._follow(used, references)
+                references[each["name"]] = used["schema"]
+
+    def _get(self, path: str) -> Any:
+        headers = {"Accept": "application/vnd.schemaregistry.v1+json", **self._authorization}
+        where = f"{self._url}{path}"
+        try:
+            with urlopen(Request(where, headers=headers), timeout=PATIENCE_SECONDS) as answer:
+                return json.load(answer)
+        except HTTPError as error:
+            said = f"{error.code} {error.reason}"
+            if error.code == 404:
+                raise BadSchema(f"{where}: {said}") from None
+            raise RegistryUnavailable(f"{where}: {said}") from None
+        except (URLError, OSError, ValueError) as error:
+            raise RegistryUnavailable(f"{where}: {error}") from None
+
+
+def _in_directory(directory: Path) -> list[Schema]:
+    found = []
+    try:
+        files = sorted(each for each in directory.iterdir() if each.suffix in _KINDS)
+        texts = {each.name: each.read_text() for each in files}
+    except (OSError, UnicodeDecodeError) as error:
+        raise RegistryUnavailable(f"{directory}: {error}") from None
+    protos = tuple((name, text) for name, text in texts.items() if name.endswith(".proto"))
+    for each in files:
+        if each.stem.isdecimal():
+            kind = _KINDS[each.suffix]
+            others = tuple(p for p in protos if p[0] != each.name) if kind == PROTOBUF else ()
+            found.append(Schema(int(each.stem), kind, texts[each.name], others))
+    if not found:
+        raise BadSchema(f"{directory} has no schema called ID.avsc, ID.proto or ID.json")
+    return sorted(found, key=lambda each: each.id)

@@ -1,0 +1,118 @@
+"""Values of any schemas as columns: each by its id, all by the same columns.
+
+What can't be decoded is told with why; nothing is left out in silence. A null value is a null, and no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from odradek.pipeline.schemas.columns import BadSchema, fitted, united
+from odradek.pipeline.schemas.registry import AVRO, JSON, PROTOBUF, Schema
+from odradek.pipeline.schemas.wire import PREFIX_BYTES, schema_ids, without_first
+
+
+class Decoder(Protocol):
+    """Of the values of one schema; it is pickled."""
+
+    @property
+    def kind(self) -> pa.DataType:
+        """The columns, as a struct."""
+        ...
+
+    def decode(self, payloads: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+        """Of what follows the ids; and by number what is wrong with those that are null for that."""
+        ...
+
+
+class ValueDecoder:
+    """Of values in the wire format. `reader` is the id of a schema: its columns are those of all, and Avro
+    reads by it; without one there are all columns of all schemas. `messages` are those of Protobuf to
+    read. Raises BadSchema where the schemas have no columns in common."""
+
+    def __init__(
+        self,
+        schemas: Sequence[Schema],
+        *,
+        reader: int | None = None,
+        messages: tuple[str, ...] = (),
+    ) -> None:
+        by_id = {each.id: each for each in schemas}
+        if reader is not None and reader not in by_id:
+            raise BadSchema(f"schema {reader}, to read by, is none of {_listed(by_id)}")
+        chosen = None if reader is None else by_id[reader]
+        self._decoders = {each.id: _decoder_of(each, chosen, messages) for each in by_id.values()}
+        if not self._decoders:
+            raise BadSchema("there is no schema to decode values by")
+        self.kind: pa.StructType = (
+            united([each.kind for each in self._decoders.values()])
+            if reader is None
+            else self._decoders[reader].kind
+        )
+        if reader is not None:
+            for each in self._decoders.values():
+                united([self.kind, each.kind])
+
+    def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Of each value the columns, a struct, and what is wrong with it; one of the two is null, and both
+        are where there is no value."""
+        ids = schema_ids(values)
+        wrong: dict[int, str] = {}
+        parts, places = [], []
+        for id in np.unique(ids).tolist():
+            numbers = np.flatnonzero(ids == id)
+            decoder = self._decoders.get(id)
+            if decoder is None:
+                parts.append(pa.nulls(len(numbers), self.kind))
+                has = values.take(pa.array(numbers)).is_valid().to_numpy(zero_copy_only=False)
+                wrong.update(dict.fromkeys(numbers[has].tolist(), self._stranger(id)))
+            else:
+                part, said = decoder.decode(
+                    without_first(values.take(pa.array(numbers)), PREFIX_BYTES)
+                )
+                parts.append(fitted(part, self.kind))
+                wrong.update(
+                    (int(numbers[at]), f"schema {id}: {text}") for at, text in said.items()
+                )
+            places.append(numbers)
+        errors = pa.array(
+            [wrong.get(n) for n in range(len(values))]
+            if wrong
+            else pa.nulls(len(values), pa.string()),
+            pa.string(),
+        )
+        if not parts:
+            return pa.nulls(0, self.kind), errors
+        if len(parts) == 1:
+            return parts[0], errors
+        order = np.argsort(np.concatenate(places), kind="stable")
+        return pa.concat_arrays(parts).take(pa.array(order)), errors
+
+    def _stranger(self, id: int) -> str:
+        if id < 0:
+            return "it does not begin with a 0 and the id of a schema"
+        return f"schema {id} is none of {_listed(self._decoders)}"
+
+
+def _decoder_of(schema: Schema, reader: Schema | None, messages: tuple[str, ...]) -> Decoder:
+    if schema.kind == AVRO:
+        from odradek.pipeline.schemas.avro import AvroDecoder
+
+        return AvroDecoder(schema, reader if reader and reader.kind == AVRO else None)
+    if schema.kind == PROTOBUF:
+        from odradek.pipeline.schemas.protobuf import ProtobufDecoder
+
+        return ProtobufDecoder(schema, messages)
+    if schema.kind == JSON:
+        from odradek.pipeline.schemas.json_schema import JsonDecoder
+
+        return JsonDecoder(schema)
+    raise BadSchema(f"schema {schema.id} is of type {schema.kind}, which is not known")
+
+
+def _listed(ids: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(ids)))

@@ -1,0 +1,116 @@
+"""A schema registry's REST API, and a directory in its place."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from odradek.pipeline.schemas.columns import BadSchema
+from odradek.pipeline.schemas.registry import (
+    AVRO,
+    JSON,
+    PROTOBUF,
+    RegistryUnavailable,
+    Schema,
+    load_schemas,
+)
+
+ANSWERS: dict[str, Any] = {
+    "/subjects/flights%2Fvalue/versions": [1, 3],
+    "/subjects/flights%2Fvalue/versions/1": {"id": 7, "version": 1, "schema": '"string"'},
+    "/subjects/flights%2Fvalue/versions/3": {
+        "id": 9,
+        "version": 3,
+        "schema": "flight",
+        "schemaType": "PROTOBUF",
+        "references": [
+            {"name": "a.proto", "subject": "a", "version": 2},
+            {"name": "b.proto", "subject": "b", "version": 1},
+        ],
+    },
+    "/subjects/a/versions/2": {
+        "schema": "A",
+        "references": [{"name": "b.proto", "subject": "b", "version": 1}],
+    },
+    "/subjects/b/versions/1": {"schema": "B"},
+    "/schemas/ids/12": {"schema": "{}", "schemaType": "JSON"},
+}
+
+
+@contextmanager
+def registry() -> Iterator[str]:
+    """Its address; it asks for a password."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            given = self.headers.get("Authorization", "")
+            answer = ANSWERS.get(self.path.partition("?")[0])
+            status = 404 if answer is None else 200
+            if given != "Basic " + b64encode(b"reader:pass:word@").decode():
+                status = 401
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *args: object) -> None:
+            """Nothing: it is a test's."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_all_versions_of_a_subject_with_what_they_refer_to() -> None:
+    with registry() as address:
+        found = load_schemas(f"http://reader:pass%3Aword%40@{address}/", ["flights/value"], [12, 7])
+    assert found == [
+        Schema(7, AVRO, '"string"'),
+        Schema(9, PROTOBUF, "flight", (("b.proto", "B"), ("a.proto", "A"))),
+        Schema(12, JSON, "{}"),
+    ]
+
+
+def test_what_a_registry_refuses_is_told_with_the_address() -> None:
+    with registry() as address:
+        with pytest.raises(BadSchema, match=f"{address}/subjects/nothing/versions.*404"):
+            load_schemas(f"http://reader:pass%3Aword%40@{address}", ["nothing"])
+        with pytest.raises(RegistryUnavailable, match="401") as caught:
+            load_schemas(f"http://reader:wrong@{address}", ["nothing"])
+        assert "wrong" not in str(caught.value)
+    with pytest.raises(RegistryUnavailable, match=address):
+        load_schemas(f"http://{address}", ["nothing"])
+
+
+def test_a_directory_of_schemas(tmp_path: Path) -> None:
+    with pytest.raises(BadSchema, match=r"no schema called ID\.avsc"):
+        load_schemas(str(tmp_path), [])
+    (tmp_path / "7.avsc").write_text('"string"')
+    (tmp_path / "12.json").write_text("{}")
+    (tmp_path / "9.proto").write_text("flight")
+    (tmp_path / "money.proto").write_text("money")
+    (tmp_path / "notes.txt").write_text("")
+    found = load_schemas(str(tmp_path), ["any"])
+    assert found == [
+        Schema(7, AVRO, '"string"'),
+        Schema(9, PROTOBUF, "flight", (("money.proto", "money"),)),
+        Schema(12, JSON, "{}"),
+    ]
+    assert load_schemas(str(tmp_path), [], [12]) == found[2:]
+    with pytest.raises(RegistryUnavailable, match="nowhere"):
+        load_schemas(str(tmp_path / "nowhere"), [])

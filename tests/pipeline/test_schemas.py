@@ -1,0 +1,298 @@
+"""Values by the ids of their schemas: what their own libraries read of them, as columns."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pa = pytest.importorskip("pyarrow")
+fastavro = pytest.importorskip("fastavro")
+
+from odradek.pipeline.schemas.avro import AvroDecoder  # noqa: E402
+from odradek.pipeline.schemas.columns import BadSchema  # noqa: E402
+from odradek.pipeline.schemas.registry import AVRO, JSON, PROTOBUF, Schema  # noqa: E402
+from odradek.pipeline.schemas.values import ValueDecoder  # noqa: E402
+
+FLIGHT = {
+    "type": "record",
+    "name": "Flight",
+    "namespace": "flights",
+    "fields": [
+        {"name": "carrier", "type": "string"},
+        {"name": "delay", "type": ["null", "double"], "default": None},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "counts", "type": {"type": "map", "values": "int"}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {
+            "name": "leg",
+            "type": {"type": "record", "name": "Leg", "fields": [{"name": "km", "type": "float"}]},
+        },
+    ],
+}
+WHOLE = {
+    "type": "record",
+    "name": "Whole",
+    "fields": [
+        *FLIGHT["fields"],  # type: ignore[misc]
+        {"name": "raw", "type": "bytes"},
+        {"name": "four", "type": {"type": "fixed", "name": "Four", "size": 4}},
+        {
+            "name": "price",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        },
+        {"name": "second", "type": "Leg"},
+    ],
+}
+
+
+def avro(id: int, schema: Any, *references: tuple[str, str]) -> Schema:
+    return Schema(id, AVRO, json.dumps(schema), references)
+
+
+def written(id: int, schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(json.dumps(schema))), value)
+    return struct.pack(">bi", 0, id) + out.getvalue()
+
+
+def record(schema: str, *fields: Any) -> dict[str, Any]:
+    return {"type": "record", "name": schema, "fields": list(fields)}
+
+
+def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, **more}
+
+
+def rows(decoder: ValueDecoder, *values: bytes | None) -> list[Any]:
+    """As a task does it: with a decoder that came from the driver."""
+    decoder = pickle.loads(pickle.dumps(decoder))
+    decoded, errors = decoder.decode(pa.array(values, pa.binary()))
+    decoded.validate(full=True)
+    assert decoded.type == decoder.kind
+    assert len(decoded) == len(errors) == len(values)
+    return [
+        value if error is None else error
+        for value, error in zip(
+            decoded.to_pylist(maps_as_pydicts="strict"), errors.to_pylist(), strict=True
+        )
+    ]
+
+
+def flights() -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {
+            "carrier": st.text(max_size=5),
+            "delay": st.none() | st.floats(allow_nan=False),
+            "tags": st.lists(st.text(max_size=3), max_size=3),
+            "counts": st.dictionaries(
+                st.text(max_size=2), st.integers(-(2**31), 2**31 - 1), max_size=3
+            ),
+            "kind": st.sampled_from("AB"),
+            "at": st.datetimes(timezones=st.just(__import__("datetime").UTC)).map(
+                lambda at: at.replace(microsecond=at.microsecond // 1000 * 1000)
+            ),
+            "leg": st.fixed_dictionaries({"km": st.floats(width=32, allow_nan=False)}),
+        }
+    )
+
+
+quick = settings(deadline=None, max_examples=40)
+
+
+@quick
+@given(st.lists(flights(), min_size=1, max_size=4))
+def test_avro_by_either_library(values: list[dict[str, Any]]) -> None:
+    more = {"raw": b"\0\xff", "four": b"abcd", "price": Decimal("-12.34"), "second": {"km": 2.0}}
+    whole = [{**value, **more} for value in values]
+    decoder = ValueDecoder([avro(7, FLIGHT), avro(300, WHOLE)])
+    found = rows(
+        decoder,
+        *(written(7, FLIGHT, value) for value in values),
+        *(written(300, WHOLE, value) for value in whole),
+    )
+    assert found == [{**value, **dict.fromkeys(more)} for value in values] + whole
+
+
+@quick
+@given(st.lists(flights(), min_size=1, max_size=3), st.data())
+def test_the_quick_library_says_what_the_sure_one_says(
+    values: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    """Of values whose bytes were changed, too."""
+    payloads = []
+    for value in values:
+        payload = bytearray(written(7, FLIGHT, value)[5:])
+        if data.draw(st.booleans()):
+            payload[data.draw(st.integers(0, len(payload) - 1))] ^= data.draw(st.integers(1, 255))
+        payloads.append(bytes(payload[: data.draw(st.integers(0, len(payload)))]))
+    both = AvroDecoder(avro(7, FLIGHT)), AvroDecoder(avro(7, FLIGHT))
+    assert both[0]._is_quick
+    both[1]._is_quick = False
+    (quick, said), (sure, _) = (each.decode(pa.array(payloads, pa.binary())) for each in both)
+    assert quick.equals(sure) or str(quick) == str(sure), said
+
+
+def test_versions_are_put_together_by_name() -> None:
+    first = record("R", field("a", "int"), field("gone", "string"))
+    second = record("R", field("a", "long"), field("b", ["null", "string"], default=None))
+    decoder = ValueDecoder([avro(1, first), avro(2, second)])
+    assert decoder.kind == pa.struct([("a", pa.int64()), ("gone", pa.string()), ("b", pa.string())])
+    one, two = written(1, first, {"a": 5, "gone": "x"}), written(2, second, {"a": 2**40, "b": "y"})
+    assert rows(decoder, two, one, None, two) == [
+        {"a": 2**40, "gone": None, "b": "y"},
+        {"a": 5, "gone": "x", "b": None},
+        None,
+        {"a": 2**40, "gone": None, "b": "y"},
+    ]
+
+
+def test_a_schema_to_read_all_by_gives_its_defaults() -> None:
+    first = record("R", field("a", "int"), field("gone", "string"))
+    second = record("R", field("c", "long", aliases=["a"]), field("b", "string", default="none"))
+    decoder = ValueDecoder([avro(1, first), avro(2, second)], reader=2)
+    assert rows(decoder, written(1, first, {"a": 5, "gone": "x"})) == [{"c": 5, "b": "none"}]
+
+
+def test_what_is_broken_is_told_and_the_rest_is_read() -> None:
+    schema = record("R", field("a", "string"))
+    decoder = ValueDecoder([avro(1, schema)])
+    good = written(1, schema, {"a": "x"})
+    found = rows(decoder, good, b"{}", good[:-1], b"", written(9, schema, {"a": "x"}), good)
+    assert found[0] == found[5] == {"a": "x"}
+    assert found[1] == found[3] == "it does not begin with a 0 and the id of a schema"
+    assert found[2].startswith("schema 1: ")
+    assert found[4] == "schema 9 is none of 1"
+
+
+def test_avro_types_by_reference_and_values_that_are_no_records() -> None:
+    leg = {"type": "record", "name": "Leg", "namespace": "n", "fields": [field("km", "int")]}
+    schema = record("R", field("first", "n.Leg"), field("second", ["null", "n.Leg"]))
+    inlined = record("R", field("first", leg), field("second", ["null", "n.Leg"]))
+    decoder = ValueDecoder([avro(1, schema, ("n.Leg", json.dumps(leg))), avro(2, "string")])
+    value = {"first": {"km": 1}, "second": {"km": 2}}
+    assert rows(decoder, written(1, inlined, value), written(2, "string", "x")) == [
+        {**value, "value": None},
+        {"first": None, "second": None, "value": "x"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schemas", "said"),
+    [
+        (
+            [avro(1, record("R", field("a", ["int", "string"])))],
+            "schema 1: a is a union of several",
+        ),
+        ([avro(1, record("R", field("a", ["null", "R"])))], "R is within itself"),
+        ([avro(1, record("R", field("a", "Nothing")))], "there is no type Nothing"),
+        ([avro(1, {"type": "record"})], "schema 1 is no Avro schema"),
+        (
+            [avro(1, record("R", field("a", "int"))), avro(2, record("R", field("a", "string")))],
+            "a is of types that have nothing in common: int32, string",
+        ),
+        ([], "there is no schema"),
+        ([Schema(1, "XML", "")], "of type XML"),
+    ],
+)
+def test_schemas_without_columns_are_refused(schemas: list[Schema], said: str) -> None:
+    with pytest.raises(BadSchema, match=said):
+        ValueDecoder(schemas)
+
+
+PROTO = """
+syntax = "proto3";
+package flights;
+import "money.proto";
+import "google/protobuf/timestamp.proto";
+message Flight {
+  string carrier = 1;
+  optional double delay = 2;
+  google.protobuf.Timestamp at = 3;
+  repeated string tags = 4;
+  map<string, int32> counts = 5;
+  Kind kind = 6;
+  Money price = 7;
+  uint64 miles = 8;
+  message Leg { int32 km = 1; }
+}
+enum Kind { A = 0; B = 1; }
+message Other { int32 x = 1; }
+"""
+MONEY = 'syntax = "proto3"; package flights; message Money { int64 units = 1; }'
+FLIGHTS = Schema(4, PROTOBUF, PROTO, (("money.proto", MONEY),))
+
+
+def test_protobuf_by_its_messages() -> None:
+    pytest.importorskip("grpc_tools")
+    decoder = ValueDecoder([FLIGHTS], messages=("Flight", "flights.Other"))
+    prefix = struct.pack(">bi", 0, 4)
+    flight = b"\x0a\x02AA\x1a\x04\x08\x80\xa3\x05\x22\x01t\x2a\x05\x0a\x01k\x10\x07\x30\x01\x3a\x02\x08\x05\x40\x09"
+    found = rows(
+        decoder,
+        prefix + b"\0" + flight,
+        prefix + b"\x02\x02" + b"\x08\x05",
+        prefix + b"\0",
+        prefix + b"\x04\0\0" + b"\x08\x05",
+        prefix + b"\x02\x08",
+        prefix,
+        prefix + b"\0" + flight[:-1],
+    )
+    assert found[0]["carrier"] == "AA"
+    assert found[0]["at"].timestamp() == 86400
+    assert (found[0]["tags"], found[0]["counts"], found[0]["kind"]) == (["t"], {"k": 7}, "B")
+    assert (found[0]["price"], found[0]["miles"], found[0]["delay"]) == ({"units": 5}, 9, None)
+    assert found[0]["x"] is None
+    assert (found[1]["x"], found[1]["carrier"]) == (5, None)
+    assert (found[2]["carrier"], found[2]["price"]) == ("", None)
+    assert found[3] == "schema 4: it is a flights.Flight.Leg, and no columns are made for these"
+    assert found[4] == "schema 4: the schema has no message at [4]"
+    assert found[5] == "schema 4: no path of numbers leads to its message"
+    assert "failed to decode" in found[6]
+
+
+def test_a_protobuf_schema_that_is_none_is_told_with_what_protoc_says() -> None:
+    pytest.importorskip("grpc_tools")
+    with pytest.raises(BadSchema, match=r"schema 1: schema.proto:1:\d+"):
+        ValueDecoder([Schema(1, PROTOBUF, "message {")])
+    with pytest.raises(BadSchema, match="has no message Train, but Flight, Other"):
+        ValueDecoder([FLIGHTS], messages=("Train",))
+
+
+def test_json_by_its_schema() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "integer"},
+            "b": {"oneOf": [{"type": "null"}, {"type": "string"}]},
+            "c": {"type": ["null", "number"]},
+            "d": {"type": "array", "items": {"$ref": "#/definitions/leg"}},
+            "e": {"type": ["string", "integer"]},
+        },
+        "definitions": {
+            "leg": {
+                "type": "object",
+                "properties": {"km": {"type": "number"}, "next": {"$ref": "#/definitions/leg"}},
+            }
+        },
+    }
+    decoder = ValueDecoder([Schema(1, JSON, json.dumps(schema))])
+    prefix = struct.pack(">bi", 0, 1)
+    text = b'{"a": 1, "b": "x", "d": [{"km": 1, "next": {"km": 2}}], "e": [1, "\xc3\xa4"], "z": 0}'
+    found = rows(decoder, prefix + text, prefix + b'{"a": "x"}', prefix + b"[", prefix + b"[]")
+    assert found[0] == {
+        "a": 1,
+        "b": "x",
+        "c": None,
+        "d": [{"km": 1.0, "next": '{"km":2}'}],
+        "e": '[1,"ä"]',
+    }
+    assert all(text.startswith("schema 1: ") for text in found[1:])
