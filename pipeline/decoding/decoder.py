@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 
 from odradek.pipeline.decoding import kernels
+from odradek.pipeline.decoding.bodies import Bodies
 from odradek.pipeline.decoding.schema import HEADERS, RECORDS, TYPES, arrow_schema
 from odradek.pipeline.errors import CorruptSegment
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD
-from odradek.protocol.records.compression import NONE, decompress
+from odradek.protocol.records.compression import NONE
 from odradek.protocol.records.crc32c import crc32c
-from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES
 from odradek.seams.files import Buffer
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
@@ -97,6 +97,7 @@ class Decoder:
         self._position = 0
         """Of what comes next, in the source."""
         self._rest: bytes = b""
+        self._bodies = Bodies(2 * GROUP_BYTES)
         self._aborted = sorted(wanted.aborted, key=lambda each: each.first_offset)
 
     @property
@@ -260,26 +261,19 @@ class Decoder:
         """The bodies, one behind the other, of a few batches at a time: what they decompress to is
         not known before."""
         view = memoryview(data)
-        bodies: list[Buffer] = []
-        first = size = 0
+        first = 0
         codecs = (batches["attributes"] & COMPRESSION).tolist()
         positions, sizes = batches["position"].tolist(), batches["size"].tolist()
         for number, codec in enumerate(codecs):
             at = positions[number]
-            body = view[at + HEADER_SIZE : at + sizes[number]]
             try:
-                bodies.append(decompress(codec, body, MAX_DECOMPRESSED_BYTES))
+                self._bodies.add(codec, view[at + HEADER_SIZE : at + sizes[number]])
             except CorruptBatch as error:
                 raise self._corrupt(str(error), at) from None
-            size += len(bodies[-1])
-            if size >= 4 * GROUP_BYTES or number == len(codecs) - 1:
-                ends = np.cumsum([len(each) for each in bodies], dtype=np.int64)
-                starts = np.concatenate(([0], ends[:-1]))
-                joined = np.frombuffer(
-                    bodies[0] if len(bodies) == 1 else b"".join(bodies), np.uint8
-                )
-                yield batches[first : number + 1], joined, starts, ends
-                first, size, bodies = number + 1, 0, []
+            if self._bodies.size >= GROUP_BYTES or number == len(codecs) - 1:
+                bodies, ends = self._bodies.take()
+                yield batches[first : number + 1], bodies, np.concatenate(([0], ends[:-1])), ends
+                first = number + 1
 
     def _columns(self, data: Any, batches: Any, starts: Any, ends: Any) -> pa.RecordBatch:
         wanted = self.wanted
