@@ -11,14 +11,12 @@ which nothing has read before, stands for itself, the others by their best.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +24,7 @@ from odradek.bench.load import Load, run_load
 from odradek.bench.model import WorkloadFailed
 from odradek.bench.peers.process import Launch, PeerProcess, free_port, running
 from odradek.bench.peers.topics import with_cluster
-from odradek.bench.s3_server import running_s3_server
+from odradek.bench.stores import Store, arguments_of, open_stores
 from odradek.client.admin import NewTopic, create_topics
 from odradek.seams.object_store import ObjectStoreObjects, open_objects
 from odradek.storage.tiered.remote_reads import FETCH_BYTES_MAX
@@ -57,18 +55,6 @@ class Rate:
     broker_cpu_s: float | None = None
 
 
-@dataclass(frozen=True)
-class Store:
-    """Where the remote segments go: a URL, and the options of its kind."""
-
-    title: str
-    url: str
-    options: Mapping[str, str]
-
-    def settings(self) -> dict[str, str]:
-        return SETTINGS | {f"rsm.config.{name}": text for name, text in self.options.items()}
-
-
 def measure(directory: Path, store: Store, size_mb: int, passes: int) -> Iterator[Rate]:
     count = (size_mb << 20) // RECORD_BYTES
     segment_bytes = min(SEGMENT_BYTES_MAX, (size_mb << 20) // SEGMENTS)
@@ -91,7 +77,8 @@ def measure(directory: Path, store: Store, size_mb: int, passes: int) -> Iterato
 @contextmanager
 def _broker(directory: Path, store: Store) -> Iterator[PeerProcess]:
     address = ("127.0.0.1", free_port())
-    sets = [word for each in store.settings().items() for word in ("--set", "=".join(each))]
+    settings = SETTINGS | {f"rsm.config.{name}": text for name, text in store.options.items()}
+    sets = [word for each in settings.items() for word in ("--set", "=".join(each))]
     command = [
         sys.executable, "-m", "odradek.broker", "serve",
         "--listen", f"{address[0]}:{address[1]}",
@@ -176,20 +163,9 @@ def table(rates: Sequence[Rate]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("directory", nargs="?", help="where to measure (a temporary one)")
-    parser.add_argument("--s3", action="store_true", help="on an S3 server, too")
-    parser.add_argument("--mb", type=int, default=1024, help="the history's size (1024)")
-    parser.add_argument("--passes", type=int, default=3, help="after the first one (3)")
+    parser = arguments_of(__doc__, mb=1024, size_of="history", passes="after the first one")
     chosen = parser.parse_args(arguments)
-    with ExitStack() as stack:
-        temporary = tempfile.TemporaryDirectory(dir=chosen.directory)
-        directory = Path(stack.enter_context(temporary))
-        stores = [Store("a directory", f"file://{directory}/store", {})]
-        if chosen.s3:
-            (directory / "s3").mkdir()
-            server = stack.enter_context(running_s3_server(directory / "s3"))
-            stores.append(Store("MinIO, on the same disk", server.new_store(), server.options))
+    with open_stores(chosen) as (directory, stores):
         for number, store in enumerate(stores):
             place = directory / str(number)
             place.mkdir()

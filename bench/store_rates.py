@@ -10,19 +10,16 @@ is what is put there by itself. Each number is the best of some passes.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from odradek.bench.s3_server import running_s3_server
+from odradek.bench.stores import arguments_of, open_stores
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.files import FileSlice
 from odradek.seams.files import Path as FilePath
@@ -139,29 +136,16 @@ def table(rates: Sequence[Rate]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("directory", nargs="?", help="where to measure (a temporary one)")
-    parser.add_argument("--s3", action="store_true", help="on an S3 server, too")
-    parser.add_argument("--mb", type=int, default=256, help="the segment's size (256)")
-    parser.add_argument("--passes", type=int, default=3, help="of which the best counts (3)")
+    parser = arguments_of(__doc__, mb=256, size_of="segment", passes="of which the best counts")
     chosen = parser.parse_args(arguments)
-    with ExitStack() as stack:
-        temporary = tempfile.TemporaryDirectory(dir=chosen.directory)
-        directory = Path(stack.enter_context(temporary))
+    with open_stores(chosen) as (directory, stores):
         segment_file = directory / "segment"
         piece = random.Random(1).randbytes(1 << 19) + bytes(1 << 19)  # half of it can be compressed
         segment_file.write_bytes(piece * chosen.mb)
-        stores: dict[str, tuple[str, dict[str, str]]] = {
-            "a directory": (f"file://{directory}/store", {})
-        }
-        if chosen.s3:
-            (directory / "s3").mkdir()
-            server = stack.enter_context(running_s3_server(directory / "s3"))
-            stores["MinIO, on the same disk"] = (server.new_store(), server.options)
-        for title, (url, options) in stores.items():
-            objects = open_objects(url, options)
+        for store in stores:
+            objects = open_objects(store.url, store.options)
             assert isinstance(objects, ObjectStoreObjects)
-            print(f"\n{title}, a segment of {chosen.mb} MiB\n")
+            print(f"\n{store.title}, a segment of {chosen.mb} MiB\n")
             print(table(list(measure(objects, segment_file, chosen.passes))), flush=True)
 
 
