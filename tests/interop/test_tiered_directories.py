@@ -10,14 +10,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
 from tests.interop.broker_process import BrokerProcess, deadline
 from tests.interop.clients import PATIENCE_S, create_topic, wait_for_topic
 from tests.interop.conftest import BROKERS, STARTERS
 from tests.interop.kafka_tools import run_tool
+from tests.interop.reading import read_to_end
 from tests.interop.test_disk import open_directories
-from tests.system.tiered import STORAGE, tiered_configs
+from tests.system.tiered import NOT_READY, STORAGE, tiered_configs
 
 TOPIC = "tiered"
 CONFIG = {
@@ -71,35 +72,14 @@ def transactions(bootstrap: str, numbers: range) -> list[str]:
 
 def consume(bootstrap: str) -> list[str]:
     """The committed values, from the beginning to the end as it is."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reads",
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "error",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "check.crcs": True,
-        }
+    messages = read_to_end(
+        bootstrap,
+        TopicPartition(TOPIC, 0, 0),
+        patience_s=PATIENCE_S,
+        config={"isolation.level": "read_committed"},
+        passing=NOT_READY,
     )
-    found: list[str] = []
-    try:
-        consumer.assign([TopicPartition(TOPIC, 0, 0)])
-        with deadline(PATIENCE_S, "the topic's end") as check:
-            while True:
-                check(0)
-                message = consumer.poll(1.0)
-                if message is None:
-                    continue
-                error = message.error()
-                if error is None:
-                    found.append((message.value() or b"").decode())
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    return found
-                elif error.code() != KafkaError.UNKNOWN:  # remote storage is not ready: again
-                    raise AssertionError(str(error))
-    finally:
-        consumer.close()
+    return [(each.value() or b"").decode() for each in messages]
 
 
 def wait_until_tiered(broker: BrokerProcess, offset: int) -> None:

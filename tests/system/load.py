@@ -13,7 +13,6 @@ from typing import Any, Self
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
-    Consumer,
     KafkaError,
     KafkaException,
     Message,
@@ -22,6 +21,7 @@ from confluent_kafka import (
 )
 
 from tests.interop.broker_process import deadline
+from tests.interop.reading import read_to_end
 from tests.system.ledger import Ledger, Outcome, Row, Transaction
 
 PATIENCE_S = 120.0
@@ -231,34 +231,12 @@ LOADS: Mapping[str, type[Load]] = {
 def read_partitions(bootstrap: str, topic: str, partitions: int) -> dict[int, list[Row]]:
     """All committed records, from where the partitions start to where they end now."""
     found: dict[int, list[Row]] = {index: [] for index in range(partitions)}
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reads-without-committing",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "check.crcs": True,
-            **COMMON,
-        }
+    messages = read_to_end(
+        bootstrap,
+        *(TopicPartition(topic, index, OFFSET_BEGINNING) for index in found),
+        patience_s=PATIENCE_S,
+        config={"isolation.level": "read_committed", **COMMON},
     )
-    try:
-        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in found])
-        ended: set[int] = set()
-        with deadline(PATIENCE_S, f"the ends of {topic}") as check:
-            while len(ended) < partitions:
-                check(0)
-                message = consumer.poll(1.0)
-                if message is None:
-                    continue
-                error = message.error()
-                if error is None:
-                    found[message.partition()].append((message.offset(), message.value()))
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    ended.add(message.partition())
-                else:
-                    raise AssertionError(str(error))
-    finally:
-        consumer.close()
+    for message in messages:
+        found[message.partition()].append((message.offset(), message.value()))
     return found

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import (
-    Consumer,
     ElectionType,
     KafkaError,
     KafkaException,
@@ -38,6 +37,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.testing import Cluster
 from tests.interop.broker_process import deadline
 from tests.interop.kafka_tools import run_tool
+from tests.interop.reading import read_to_end
 from tests.scale.raw_client import RawClient
 from tests.system import kafka_facts
 from tests.system.clusters import CONFIGS, SOFTWARE
@@ -49,14 +49,8 @@ LIST_OFFSETS_VERSION = 11
 STORAGE = "kafka-tiered-storage"
 SEGMENT = ".log"
 INDEXES = (".index", ".timeindex", ".txnindex")
-CONSUMER: Mapping[str, Any] = {
-    "group.id": "reads",
-    "enable.auto.commit": False,
-    "auto.offset.reset": "error",
-    "check.crcs": True,
-    "enable.partition.eof": True,
-    "log_level": 0,
-}
+NOT_READY = (KafkaError.UNKNOWN,)
+"""What a consumer is told while remote storage is not ready: it asks again."""
 
 
 def tiered_configs(store: Path, brokers: int) -> dict[str, str]:
@@ -196,28 +190,14 @@ class Tiered:
         self, topic: str, offset: int, *, partition: int = 0, committed: bool = False
     ) -> list[tuple[int, str]]:
         """By librdkafka, from there to the end as it is: (offset, value)."""
-        level = "read_committed" if committed else "read_uncommitted"
-        consumer = Consumer(
-            {"bootstrap.servers": self.cluster.bootstrap, "isolation.level": level, **CONSUMER}
+        messages = read_to_end(
+            self.cluster.bootstrap,
+            TopicPartition(topic, partition, offset),
+            patience_s=PATIENCE_S,
+            config={"isolation.level": "read_committed" if committed else "read_uncommitted"},
+            passing=NOT_READY,
         )
-        found: list[tuple[int, str]] = []
-        try:
-            consumer.assign([TopicPartition(topic, partition, offset)])
-            with deadline(PATIENCE_S, f"the end of {topic}-{partition}") as check:
-                while True:
-                    check(0)
-                    message = consumer.poll(1.0)
-                    if message is None:
-                        continue
-                    error = message.error()
-                    if error is None:
-                        found.append((message.offset(), (message.value() or b"").decode()))
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        return found
-                    elif error.code() != KafkaError.UNKNOWN:  # remote storage is not ready: again
-                        raise AssertionError(str(error))
-        finally:
-            consumer.close()
+        return [(each.offset(), (each.value() or b"").decode()) for each in messages]
 
     def consume_by_java(self, topic: str, offset: int, count: int, partition: int = 0) -> list[str]:
         """The values that Kafka's own consumer reads from there."""
