@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log_manager_world import World
 from tests.storage.moving.moving_world import (
     CountingPower,
@@ -22,13 +21,6 @@ from tests.storage.moving.moving_world import (
 )
 
 IMAGES = 2
-
-
-def survivor(world: World) -> World:
-    """The disk, page cache and all, in the next process' hands."""
-    world.files = VirtualFiles(world.disk)
-    world.workers.power = world.files.power
-    return world
 
 
 async def undisturbed() -> tuple[Promised, World, CountingPower]:
@@ -43,7 +35,7 @@ async def undisturbed() -> tuple[Promised, World, CountingPower]:
 
 async def test_a_move_that_nothing_disturbs() -> None:
     promised, world, _ = await undisturbed()
-    await check_next_life(survivor(world), promised, at_least=promised.acknowledged)
+    await check_next_life(world.killed(), promised, at_least=promised.acknowledged)
 
 
 @pytest.mark.parametrize("bad", [False, True], ids=["", "with a bad directory"])
@@ -57,7 +49,7 @@ async def test_killed_at_every_use_of_the_disk(step: int, bad: bool) -> None:
         promised = await life(world)
         checked = check_with_a_bad_directory if bad else check_next_life
         try:
-            await checked(survivor(world), promised, at_least=promised.acknowledged)
+            await checked(world.killed(), promised, at_least=promised.acknowledged)
         except BaseException as error:
             error.add_note(f"killed at use {at} of {first} to {last}")
             raise

@@ -13,7 +13,6 @@ from odradek.storage.errors import DiskFull, NoDescriptors, StorageError
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
 from odradek.testing.virtual_disk import Fault
-from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log_manager_world import ONE, A, B, World
 from tests.storage.moving.moving_world import (
     NAME,
@@ -82,9 +81,7 @@ async def test_any_operation_fails(bad: Path, code: int) -> None:
             fault = await one_life(world, promised, bad, code, number)
             failed = fault.failed
             world.disk.heal()
-            world.files = VirtualFiles(world.disk)
-            world.workers.power = world.files.power
-            await check_next_life(world, promised, at_least=promised.acknowledged)
+            await check_next_life(world.killed(), promised, at_least=promised.acknowledged)
         except BaseException as error:
             error.add_note(f"operation {number} on {bad} failed")
             raise

@@ -11,7 +11,6 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager import LogManager
-from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log_manager_world import ONE, SMALL, A, B, World, append
 from tests.storage.moving.moving_world import (
     NAME,
@@ -85,12 +84,6 @@ async def check_after(world: World, promised: Promised) -> None:
         check_tier(log)
 
 
-def survivor(world: World) -> World:
-    world.files = VirtualFiles(world.disk)
-    world.workers.power = world.files.power
-    return world
-
-
 async def undisturbed() -> tuple[Promised, World, CountingPower]:
     power = CountingPower()
     world = tiered_world(power)
@@ -102,7 +95,7 @@ async def undisturbed() -> tuple[Promised, World, CountingPower]:
 async def test_e4_a_tiered_log_moves_with_what_it_knows_of_its_tier() -> None:
     """E4, T-57."""
     promised, world, _ = await undisturbed()
-    await check_after(survivor(world), promised)
+    await check_after(world.killed(), promised)
 
 
 @pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
@@ -114,4 +107,4 @@ async def test_e4_killed_at_every_use_of_the_disk(step: int) -> None:
     for at in range(first, last, step):
         world = tiered_world(CountingPower(at))
         promised = await life(world, move)
-        await check_after(survivor(world), promised)
+        await check_after(world.killed(), promised)
