@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from odradek.client.consumer import TopicPartition
 from odradek.client.errors import check
@@ -43,4 +44,4 @@ async def epoch_ends(
         check(found.error_code, about=f"the epochs of {where}")
         return EpochEnd(found.leader_epoch, found.end_offset)
 
-    return {epoch: await cluster.retrying(lambda epoch=epoch: ask(epoch)) for epoch in epochs}  # type: ignore[misc]
+    return {epoch: await cluster.retrying(partial(ask, epoch)) for epoch in epochs}

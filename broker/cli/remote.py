@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
@@ -25,6 +26,7 @@ from odradek.seams.objects import Objects
 from odradek.seams.real import real_seams
 from odradek.storage.tiered.audit import Audit, Finding, Standing
 from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.tiered.object_names import MANIFEST_SUFFIX
 from odradek.storage.tiered.verification import Verification
 
 FAILED = 1
@@ -224,7 +226,7 @@ async def _read_all(look: Look, problems: list[str]) -> Audit:
             assert finding.stored is not None
             verification = Verification(look.objects, finding.stored, finding.metadata)
             steps = verification.steps()
-            while (size := await call(look.seams, lambda: next(steps, None))) is not None:  # noqa: B023
+            while (size := await call(look.seams, partial(next, steps, None))) is not None:
                 size_bytes += size
                 look.progress.verified(segments, size_bytes)
             segments += 1
@@ -258,7 +260,7 @@ async def _collect(look: Look) -> int:
     swept: list[str] = []
     if look.args.execute:
         await _remove(look, garbage)
-        swept = list(await call(look.seams, lambda: look.objects.sweep(look.old_before_ms)))
+        swept = list(await call(look.seams, partial(look.objects.sweep, look.old_before_ms)))
     look.progress.end()
     remote_output.print_collected(
         audit, garbage, swept, executed=look.args.execute, as_json=look.args.json
@@ -271,8 +273,8 @@ async def _remove(look: Look, garbage: list[Finding]) -> None:
     keys = [
         key for each in garbage if each.stored is not None for key in each.stored.removal_order()
     ]
-    keys.sort(key=lambda key: not key.endswith(".manifest"))
+    keys.sort(key=lambda key: not key.endswith(MANIFEST_SUFFIX))
     for at in range(0, len(keys), REMOVED_AT_ONCE):
         some = keys[at : at + REMOVED_AT_ONCE]
-        await call(look.seams, lambda: look.objects.delete_all(some))  # noqa: B023
+        await call(look.seams, partial(look.objects.delete_all, some))
         look.progress.say(f"removed {at + len(some)} of {len(keys)} objects")
