@@ -30,15 +30,15 @@ class Filtered:
 
     def offsets(self, topic: str, partition: int, low: int, high: int) -> tuple[int, int]:
         """What is left of a partition's offsets (from, before)."""
-        if self.topics is not None and topic not in self.topics:
-            return low, low
-        if self.partitions is not None and partition not in self.partitions:
+        if not self.has_partition(topic, partition):
             return low, low
         return max(low, self.low), min(high, self.high)
 
-    def is_before(self, max_timestamp_ms: int) -> bool:
-        """Whether records up to that time are all too old."""
-        return max_timestamp_ms < self.since_ms
+    def has_partition(self, topic: str, partition: int) -> bool:
+        """Whether any of its rows may pass."""
+        return (self.topics is None or topic in self.topics) and (
+            self.partitions is None or partition in self.partitions
+        )
 
 
 def push_down(filters: Iterable[Any]) -> tuple[Filtered, list[Any]]:

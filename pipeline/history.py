@@ -4,98 +4,120 @@ Copies of the same offsets may be there twice: a leader that was deposed finishe
 election gave offsets to other records. Which one counts is what the partition's leader epochs say: a
 segment's records of an epoch are the log's as far as the lineage gives that epoch those offsets
 (KIP-101, KIP-405). What is left is covered from the lowest offset up, each time by the segment that
-reaches furthest.
+reaches furthest. Nearly always no two overlap, and there is nothing to choose; where some do, these are
+gone through one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
-from odradek.storage.tiered.metadata import EpochStart, RemoteLogSegmentMetadata
+import numpy as np
+
+from odradek.pipeline.segment_columns import Array, Segments, Stretches
+from odradek.storage.tiered.metadata import EpochStart
+from odradek.storage.tiered.summary import HAS_SPANS
+
+_PIECE = np.dtype([("low", "<i8"), ("high", "<i8"), ("row", "<i8")])
+_END = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Offsets of a partition that are read from one segment: from `low` on, before `high`."""
-
-    segment: RemoteLogSegmentMetadata
-    low: int
-    high: int
-
-    @property
-    def size_bytes(self) -> int:
-        """About: as if all records of the segment were equally large."""
-        offsets = self.segment.end_offset - self.segment.start_offset + 1
-        return self.segment.size_bytes * (self.high - self.low) // max(1, offsets)
-
-
-def cover(
-    segments: Iterable[RemoteLogSegmentMetadata],
-    lineage: Sequence[EpochStart],
-    low: int,
-    high: int,
-) -> list[Stretch]:
+def cover(segments: Segments, lineage: Sequence[EpochStart], low: int, high: int) -> Stretches:
     """What is read of `segments` for the offsets from `low` on, before `high`, in their order.
 
     `segments` are finished ones. `lineage` is the partition's leader epochs, ascending. Offsets that
     no segment has are left out: between two stretches, before the first or after the last.
     """
-    pieces = sorted(
-        (
-            (max(start, low), min(end, high), number, segment)
-            for number, segment in enumerate(segments)
-            for start, end in _valid(segment, lineage)
-            if start < high and end > low
-        ),
-        key=lambda piece: piece[0],
+    pieces = _in_lineage(_pieces(segments), lineage)
+    pieces["low"] = np.maximum(pieces["low"], low)
+    pieces["high"] = np.minimum(pieces["high"], high)
+    pieces = pieces[pieces["low"] < pieces["high"]]
+    pieces = pieces[np.lexsort((pieces["row"], pieces["low"]))]
+    found = _joined(_chosen(pieces))
+    return segments.stretches(found["row"], found["low"], found["high"])
+
+
+def _pieces(segments: Segments) -> Array:
+    """(from, before, row) and, beside it, the epoch of each run of records of one epoch."""
+    rows, spans = segments.rows, segments.spans
+    plain = np.flatnonzero(rows["flags"] & HAS_SPANS == 0)
+    found = np.empty(len(plain) + len(spans), [*_PIECE.descr, ("epoch", "<i8")])
+    ends = rows["start"] + rows["last"] + 1
+    of_plain, of_spans = found[: len(plain)], found[len(plain) :]
+    of_plain["low"], of_plain["high"] = rows["start"][plain], ends[plain]
+    of_plain["row"], of_plain["epoch"] = plain, rows["epoch"][plain]
+    of_spans["low"], of_spans["row"], of_spans["epoch"] = (
+        spans["start"],
+        spans["row"],
+        spans["epoch"],
     )
-    found: list[Stretch] = []
-    reaching: list[tuple[int, int, RemoteLogSegmentMetadata]] = []
-    cursor, number = low, 0
+    of_spans["high"] = ends[spans["row"]]
+    goes_on = np.flatnonzero(spans["row"][:-1] == spans["row"][1:])
+    of_spans["high"][goes_on] = spans["start"][goes_on + 1]
+    return found
+
+
+def _in_lineage(pieces: Array, lineage: Sequence[EpochStart]) -> Array:
+    """As far as the lineage gives these offsets to these epochs."""
+    if not lineage:
+        return pieces[:0]
+    epochs = np.array([each.epoch for each in lineage])
+    starts = np.array([*(each.start_offset for each in lineage), _END])
+    at = np.minimum(np.searchsorted(epochs, pieces["epoch"]), len(epochs) - 1)
+    pieces["low"] = np.maximum(pieces["low"], starts[at])
+    pieces["high"] = np.minimum(pieces["high"], starts[at + 1])
+    valid: Array = pieces[(epochs[at] == pieces["epoch"]) & (pieces["low"] < pieces["high"])]
+    return valid
+
+
+def _chosen(pieces: Array) -> Array:
+    """Of pieces in order, such that no two have the same offset, and all have what any has."""
+    if not len(pieces):
+        return pieces
+    reached = np.maximum.accumulate(pieces["high"])
+    begins = np.flatnonzero(np.append(True, pieces["low"][1:] >= reached[:-1]))
+    ends = np.append(begins[1:], len(pieces))
+    several = np.flatnonzero(ends - begins > 1)
+    if not len(several):
+        return pieces
+    alone = np.ones(len(pieces), bool)
+    found: list[tuple[int, int, int, int]] = []
+    for begin, end in zip(begins[several].tolist(), ends[several].tolist(), strict=True):
+        alone[begin:end] = False
+        found += _furthest_first(pieces[begin:end].tolist())
+    together = np.concatenate([pieces[alone], np.array(found, pieces.dtype)])
+    return together[np.argsort(together["low"], kind="stable")]
+
+
+def _furthest_first(
+    pieces: Sequence[tuple[int, int, int, int]],
+) -> Iterator[tuple[int, int, int, int]]:
+    """Of pieces that overlap: from the lowest offset up, each time the one that reaches furthest."""
+    reaching: list[tuple[int, int, int]] = []
+    cursor, number = pieces[0][0], 0
     while number < len(pieces) or reaching:
         while number < len(pieces) and pieces[number][0] <= cursor:
-            _, end, order, segment = pieces[number]
-            heappush(reaching, (-end, order, segment))
+            _, end, row, epoch = pieces[number]
+            heappush(reaching, (-end, row, epoch))
             number += 1
         if not reaching:
             cursor = pieces[number][0]
             continue
-        end, _, segment = heappop(reaching)
+        end, row, epoch = heappop(reaching)
         if -end <= cursor:
             reaching.clear()  # nor do the others reach further
             continue
-        found.append(Stretch(segment, cursor, -end))
+        yield cursor, -end, row, epoch
         cursor = -end
-    return _joined(found)
 
 
-def _joined(stretches: Iterable[Stretch]) -> list[Stretch]:
+def _joined(pieces: Array) -> Array:
     """Neighbours in one segment, which are of different epochs, as one."""
-    found: list[Stretch] = []
-    for each in stretches:
-        last = found[-1] if found else None
-        if last is not None and last.segment is each.segment and last.high == each.low:
-            found[-1] = Stretch(each.segment, last.low, each.high)
-        else:
-            found.append(each)
-    return found
-
-
-def _valid(
-    segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochStart]
-) -> Iterable[tuple[int, int]]:
-    """The offsets (from, before) that the lineage gives to the epochs the segment has them in."""
-    limits = {
-        each.epoch: (each.start_offset, after)
-        for each, after in zip(
-            lineage, [next_.start_offset for next_ in lineage[1:]] + [1 << 63], strict=True
-        )
-    }
-    ends = [each.start_offset for each in segment.epochs[1:]] + [segment.end_offset + 1]
-    for each, end in zip(segment.epochs, ends, strict=True):
-        if each.epoch in limits:
-            low, high = limits[each.epoch]
-            if max(low, each.start_offset) < min(high, end):
-                yield max(low, each.start_offset), min(high, end)
+    if len(pieces) < 2:
+        return pieces
+    apart = (pieces["row"][1:] != pieces["row"][:-1]) | (pieces["low"][1:] != pieces["high"][:-1])
+    begins = np.flatnonzero(np.append(True, apart))
+    joined = pieces[begins]
+    joined["high"] = pieces["high"][np.append(begins[1:], len(pieces)) - 1]
+    return joined

@@ -1,16 +1,19 @@
-"""Which task reads what: stretches of remote segments by bytes, the rest of a partition from its broker.
+"""How what a query reads is shared out among tasks: by bytes, not by partitions.
 
-A stretch is cut at offsets, in proportion to its bytes; whoever reads it finds the position of its first
-offset by the segment's own index. Pieces stay in the order of their offsets, and a task takes as many as
-make up its bytes, so that neither one partition nor one segment decides how many tasks there are.
+Neighbours go to the same task until it has enough; what is larger than a task is cut by offsets. The
+order is that of partitions and offsets, and each task's pieces follow on each other. Of millions of
+segments a task is made with a few operations on columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from odradek.pipeline.history import Stretch
+import numpy as np
+
+from odradek.pipeline.segment_columns import Int64s, PackedStretches, Stretch, Stretches
 
 TASKS_MAX = 20_000
 """More than that are the driver's burden; tasks become larger instead."""
@@ -32,51 +35,104 @@ class BrokerRange:
         return (self.high - self.low) * RECORD_BYTES
 
 
-Piece = Stretch | BrokerRange
+Piece = Stretches | BrokerRange
+"""What a plan has."""
+TaskPiece = PackedStretches | BrokerRange
+"""What a task has."""
+
+
+def each_piece(
+    pieces: Iterable[Stretch | Stretches | PackedStretches | BrokerRange],
+) -> Iterator[Stretch | BrokerRange]:
+    """One by one, in their order."""
+    for piece in pieces:
+        if isinstance(piece, (Stretch, BrokerRange)):
+            yield piece
+        else:
+            yield from piece
 
 
 def tasks_of(
-    pieces: Sequence[Piece],
+    pieces: list[Piece],
     *,
     task_bytes: int,
     min_tasks: int | None = None,
     max_records: int | None = None,
-) -> list[tuple[Piece, ...]]:
+) -> list[tuple[TaskPiece, ...]]:
     """The pieces of each task: about `task_bytes` each, at least `min_tasks` of them as far as there are
-    offsets enough, none with more than `max_records` offsets."""
+    offsets enough, none with more than `max_records` offsets. Takes them out of the list: there may be
+    millions of stretches, which a task has in few bytes."""
     total = sum(piece.size_bytes for piece in pieces)
     limit = max(task_bytes, total // TASKS_MAX, 1)
     if min_tasks is not None:
         limit = max(1, min(limit, -(-total // min_tasks)))
     records = max_records if max_records is not None else 1 << 62
-    return list(_packed(_cut(pieces, limit, records), limit, records))
+    packer = _Packer(limit, records)
+    found: list[tuple[TaskPiece, ...]] = []
+    pieces.reverse()
+    while pieces:
+        found += packer.add(_cut(pieces.pop(), limit, records))
+    return [*found, *packer.end()]
 
 
-def _cut(pieces: Iterable[Piece], limit: int, records: int) -> Iterator[Piece]:
-    """Each at most so large, as far as offsets allow."""
-    for piece in pieces:
-        offsets = piece.high - piece.low
-        parts = max(-(-piece.size_bytes // limit), -(-offsets // records), 1)
-        parts = min(parts, offsets)
-        for number in range(parts):
-            low = piece.low + offsets * number // parts
-            high = piece.low + offsets * (number + 1) // parts
-            if isinstance(piece, Stretch):
-                yield Stretch(piece.segment, low, high)
-            else:
-                yield BrokerRange(piece.topic, piece.partition, low, high)
+def _cut(piece: Piece, limit: int, records: int) -> Sequence[BrokerRange] | Stretches:
+    """At most so large, as far as offsets allow."""
+    if isinstance(piece, Stretches):
+        offsets = piece.rows["high"] - piece.rows["low"]
+        by_size, by_records = -(-piece.sizes() // limit), -(-offsets // records)
+        parts: Int64s = np.minimum(np.maximum(np.maximum(by_size, by_records), 1), offsets)
+        return piece.cut(parts) if (parts > 1).any() else piece
+    count = piece.high - piece.low
+    into = min(max(-(-piece.size_bytes // limit), -(-count // records), 1), count)
+    bounds = [piece.low + count * number // into for number in range(into + 1)]
+    return [BrokerRange(piece.topic, piece.partition, low, high) for low, high in pairwise(bounds)]
 
 
-def _packed(pieces: Iterable[Piece], limit: int, records: int) -> Iterator[tuple[Piece, ...]]:
-    taken: list[Piece] = []
-    size = count = 0
-    for piece in pieces:
-        offsets = piece.high - piece.low
-        if taken and (size + piece.size_bytes > limit or count + offsets > records):
-            yield tuple(taken)
-            taken, size, count = [], 0, 0
-        taken.append(piece)
-        size += piece.size_bytes
-        count += offsets
-    if taken:
-        yield tuple(taken)
+class _Packer:
+    """Fills one task after the other."""
+
+    def __init__(self, limit: int, records: int) -> None:
+        self._limit = limit
+        self._records = records
+        self._taken: list[TaskPiece] = []
+        self._size = 0
+        self._count = 0
+
+    def add(self, pieces: Sequence[BrokerRange] | Stretches) -> Iterator[tuple[TaskPiece, ...]]:
+        """Those that are full by then."""
+        if isinstance(pieces, Stretches):
+            offsets = pieces.rows["high"] - pieces.rows["low"]
+            sizes, counts = np.cumsum(pieces.sizes()), np.cumsum(offsets)
+        else:
+            sizes = np.cumsum([each.size_bytes for each in pieces])
+            counts = np.cumsum([each.high - each.low for each in pieces])
+        at = size_before = count_before = 0
+        while at < len(pieces):
+            fits = min(
+                np.searchsorted(sizes, size_before + self._limit - self._size, "right"),
+                np.searchsorted(counts, count_before + self._records - self._count, "right"),
+            )
+            end = max(int(fits), at)
+            if end == at:
+                if self._taken:
+                    yield self._full()
+                    continue
+                end = at + 1
+            self._take(pieces, at, end)
+            self._size += int(sizes[end - 1]) - size_before
+            self._count += int(counts[end - 1]) - count_before
+            at, size_before, count_before = end, int(sizes[end - 1]), int(counts[end - 1])
+
+    def _take(self, pieces: Sequence[BrokerRange] | Stretches, at: int, end: int) -> None:
+        if isinstance(pieces, Stretches):
+            self._taken.append(pieces[at:end].packed())
+        else:
+            self._taken += pieces[at:end]
+
+    def end(self) -> Iterator[tuple[TaskPiece, ...]]:
+        if self._taken:
+            yield self._full()
+
+    def _full(self) -> tuple[TaskPiece, ...]:
+        taken, self._taken, self._size, self._count = tuple(self._taken), [], 0, 0
+        return taken

@@ -10,18 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from uuid import UUID
+
+import numpy as np
 
 from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers, TopicPartition, brokers_at
 from odradek.pipeline.decoding.decoder import Aborted
 from odradek.pipeline.errors import BadOption, DataLoss
 from odradek.pipeline.filters import Filtered
-from odradek.pipeline.history import Stretch, cover
+from odradek.pipeline.history import cover
 from odradek.pipeline.options import Options, Position
 from odradek.pipeline.planning import BrokerRange, Piece
-from odradek.pipeline.store import Store, store_at
+from odradek.pipeline.segment_columns import Segments, Stretches
+from odradek.pipeline.store import Beginning, Store, store_at
 from odradek.protocol.errors import KafkaError
 from odradek.storage.log.epochs import EpochStart
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
+from odradek.storage.tiered.metadata import TopicIdPartition
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
 """Offsets from the first on, before the second."""
@@ -36,11 +40,14 @@ class Plan:
 
 
 class Query:
-    """One query's view of brokers and store, as they are when it first asks for each."""
+    """One query's view of brokers and store, as they are when it first asks for each; of the partitions
+    that `filtered` lets through."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, filtered: Filtered = Filtered()) -> None:  # noqa: B008 - a value
         self._options = options
-        self._segments: dict[TopicPartition, list[RemoteLogSegmentMetadata]] = {}
+        self._filtered = filtered
+        self._beginnings: dict[TopicPartition, Beginning] = {}
+        self._segments: dict[TopicPartition, Segments] = {}
         self._lineages: dict[TopicPartition, list[EpochStart]] = {}
 
     @cached_property
@@ -70,8 +77,9 @@ class Query:
                     found[TopicPartition(name, index)] = tiered
         else:
             assert self._store is not None
-            for each in self._store.partitions(options.wants):
+            for each, beginning in self._store.partitions(options.wants).items():
                 where = TopicPartition(each.topic, each.partition)
+                self._beginnings[where] = beginning
                 if found.setdefault(where, each) != each:
                     raise BadOption(
                         f"the store has two topics called {each.topic}, of which one was deleted:"
@@ -83,7 +91,8 @@ class Query:
         missing = asked - {where.topic for where in found}
         if missing:
             raise BadOption(f"there is no topic {', '.join(sorted(missing))}")
-        return dict(sorted(found.items()))
+        passes = self._filtered.has_partition
+        return {where: id for where, id in sorted(found.items()) if passes(*where)}
 
     # Where it begins and ends
 
@@ -148,19 +157,19 @@ class Query:
         if self._brokers is not None:
             wanted = dict.fromkeys(partitions, which)
             return self._brokers.offsets(wanted, read_committed=committed)
-        assert self._store is not None
-        found = {}
-        for where in partitions:
+        store = self._store
+        assert store is not None
+
+        def limit(where: TopicPartition) -> int:
             stretches = self._covered(where, 0, 1 << 62)
+            if not len(stretches):
+                return 0
             if which == EARLIEST:
-                found[where] = stretches[0].low if stretches else 0
-            elif not stretches:
-                found[where] = 0
-            elif committed:
-                found[where] = self._store.undecided_from(stretches[-1].segment)
-            else:
-                found[where] = stretches[-1].high
-        return found
+                return stretches.low
+            return store.undecided_from(stretches.last.segment) if committed else stretches.high
+
+        self._look_up(partitions)
+        return dict(zip(partitions, store.at_once(limit, partitions), strict=True))
 
     def _at_times(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         if self._brokers is not None:
@@ -173,12 +182,12 @@ class Query:
         from odradek.pipeline.segments import read_stretch
 
         assert self._store is not None
-        for each in self._covered(where, 0, 1 << 62):
-            if each.segment.max_timestamp_ms >= at_ms:
-                wanted = Wanted(*where, ("offset",), since_ms=at_ms)
-                for table in read_stretch(self._store.storage, each, wanted):
-                    if table.num_rows:
-                        return int(table.column(0)[0].as_py())
+        stretches = self._covered(where, 0, 1 << 62)
+        for each in stretches[stretches.rows["newest"] >= at_ms]:
+            wanted = Wanted(*where, ("offset",), since_ms=at_ms)
+            for table in read_stretch(self._store.storage, each, wanted):
+                if table.num_rows:
+                    return int(table.column(0)[0].as_py())
         return -1
 
     # What of it is where
@@ -186,69 +195,75 @@ class Query:
     def plan(self, ranges: Ranges, filtered: Filtered | None = None) -> Plan:
         """Who has these offsets, as far as the filters let them through."""
         plan = Plan()
-        filtered = filtered or Filtered()
-        for where, (low, high) in sorted(ranges.items()):
-            low, high = filtered.offsets(*where, low, high)
-            if low < high:
-                self._plan_partition(plan, where, low, high, filtered)
+        filtered = filtered or self._filtered
+        left = {where: filtered.offsets(*where, *ends) for where, ends in sorted(ranges.items())}
+        left = {where: (low, high) for where, (low, high) in left.items() if low < high}
+        self._look_up(list(left))
+        for where, (low, high) in left.items():
+            self._plan_partition(plan, where, low, high, filtered)
+            self._segments.pop(where, None)  # the plan has what is needed of them
         return plan
 
     def _plan_partition(
         self, plan: Plan, where: TopicPartition, low: int, high: int, filtered: Filtered
     ) -> None:
-        cursor = low
         stretches = self._covered(where, low, high)
-        broker_ranges = []
-        for each in stretches:
-            if each.low > cursor:
-                broker_ranges.append(BrokerRange(*where, cursor, each.low))
-                plan.pieces.append(broker_ranges[-1])
-            if each.segment.max_timestamp_ms < 0 or not filtered.is_before(
-                each.segment.max_timestamp_ms
-            ):
-                plan.pieces.append(each)
-            cursor = each.high
-        if cursor < high:
-            broker_ranges.append(BrokerRange(*where, cursor, high))
-            plan.pieces.append(broker_ranges[-1])
-        if broker_ranges and self._brokers is None:
+        gaps = _gaps(stretches, low, high)
+        if gaps and self._brokers is None:
             if self._options.fail_on_data_loss:
-                gaps = ", ".join(f"{each.low} to {each.high - 1}" for each in broker_ranges)
-                raise DataLoss(f"the store lacks offsets {gaps} of {where}")
-            plan.pieces = [each for each in plan.pieces if each not in broker_ranges]
-        if self._options.read_committed and stretches:
-            plan.aborted[where.topic, where.partition] = self._aborted(where, low)
+                text = ", ".join(f"{gap_low} to {gap_high - 1}" for gap_low, gap_high, _ in gaps)
+                raise DataLoss(f"the store lacks offsets {text} of {where}")
+            gaps = []
+        newest = stretches.rows["newest"]
+        passing = (newest < 0) | (newest >= filtered.since_ms)
+        cursor = 0
+        for gap_low, gap_high, at in [*gaps, (high, high, len(stretches))]:
+            run = stretches[cursor:at]
+            run = run if passing[cursor:at].all() else run[passing[cursor:at]]
+            if len(run):
+                plan.pieces.append(run)
+            if gap_low < gap_high:
+                plan.pieces.append(BrokerRange(*where, gap_low, gap_high))
+            cursor = at
+        if self._options.read_committed and len(stretches):
+            plan.aborted[where.topic, where.partition] = self._aborted(where, low, high)
 
-    def _covered(self, where: TopicPartition, low: int, high: int) -> list[Stretch]:
+    def _covered(self, where: TopicPartition, low: int, high: int) -> Stretches:
         """What the store has of these offsets."""
-        segments = self._segments_of(where)
-        if self._store is None or not segments:
-            return []
-        if where not in self._lineages:
-            if self._brokers is None:
-                lineage = self._store.lineage(segments)
-            else:
-                epochs = {epoch.epoch for each in segments for epoch in each.epochs}
-                lineage = self._brokers.lineage(where, epochs)
-            self._lineages[where] = lineage
-        return cover(segments, self._lineages[where], low, high)
+        self._look_up([where])
+        return cover(self._segments[where], self._lineages[where], low, high)
 
-    def _segments_of(self, where: TopicPartition) -> list[RemoteLogSegmentMetadata]:
-        if self._store is None:
-            return []
-        if where not in self._segments:
-            tiered = self.partitions[where]
-            self._segments[where] = [] if tiered is None else self._store.segments(tiered)
-        return self._segments[where]
+    def _look_up(self, partitions: Sequence[TopicPartition]) -> None:
+        """What the store has of them, several at once."""
+        unknown = [where for where in partitions if where not in self._segments]
+        store, _ = self._store, self.partitions  # found out before there are threads
+        if store is None:
+            self._segments.update((where, _NOTHING) for where in unknown)
+            self._lineages.update((where, []) for where in unknown)
+            return
+        for where, found in zip(unknown, store.at_once(self._find, unknown), strict=True):
+            self._segments[where], self._lineages[where] = found
 
-    def _aborted(self, where: TopicPartition, low: int) -> list[Aborted]:
+    def _find(self, where: TopicPartition) -> tuple[Segments, list[EpochStart]]:
+        assert self._store is not None
+        tiered = self.partitions[where]
+        if tiered is None:
+            return _NOTHING, []
+        segments = self._store.segments(tiered, self._beginnings.pop(where, None))
+        if not len(segments):
+            return segments, []
+        if self._brokers is None:
+            return segments, self._store.lineage(segments)
+        return segments, self._brokers.lineage(where, segments.epochs())
+
+    def _aborted(self, where: TopicPartition, low: int, high: int) -> list[Aborted]:
         """Of the offsets in the store from `low` on: markers may lie in later segments, or only on the
         broker, which then names the transactions that reach over the end of the store."""
         assert self._store is not None
         covering = self._covered(where, low, 1 << 62)
-        found = self._store.aborted(covering)
-        if self._brokers is not None:
-            end = covering[-1].high
+        found, is_all = self._store.aborted(covering, high)
+        if not is_all and self._brokers is not None:
+            end = covering.high
             try:
                 fetched = self._brokers.fetch(where, end, read_committed=True, max_bytes=1)
             except KafkaError:
@@ -258,6 +273,18 @@ class Query:
                     Aborted(id, first, end - 1) for id, first in fetched.aborted if first < end
                 ]
         return found
+
+
+_NOTHING = Segments.of(TopicIdPartition(UUID(int=0), "", 0), ())
+
+
+def _gaps(stretches: Stretches, low: int, high: int) -> list[tuple[int, int, int]]:
+    """Offsets between `low` and `high` that no stretch has (from, before), and how many stretches lie
+    before them."""
+    begins = np.append(stretches.rows["low"], high)
+    ends = np.append(low, stretches.rows["high"])
+    at = np.flatnonzero(begins > ends)
+    return list(zip(ends[at].tolist(), begins[at].tolist(), at.tolist(), strict=True))
 
 
 def _given(values: Mapping[str, Mapping[int, int]], where: TopicPartition, what: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,9 @@ from odradek.pipeline.decoding.batches import decoder_of
 from odradek.pipeline.decoding.decoder import INT64_MAX, INT64_MIN, Aborted, Wanted
 from odradek.pipeline.decoding.schema import GAP, GAPS, RECORDS, arrow_schema
 from odradek.pipeline.errors import BrokersUnavailable, DataLoss, Unread, UnreadableSegment
-from odradek.pipeline.history import Stretch
 from odradek.pipeline.options import REPORT
-from odradek.pipeline.planning import BrokerRange, Piece
+from odradek.pipeline.planning import BrokerRange, each_piece
+from odradek.pipeline.segment_columns import PackedStretches, Stretch, Stretches
 from odradek.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -46,11 +46,13 @@ class Reading:
 
 
 def read_pieces(
-    reading: Reading, pieces: Sequence[Piece], aborted: Mapping[tuple[str, int], Sequence[Aborted]]
+    reading: Reading,
+    pieces: Iterable[Stretch | Stretches | PackedStretches | BrokerRange],
+    aborted: Mapping[tuple[str, int], Sequence[Aborted]],
 ) -> Iterator[pa.RecordBatch]:
     """The records of all pieces; where gaps are reported, a table with the column `gap` for each, none of
     whose offsets are in another. Raises PipelineError."""
-    for piece in pieces:
+    for piece in each_piece(pieces):
         try:
             yield from _read(reading, piece, aborted)
         except Unread as error:
@@ -74,7 +76,7 @@ def with_gap_column(table: pa.RecordBatch) -> pa.RecordBatch:
     return table.append_column(GAP, pa.nulls(table.num_rows, GAPS))
 
 
-def _gap(reading: Reading, piece: Piece, low: int, error: Unread) -> pa.RecordBatch:
+def _gap(reading: Reading, piece: Stretch | BrokerRange, low: int, error: Unread) -> pa.RecordBatch:
     """One row that stands for the offsets from `low` to the piece's end."""
     import pyarrow as pa
 
@@ -88,14 +90,16 @@ def _gap(reading: Reading, piece: Piece, low: int, error: Unread) -> pa.RecordBa
     )
 
 
-def _where(piece: Piece) -> TopicPartition:
+def _where(piece: Stretch | BrokerRange) -> TopicPartition:
     if isinstance(piece, BrokerRange):
         return TopicPartition(piece.topic, piece.partition)
     return TopicPartition(piece.segment.partition.topic, piece.segment.partition.partition)
 
 
 def _read(
-    reading: Reading, piece: Piece, aborted: Mapping[tuple[str, int], Sequence[Aborted]]
+    reading: Reading,
+    piece: Stretch | BrokerRange,
+    aborted: Mapping[tuple[str, int], Sequence[Aborted]],
 ) -> Iterator[pa.RecordBatch]:
     where = _where(piece)
     wanted = Wanted(

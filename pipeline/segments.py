@@ -23,7 +23,7 @@ from odradek.pipeline.errors import (
     StoreUnavailable,
     UnreadableSegment,
 )
-from odradek.pipeline.history import Stretch
+from odradek.pipeline.segment_columns import Stretch
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
     RemoteAccessDenied,

@@ -30,7 +30,7 @@ from odradek.pipeline.decoding.schema import (
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.filters import Filtered, push_down
 from odradek.pipeline.options import REPORT, Options, parse_options
-from odradek.pipeline.planning import Piece, tasks_of
+from odradek.pipeline.planning import TaskPiece, tasks_of
 from odradek.pipeline.reading import Reading, read_pieces, with_gap_column
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ NAME = "odradek"
 class ReadTask(InputPartition):
     """What one task reads."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TaskPiece, ...]
     aborted: Mapping[tuple[str, int], Sequence[Aborted]]
 
 
@@ -133,8 +133,8 @@ class BatchReader(Reads, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         from odradek.pipeline.query import Query
 
-        query = Query(self._options)
-        return self._tasks(query.plan(query.ranges(), self._filtered))
+        query = Query(self._options, self._filtered)
+        return self._tasks(query.plan(query.ranges()))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition, self._filtered)
@@ -152,7 +152,7 @@ def check_schema(schema: StructType, types: Mapping[str, str] = SPARK_TYPES) -> 
 
 
 def _of(
-    aborted: Mapping[tuple[str, int], Sequence[Aborted]], pieces: Iterable[Piece]
+    aborted: Mapping[tuple[str, int], Sequence[Aborted]], pieces: Iterable[TaskPiece]
 ) -> dict[tuple[str, int], list[Aborted]]:
     """What concerns these pieces."""
     from odradek.pipeline.planning import BrokerRange
@@ -161,7 +161,7 @@ def _of(
     for piece in pieces if aborted else ():
         if isinstance(piece, BrokerRange):
             continue
-        where = (piece.segment.partition.topic, piece.segment.partition.partition)
+        where = (piece.partition.topic, piece.partition.partition)
         for each in aborted.get(where, ()):
             known = found.setdefault(where, [])
             overlaps = each.first_offset < piece.high and each.last_offset >= piece.low

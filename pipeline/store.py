@@ -1,16 +1,24 @@
-"""Which segments a store has, for the driver: by its manifests, without any broker."""
+"""Which segments a store has, for the driver, without any broker: by a summary for each partition, by the
+manifests where there is none, and behind what it has.
+
+The first page of a partition's listing has the name of its summary and tells what the partition begins
+with now; another says what lies behind the summary's last segment. So a partition costs about as many
+requests with ten thousand segments as with ten.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 from odradek.pipeline.decoding.decoder import Aborted
 from odradek.pipeline.errors import BadOption, CorruptSegment, StoreUnavailable
-from odradek.pipeline.history import Stretch
+from odradek.pipeline.segment_columns import Segments, Stretches
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.object_store import open_objects
 from odradek.seams.objects import ObjectMissing, Objects, ObjectsUnavailable
@@ -27,7 +35,11 @@ from odradek.storage.tiered.manifest import Manifest
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.object_names import (
     MANIFEST_SUFFIX,
+    ObjectName,
+    keys_from,
+    parse_directory,
     parse_key,
+    parse_summary,
     partition_directory,
 )
 from odradek.storage.tiered.object_store import ObjectStoreStorage
@@ -39,12 +51,26 @@ from odradek.storage.tiered.opening import (
     Settings,
 )
 from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManager
+from odradek.storage.tiered.summary import TXN_INDEX_EMPTY, decode
+
+log = logging.getLogger("odradek.pipeline")
 
 AT_ONCE = 32
 """Small objects fetched at the same time."""
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a partition's directory begins with: its listing as far as the page with the first segment."""
+
+    summary: str | None
+    """That of the latest leader."""
+    manifests: Sequence[str]
+    last: str
+    """The last key of those pages."""
 
 
 class Store:
@@ -54,23 +80,61 @@ class Store:
         self._objects = objects
         self.storage = storage
 
-    def partitions(self, wants: Callable[[str], bool]) -> list[TopicIdPartition]:
-        """All that have a finished segment, of topics that are wanted. Lists the whole store."""
-        found: dict[TopicIdPartition, None] = {}
-        for key in self._keys(""):
-            name = parse_key(key)
-            if name is not None and wants(name.id.partition.topic):
-                found[name.id.partition] = None
-        return list(found)
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="odradek-store")
 
-    def segments(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
-        """The finished ones of a partition, by their start offsets."""
-        keys = list(self._keys(partition_directory(partition)))
-        return [each for each in _at_once(self._manifest, keys) if each is not None]
+    def partitions(self, wants: Callable[[str], bool]) -> dict[TopicIdPartition, Beginning]:
+        """All that have a finished segment, of topics that are wanted."""
+        with _named("the store"):
+            names = self._objects.directories("")
+        found = [each for name in names if (each := parse_directory(name)) and wants(each.topic)]
+        beginnings = self._at_once(self.beginning, found)
+        pairs = zip(found, beginnings, strict=True)
+        return {where: beginning for where, beginning in pairs if beginning.manifests}
 
-    def lineage(self, segments: Sequence[RemoteLogSegmentMetadata]) -> list[EpochStart]:
+    def beginning(self, partition: TopicIdPartition) -> Beginning:
+        summary, last = None, ""
+        manifests: list[str] = []
+        for page in self._pages(partition_directory(partition)):
+            summary = max((key for key in page if parse_summary(key)), default=summary)
+            manifests, last = _manifests(page), page[-1]
+            if manifests:
+                break
+        return Beginning(summary, manifests, last)
+
+    def segments(self, partition: TopicIdPartition, beginning: Beginning | None = None) -> Segments:
+        """The finished ones of a partition: what its summary says, but for those that went since, and the
+        manifests of those that are not in it."""
+        beginning = beginning or self.beginning(partition)
+        if not beginning.manifests:
+            return Segments.of(partition, ())
+        known = self._summarised(partition, beginning)
+        if known is None:
+            later = self._listed(partition, beginning.last)
+            return Segments.of(partition, self._opened([*beginning.manifests, *later]))
+        last_start = int(known.rows["start"][-1])
+        ids = known.ids_at(last_start)
+        later = self._listed(partition, keys_from(partition, last_start))
+        added = self._opened([key for key in later if _name(key).id.id.bytes not in ids])
+        return known.starting_from(_name(beginning.manifests[0]).start_offset).and_also(added)
+
+    def _summarised(self, partition: TopicIdPartition, beginning: Beginning) -> Segments | None:
+        """None if there is no summary, or none that can be read: the manifests tell too."""
+        key = beginning.summary
+        if key is None:
+            return None
+        with _named(key):
+            try:
+                found = Segments.summarised(partition, decode(self._objects.get(key)))
+            except (ObjectMissing, CorruptRemoteData) as error:
+                log.warning("%s is passed over: %s", key, error)
+                return None
+        return found if len(found) else None
+
+    def lineage(self, segments: Segments) -> list[EpochStart]:
         """The partition's leader epochs, as the segment has them that was written last."""
-        latest = max(segments, key=lambda each: (each.epochs[-1].epoch, each.end_offset))
+        latest = segments.latest()
         text = bytes(self._index(latest, IndexType.LEADER_EPOCH) or b"").decode()
         lines = text.split("\n")[2:]
         found = [EpochStart(*map(int, line.split())) for line in lines if line]
@@ -78,17 +142,24 @@ class Store:
             raise CorruptSegment(f"{latest.id}: its leader epochs are not in the store")
         return found
 
-    def aborted(self, stretches: Iterable[Stretch]) -> list[Aborted]:
-        """The transactions whose markers in these stretches say that they were given up. What a deposed
-        leader's segment says of later offsets is not of the log."""
-        listed = [each for each in stretches if not each.segment.txn_index_empty]
-        indexes = _at_once(lambda each: self._index(each.segment, IndexType.TRANSACTION), listed)
-        found = []
-        for each, data in zip(listed, indexes, strict=True):
-            for _, producer_id, first, last, _ in ABORTED.iter_unpack(data or b""):
-                if each.low <= last < each.high:
-                    found.append(Aborted(producer_id, first, last))
-        return found
+    def aborted(self, stretches: Stretches, before: int) -> tuple[list[Aborted], bool]:
+        """The transactions whose markers in these stretches say that they were given up, as far as that
+        concerns offsets before `before`; and whether these are all of them, whatever follows. What a
+        deposed leader's segment says of later offsets is not of the log."""
+        listed = stretches[stretches.rows["flags"] & TXN_INDEX_EMPTY == 0]
+        found: list[Aborted] = []
+        for at in range(0, len(listed), AT_ONCE):
+            some = list(listed[at : at + AT_ONCE])
+            indexes = self._at_once(
+                lambda each: self._index(each.segment, IndexType.TRANSACTION), some
+            )
+            for each, data in zip(some, indexes, strict=True):
+                for _, producer_id, first, last, stable in ABORTED.iter_unpack(data or b""):
+                    if each.low <= last < each.high:
+                        found.append(Aborted(producer_id, first, last))
+                        if stable >= before:
+                            return found, True
+        return found, False
 
     def undecided_from(self, segment: RemoteLogSegmentMetadata) -> int:
         """The first offset of a transaction that was not ended where the segment ends; the offset behind
@@ -103,10 +174,30 @@ class Store:
         open_at = [each.transaction_start for each in producers if each.transaction_start >= 0]
         return min([*open_at, segment.end_offset + 1])
 
-    def _keys(self, prefix: str) -> Iterator[str]:
-        with _named(prefix or "the store"):
-            for page in self._objects.pages(prefix):
-                yield from (each.key for each in page if each.key.endswith(MANIFEST_SUFFIX))
+    def at_once(self, act: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Of several partitions; `act` may ask the store for several objects at once."""
+        if len(items) < 2:
+            return [act(each) for each in items]
+        with ThreadPoolExecutor(min(AT_ONCE, len(items)), "odradek-plan") as pool:
+            return list(pool.map(act, items))
+
+    def _at_once(self, ask: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        if len(items) < 2:
+            return [ask(each) for each in items]
+        return list(self._pool.map(ask, items))
+
+    def _pages(self, prefix: str, after: str = "") -> Iterator[Sequence[str]]:
+        with _named(prefix):
+            for page in self._objects.pages(prefix, after):
+                yield [each.key for each in page]
+
+    def _listed(self, partition: TopicIdPartition, after: str) -> list[str]:
+        """The manifests behind a key."""
+        pages = self._pages(partition_directory(partition), after)
+        return [key for page in pages for key in _manifests(page)]
+
+    def _opened(self, keys: Sequence[str]) -> list[RemoteLogSegmentMetadata]:
+        return [each for each in self._at_once(self._manifest, keys) if each is not None]
 
     def _manifest(self, key: str) -> RemoteLogSegmentMetadata | None:
         """None if it went since it was listed: the segment is being deleted."""
@@ -124,6 +215,16 @@ class Store:
                 return None
 
 
+def _manifests(page: Sequence[str]) -> list[str]:
+    return [key for key in page if key.endswith(MANIFEST_SUFFIX) and parse_key(key) is not None]
+
+
+def _name(manifest: str) -> ObjectName:
+    name = parse_key(manifest)
+    assert name is not None, "it was listed as one"
+    return name
+
+
 @contextmanager
 def _named(what: str) -> Iterator[None]:
     try:
@@ -134,13 +235,6 @@ def _named(what: str) -> Iterator[None]:
         raise StoreUnavailable(f"{what} cannot be read: {error}") from error
     except ValueError as error:
         raise CorruptSegment(f"{what}: {error}") from error
-
-
-def _at_once(act: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    if len(items) < 2:
-        return [act(each) for each in items]
-    with ThreadPoolExecutor(min(AT_ONCE, len(items)), thread_name_prefix="odradek-plan") as pool:
-        return list(pool.map(act, items))
 
 
 def open_store(target: str, options: Mapping[str, str]) -> Store:

@@ -205,17 +205,26 @@ class ObjectStoreObjects:
     def list(self, prefix: str) -> list[ObjectInfo]:
         return [info for page in self.pages(prefix) for info in page]
 
-    def pages(self, prefix: str) -> Iterator[Sequence[ObjectInfo]]:
+    def pages(self, prefix: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         from obstore import list as list_objects
 
         with _translated(prefix):
-            stream = list_objects(self.store, prefix or None, chunk_size=PAGE_OBJECTS)
+            stream = list_objects(
+                self.store, prefix or None, offset=after or None, chunk_size=PAGE_OBJECTS
+            )
         while True:
             with _translated(prefix):
                 page = next(stream, None)
             if page is None:
                 return
             yield [_info(entry) for entry in page]
+
+    def directories(self, prefix: str) -> Sequence[str]:
+        from obstore import list_with_delimiter
+
+        with _translated(prefix):
+            found = list_with_delimiter(self.store, prefix or None)["common_prefixes"]
+        return sorted(each.rstrip("/").rpartition("/")[2] for each in found)
 
     def sweep(self, put_before_ms: int) -> Sequence[str]:
         return []
@@ -268,7 +277,7 @@ class DirectoryObjects(ObjectStoreObjects):
         for key in keys:
             self.delete(key)
 
-    def pages(self, prefix: str) -> Iterator[Sequence[ObjectInfo]]:
+    def pages(self, prefix: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         """A directory at a time, which obstore's own listing does in the disk's order."""
         from obstore import list_with_delimiter
 
@@ -276,8 +285,13 @@ class DirectoryObjects(ObjectStoreObjects):
         with _translated(prefix):
             found = list_with_delimiter(self.store, prefix or None)
         objects = [entry for entry in found["objects"] if entry["path"] != MARK]
-        here = [(entry["path"], _info(entry)) for entry in objects]
-        below = [(f"{path}/", None) for path in found["common_prefixes"]]
+        here = [(entry["path"], _info(entry)) for entry in objects if entry["path"] > after]
+        below = [
+            (name, None)
+            for path in found["common_prefixes"]
+            for name in [f"{path}/"]
+            if name > after or after.startswith(name)
+        ]
         page = []
         for path, info in sorted([*here, *below], key=lambda each: each[0]):
             if info is not None:
@@ -286,9 +300,13 @@ class DirectoryObjects(ObjectStoreObjects):
                 yield page
                 page = []
             if info is None:
-                yield from self.pages(path)
+                yield from self.pages(path, after)
         if page:
             yield page
+
+    def directories(self, prefix: str) -> Sequence[str]:
+        self._check_root()
+        return super().directories(prefix)
 
     def sweep(self, put_before_ms: int) -> Sequence[str]:
         """obstore writes to `<name>#<number>`, and renames."""

@@ -80,9 +80,15 @@ class Objects(Protocol):
         """All below `prefix`, sorted by key; "a/b" has "a/b/c" below it, not "a/bc"."""
         ...
 
-    def pages(self, prefix: str) -> Iterator[Sequence[ObjectInfo]]:
+    def pages(self, prefix: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         """As `list`, some at a time, for stores of millions: each step is a call that waits. What is put
-        or deleted meanwhile may be in it or not."""
+        or deleted meanwhile may be in it or not. With `after` only keys that sort behind it: what lies
+        before costs nothing."""
+        ...
+
+    def directories(self, prefix: str) -> Sequence[str]:
+        """What keys have between `prefix` and the next "/", once each, sorted; one request for a thousand
+        of them, however many objects they have."""
         ...
 
     def sweep(self, put_before_ms: int) -> Sequence[str]:

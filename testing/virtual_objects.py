@@ -178,9 +178,8 @@ class VirtualObjects:
     def list(self, prefix: str) -> list[ObjectInfo]:
         return [info for page in self.pages(prefix) for info in page]
 
-    def pages(self, prefix: str) -> Iterator[Sequence[ObjectInfo]]:
+    def pages(self, prefix: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         below = f"{prefix.rstrip('/')}/" if prefix else ""
-        after = ""
         while True:
             fault = self._enter("list", prefix)
             coming = [key for key in sorted(self.bucket.objects) if key.startswith(below)]
@@ -192,6 +191,14 @@ class VirtualObjects:
             after = page[-1]
             if after == coming[-1]:
                 return
+
+    def directories(self, prefix: str) -> Sequence[str]:
+        below = f"{prefix.rstrip('/')}/" if prefix else ""
+        fault = self._enter("list", prefix)
+        rest = (key[len(below) :] for key in self.bucket.objects if key.startswith(below))
+        found = sorted({name.partition("/")[0] for name in rest if "/" in name})
+        self._leave(fault, prefix)
+        return found
 
     def sweep(self, put_before_ms: int) -> Sequence[str]:
         """A put is done at once, or not at all."""

@@ -3,7 +3,8 @@
     <topic>-<partition>-<topic id>/<start offset, 20 digits>-<segment id><suffix>
 
 Ids are in base64url. Next to Kafka's suffixes stands `.manifest` (manifest.py). A person can read it,
-and a listing of one directory comes in the order of offsets.
+and a listing of one directory comes in the order of offsets, after the summaries of its segments
+(summary.py).
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ LOG_SUFFIX = ".log"
 MANIFEST_SUFFIX = ".manifest"
 SUFFIXES = (LOG_SUFFIX, *(kind.value for kind in IndexType), MANIFEST_SUFFIX)
 
+SUMMARY_SUFFIX = ".summary"
+
 _DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)-([a-zA-Z0-9_-]{22})", re.ASCII)
 _FILE = re.compile(r"(\d{20})-([a-zA-Z0-9_-]{22})(\.[a-z_]+)", re.ASCII)
+_SUMMARY = re.compile(r"0-(\d{10})\.summary", re.ASCII)
 
 
 def partition_directory(partition: TopicIdPartition) -> str:
@@ -37,6 +41,16 @@ def segment_key(metadata: RemoteLogSegmentMetadata, suffix: str) -> str:
         f"{partition_directory(metadata.partition)}/"
         f"{metadata.start_offset:020}-{uuid_to_text(metadata.id.id)}{suffix}"
     )
+
+
+def summary_key(partition: TopicIdPartition, leader_epoch: int) -> str:
+    """Before all segments in a listing; of two summaries the later one counts."""
+    return f"{partition_directory(partition)}/0-{leader_epoch:010}{SUMMARY_SUFFIX}"
+
+
+def keys_from(partition: TopicIdPartition, offset: int) -> str:
+    """What sorts before the objects of segments that start there or later, and behind all others."""
+    return f"{partition_directory(partition)}/{offset:020}"
 
 
 @value_class
@@ -66,6 +80,14 @@ def parse_key(key: str) -> ObjectName | None:
     if not match or partition is None or segment_id is None or match[3] not in SUFFIXES:
         return None
     return ObjectName(RemoteLogSegmentId(partition, segment_id), int(match[1]), match[3])
+
+
+def parse_summary(key: str) -> tuple[TopicIdPartition, int] | None:
+    """Whose summary, of which leader epoch; None for an object that is none."""
+    directory, _, name = key.rpartition("/")
+    match = _SUMMARY.fullmatch(name)
+    partition = match and parse_directory(directory)
+    return (partition, int(match[1])) if match and partition else None
 
 
 def _uuid(text: str) -> UUID | None:

@@ -40,12 +40,16 @@ from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     SegmentState,
+    TopicIdPartition,
 )
 from odradek.storage.tiered.object_names import (
     LOG_SUFFIX,
     MANIFEST_SUFFIX,
     SUFFIXES,
+    parse_summary,
+    partition_directory,
     segment_key,
+    summary_key,
 )
 from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
 
@@ -154,6 +158,23 @@ class ObjectStoreStorage:
             self._objects.delete_all(
                 [segment_key(metadata, each) for each in SUFFIXES if each != MANIFEST_SUFFIX]
             )
+
+    def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None:
+        with _translated():
+            self._objects.put(summary_key(partition, leader_epoch), [data])
+            self._remove_summaries(partition, leader_epoch)
+
+    def remove_summaries(self, partition: TopicIdPartition) -> None:
+        with _translated():
+            self._remove_summaries(partition, None)
+
+    def _remove_summaries(self, partition: TopicIdPartition, below: int | None) -> None:
+        """They come first in a listing."""
+        page = next(self._objects.pages(partition_directory(partition)), ())
+        for each in page:
+            found = parse_summary(each.key)
+            if found is not None and (below is None or found[1] < below):
+                self._objects.delete(each.key)
 
     def close(self) -> None:
         self._closed = True

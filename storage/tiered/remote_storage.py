@@ -15,7 +15,7 @@ from typing import Protocol
 
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.values import value_class
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 
 
 class IndexType(Enum):
@@ -68,6 +68,15 @@ class RemoteStorageManager(Protocol):
     def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
         """All that there is of it, if anything (T-20); also of a copy that failed or is not known to
         have succeeded. After an error a part may be gone: repeat it."""
+        ...
+
+    def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None:
+        """Keep a summary of the partition's segments (`summary.py`), in place of those of that leader
+        epoch and earlier ones. It is no part of KIP-405, and nothing here reads it."""
+        ...
+
+    def remove_summaries(self, partition: TopicIdPartition) -> None:
+        """All that there are: the partition has no segments any more."""
         ...
 
     def close(self) -> None:

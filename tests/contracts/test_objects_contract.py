@@ -113,6 +113,29 @@ def test_listing_below_a_prefix(objects: Objects) -> None:
     assert objects.list("none") == []
 
 
+def test_pages_behind_a_key(objects: Objects) -> None:
+    keys = [f"{name}/{n:02}" for name in ("a", "a-b", "b") for n in range(5)]
+    for key in keys:
+        objects.put(key, [b"x"])
+
+    def behind(prefix: str, after: str) -> list[str]:
+        return [info.key for page in objects.pages(prefix, after) for info in page]
+
+    assert behind("a", "a/02") == ["a/03", "a/04"]
+    assert behind("a", "a/021") == ["a/03", "a/04"]
+    assert behind("a", "a/04") == []
+    assert behind("", "a/02") == [key for key in sorted(keys) if key > "a/02"]
+    assert behind("", "a-b/") == [key for key in sorted(keys) if key > "a-b/"]
+
+
+def test_directories(objects: Objects) -> None:
+    for key in ("t-0/b", "t-0/a/c", "t-1/a", "t", "t-01/a/b"):
+        objects.put(key, [b"x"])
+    assert objects.directories("") == ["t-0", "t-01", "t-1"]
+    assert objects.directories("t-0") == ["a"]
+    assert objects.directories("none") == []
+
+
 def test_pages_are_in_order(objects: Objects) -> None:
     """Sorted as strings are: "-" and "." come before the "/" that ends a directory's name."""
     keys = [f"{name}/{n:02}" for name in ("a", "a-b", "a.c", "b/c") for n in range(5)] + ["a.log"]

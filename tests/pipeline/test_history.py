@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from uuid import UUID
 
-from hypothesis import given
+import numpy as np
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.pipeline.decoding.decoder import Aborted
-from odradek.pipeline.history import Stretch, cover
-from odradek.pipeline.planning import BrokerRange, Piece, tasks_of
+from odradek.pipeline.history import cover
+from odradek.pipeline.planning import BrokerRange, Piece, each_piece, tasks_of
+from odradek.pipeline.segment_columns import Segments, Stretch, Stretches
 from odradek.pipeline.store import open_store
 from odradek.storage.log.transaction_index import ENTRY, VERSION
 from odradek.storage.tiered.metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
+    SegmentState,
     TopicIdPartition,
 )
 from odradek.storage.tiered.remote_storage import LogSegmentData
+from tests.pipeline import covering
 
+FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 WHERE = TopicIdPartition(UUID(int=1), "t", 0)
 
 
@@ -42,7 +49,15 @@ def segment(
     )
 
 
-def told(stretches: Sequence[Stretch]) -> list[tuple[int, int, int]]:
+def columns(*segments: RemoteLogSegmentMetadata) -> Segments:
+    return Segments.of(WHERE, segments)
+
+
+def stretch(segment: RemoteLogSegmentMetadata, low: int, high: int) -> Stretches:
+    return columns(segment).stretches(np.array([0]), np.array([low]), np.array([high]))
+
+
+def told(stretches: Iterable[Stretch]) -> list[tuple[int, int, int]]:
     return [(each.segment.id.id.int, each.low, each.high) for each in stretches]
 
 
@@ -51,12 +66,16 @@ ONE_EPOCH = (EpochStart(0, 0),)
 
 def test_the_segment_that_reaches_furthest_is_read_and_none_twice() -> None:
     segments = [segment(1, 0, 9), segment(2, 5, 29), segment(3, 10, 19), segment(4, 30, 39)]
-    assert told(cover(segments, ONE_EPOCH, 3, 35)) == [(1, 3, 10), (2, 10, 30), (4, 30, 35)]
+    assert told(cover(columns(*segments), ONE_EPOCH, 3, 35)) == [
+        (1, 3, 10),
+        (2, 10, 30),
+        (4, 30, 35),
+    ]
 
 
 def test_a_gap_is_left_out() -> None:
     segments = [segment(1, 0, 9), segment(2, 20, 29)]
-    assert told(cover(segments, ONE_EPOCH, 0, 40)) == [(1, 0, 10), (2, 20, 30)]
+    assert told(cover(columns(*segments), ONE_EPOCH, 0, 40)) == [(1, 0, 10), (2, 20, 30)]
 
 
 def test_records_of_a_deposed_leader_are_not_the_logs() -> None:
@@ -67,7 +86,7 @@ def test_records_of_a_deposed_leader_are_not_the_logs() -> None:
         segment(2, 0, 3, (0, 0), (1, 2)),
         segment(3, 2, 5, (2, 2)),
     ]
-    assert told(cover(segments, lineage, 0, 10)) == [(1, 0, 2), (3, 2, 6)]
+    assert told(cover(columns(*segments), lineage, 0, 10)) == [(1, 0, 2), (3, 2, 6)]
 
 
 @st.composite
@@ -97,18 +116,20 @@ def epoch_at(epochs: Sequence[EpochStart], offset: int) -> int:
     return max((each.epoch for each in epochs if each.start_offset <= offset), default=-1)
 
 
+@settings(deadline=None)
 @given(histories())
 def test_every_offset_that_some_segment_has_rightly_is_read_once(
     history: tuple[list[RemoteLogSegmentMetadata], tuple[EpochStart, ...], int, int],
 ) -> None:
     segments, lineage, low, high = history
-    stretches = cover(segments, lineage, low, high)
+    stretches = list(cover(columns(*segments), lineage, low, high))
+    by_id = {each.id: each for each in segments}
     read = [offset for each in stretches for offset in range(each.low, each.high)]
     assert read == sorted(set(read))
     for each in stretches:
         for offset in range(each.low, each.high):
             assert each.segment.start_offset <= offset <= each.segment.end_offset
-            assert epoch_at(each.segment.epochs, offset) == epoch_at(lineage, offset)
+            assert epoch_at(by_id[each.segment.id].epochs, offset) == epoch_at(lineage, offset)
     could = {
         offset
         for each in segments
@@ -118,35 +139,108 @@ def test_every_offset_that_some_segment_has_rightly_is_read_once(
     assert set(read) == could
 
 
+@settings(deadline=None)
+@given(histories())
+def test_columns_are_covered_as_segments_are_one_by_one(
+    history: tuple[list[RemoteLogSegmentMetadata], tuple[EpochStart, ...], int, int],
+) -> None:
+    segments, lineage, low, high = history
+    found = columns(*segments)
+    expected = covering.cover(list(found), lineage, low, high)
+    stretches = cover(found, lineage, low, high)
+    assert told(stretches) == told(expected)
+    assert stretches.sizes().tolist() == [each.size_bytes for each in expected]
+    assert [each.size_bytes for each in stretches] == [each.size_bytes for each in expected]
+
+
+@settings(deadline=None)
+@given(histories(), st.lists(st.booleans(), max_size=8), st.integers(0, 40))
+def test_columns_are_their_segments(
+    history: tuple[list[RemoteLogSegmentMetadata], tuple[EpochStart, ...], int, int],
+    split: list[bool],
+    start: int,
+) -> None:
+    """Put together from a summary and from manifests, and without what went since."""
+    segments = [replace(each, state=FINISHED) for each in history[0]]
+    firsts = [each for each, first in zip(segments, split, strict=False) if first]
+    ordered = sorted(segments, key=lambda each: (each.start_offset, each.id.id.bytes))
+    found = columns(*firsts).and_also(each for each in segments if each not in firsts)
+    assert list(found) == ordered
+    assert [found[at] for at in range(len(found))] == ordered
+    assert found.epochs() == sorted({e.epoch for each in segments for e in each.epochs})
+    left = [each for each in ordered if each.start_offset >= start]
+    assert list(found.starting_from(start)) == left
+    if segments:
+        best = max((each.epochs[-1].epoch, each.end_offset) for each in segments)
+        latest = found.latest()
+        assert (latest.epochs[-1].epoch, latest.end_offset) == best
+
+
 @given(
-    st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=10),
+    st.lists(
+        st.lists(st.integers(1, 50), min_size=1, max_size=4) | st.integers(1, 50), max_size=10
+    ),
     st.integers(1, 200_000),
     st.none() | st.integers(1, 40),
     st.none() | st.integers(1, 60),
 )
 def test_tasks_have_all_offsets_once_in_order_and_none_too_many(
-    sizes: list[tuple[int, bool]], task_bytes: int, min_tasks: int | None, max_records: int | None
+    sizes: list[list[int] | int], task_bytes: int, min_tasks: int | None, max_records: int | None
 ) -> None:
     pieces: list[Piece] = []
     offset = 0
-    for size, in_store in sizes:
-        if in_store:
-            pieces.append(
-                Stretch(segment(offset, offset, offset + size - 1), offset, offset + size)
-            )
-        else:
+    for size in sizes:
+        if isinstance(size, int):
             pieces.append(BrokerRange("t", 0, offset, offset + size))
-        offset += size
+            offset += size
+            continue
+        segments = []
+        begin = offset
+        for each in size:
+            segments.append(segment(offset, offset, offset + each - 1))
+            offset += each
+        pieces.append(cover(columns(*segments), ONE_EPOCH, begin, offset))
     tasks = tasks_of(pieces, task_bytes=task_bytes, min_tasks=min_tasks, max_records=max_records)
-    read = [each for task in tasks for piece in task for each in range(piece.low, piece.high)]
+    assert not pieces, "they are taken out"
+    read = [each for task in tasks for piece in each_piece(task) for each in offsets_of(piece)]
     assert read == list(range(offset))
     assert all(tasks)
     for task in tasks:
+        inside = list(each_piece(task))
         if max_records is not None:
-            assert sum(piece.high - piece.low for piece in task) <= max_records
-        assert len(task) == 1 or sum(piece.size_bytes for piece in task) <= task_bytes
+            assert sum(piece.high - piece.low for piece in inside) <= max_records
+        assert len(inside) == 1 or sum(piece.size_bytes for piece in inside) <= task_bytes
+        assert pickle.loads(pickle.dumps(task)) == task
     if min_tasks is not None and offset >= 4 * min_tasks:
         assert len(tasks) >= min_tasks
+
+
+def offsets_of(piece: Stretch | BrokerRange) -> range:
+    if isinstance(piece, Stretch):  # within its segment, which is another one each time
+        start = piece.segment.start_offset
+        assert piece.segment.id.id.int == start
+        assert start <= piece.low < piece.high <= piece.segment.end_offset + 1
+    return range(piece.low, piece.high)
+
+
+def test_a_task_has_a_segment_in_few_bytes() -> None:
+    """Ten million of them are the driver's to hand out."""
+    ids = [UUID(bytes=Random(number).randbytes(16)) for number in range(500)]
+    segments = [
+        replace(
+            segment(0, 977 * number, 977 * number + 976),
+            id=RemoteLogSegmentId(WHERE, each),
+            max_timestamp_ms=1_700_000_000_000 + 60_017 * number,
+            size_bytes=104_857_600 - 31 * number,
+        )
+        for number, each in enumerate(ids)
+    ]
+    whole = cover(columns(*segments), ONE_EPOCH, 0, 1 << 40)
+    (task,) = tasks_of([whole], task_bytes=1 << 50)
+    assert len(pickle.dumps(task)) < 25 * 500
+    (packed,) = task
+    assert not isinstance(packed, BrokerRange)
+    assert list(packed) == list(whole)
 
 
 def test_markers_of_a_deposed_leader_are_not_the_logs(tmp_path: Path) -> None:
@@ -157,5 +251,23 @@ def test_markers_of_a_deposed_leader_are_not_the_logs(tmp_path: Path) -> None:
     index = b"".join(ENTRY.pack(VERSION, *each) for each in aborted)
     data = LogSegmentData(b"records", b"", b"", index, b"", b"")
     store.storage.copy_segment(replace(theirs, size_bytes=7), data)
-    assert store.aborted([Stretch(theirs, 0, 10)]) == [Aborted(7, 2, 5)]
-    assert store.aborted([Stretch(theirs, 0, 20)]) == [Aborted(7, 2, 5), Aborted(8, 6, 15)]
+    assert store.aborted(stretch(theirs, 0, 10), 10) == ([Aborted(7, 2, 5)], False)
+    both = [Aborted(7, 2, 5), Aborted(8, 6, 15)]
+    assert store.aborted(stretch(theirs, 0, 20), 20) == (both, False)
+
+
+def test_markers_are_read_up_to_where_they_say_that_nothing_later_matters(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path), {})
+    segments = []
+    for number in range(100):
+        start = 10 * number
+        made = replace(segment(number, start, start + 9), txn_index_empty=False, size_bytes=7)
+        index = ENTRY.pack(VERSION, 7, start, start + 5, start + 6)
+        data = LogSegmentData(b"records", b"", b"", index, b"", b"")
+        store.storage.copy_segment(made, data)
+        segments.append(made)
+    stretches = cover(columns(*segments), ONE_EPOCH, 0, 1000)
+    found, is_all = store.aborted(stretches, 20)
+    assert (found, is_all) == ([Aborted(7, at, at + 5) for at in (0, 10, 20)], True)
+    found, is_all = store.aborted(stretches, 10_000)
+    assert (len(found), is_all) == (100, False)

@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from odradek.pipeline.history import Stretch
 from odradek.pipeline.options import parse_options
-from odradek.pipeline.planning import BrokerRange
+from odradek.pipeline.planning import BrokerRange, each_piece
 from odradek.pipeline.query import Query
+from odradek.pipeline.segment_columns import Stretch
 from odradek.testing import Broker
 from tests.pipeline.reading import by_consumer, by_spark, table
 
@@ -120,7 +120,7 @@ def test_both_tiers_are_one_table_at_any_split(
 
 def test_the_store_is_read_as_far_as_it_reaches(broker: Broker, tier: Path) -> None:
     query = Query(parse_options(options(broker, tier), streaming=False))
-    pieces = query.plan(query.ranges()).pieces
+    pieces = list(each_piece(query.plan(query.ranges()).pieces))
     for partition in PARTITIONS:
         mine = [each for each in pieces if isinstance(each, Stretch)]
         mine = [each for each in mine if each.segment.partition.partition == partition]

@@ -33,8 +33,8 @@ from odradek.pipeline.errors import (  # noqa: E402
     StoreUnavailable,
     UnreadableSegment,
 )
-from odradek.pipeline.history import Stretch  # noqa: E402
 from odradek.pipeline.reading import Reading, read_pieces, with_gap_column  # noqa: E402
+from odradek.pipeline.segment_columns import Stretch  # noqa: E402
 from odradek.pipeline.segments import read_stretch  # noqa: E402
 
 BATCHES, RECORDS_A_BATCH = 6, 5

@@ -1,0 +1,261 @@
+"""The finished segments of a partition, and stretches of them, as columns: there may be ten million.
+
+A segment is a row of a structured array, as its summary packs it (`storage/tiered/summary.py`). What is
+decided of many is decided with numpy; an object is made of a segment only where one is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from odradek.storage.tiered.metadata import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.summary import TXN_INDEX_EMPTY, Summary, SummaryBuilder
+
+Array = npt.NDArray[np.void]
+Int64s = npt.NDArray[np.int64]
+
+ROW = np.dtype(
+    [
+        ("id", "V16"),
+        ("start", "<i8"),
+        ("last", "<u4"),
+        ("newest", "<i8"),
+        ("copied", "<i8"),
+        ("size", "<u4"),
+        ("broker", "<i4"),
+        ("epoch", "<i4"),
+        ("custom", "<u2"),
+        ("flags", "u1"),
+    ]
+)
+"""`summary.ROW`; `last` is the last offset - start."""
+SPAN = np.dtype([("row", "<u4"), ("epoch", "<i4"), ("start", "<i8")])
+READ = np.dtype(
+    [
+        ("id", "V16"),
+        ("start", "<i8"),
+        ("last", "<u4"),
+        ("newest", "<i8"),
+        ("size", "<u4"),
+        ("custom", "<u2"),
+        ("flags", "u1"),
+        ("low", "<i8"),
+        ("high", "<i8"),
+    ]
+)
+"""Of a stretch: what of the segment is needed to read it, and the offsets from `low` on, before `high`."""
+_OF_SEGMENT = ("id", "start", "last", "newest", "size", "custom", "flags")
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Offsets of a partition that are read from one segment: from `low` on, before `high`."""
+
+    segment: RemoteLogSegmentMetadata
+    """As far as reading needs it: not who copied it when, nor its epochs."""
+    low: int
+    high: int
+
+    @property
+    def size_bytes(self) -> int:
+        """About: as if all records of the segment were equally large."""
+        offsets = self.segment.end_offset - self.segment.start_offset + 1
+        return self.segment.size_bytes * (self.high - self.low) // max(1, offsets)
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """See the module. By ascending start offset."""
+
+    partition: TopicIdPartition
+    rows: Array
+    """Of ROW."""
+    spans: Array
+    """Of SPAN: the epochs of those that have others than one from their start on."""
+    customs: tuple[bytes, ...] = ()
+    """Custom metadata, by number - 1."""
+
+    @classmethod
+    def of(
+        cls, partition: TopicIdPartition, metadata: Iterable[RemoteLogSegmentMetadata]
+    ) -> Segments:
+        ordered = sorted(metadata, key=lambda each: (each.start_offset, each.id.id.bytes))
+        return cls.summarised(partition, SummaryBuilder(ordered).taken())
+
+    @classmethod
+    def summarised(cls, partition: TopicIdPartition, summary: Summary) -> Segments:
+        return cls(
+            partition,
+            np.frombuffer(summary.rows, ROW),
+            np.frombuffer(summary.spans, SPAN),
+            summary.customs,
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[RemoteLogSegmentMetadata]:
+        summary = Summary(self.rows.tobytes(), self.spans.tobytes(), self.customs)
+        return summary.segments(self.partition)
+
+    def __getitem__(self, at: int) -> RemoteLogSegmentMetadata:
+        (found,) = self.only(np.array([range(len(self))[at]]))
+        return found
+
+    def only(self, chosen: npt.NDArray[np.integer]) -> Segments:
+        """Those with these numbers, which ascend."""
+        place = np.full(len(self.rows), -1, np.int64)
+        place[chosen] = np.arange(len(chosen))
+        spans = self.spans[place[self.spans["row"]] >= 0]
+        if len(spans):
+            spans["row"] = place[spans["row"]]
+        return Segments(self.partition, self.rows[chosen], spans, self.customs)
+
+    def ids_at(self, start_offset: int) -> set[bytes]:
+        """Of those that start there."""
+        return {bytes(each) for each in self.rows["id"][self.rows["start"] == start_offset]}
+
+    def starting_from(self, offset: int) -> Segments:
+        at = int(np.searchsorted(self.rows["start"], offset))
+        return self if at == 0 else self.only(np.arange(at, len(self)))
+
+    def and_also(self, more: Iterable[RemoteLogSegmentMetadata]) -> Segments:
+        added = list(more)
+        return Segments.of(self.partition, [*self, *added]) if added else self
+
+    def epochs(self) -> list[int]:
+        """Those of which there are records."""
+        found = np.union1d(self.rows["epoch"], self.spans["epoch"])
+        return [int(each) for each in found]
+
+    def latest(self) -> RemoteLogSegmentMetadata:
+        """The last of the latest epoch."""
+        ends = self.rows["start"] + self.rows["last"]
+        return self[int(np.lexsort((ends, self.rows["epoch"]))[-1])]
+
+    def stretches(self, chosen: npt.NDArray[np.integer], low: Int64s, high: Int64s) -> Stretches:
+        found = np.empty(len(chosen), READ)
+        for name in _OF_SEGMENT:
+            found[name] = self.rows[name][chosen]
+        found["low"], found["high"] = low, high
+        return Stretches(self.partition, found, self.customs)
+
+
+@dataclass(frozen=True, eq=False)
+class Stretches:
+    """Of one partition, by ascending offset. Iterating gives them one by one."""
+
+    partition: TopicIdPartition
+    rows: Array
+    """Of READ."""
+    customs: tuple[bytes, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Stretch]:
+        for row in self.rows.tolist():
+            id_, start, last, newest, size, custom, flags, low, high = row
+            segment = RemoteLogSegmentMetadata(
+                RemoteLogSegmentId(self.partition, UUID(bytes=bytes(id_))),
+                start,
+                start + last,
+                -1,
+                newest,
+                0,
+                (EpochStart(-1, start),),
+                size,
+                SegmentState.COPY_SEGMENT_FINISHED,
+                self.customs[custom - 1] if custom else None,
+                bool(flags & TXN_INDEX_EMPTY),
+            )
+            yield Stretch(segment, low, high)
+
+    def __getitem__(self, part: slice | npt.NDArray[np.generic]) -> Stretches:
+        return Stretches(self.partition, self.rows[part], self.customs)
+
+    @property
+    def low(self) -> int:
+        return int(self.rows["low"][0])
+
+    @property
+    def high(self) -> int:
+        """Before which it ends."""
+        return int(self.rows["high"][-1])
+
+    @property
+    def last(self) -> Stretch:
+        (found,) = self[-1:]
+        return found
+
+    def sizes(self) -> Int64s:
+        """Of each, in bytes, about: as if all records of a segment were equally large."""
+        offsets = self.rows["high"] - self.rows["low"]
+        sizes: Int64s = (
+            self.rows["size"].astype(np.int64) * offsets // (self.rows["last"].astype(np.int64) + 1)
+        )
+        return sizes
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.sizes().sum())
+
+    def cut(self, parts: Int64s) -> Stretches:
+        """Each as that many, of as many offsets as can be."""
+        rows = np.repeat(self.rows, parts)
+        each = np.repeat(parts, parts)
+        number = np.arange(len(rows)) - np.repeat(np.cumsum(parts) - parts, parts)
+        low, offsets = rows["low"].copy(), rows["high"] - rows["low"]
+        rows["low"] = low + offsets * number // each
+        rows["high"] = low + offsets * (number + 1) // each
+        return Stretches(self.partition, rows, self.customs)
+
+    def packed(self) -> PackedStretches:
+        return PackedStretches.of(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedStretches:
+    """The same in some 25 bytes each, for a task on its way. Iterating gives them one by one."""
+
+    partition: TopicIdPartition
+    low: int
+    high: int
+    """The first offset, and before which they end."""
+    customs: tuple[bytes, ...]
+    data: bytes
+
+    @classmethod
+    def of(cls, stretches: Stretches) -> PackedStretches:
+        rows = stretches.rows.copy()
+        rows["high"] -= rows["start"] + rows["last"] + 1
+        rows["low"] -= rows["start"]
+        rows["start"][1:] -= stretches.rows["start"][:-1]
+        rows["newest"][1:] -= stretches.rows["newest"][:-1]
+        columns = rows.view(np.uint8).reshape(len(rows), READ.itemsize).T.tobytes()
+        data = zstandard.ZstdCompressor(1).compress(columns)
+        return cls(stretches.partition, stretches.low, stretches.high, stretches.customs, data)
+
+    def unpacked(self) -> Stretches:
+        columns = np.frombuffer(zstandard.ZstdDecompressor().decompress(self.data), np.uint8)
+        rows = columns.reshape(READ.itemsize, -1).T.copy().view(READ).reshape(-1)
+        for name in ("start", "newest"):
+            rows[name] = np.cumsum(rows[name])
+        rows["low"] += rows["start"]
+        rows["high"] += rows["start"] + rows["last"] + 1
+        return Stretches(self.partition, rows, self.customs)
+
+    def __iter__(self) -> Iterator[Stretch]:
+        return iter(self.unpacked())

@@ -1,0 +1,79 @@
+"""What is read of segments, decided one by one: the model that `pipeline/history.py` is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+
+from odradek.pipeline.segment_columns import Stretch
+from odradek.storage.tiered.metadata import EpochStart, RemoteLogSegmentMetadata
+
+
+def cover(
+    segments: Iterable[RemoteLogSegmentMetadata],
+    lineage: Sequence[EpochStart],
+    low: int,
+    high: int,
+) -> list[Stretch]:
+    """What is read of `segments` for the offsets from `low` on, before `high`, in their order.
+
+    `segments` are finished ones. `lineage` is the partition's leader epochs, ascending. Offsets that
+    no segment has are left out: between two stretches, before the first or after the last.
+    """
+    pieces = sorted(
+        (
+            (max(start, low), min(end, high), number, segment)
+            for number, segment in enumerate(segments)
+            for start, end in _valid(segment, lineage)
+            if start < high and end > low
+        ),
+        key=lambda piece: piece[0],
+    )
+    found: list[Stretch] = []
+    reaching: list[tuple[int, int, RemoteLogSegmentMetadata]] = []
+    cursor, number = low, 0
+    while number < len(pieces) or reaching:
+        while number < len(pieces) and pieces[number][0] <= cursor:
+            _, end, order, segment = pieces[number]
+            heappush(reaching, (-end, order, segment))
+            number += 1
+        if not reaching:
+            cursor = pieces[number][0]
+            continue
+        end, _, segment = heappop(reaching)
+        if -end <= cursor:
+            reaching.clear()  # nor do the others reach further
+            continue
+        found.append(Stretch(segment, cursor, -end))
+        cursor = -end
+    return _joined(found)
+
+
+def _joined(stretches: Iterable[Stretch]) -> list[Stretch]:
+    """Neighbours in one segment, which are of different epochs, as one."""
+    found: list[Stretch] = []
+    for each in stretches:
+        last = found[-1] if found else None
+        if last is not None and last.segment is each.segment and last.high == each.low:
+            found[-1] = Stretch(each.segment, last.low, each.high)
+        else:
+            found.append(each)
+    return found
+
+
+def _valid(
+    segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochStart]
+) -> Iterable[tuple[int, int]]:
+    """The offsets (from, before) that the lineage gives to the epochs the segment has them in."""
+    limits = {
+        each.epoch: (each.start_offset, after)
+        for each, after in zip(
+            lineage, [next_.start_offset for next_ in lineage[1:]] + [1 << 63], strict=True
+        )
+    }
+    ends = [each.start_offset for each in segment.epochs[1:]] + [segment.end_offset + 1]
+    for each, end in zip(segment.epochs, ends, strict=True):
+        if each.epoch in limits:
+            low, high = limits[each.epoch]
+            if max(low, each.start_offset) < min(high, end):
+                yield max(low, each.start_offset), min(high, end)

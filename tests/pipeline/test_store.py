@@ -1,0 +1,162 @@
+"""What a store says it has, by summaries and manifests: the same, whichever of them there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.planning import each_piece
+from odradek.pipeline.query import Query
+from odradek.pipeline.store import Store
+from odradek.seams.entropy import SeededEntropy
+from odradek.storage.tiered.manifest import Manifest
+from odradek.storage.tiered.metadata import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.object_names import (
+    LOG_SUFFIX,
+    MANIFEST_SUFFIX,
+    segment_key,
+    summary_key,
+)
+from odradek.storage.tiered.object_store import ObjectStoreStorage
+from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.summary import SummaryBuilder
+from odradek.testing.virtual_objects import VirtualObjects
+
+WHERE = TopicIdPartition(UUID(int=1), "t", 0)
+
+
+def segment(number: int, start: int, end: int, epoch: int = 0) -> RemoteLogSegmentMetadata:
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(WHERE, UUID(int=number)),
+        start,
+        end,
+        1,
+        1000 + number,
+        0,
+        (EpochStart(epoch, start),),
+        100,
+        SegmentState.COPY_SEGMENT_FINISHED,
+    )
+
+
+class World:
+    def __init__(self, page_objects: int = 10) -> None:
+        self.objects = VirtualObjects(page_objects=page_objects)
+        self.storage = ObjectStoreStorage(self.objects, SeededEntropy(1))
+        self.store = Store(self.objects, self.storage)
+
+    def has(self, *segments: RemoteLogSegmentMetadata) -> None:
+        for each in segments:
+            text = "0\n1\n0 0\n"
+            self.objects.put(segment_key(each, IndexType.LEADER_EPOCH.value), [text.encode()])
+            self.objects.put(segment_key(each, LOG_SUFFIX), [b"x" * 100])
+            self.objects.put(segment_key(each, MANIFEST_SUFFIX), [Manifest(each, {}).render()])
+
+    def summarise(self, *segments: RemoteLogSegmentMetadata, epoch: int = 0) -> None:
+        self.storage.put_summary(WHERE, epoch, SummaryBuilder(segments).encode())
+
+    def requests(self, *operations: str) -> int:
+        return sum(operation in operations for operation, _ in self.objects.bucket.requests)
+
+    def asked(self) -> None:
+        self.objects.bucket.requests.clear()
+
+
+def in_order(segments: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
+    return sorted(segments, key=lambda each: (each.start_offset, each.id.id.bytes))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 30), max_size=30),
+    st.integers(0, 30),
+    st.integers(0, 30),
+    st.integers(1, 40),
+)
+def test_summary_and_manifests_are_as_manifests_alone(
+    starts: list[int], summarised_to: int, begins_at: int, page_objects: int
+) -> None:
+    """With what lies before an offset in the summary, and retention having come to another since."""
+    segments = [segment(number, start, start) for number, start in enumerate(starts)]
+    world = World(page_objects)
+    world.has(*(each for each in segments if each.start_offset >= begins_at))
+    world.summarise(*in_order([each for each in segments if each.start_offset <= summarised_to]))
+    left = [each for each in segments if each.start_offset >= begins_at]
+    assert list(world.store.segments(WHERE)) == in_order(left)
+
+
+def many(count: int) -> list[RemoteLogSegmentMetadata]:
+    return [segment(number, 10 * number, 10 * number + 9) for number in range(count)]
+
+
+def test_a_partition_costs_few_requests_whatever_it_has() -> None:
+    world = World(page_objects=1000)
+    segments = many(500)
+    world.has(*segments)
+    world.summarise(*segments[:497])
+    world.asked()
+    assert list(world.store.segments(WHERE)) == segments
+    assert (world.requests("list"), world.requests("get")) == (2, 1 + 3)
+
+
+def test_a_query_of_the_store_alone_costs_few_requests() -> None:
+    world = World(page_objects=1000)
+    segments = many(500)
+    world.has(*segments)
+    world.summarise(*segments)
+    world.asked()
+    query = Query(parse_options({"subscribe": "t", "tiered.url": "unused"}, streaming=False))
+    query.__dict__["_store"] = world.store
+    pieces = list(each_piece(query.plan(query.ranges()).pieces))
+    assert [(each.low, each.high) for each in pieces] == [
+        (each.start_offset, each.end_offset + 1) for each in segments
+    ]
+    # the topics; the beginning and what is behind the summary; it, and the epochs, with their manifest
+    assert (world.requests("list"), world.requests("get")) == (1 + 2, 3)
+
+
+def test_the_latest_leaders_summary_counts() -> None:
+    """It begins with what that one has not; a deposed leader's says where an old history went."""
+    world = World()
+    old, new = many(5), [segment(90, 20, 29, 1), segment(91, 30, 39, 1)]
+    world.has(*old, *new)
+    world.summarise(*old[:2], epoch=1)
+    late = SummaryBuilder(old).encode()
+    world.objects.put(summary_key(WHERE, 0), [late])
+    assert list(world.store.segments(WHERE)) == in_order([*old, *new])
+
+
+@pytest.mark.parametrize("what", ["broken", "empty", "missing"])
+def test_a_summary_that_cannot_be_read_is_done_without(what: str) -> None:
+    world = World()
+    segments = many(30)
+    world.has(*segments)
+    world.objects.put(summary_key(WHERE, 0), [b"ODSU nonsense" if what == "broken" else b""])
+    beginning = world.store.beginning(WHERE)
+    if what == "missing":
+        world.objects.delete(summary_key(WHERE, 0))
+    assert list(world.store.segments(WHERE, beginning)) == segments
+
+
+def test_a_directory_without_a_finished_segment_is_no_partition() -> None:
+    world = World()
+    world.summarise(*many(3))
+    world.objects.put(segment_key(segment(1, 0, 9), LOG_SUFFIX), [b"of a copy that failed"])
+    assert list(world.store.partitions(lambda topic: True)) == []
+    assert list(world.store.segments(WHERE)) == []
+    other = replace(WHERE, topic="u")
+    world.has(replace(segment(1, 0, 9), id=RemoteLogSegmentId(other, UUID(int=1))))
+    assert list(world.store.partitions(lambda topic: True)) == [other]
+    assert list(world.store.partitions(lambda topic: topic == "t")) == []

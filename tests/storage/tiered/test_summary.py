@@ -1,0 +1,112 @@
+"""What a summary says of segments is what their manifests say; what is no summary is not taken for one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.seams.entropy import SeededEntropy
+from odradek.storage.tiered.errors import CorruptRemoteData
+from odradek.storage.tiered.metadata import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.object_names import (
+    keys_from,
+    parse_key,
+    parse_summary,
+    segment_key,
+    summary_key,
+)
+from odradek.storage.tiered.object_store import ObjectStoreStorage
+from odradek.storage.tiered.summary import SummaryBuilder, decode
+from odradek.testing.virtual_objects import VirtualObjects
+
+WHERE = TopicIdPartition(UUID(int=1), "t", 0)
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
+    start = draw(st.integers(0, 1 << 40))
+    last = draw(st.integers(0, (1 << 31) - 1))
+    starts = sorted({start, *draw(st.lists(st.integers(start, start + last), max_size=2))})
+    first = draw(st.integers(0, 1 << 30))
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(WHERE, draw(st.uuids())),
+        start,
+        start + last,
+        draw(st.integers(0, (1 << 31) - 1)),
+        draw(st.integers(-1, 1 << 50)),
+        draw(st.integers(0, 1 << 50)),
+        tuple(EpochStart(first + number, each) for number, each in enumerate(starts)),
+        draw(st.integers(0, (1 << 31) - 1)),
+        SegmentState.COPY_SEGMENT_FINISHED,
+        draw(st.sampled_from((None, b"", b"\x01\x03", b"of somebody else"))),
+        draw(st.booleans()),
+    )
+
+
+@given(st.lists(segments(), max_size=20))
+def test_what_is_put_into_it_comes_out(given: list[RemoteLogSegmentMetadata]) -> None:
+    assert list(decode(SummaryBuilder(given).encode()).segments(WHERE)) == given
+
+
+SOME = RemoteLogSegmentMetadata(
+    RemoteLogSegmentId(WHERE, UUID(int=9)),
+    100,
+    199,
+    1,
+    5,
+    6,
+    (EpochStart(3, 100),),
+    1000,
+    SegmentState.COPY_SEGMENT_FINISHED,
+)
+
+
+def test_any_wrong_bit_is_noticed() -> None:
+    whole = SummaryBuilder([SOME]).encode()
+    for at in range(len(whole)):
+        broken = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        with pytest.raises(CorruptRemoteData):
+            decode(broken)
+        with pytest.raises(CorruptRemoteData):
+            decode(whole[:at])
+
+
+def test_a_segment_that_does_not_fit_is_refused() -> None:
+    builder = SummaryBuilder([SOME])
+    with pytest.raises(ValueError, match="does not fit"):
+        builder.add(replace(SOME, end_offset=SOME.start_offset + (1 << 32)))
+
+
+def test_a_summary_sorts_before_segments_and_a_later_epochs_behind() -> None:
+    first = replace(SOME, start_offset=0, id=RemoteLogSegmentId(WHERE, UUID(int=0)))
+    assert summary_key(WHERE, 7) < summary_key(WHERE, 12) < segment_key(first, ".index")
+    assert parse_summary(summary_key(WHERE, 12)) == (WHERE, 12)
+    assert parse_key(summary_key(WHERE, 12)) is None
+    assert parse_summary(segment_key(SOME, ".manifest")) is None
+    assert keys_from(WHERE, 99) < segment_key(SOME, ".index")
+    assert keys_from(WHERE, 100) < segment_key(SOME, ".index") < keys_from(WHERE, 101)
+
+
+def test_the_latest_leaders_is_kept_and_all_go_with_the_partition() -> None:
+    objects = VirtualObjects()
+    storage = ObjectStoreStorage(objects, SeededEntropy(1))
+    storage.put_summary(WHERE, 3, b"old")
+    storage.put_summary(WHERE, 5, b"new")
+    storage.put_summary(WHERE, 4, b"of a leader that was deposed")
+    assert bytes(objects.get(summary_key(WHERE, 5))) == b"new"
+    storage.put_summary(WHERE, 5, b"newer")
+    assert {key: bytes(data) for key, data in objects.bucket.objects.items()} == {
+        summary_key(WHERE, 5): b"newer"
+    }
+    storage.remove_summaries(WHERE)
+    assert not objects.bucket.objects
