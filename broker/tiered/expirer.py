@@ -1,7 +1,8 @@
 """What a leader does to have its partition's remote segments go when their time has come.
 
 A round moves the log's start first, so that followers know of it before the first object goes, and then
-deletes what `storage/tiered/expiry.py` says. A segment that cannot be deleted now does not keep others.
+deletes what `storage/tiered/expiry.py` says, several at once. A segment that cannot be deleted now does not
+keep others.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class ExpirerTools:
     clock: Clock
     metadata: RemoteLogMetadataManager
     work: SegmentWork
+    deletions: trio.CapacityLimiter
+    """How many go at once, of all partitions."""
 
 
 class Expirer:
@@ -83,7 +86,7 @@ class Expirer:
         expired = [each for each in decided.expired if self._may_go(each)]
         self.to_delete_segments = len(expired)
         self.to_delete_bytes = sum(each.segment.size_bytes for each in expired)
-        await _delete(self._tools.work, expired, self._deleted)
+        await _delete(self._tools, expired, self._deleted)
         return decided.more and bool(expired)
 
     def _deleted(self, segment: RemoteLogSegmentMetadata) -> None:
@@ -176,7 +179,7 @@ class Remover:
         start = min(which.local_log_start_offset, which.high_watermark)
         self._partition.delete_before(start, "its topic is not tiered any more")
         found = await self._find()
-        await _delete(self._tools.work, found)
+        await _delete(self._tools, found)
         return len(found) == EXPIRED_AT_ONCE
 
     async def _find(self) -> list[Expired]:
@@ -197,22 +200,31 @@ class Remover:
 
 
 async def _delete(
-    work: SegmentWork,
+    tools: ExpirerTools,
     expired: Iterable[Expired],
     on_deleted: Callable[[RemoteLogSegmentMetadata], None] = lambda segment: None,
 ) -> None:
-    """One after the other; one that fails keeps others only where the store is away. Raises the first
-    failure."""
-    failure: KafkaError | None = None
-    for each in expired:
+    """Several at once: nothing else reads what goes, for the log begins behind it. One that fails keeps
+    others only where the store is away. Raises the first failure."""
+    failures: list[KafkaError] = []
+
+    async def delete(each: Expired) -> None:
         try:
-            await work.delete(each.segment)
-        except RemoteStorageUnavailable:
-            raise
+            await tools.work.delete(each.segment)
         except KafkaError as error:
-            failure = failure or error
+            failures.append(error)
         else:
             log.info("%s is deleted: %s", each.segment.id, each.reason.value)
             on_deleted(each.segment)
-    if failure is not None:
-        raise failure
+        finally:
+            tools.deletions.release_on_behalf_of(each.segment.id)
+
+    async with trio.open_nursery() as nursery:
+        for each in expired:
+            await tools.deletions.acquire_on_behalf_of(each.segment.id)
+            if any(isinstance(failure, RemoteStorageUnavailable) for failure in failures):
+                tools.deletions.release_on_behalf_of(each.segment.id)
+                break
+            nursery.start_soon(delete, each)
+    if failures:
+        raise failures[0]

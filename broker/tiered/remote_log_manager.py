@@ -44,6 +44,7 @@ from odradek.storage.tiered.remote_storage import RemoteStorageManager
 log = logging.getLogger("odradek.tiered")
 
 Name = tuple[str, int]
+DELETIONS_AT_ONCE = 10
 PARTITIONS_A_TURN = 50
 """How many are looked at, about 10 µs each, before others have the loop."""
 
@@ -126,7 +127,9 @@ class RemoteLogManager:
         self._copying = CopierTools(
             node_id, seams, logs, metadata, self.work, CopyQuota(settings, seams.clock)
         )
-        self._expiring = ExpirerTools(seams.clock, metadata, self.work)
+        self._expiring = ExpirerTools(
+            seams.clock, metadata, self.work, trio.CapacityLimiter(DELETIONS_AT_ONCE)
+        )
         self.copiers = trio.CapacityLimiter(settings.copiers)
         self._expirers = trio.CapacityLimiter(settings.expirers)
         self._followers = trio.CapacityLimiter(settings.followers)

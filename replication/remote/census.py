@@ -8,7 +8,7 @@ that were announced after the deletion was over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from uuid import UUID
 
 from odradek.storage.tiered.metadata import (
@@ -37,9 +37,16 @@ class Census:
     def __len__(self) -> int:
         return len(self._first_ms)
 
-    def of_topic(self, topic_id: UUID) -> list[TopicIdPartition]:
-        """Its partitions that are in here."""
-        return list(self._of_topic.get(topic_id, ()))
+    def of_topics(self, topic_ids: Mapping[UUID, object]) -> list[TopicIdPartition]:
+        """Their partitions that are in here; soon found where there are few of either."""
+        known = self._of_topic
+        few = known if len(known) < len(topic_ids) else topic_ids
+        return [
+            partition
+            for topic_id in few
+            if topic_id in topic_ids
+            for partition in known.get(topic_id, ())
+        ]
 
     def apply(self, event: RemoteEvent) -> bool:
         """Whether a partition was heard of for the first time."""

@@ -92,11 +92,11 @@ class PartitionRemover:
     def topics_deleted(self, ids: Iterable[UUID]) -> None:
         """The cluster has just deleted these. Told before their replicas end, so that what is known of
         their segments need not be read again."""
+        deleted = dict.fromkeys(ids)
         found = [
             partition
-            for topic_id in ids
             for _, census in self._manager.censuses()
-            for partition in census.of_topic(topic_id)
+            for partition in census.of_topics(deleted)
         ]
         for partition in found:
             self._hold(partition)

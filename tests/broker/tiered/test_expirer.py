@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from odradek.broker.tiered.remote_log_manager import DELETIONS_AT_ONCE
 from odradek.storage.tiered.errors import RemoteStorageError, RemoteStorageUnavailable
 from odradek.storage.tiered.expiry import EXPIRED_AT_ONCE
 from odradek.storage.tiered.metadata import (
@@ -88,6 +89,44 @@ async def test_a_segment_that_cannot_be_deleted_does_not_keep_others(clock: Virt
         world.partition.delete_before(9, "DeleteRecords")
         await world.pass_time()
         assert world.states() == [(0, DELETING)]
+
+
+async def test_several_go_at_once_and_not_too_many(clock: VirtualClock) -> None:
+    """Each takes two publishes and a delete: one after the other, 100,000 take hours."""
+    async with tiered_world(clock) as world:
+        world.fill(25)
+        await world.pass_time()
+        update, going, most = world.metadata.update_segment, 0, 0
+
+        async def slow(event: RemoteLogSegmentMetadataUpdate) -> None:
+            nonlocal going, most
+            going += 1
+            most = max(most, going)
+            await clock.sleep(1)
+            going -= 1
+            await update(event)
+
+        world.metadata.update_segment = slow  # type: ignore[method-assign]
+        world.change(retention_bytes=1)
+        await world.pass_time(38)
+        assert world.states() == []
+        assert most == DELETIONS_AT_ONCE
+
+
+async def test_while_the_store_is_away_few_are_tried(clock: VirtualClock) -> None:
+    async with tiered_world(clock) as world:
+        world.fill(50)
+        await world.pass_time()
+        world.storage.failing["delete"] = RemoteStorageUnavailable("503")
+        world.storage.calls.clear()
+        world.change(retention_bytes=1)
+        while not world.storage.calls:
+            await world.pass_time(0.1)
+        await world.pass_time(0.3)
+        assert len(world.storage.calls) <= DELETIONS_AT_ONCE
+        world.storage.failing.clear()
+        await world.pass_time(60)
+        assert world.states() == []
 
 
 async def test_records_without_timestamps_stay_for_their_retention(clock: VirtualClock) -> None:

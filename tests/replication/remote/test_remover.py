@@ -76,12 +76,12 @@ def test_census_has_who_was_heard_of_until_it_is_gone() -> None:
     assert not census.apply(started(A, 80))
     assert census.apply(started(NEW_A, 90))
     assert dict(census) == {A: 70, NEW_A: 90}
-    assert census.of_topic(A.topic_id) == [A]
+    assert census.of_topics({A.topic_id: None}) == [A]
     for state in range(3):
         assert A in census
         census.apply(of_partition(A, state))
     assert dict(census) == {NEW_A: 90}
-    assert census.of_topic(A.topic_id) == []
+    assert census.of_topics({A.topic_id: None}) == []
 
 
 def test_census_finds_what_comes_after_the_end() -> None:
