@@ -92,8 +92,9 @@ def _transaction_index(found: Found, data: bytes) -> Rows:
 
 
 def _left_over(data: bytes, entry_size: int) -> Rows:
+    """What is no whole entry; but zeros behind an entry of zeros are room that was not all of use."""
     rest = len(data) % entry_size
-    if rest:
+    if rest and (len(data) < entry_size or any(data[-rest - entry_size :])):
         yield Problem(f"{rest} bytes after the last whole entry", len(data) - rest)
 
 

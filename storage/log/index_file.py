@@ -2,7 +2,7 @@
 
 - The file is opened when first used. Entries are read through a read-only map of the entries alone
   (a store or a hole on a full disk would kill the process), and written with `write_at`.
-- Room is taken in steps of 4 KiB (`reserve`), **before** the data that an entry points to is
+- Room is taken in steps of 4 KiB, or the whole entries that fit in (`reserve`), **before** the data that an entry points to is
   written: a full disk shows itself while there is nothing to undo. Kafka takes
   `segment.index.bytes` at once, as a hole; really taken, 4,000 partitions would need 80 GB.
   Past the last entry the file holds zeros, as Kafka's does, until it is trimmed (roll, close).
@@ -105,8 +105,9 @@ class IndexFile:
         needed = self.count + count
         if needed > self.capacity:
             room_bytes = -(-needed * self.entry_size // STEP_BYTES) * STEP_BYTES
-            self.file.preallocate(room_bytes)
-            self.capacity = room_bytes // self.entry_size
+            capacity = room_bytes // self.entry_size
+            self.file.preallocate(capacity * self.entry_size)
+            self.capacity = capacity
 
     def add(self, entry: bytes) -> None:
         self.file.write_at(self.count * self.entry_size, entry)

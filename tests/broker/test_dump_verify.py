@@ -66,6 +66,8 @@ def partition(root: Path) -> Path:
     segment(directory, SECOND, b"".join(second))
     index = directory / name(SECOND, ".index")
     index.write_bytes(index.read_bytes() + bytes(64))  # the active one is preallocated
+    times = directory / name(SECOND, ".timeindex")
+    times.write_bytes(times.read_bytes().ljust(4096, b"\0"))  # as it once was: not whole entries
     (directory / name(SECOND, ".txnindex")).write_bytes(
         b"\x00\x00" + b"".join(value.to_bytes(8, "big") for value in (7, 80, 90, 91))
     )
@@ -113,6 +115,7 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes], str]] = [
     (name(SECOND, ".log"), lambda data: bytes(batch(20, epoch=2)), "the segment begins at 60"),
     (name(FIRST, ".log"), lambda data: data + bytes(batch(65, epoch=1)), ".log ends at 74"),
     (name(FIRST, ".index"), lambda data: data[:-1], "7 bytes after the last whole entry"),
+    (name(FIRST, ".timeindex"), lambda data: data[:-1], "11 bytes after the last whole entry"),
     (name(FIRST, ".index"), lambda data: data + data, "after offset"),
     (name(FIRST, ".index"), lambda data: ints(19, 17), "no batch starts at position 17"),
     (name(FIRST, ".index"), lambda data: ints(18) + data[4:], "ends at offset"),
