@@ -214,22 +214,25 @@ def _committed(answer: Any, group: str) -> dict[TopicPartition, CommittedOffset]
     return found
 
 
-def offset_topics(offsets: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
-    """The `topics` of an OffsetCommit."""
+def offset_topics(
+    offsets: Mapping[TopicPartition, int | CommittedOffset],
+) -> list[dict[str, Any]]:
+    """The `topics` of an OffsetCommit, or of a TxnOffsetCommit."""
     topics: dict[str, list[dict[str, Any]]] = {}
-    for where, offset in offsets.items():
+    for where, each in offsets.items():
+        committed = CommittedOffset(each) if isinstance(each, int) else each
         row = {
             "partition_index": where.partition,
-            "committed_offset": offset,
-            "committed_leader_epoch": -1,
-            "committed_metadata": "",
+            "committed_offset": committed.offset,
+            "committed_leader_epoch": committed.leader_epoch,
+            "committed_metadata": committed.metadata,
         }
         topics.setdefault(where.topic, []).append(row)
     return [{"name": name, "partitions": rows} for name, rows in topics.items()]
 
 
 async def reset_offsets(
-    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
 ) -> None:
     """Commit offsets for a group that has no members (UNKNOWN_MEMBER_ID if it has)."""
 

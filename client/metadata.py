@@ -25,8 +25,8 @@ from odradek.seams.values import value_class
 
 T = TypeVar("T")
 
-GROUP = 0
-"""Key type of FindCoordinator."""
+GROUP, TRANSACTION = 0, 1
+"""Key types of FindCoordinator."""
 BACKOFF_S = 0.05
 BACKOFF_MAX_S = 1.0
 
@@ -153,22 +153,25 @@ class Cluster:
         await self.refresh([name], create=create)
         return self.topics[name]
 
-    async def coordinator(self, group: str, owner: object = None) -> BrokerConnection:
-        """A connection to the coordinator of a group, asked for anew; see `connect` for `owner`.
+    async def coordinator(
+        self, key: str, owner: object = None, *, key_type: int = GROUP
+    ) -> BrokerConnection:
+        """A connection to the coordinator of a group, or of a transactional id, asked for anew; see
+        `connect` for `owner`.
 
         Raises KafkaError (COORDINATOR_NOT_AVAILABLE while there is none, for one).
         """
         asked = await self.any_node()
         answer = await asked.request(
             FIND_COORDINATOR,
-            {"key": group, "key_type": GROUP, "coordinator_keys": [group]},
+            {"key": key, "key_type": key_type, "coordinator_keys": [key]},
             timeout_s=self.timeout_s,
         )
         found = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
         check(
             found.error_code,
             getattr(found, "error_message", None),
-            about=f"the coordinator of group {group}",
+            about=f"the coordinator of {'group' if key_type == GROUP else 'transactional id'} {key}",
         )
         return await self.connect(Address(found.host, found.port), owner)
 

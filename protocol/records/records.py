@@ -193,6 +193,44 @@ def build_batch(
             raise ValueError(f"offset {record.offset} after delta {last_delta} of {base_offset}")
         last_delta = delta
         _encode_record(body, record, delta, record.timestamp - base_timestamp)
+    return frame_batch(
+        body,
+        len(records),
+        base_offset=base_offset,
+        last_delta=last_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max(record.timestamp for record in records),
+        compression=compression,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        leader_epoch=leader_epoch,
+        transactional=transactional,
+        control=control,
+        timestamp_type=timestamp_type,
+        level=level,
+    )
+
+
+def frame_batch(
+    body: Buffer,
+    count: int,
+    *,
+    base_timestamp: int,
+    max_timestamp: int,
+    last_delta: int | None = None,
+    base_offset: int = 0,
+    compression: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    leader_epoch: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    timestamp_type: int = 0,
+    level: int | None = None,
+) -> bytearray:
+    """A batch of `count` records that are encoded already; without `last_delta` one for each offset."""
     attributes = compression
     if timestamp_type == LOG_APPEND_TIME:
         attributes |= TIMESTAMP_TYPE_MASK
@@ -211,13 +249,13 @@ def build_batch(
         MAGIC,
         0,
         attributes,
-        last_delta,
+        count - 1 if last_delta is None else last_delta,
         base_timestamp,
-        max(record.timestamp for record in records),
+        max_timestamp,
         producer_id,
         producer_epoch,
         base_sequence,
-        len(records),
+        count,
     )
     batch += payload
     batch[17:21] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")

@@ -1,0 +1,120 @@
+"""The transactional producer against a broker of ours: all of a transaction or nothing, and one producer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from odradek.client.connection import BrokerConnection
+from odradek.client.consumer import Isolation, Reader, ReaderOptions, TopicPartition
+from odradek.client.errors import Unreachable
+from odradek.client.group_admin import CommittedOffset, committed_offsets
+from odradek.client.metadata import Cluster, open_cluster
+from odradek.client.transactions import FENCED, EncodedRecords, TransactionalProducer
+from odradek.protocol.apis import Api
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.records.batch import HEADER_SIZE
+from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.tcp import TcpNetwork
+from odradek.testing import Broker
+
+WHERE = TopicPartition("t", 0)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with (
+        Broker(topics={"t": 2}, configs={"message.max.bytes": "2000"}) as broker,
+        open_cluster(TcpNetwork(), broker.bootstrap, timeout_s=10) as found,
+    ):
+        yield found
+
+
+def encoded(*values: bytes) -> EncodedRecords:
+    batch = build_batch([Record(-1, 1000 + n, None, value) for n, value in enumerate(values)])
+    return EncodedRecords(bytes(batch[HEADER_SIZE:]), len(values), 1000, 999 + len(values))
+
+
+async def values(cluster: Cluster, isolation: Isolation = Isolation.READ_COMMITTED) -> list[bytes]:
+    reader = Reader(cluster, ReaderOptions(isolation=isolation))
+    reader.assign({TopicPartition("t", index): 0 for index in range(2)})
+    found = [(record.partition, record.offset, record.value) for record in await reader.poll()]
+    while not reader.at_end():
+        found += [(each.partition, each.offset, each.value) for each in await reader.poll()]
+    return [value or b"" for _, _, value in sorted(found, key=lambda each: each[:2])]
+
+
+async def test_records_and_offsets_become_visible_together(cluster: Cluster) -> None:
+    producer = TransactionalProducer(cluster, "id", compression=4)
+    await producer.begin()
+    assert await producer.send("t", {0: encoded(b"a", b"b"), 1: encoded(b"x")}) == set()
+    assert await producer.send("t", {0: encoded(b"c")}) == set()
+    await producer.send_offsets("group", {WHERE: CommittedOffset(7, metadata="so far")})
+    assert await values(cluster) == []
+    await producer.commit()
+    assert await values(cluster) == [b"a", b"b", b"c", b"x"]
+    assert await committed_offsets(cluster, "group", [WHERE]) == {
+        WHERE: CommittedOffset(7, -1, "so far")
+    }
+    await producer.send("t", {0: encoded(b"d")})  # at once: the markers may not all be written
+    await producer.abort()
+    await producer.send("t", {0: encoded(b"e")})
+    await producer.commit()
+    assert await values(cluster) == [b"a", b"b", b"c", b"e", b"x"]
+
+
+async def test_who_comes_later_fences_who_was_there(cluster: Cluster) -> None:
+    old, new = (TransactionalProducer(cluster, "id") for _ in range(2))
+    await old.begin()
+    await old.send("t", {0: encoded(b"of the old one")})
+    await new.begin()
+    await new.send("t", {0: encoded(b"of the new one")})
+    for act in (
+        lambda: old.send("t", {0: encoded(b"late")}),
+        lambda: old.send("t", {1: encoded(b"late")}),
+        lambda: old.send_offsets("group", {WHERE: CommittedOffset(7)}),
+        old.commit,
+    ):
+        with pytest.raises(KafkaError) as caught:
+            await act()
+        assert caught.value.code in FENCED
+    await new.commit()
+    assert await values(cluster) == [b"of the new one"]
+
+
+async def test_a_batch_that_is_too_large_is_told_and_nothing_is_lost(cluster: Cluster) -> None:
+    producer = TransactionalProducer(cluster, "id")
+    await producer.begin()
+    large = encoded(b"x" * 1500, b"y" * 1500)
+    assert await producer.send("t", {0: large, 1: encoded(b"small")}) == {0}
+    assert await producer.send("t", {0: encoded(b"x" * 1500)}) == set()
+    assert await producer.send("t", {0: encoded(b"y" * 1500)}) == set()
+    await producer.commit()
+    assert await values(cluster) == [b"x" * 1500, b"y" * 1500, b"small"]
+
+
+class Losing(TransactionalProducer):
+    """The connection breaks after the first request of each kind has been done, before its answer."""
+
+    lost: set[str]
+
+    async def _request(self, connection: BrokerConnection, api: Api, **values: Any) -> Any:
+        answer = await super()._request(connection, api, **values)
+        if api.name not in self.lost:
+            self.lost.add(api.name)
+            raise Unreachable("lost")
+        return answer
+
+
+async def test_a_request_that_was_lost_is_repeated_and_counts_once(cluster: Cluster) -> None:
+    producer = Losing(cluster, "id")
+    producer.lost = set()
+    await producer.begin()
+    await producer.send("t", {0: encoded(b"a")})
+    await producer.send("t", {0: encoded(b"b")})
+    await producer.send_offsets("group", {WHERE: CommittedOffset(7)})
+    await producer.commit()
+    assert len(producer.lost) == 6
+    assert await values(cluster, Isolation.READ_UNCOMMITTED) == [b"a", b"b"]
