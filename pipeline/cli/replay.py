@@ -1,0 +1,145 @@
+"""`odradek pipeline replay`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from odradek.pipeline.errors import BadOption
+
+if TYPE_CHECKING:
+    from odradek.pipeline.jobs.replay import ReplayJob
+
+LINE = "a range of a topic back into a topic, each record once over any number of restarts"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--topic", "-t", required=True, help="what is replayed")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="the brokers that have it")
+    parser.add_argument("--tiered", metavar="DIR|URL", help="the store of its tiered segments")
+    parser.add_argument("--to", required=True, metavar="TOPIC", help="where to; it has to be there")
+    parser.add_argument(
+        "--to-bootstrap", metavar="HOST:PORT", help="the brokers of that topic (--bootstrap)"
+    )
+    parser.add_argument(
+        "--since", metavar="TIME", help="from the first record as late as that: ISO 8601, or ms"
+    )
+    parser.add_argument(
+        "--until", metavar="TIME", help="to before the first record as late as that"
+    )
+    parser.add_argument(
+        "--offsets",
+        action="append",
+        default=[],
+        metavar="P:FROM:TO",
+        help="of partition P alone the offsets from FROM on, before TO; may be repeated",
+    )
+    parser.add_argument(
+        "--by", default="partition", help="records stay in their partition, or go by key"
+    )
+    parser.add_argument("--job", metavar="NAME", help="so named, the range is replayed once more")
+    parser.add_argument(
+        "--records-per-second", type=float, metavar="N", help="of all tasks together"
+    )
+    parser.add_argument("--bytes-per-second", type=float, metavar="N", help="before compression")
+    parser.add_argument("--compression", default="lz4", help="of what is written (lz4)")
+    parser.add_argument(
+        "--isolation", default="read_committed", help="read_uncommitted or read_committed"
+    )
+    parser.add_argument("--master", default="local[*]", help="of Spark (local[*])")
+    parser.add_argument(
+        "--json", action="store_true", help="progress and result as JSON, one a line"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from odradek.pipeline.cli.progress import Teller
+    from odradek.pipeline.jobs.replay import replay
+    from odradek.pipeline.session import open_session
+
+    job, tell = _job(args), Teller("offsets", as_json=args.json)
+    with open_session("odradek-replay", args.master) as spark:
+        result = replay(spark, job, tell.progress)
+    for each in result.partitions:
+        tell.row(
+            {
+                "partition": each.partition,
+                "records": each.records,
+                "bytes": each.size_bytes,
+                "transactions": each.transactions,
+            }
+        )
+    tell.row({"job": result.job, "records": result.records, "bytes": result.size_bytes})
+    size = result.size_bytes / 1e6
+    tell.result(f"{result.records} records ({size:.1f} MB) to {args.to}; job {result.job} is done")
+    return 0
+
+
+def _job(args: argparse.Namespace) -> ReplayJob:
+    from odradek.pipeline.jobs.replay import ReplayJob
+
+    to = args.to_bootstrap or args.bootstrap
+    if to is None:
+        raise BadOption("whose topic is it? Give --to-bootstrap, or --bootstrap")
+    source = {"kafka.isolation.level": args.isolation}
+    if args.bootstrap is not None:
+        source["kafka.bootstrap.servers"] = args.bootstrap
+    if args.tiered is not None:
+        source["tiered.url"] = args.tiered
+    source |= _range(args)
+    return ReplayJob(
+        source=source,
+        topic=args.to,
+        bootstrap=to,
+        name=args.job,
+        by=args.by,
+        compression=args.compression,
+        records_per_s=args.records_per_second,
+        bytes_per_s=args.bytes_per_second,
+    )
+
+
+def _range(args: argparse.Namespace) -> dict[str, str]:
+    """The options of the source that say it."""
+    if not args.offsets:
+        found = {"subscribe": args.topic}
+        for name, text in (("startingTimestamp", args.since), ("endingTimestamp", args.until)):
+            if text is not None:
+                found[name] = str(parse_time_ms(text))
+        return found
+    if args.since is not None or args.until is not None:
+        raise BadOption("a range is one of times, or of --offsets")
+    ranges = parse_ranges(args.offsets)
+    return {
+        "assign": json.dumps({args.topic: sorted(ranges)}),
+        "startingOffsets": json.dumps({args.topic: {p: each[0] for p, each in ranges.items()}}),
+        "endingOffsets": json.dumps({args.topic: {p: each[1] for p, each in ranges.items()}}),
+    }
+
+
+def parse_time_ms(text: str) -> int:
+    """ms since 1970, of a number of those or of ISO 8601: UTC, where no zone stands in it."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadOption(f"{text} is no time, such as 2013-02-08T06:00 or 1360303200000") from None
+    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def parse_ranges(texts: Sequence[str]) -> dict[int, tuple[int, int]]:
+    """By partition, from P:FROM:TO."""
+    found = {}
+    for text in texts:
+        parts = text.split(":")
+        if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+            raise BadOption(f"{text} is no P:FROM:TO, such as 0:1000:2000")
+        partition, low, high = map(int, parts)
+        if low > high or partition in found:
+            raise BadOption(f"{text}: each partition has one range, that begins before it ends")
+        found[partition] = low, high
+    return found

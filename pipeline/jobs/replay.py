@@ -1,0 +1,259 @@
+"""A range of a topic back into a topic, each record once, however often the job dies on the way.
+
+Keys, values, headers and timestamps stay what they are, and so does the order within a partition. What is
+replayed is fixed when a job first runs, before anything is written, and kept with how far it is as the
+offsets of the group `odradek-replay.JOB` in the target's cluster (`target.py`). Run again, a job goes on where
+it ended, or finds that it is done; the same range under another name is replayed again.
+
+A source partition is read and written in order by one task (`replaying.py`), in transactions: consumers
+that read committed records see each once. What may go a second is shared out among the tasks that run at
+the same time, so that it holds for all of them together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillRunning
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from odradek.pipeline.brokers import TopicPartition
+from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
+from odradek.pipeline.jobs.progress import Progress
+from odradek.pipeline.options import Options, parse_options
+from odradek.pipeline.query import Query
+from odradek.pipeline.replaying import Lane, Replayed, replay_lane
+from odradek.pipeline.target import JobState, Reached, Target, target_at
+from odradek.protocol.records.compression import NAMES
+from odradek.protocol.uuids import uuid_to_text
+from odradek.seams.clock import RealClock
+from odradek.seams.values import value_class
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROGRESS_S = 1.0
+BY = ("partition", "key")
+_NOT_OF_THE_JOB = ("kafka.bootstrap.servers", "kafka.request.timeout.ms", "kafka.fetch.max.bytes")
+
+
+@value_class
+class ReplayJob:
+    """What is replayed and how. `source` are the options of the table (docs/pipeline.md), of one topic;
+    committed records, unless they say otherwise."""
+
+    source: Mapping[str, str]
+    topic: str
+    """Where to."""
+    bootstrap: str
+    """Of its cluster."""
+    name: str | None = None
+    """None for one that follows from what is replayed."""
+    by: str = "partition"
+    """A record stays in its partition, or goes where its `key` says (what has none: as by partition)."""
+    compression: str = "lz4"
+    records_per_s: float | None = None
+    bytes_per_s: float | None = None
+    """Of keys, values and headers, before they are compressed."""
+    tasks: int | None = None
+    """At the same time; as many as Spark has cores."""
+
+
+@value_class
+class ReplayResult:
+    """Counts are those of this run alone."""
+
+    job: str
+    partitions: Sequence[Replayed]
+    progress: Progress
+
+    @property
+    def records(self) -> int:
+        return sum(each.records for each in self.partitions)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.partitions)
+
+
+@value_class
+class ReplayPlan:
+    """What a run has to do."""
+
+    target: Target
+    state: JobState
+    partitions: Sequence[int]
+    """Of the source, those that are done too."""
+    total: int
+    """Offsets in the range."""
+    lanes: Sequence[Lane]
+
+    def done(self) -> int:
+        """Offsets of the range that are behind us by now."""
+        now = self.target.progress(self.state, self.partitions)
+        return sum(each.next - each.low for each in now.values())
+
+
+def replay(
+    spark: SparkSession,
+    job: ReplayJob,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> ReplayResult:
+    """Replay what is left of the job. Raises BadOption, DataLoss where the source has not all of it any
+    more, or PipelineError."""
+    plan = plan_replay(job, job.tasks or max(1, spark.sparkContext.defaultParallelism))
+    clock = RealClock()
+    begun_at, before = clock.monotonic(), plan.done()
+
+    def tell() -> Progress:
+        progress = Progress(plan.done(), plan.total, clock.monotonic() - begun_at, before)
+        on_progress(progress)
+        return progress
+
+    replayed = _run(spark, plan, tell) if plan.lanes else []
+    return ReplayResult(plan.state.job, replayed, tell())
+
+
+def plan_replay(job: ReplayJob, tasks_max: int) -> ReplayPlan:
+    """What is left of the job, for so many tasks; its ranges are fixed when this returns."""
+    source = {
+        "kafka.isolation.level": "read_committed",
+        "startingOffsetsByTimestampStrategy": "latest",
+        **job.source,
+    }
+    options = _checked(job, source)
+    target = target_at(job.bootstrap, options.request_timeout_ms)
+    state = JobState(job.name or _name(job, source), job.topic, target.partitions(job.topic))
+    progress = _begun(Query(options), target, state, keeps_partitions=job.by == "partition")
+    left = {number: each for number, each in progress.items() if each.next < each.high}
+    lane = Lane(
+        source={name: value for name, value in source.items() if not _is_range(name)},
+        state=state,
+        partitions=(),
+        bootstrap=job.bootstrap,
+        timeout_ms=options.request_timeout_ms,
+        by_key=job.by == "key",
+        compression=NAMES.index(job.compression),
+        records_per_s=job.records_per_s,
+        bytes_per_s=job.bytes_per_s,
+    )
+    total = sum(each.high - each.low for each in progress.values())
+    return ReplayPlan(target, state, list(progress), total, _dealt(lane, left, tasks_max))
+
+
+def _checked(job: ReplayJob, source: Mapping[str, str]) -> Options:
+    if job.by not in BY:
+        raise BadOption(f"records are replayed by {' or by '.join(BY)}, not by {job.by}")
+    if job.compression not in NAMES:
+        raise BadOption(f"there is no compression {job.compression}, but {', '.join(NAMES)}")
+    for rate in (job.records_per_s, job.bytes_per_s):
+        if rate is not None and rate <= 0:
+            raise BadOption("a rate is more than nothing")
+    return parse_options(source, streaming=False)
+
+
+def _name(job: ReplayJob, source: Mapping[str, str]) -> str:
+    """The same for the same range into the same topic; not a matter of which brokers are asked."""
+    matters = {
+        name: value
+        for name, value in source.items()
+        if name not in _NOT_OF_THE_JOB and not name.startswith("tiered.")
+    }
+    text = json.dumps([sorted(matters.items()), job.topic, job.by])
+    return f"{job.topic}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _begun(
+    query: Query, target: Target, state: JobState, *, keeps_partitions: bool
+) -> dict[int, Reached]:
+    """How far the job is with each source partition, after its range was fixed if it was not yet."""
+    ids = {
+        where: "" if id is None else uuid_to_text(id.topic_id)
+        for where, id in query.partitions.items()
+    }
+    topics = {where.topic for where in ids}
+    if len(topics) != 1:
+        raise BadOption(
+            f"one topic is replayed at a time, not {', '.join(sorted(topics)) or 'none'}"
+        )
+    last = max(where.partition for where in ids)
+    if keeps_partitions and last >= state.partitions:
+        raise BadOption(
+            f"{state.topic} has {state.partitions} partitions, and partition {last} is replayed:"
+            " records can go by key"
+        )
+    found = target.progress(state, [where.partition for where in ids])
+    for where, id in ids.items():
+        known = found.get(where.partition)
+        if known is not None and (known.topic, known.topic_id) != (where.topic, id):
+            raise BadOption(
+                f"job {state.job} replays {known.topic} ({known.topic_id}), not {where.topic} ({id}):"
+                " --job gives this one another name"
+            )
+    new = [where for where in ids if where.partition not in found]
+    if new:
+        ranges = query.ranges()
+        fixed = {each.partition: _fixed(each, ids[each], *ranges[each]) for each in new}
+        target.begin(state, fixed)
+        found |= fixed
+    return found
+
+
+def _fixed(where: TopicPartition, id: str, low: int, high: int) -> Reached:
+    return Reached(where.topic, id, low, high, low)
+
+
+def _dealt(lane: Lane, left: Mapping[int, Reached], most: int) -> list[Lane]:
+    """A lane for each task: the partitions dealt out so that each has about as many offsets."""
+    count = min(most, len(left))
+    hands: list[list[int]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for number, each in sorted(left.items(), key=lambda one: one[1].next - one[1].high):
+        least = sizes.index(min(sizes))
+        hands[least].append(number)
+        sizes[least] += each.high - each.next
+    return [
+        replace(
+            lane,
+            partitions=tuple(hand),
+            records_per_s=_share(lane.records_per_s, count),
+            bytes_per_s=_share(lane.bytes_per_s, count),
+        )
+        for hand in hands
+    ]
+
+
+def _is_range(option: str) -> bool:
+    """Whether it says which offsets: those are fixed now."""
+    name = option.lower()
+    return name in ("subscribe", "subscribepattern", "assign") or name.startswith(
+        ("starting", "ending")
+    )
+
+
+def _share(rate: float | None, count: int) -> float | None:
+    return None if rate is None else rate / count
+
+
+def _run(spark: SparkSession, plan: ReplayPlan, tell: Callable[[], Progress]) -> list[Replayed]:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    context = spark.sparkContext
+    work = context.parallelize(plan.lanes, len(plan.lanes)).flatMap(replay_lane)
+    with ThreadPoolExecutor(1, thread_name_prefix="odradek-replay") as pool:
+        running = pool.submit(work.collect)
+        try:
+            while True:
+                try:
+                    return sorted(running.result(PROGRESS_S), key=lambda each: each.partition)
+                except StillRunning:
+                    tell()
+        except (PySparkException, Py4JJavaError) as error:
+            raise PipelineError(f"the replay ended: {said_by_spark(error)}") from error
+        finally:
+            if not running.done():
+                context.cancelAllJobs()

@@ -1,0 +1,179 @@
+"""What a task of `replay` does: source partitions one after the other, each in its order, in transactions.
+
+1. become the one producer for that partition: what a task that died left open is aborted, and one that
+   only seems dead can write no more
+2. see how far the group says that the partition is: nobody else moves that from now on
+3. read from there on, write, and commit records and offset together; again until the range's end
+
+So a record is visible once whenever this stops, and whoever goes on begins where this ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from odradek.pipeline.encoding import COLUMNS, Records, cut
+from odradek.pipeline.errors import PipelineError
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.pace import Pace
+from odradek.pipeline.target import JobState, Reached, Target, Writer, advanced, target_at
+from odradek.seams.clock import RealClock
+from odradek.seams.values import value_class
+
+BATCH_BYTES = 512 << 10
+"""Of records, before they are compressed; a topic takes batches of about 1 MB unless told otherwise."""
+BATCH_RECORDS = 100_000
+AT_ONCE = 16
+"""So many partitions get a batch at the same time, where keys say which."""
+COMMIT_BYTES = 64 << 20
+"""A transaction ends when it has so much: that is what is done again after a crash."""
+
+
+@value_class
+class Lane:
+    """The source partitions that one task replays, and how; rates are those of this task."""
+
+    source: Mapping[str, str]
+    state: JobState
+    partitions: Sequence[int]
+    bootstrap: str
+    timeout_ms: int
+    by_key: bool
+    compression: int
+    records_per_s: float | None = None
+    bytes_per_s: float | None = None
+    commit_s: float = 5.0
+    """A transaction ends when it is so old."""
+
+
+@value_class
+class Replayed:
+    """What this run did of one source partition."""
+
+    partition: int
+    records: int
+    size_bytes: int
+    transactions: int
+
+
+def replay_lane(lane: Lane) -> list[Replayed]:
+    """Raises PipelineError."""
+    target = target_at(lane.bootstrap, lane.timeout_ms)
+    pace = Pace(lane.records_per_s, lane.bytes_per_s)
+    return [_Replay(lane, target, pace, partition).run() for partition in lane.partitions]
+
+
+class _Replay:
+    """Of one source partition. See the module."""
+
+    def __init__(self, lane: Lane, target: Target, pace: Pace, partition: int) -> None:
+        self._lane = lane
+        self._target = target
+        self._pace = pace
+        self._partition = partition
+        self._clock = RealClock()
+        self._records = self._bytes = self._transactions = 0
+        self._uncommitted_bytes = 0
+        self._begun_at: float | None = None
+        """When the transaction began that is open now."""
+
+    def run(self) -> Replayed:
+        lane, number = self._lane, self._partition
+        with self._target.writing(lane.state, number, lane.compression) as writer:
+            progress = self._target.progress(lane.state, [number])[number]
+            if progress.next < progress.high:
+                for table in read(lane.source, progress.topic, number, progress):
+                    progress = self._replay(writer, Records(table), progress)
+                self._commit(writer, advanced(progress, progress.high))
+        return Replayed(number, self._records, self._bytes, self._transactions)
+
+    def _replay(self, writer: Writer, records: Records, progress: Reached) -> Reached:
+        lane, pace = self._lane, self._pace
+        limit = pace.bytes_at_once(BATCH_BYTES * (AT_ONCE if lane.by_key else 1))
+        for low, high in cut(records.sizes, limit, pace.records_at_once(BATCH_RECORDS)):
+            self._wait(writer, progress)
+            if self._begun_at is None:
+                self._begun_at = self._clock.monotonic()
+            self._write(writer, records, low, high)
+            size = int(records.sizes[low:high].sum())
+            pace.used(self._clock.monotonic(), high - low, size)
+            self._records += high - low
+            self._bytes += size
+            self._uncommitted_bytes += size
+            progress = advanced(progress, int(records.offsets[high - 1]) + 1)
+            if self._uncommitted_bytes >= COMMIT_BYTES or self._age_s() >= lane.commit_s:
+                self._commit(writer, progress)
+        return progress
+
+    def _write(self, writer: Writer, records: Records, low: int, high: int) -> None:
+        rows = np.arange(low, high)
+        if not self._lane.by_key:
+            self._write_batches(writer, records, {self._partition: rows})
+            return
+        count = self._lane.state.partitions
+        chosen = records.by_key(count, self._partition % count)[low:high]
+        mine = {int(each): rows[chosen == each] for each in np.unique(chosen)}
+        batches = {
+            partition: [its[a:b] for a, b in cut(records.sizes[its], BATCH_BYTES, BATCH_RECORDS)]
+            for partition, its in mine.items()
+        }
+        for turn in zip_longest(*batches.values()):
+            parts = zip(batches, turn, strict=True)
+            self._write_batches(writer, records, {p: each for p, each in parts if each is not None})
+
+    def _write_batches(self, writer: Writer, records: Records, rows: Mapping[int, Any]) -> None:
+        refused = writer.write({p: records.encode(each) for p, each in rows.items()})
+        for partition in refused:
+            mine = rows[partition]
+            if len(mine) == 1:
+                raise PipelineError(
+                    f"{self._lane.state.topic} takes no record as large as that at offset"
+                    f" {records.offsets[mine[0]]} of partition {self._partition} (max.message.bytes)"
+                )
+            middle = len(mine) // 2
+            self._write_batches(writer, records, {partition: mine[:middle]})
+            self._write_batches(writer, records, {partition: mine[middle:]})
+
+    def _wait(self, writer: Writer, progress: Reached) -> None:
+        """As long as the pace demands; a transaction is not kept open for that."""
+        wait_s = self._pace.wait_s(self._clock.monotonic())
+        if wait_s:
+            if self._begun_at is not None and self._age_s() + wait_s > self._lane.commit_s:
+                self._commit(writer, progress)
+            self._target.pause(wait_s)
+
+    def _commit(self, writer: Writer, progress: Reached) -> None:
+        writer.commit(progress)
+        self._transactions += 1
+        self._uncommitted_bytes, self._begun_at = 0, None
+
+    def _age_s(self) -> float:
+        return 0.0 if self._begun_at is None else self._clock.monotonic() - self._begun_at
+
+
+def read(source: Mapping[str, str], topic: str, partition: int, progress: Reached) -> Iterator[Any]:
+    """What is left of a partition's range, as Arrow batches, in its order."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from odradek.pipeline.decoding.schema import arrow_schema
+    from odradek.pipeline.source import BatchReader
+
+    def at(offset: int) -> str:
+        return f'{{"{topic}":{{"{partition}":{offset}}}}}'
+
+    options = parse_options(
+        {
+            **source,
+            "assign": f'{{"{topic}":[{partition}]}}',
+            "startingOffsets": at(progress.next),
+            "endingOffsets": at(progress.high),
+        },
+        streaming=False,
+    )
+    reader = BatchReader(options, from_arrow_schema(arrow_schema(COLUMNS)))
+    for task in reader.partitions():
+        yield from reader.read(task)

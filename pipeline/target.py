@@ -1,0 +1,222 @@
+"""Where records are replayed to, for callers without a loop: a topic of some cluster, and how far the job is.
+
+The state of a job is the offsets of a group in the target's cluster (KIP-98: they are committed with the
+records or not at all). For each source partition the group has the next offset to be replayed, and as
+metadata the range that is replayed, which was fixed when the job first ran. Offsets are kept under the
+target topic's name: a topic of the source's name need not exist there. A group has one for each partition
+of the topic; where the source has more, there are further groups.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import TypeVar
+
+import trio
+
+from odradek.client.consumer import TopicPartition
+from odradek.client.errors import ClientError
+from odradek.client.group_admin import CommittedOffset, committed_offsets, reset_offsets
+from odradek.client.metadata import Cluster, open_cluster
+from odradek.client.transactions import FENCED, EncodedRecords, TransactionalProducer
+from odradek.pipeline.errors import BadOption, BrokersUnavailable, PipelineError
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.loop_thread import LoopThread
+from odradek.seams.tcp import TcpNetwork
+from odradek.seams.values import value_class
+
+CLIENT_ID = "odradek-replay"
+PREFIX = "odradek-replay."
+START_SECONDS = 30.0
+TRANSACTION_MS = 60_000
+
+T = TypeVar("T")
+
+
+@value_class
+class Reached:
+    """Of one source partition: offsets from `low` on, before `high`, are replayed as far as `next`."""
+
+    topic: str
+    topic_id: str
+    low: int
+    high: int
+    next: int
+
+    def render(self) -> CommittedOffset:
+        fields = {"topic": self.topic, "id": self.topic_id, "from": self.low, "to": self.high}
+        return CommittedOffset(self.next, metadata=json.dumps(fields, separators=(",", ":")))
+
+    @classmethod
+    def parse(cls, committed: CommittedOffset) -> Reached:
+        """ValueError if no job wrote that."""
+        try:
+            fields = json.loads(committed.metadata)
+            return cls(
+                str(fields["topic"]),
+                str(fields["id"]),
+                int(fields["from"]),
+                int(fields["to"]),
+                committed.offset,
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(str(error)) from None
+
+
+@value_class
+class JobState:
+    """What a job is called, and where what is known of it lies."""
+
+    job: str
+    topic: str
+    partitions: int
+    """Of the target topic."""
+
+    def place(self, source: int) -> tuple[str, TopicPartition]:
+        """The group and the partition that have the offset of a source partition."""
+        number = source // self.partitions
+        group = f"{PREFIX}{self.job}" + (f".{number}" if number else "")
+        return group, TopicPartition(self.topic, source % self.partitions)
+
+    def transactional_id(self, source: int) -> str:
+        return f"{PREFIX}{self.job}.{source}"
+
+
+class Target:
+    """Synchronous; from any thread. What cannot be done is a PipelineError that says what it was."""
+
+    def __init__(self, bootstrap: str, timeout_ms: int) -> None:
+        self._bootstrap = bootstrap
+        self._loop: LoopThread[Cluster] = LoopThread(
+            lambda: open_cluster(
+                TcpNetwork(), bootstrap, client_id=CLIENT_ID, timeout_s=timeout_ms / 1000
+            ),
+            name="odradek-target",
+            start_s=START_SECONDS,
+        )
+        self._cluster = self._loop.value
+
+    def partitions(self, topic: str) -> int:
+        """How many the topic has. Raises BadOption if there is none."""
+
+        async def ask() -> int:
+            return len((await self._cluster.topic(topic)).partitions)
+
+        try:
+            return self._ask(f"what partitions {topic} has", ask)
+        except PipelineError as error:
+            cause = error.__cause__
+            missing = ErrorCode.unknown_topic_or_partition
+            if isinstance(cause, KafkaError) and cause.code == missing:
+                raise BadOption(
+                    f"{self._bootstrap} has no topic {topic}: create it first"
+                ) from None
+            raise
+
+    def progress(self, state: JobState, sources: Iterable[int]) -> dict[int, Reached]:
+        """Of those source partitions on which the job has begun."""
+        by_group: dict[str, dict[TopicPartition, int]] = {}
+        for source in sources:
+            group, where = state.place(source)
+            by_group.setdefault(group, {})[where] = source
+        found = {}
+        for group, places in by_group.items():
+            asked = partial(committed_offsets, self._cluster, group, list(places))
+            for where, committed in self._ask(f"the offsets of group {group}", asked).items():
+                if committed.offset >= 0:
+                    found[places[where]] = _parsed(group, committed)
+        return found
+
+    def begin(self, state: JobState, progress: Mapping[int, Reached]) -> None:
+        """Fix what is replayed of these source partitions, before anything is."""
+        by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        for source, each in progress.items():
+            group, where = state.place(source)
+            by_group.setdefault(group, {})[where] = each.render()
+        for group, offsets in by_group.items():
+            committing = partial(reset_offsets, self._cluster, group, offsets)
+            self._ask(f"offsets for group {group}", committing)
+
+    @contextmanager
+    def writing(self, state: JobState, source: int, compression: int) -> Iterator[Writer]:
+        """The one who replays a source partition, from now on. What is not committed when it is left
+        never becomes visible."""
+        producer = TransactionalProducer(
+            self._cluster,
+            state.transactional_id(source),
+            timeout_ms=TRANSACTION_MS,
+            compression=compression,
+        )
+        self._ask(f"a producer for {state.topic}", producer.begin)
+        try:
+            yield Writer(self, producer, state, source)
+        except Exception:
+            with suppress(PipelineError):  # else its readers wait until it is out of time
+                self._ask("the end of a transaction", producer.abort)
+            raise
+
+    def pause(self, seconds: float) -> None:
+        self._loop.call(trio.sleep, seconds)
+
+    def _ask(self, what: str, question: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return self._loop.call(question)
+        except KafkaError as error:
+            if error.code in FENCED:
+                raise PipelineError(
+                    "another run of the same job has taken over (--job names another one)"
+                ) from error
+            raise BrokersUnavailable(f"{self._bootstrap} refused {what}: {error}") from error
+        except ClientError as error:
+            raise BrokersUnavailable(f"{self._bootstrap} did not grant {what}: {error}") from error
+
+
+class Writer:
+    """Writes what is replayed of one source partition, in transactions."""
+
+    def __init__(
+        self, target: Target, producer: TransactionalProducer, state: JobState, source: int
+    ) -> None:
+        self._target = target
+        self._producer = producer
+        self._state = state
+        self._source = source
+
+    def write(self, batches: Mapping[int, EncodedRecords]) -> set[int]:
+        """A batch to each of these partitions; those that take none as large, and did not get it."""
+        topic = self._state.topic
+        sending = partial(self._producer.send, topic, batches)
+        return self._target._ask(f"records for {topic}", sending)
+
+    def commit(self, progress: Reached) -> None:
+        """All that was written becomes visible, and with it how far that is."""
+        group, where = self._state.place(self._source)
+
+        async def both() -> None:
+            await self._producer.send_offsets(group, {where: progress.render()})
+            await self._producer.commit()
+
+        self._target._ask(f"the end of a transaction on {self._state.topic}", both)
+
+
+def advanced(progress: Reached, offset: int) -> Reached:
+    return replace(progress, next=offset)
+
+
+def _parsed(group: str, committed: CommittedOffset) -> Reached:
+    try:
+        return Reached.parse(committed)
+    except ValueError:
+        raise BadOption(
+            f"group {group} has offsets that are no job's: --job gives this one another name"
+        ) from None
+
+
+@lru_cache(maxsize=8)
+def target_at(bootstrap: str, timeout_ms: int) -> Target:
+    """The process's own, for all its tasks."""
+    return Target(bootstrap, timeout_ms)

@@ -1,0 +1,256 @@
+"""`replay`: each record once in the target, as it was, whatever dies on the way; as fast as it may be."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+pytest.importorskip("pyspark")
+
+from odradek.client.partitioner import partition_for_key
+from odradek.pipeline.cli.replay import parse_ranges, parse_time_ms
+from odradek.pipeline.errors import BadOption, PipelineError
+from odradek.pipeline.jobs.replay import ReplayJob, plan_replay, replay
+from odradek.pipeline.pace import Pace
+from odradek.pipeline.replaying import Replayed, replay_lane
+from odradek.testing import Broker
+from tests.pipeline.reading import Row, by_consumer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.interop
+
+PARTITIONS = (0, 1, 2)
+COUNT = 900
+PATIENCE_SECONDS = 60.0
+FOR_EVER = {"retention.ms": "-1"}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """With a topic of three partitions; of each third record a transaction has been given up."""
+    with Broker() as broker:
+        broker.create_topic("events", 3, FOR_EVER)
+        _produce(broker, COUNT, {"compression.type": "zstd"})
+        _produce(broker, 300, {"transactional.id": "t"}, ends=False)
+        _produce(broker, 30, {"transactional.id": "t"}, ends=True)
+        yield broker
+
+
+def _produce(broker: Broker, count: int, config: dict[str, Any], ends: bool | None = None) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 2000, **config})
+    if ends is not None:
+        producer.init_transactions()
+        producer.begin_transaction()
+    for number in range(count):
+        producer.produce(
+            "events",
+            key=None if number % 5 == 0 else b"key %d" % number,
+            value=None if number % 7 == 0 else b"value %d" % number * (number % 40),
+            partition=number % 3,
+            timestamp=1_357_000_000_000 + number * 60_000,
+            headers=[("a", b"%d" % number), ("b", None)] if number % 4 == 0 else None,
+        )
+    producer.flush()
+    if ends is not None:
+        producer.commit_transaction() if ends else producer.abort_transaction()
+
+
+def job(broker: Broker, topic: str, source: dict[str, str] | None = None, **more: Any) -> ReplayJob:
+    given = {"kafka.bootstrap.servers": broker.bootstrap}
+    source = {"subscribe": "events"} if source is None else source
+    return ReplayJob(source={**given, **source}, topic=topic, bootstrap=broker.bootstrap, **more)
+
+
+def run(job: ReplayJob, tasks: int = 2) -> list[Replayed]:
+    """Without Spark: what it would have its tasks do."""
+    return [each for lane in plan_replay(job, tasks).lanes for each in replay_lane(lane)]
+
+
+def rows(broker: Broker, topic: str, partitions: tuple[int, ...] = PARTITIONS) -> list[Row]:
+    return by_consumer(broker.bootstrap, topic, partitions, isolation="read_committed")
+
+
+def contents(found: list[Row]) -> list[tuple[Any, ...]]:
+    """Without the offsets, which are others; the order of a partition is that of them."""
+    return [(row[0], *row[2:]) for row in found]
+
+
+def test_records_are_what_they_were_and_a_second_run_adds_none(broker: Broker) -> None:
+    fresh = _of_its_own(broker, 3)
+    given = job(broker, fresh)
+    done = run(given)
+    expected = rows(broker, "events")
+    assert sum(each.records for each in done) == len(expected) == COUNT + 30
+    assert contents(rows(broker, fresh)) == contents(expected)
+    plan = plan_replay(given, 2)
+    assert plan.lanes == []
+    assert plan.done() == plan.total
+    assert sum(each.records for each in run(job(broker, fresh, name="once more"))) == len(expected)
+    assert len(rows(broker, fresh)) == 2 * len(expected)
+
+
+@pytest.mark.parametrize(
+    ("source", "kept"),
+    [
+        ({"subscribe": "events", "startingTimestamp": "1357003000000",
+          "endingTimestamp": "1357012000000"}, lambda row: 1357003000000 <= row[2] < 1357012000000),
+        ({"assign": '{"events":[0,2]}', "startingOffsets": '{"events":{"0":10,"2":20}}',
+          "endingOffsets": '{"events":{"0":60,"2":21}}'},
+         lambda row: row[1] in {0: range(10, 60), 1: (), 2: range(20, 21)}[row[0]]),
+    ],
+    ids=["times", "offsets"],
+)  # fmt: skip
+def test_a_range_of_it(broker: Broker, source: dict[str, str], kept: Any) -> None:
+    fresh = _of_its_own(broker, 3)
+    run(job(broker, fresh, source))
+    expected = [row for row in rows(broker, "events") if row[1] < COUNT // 3 and kept(row)]
+    assert len(expected) > 20
+    assert contents(rows(broker, fresh)) == contents(expected)
+
+
+def _of_its_own(broker: Broker, partitions: int, **config: str) -> str:
+    name = f"to.{Random().randrange(1 << 60)}"
+    broker.create_topic(name, partitions, {**FOR_EVER, **config})
+    return name
+
+
+def test_a_record_goes_where_its_key_says(broker: Broker) -> None:
+    """To two partitions from three: what has no key goes where its partition points."""
+    few = _of_its_own(broker, 2)
+    run(job(broker, few, by="key"))
+    found = rows(broker, few, (0, 1))
+    expected = rows(broker, "events")
+
+    def chosen(row: Row) -> int:
+        return row[0] % 2 if row[3] is None else partition_for_key(row[3], 2)
+
+    assert sorted(contents(found), key=repr) == sorted(
+        ((chosen(row), *row[2:]) for row in expected), key=repr
+    )
+    for origin in PARTITIONS:
+        for number in (0, 1):
+            mine = [r[2:] for r in expected if r[0] == origin and chosen(r) == number]
+            theirs = [r[2:] for r in found if r[0] == number and r[2:] in mine]
+            assert theirs == mine, "the order of a partition's records is kept"
+
+
+def test_batches_become_as_small_as_the_topic_wants_them(broker: Broker) -> None:
+    narrow = _of_its_own(broker, 3, **{"max.message.bytes": "2000"})
+    run(job(broker, narrow, compression="none"))
+    assert contents(rows(broker, narrow)) == contents(rows(broker, "events"))
+    tiny = _of_its_own(broker, 3, **{"max.message.bytes": "200"})
+    with pytest.raises(PipelineError, match="takes no record as large as that at offset"):
+        run(job(broker, tiny, compression="none"))
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_each_record_is_there_once(broker: Broker) -> None:
+    """A task is killed once it has got on, and another is begun on what it left; then one may end."""
+    random = Random(7)
+    target = _of_its_own(broker, 3)
+    given = job(broker, target, name="killed", records_per_s=400)
+    context = multiprocessing.get_context("spawn")
+    done, total = 0, plan_replay(given, 1).total
+    for _ in range(3):
+        plan = plan_replay(given, 1)
+        lane = replace(plan.lanes[0], commit_s=0.1)
+        task = context.Process(target=replay_lane, args=(lane,), daemon=True)
+        task.start()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while plan.done() == done:
+            assert time.monotonic() < deadline, "nothing is replayed"
+        task.join(random.uniform(0, 0.3))
+        task.kill()
+        task.join()
+        done = plan.done()
+        assert done < total, "it was not killed on the way"
+    run(job(broker, target, name="killed"))
+    assert contents(rows(broker, target)) == contents(rows(broker, "events"))
+
+
+def test_who_comes_later_takes_over(broker: Broker) -> None:
+    """Two runs of one job at the same time: one of them is told, and each record is there once."""
+    target = _of_its_own(broker, 3)
+    plan = plan_replay(job(broker, target), 1)
+    (lane,) = plan.lanes
+    state = lane.state
+    with plan.target.writing(state, 0, 0) as old:
+        replay_lane(lane)
+        with pytest.raises(PipelineError, match="another run of the same job has taken over"):
+            old.commit(plan.target.progress(state, [0])[0])
+    assert contents(rows(broker, target)) == contents(rows(broker, "events"))
+
+
+def test_the_topic_can_be_replayed_into_itself(broker: Broker) -> None:
+    source = _of_its_own(broker, 3)
+    run(job(broker, source))
+    once = rows(broker, source)
+    given = job(broker, source, {"subscribe": source})
+    run(given)
+    run(given)
+    twice = contents(rows(broker, source))
+    for number in PARTITIONS:
+        mine = [row for row in contents(once) if row[0] == number]
+        assert [row for row in twice if row[0] == number] == mine + mine
+
+
+def test_what_means_nothing_is_refused(broker: Broker) -> None:
+    two = _of_its_own(broker, 2)
+    for given, said in (
+        (job(broker, "nowhere"), "has no topic nowhere: create it first"),
+        (job(broker, two), "has 2 partitions, and partition 2 is replayed: records can go by key"),
+        (job(broker, two, by="hand"), "by partition or by key, not by hand"),
+        (job(broker, two, compression="zip"), "there is no compression zip"),
+        (job(broker, two, records_per_s=0), "a rate is more than nothing"),
+        (job(broker, two, {"subscribe": f"events,{two}"}), "one topic is replayed at a time"),
+    ):
+        with pytest.raises(BadOption, match=said):
+            plan_replay(given, 1)
+    other = _of_its_own(broker, 3)
+    plan_replay(job(broker, other, name="one"), 1)
+    with pytest.raises(BadOption, match="job one replays events"):
+        plan_replay(job(broker, other, {"subscribe": other}, name="one"), 1)
+    for text in ("0:1", "0:a:2", "0:5:2"):
+        with pytest.raises(BadOption, match=text):
+            parse_ranges([text])
+    assert parse_time_ms("2013-02-08T06:00") == parse_time_ms("1360303200000") == 1360303200000
+
+
+def test_nothing_goes_faster_than_it_may() -> None:
+    pace = Pace(100, 1000)
+    assert pace.wait_s(50.0) == 0
+    pace.used(50.0, 10, 10)
+    assert pace.wait_s(50.0) == pytest.approx(0.1)
+    pace.used(50.0, 1, 500)
+    assert pace.wait_s(50.0) == pytest.approx(0.6)
+    assert pace.wait_s(51.0) == 0
+    pace.used(60.0, 100, 0)
+    assert pace.wait_s(60.0) == pytest.approx(1.0), "what was not used before is lost"
+    assert (pace.records_at_once(5000), pace.bytes_at_once(5000)) == (100, 1000)
+    assert Pace(None, None).records_at_once(5000) == 5000
+
+
+@pytest.mark.slow
+def test_spark_replays_with_progress_and_says_what_went_wrong(
+    spark: SparkSession, broker: Broker
+) -> None:
+    target = _of_its_own(broker, 3)
+    told = []
+    result = replay(spark, job(broker, target, records_per_s=400), told.append)
+    assert contents(rows(broker, target)) == contents(rows(broker, "events"))
+    assert result.records == COUNT + 30
+    assert [each.partition for each in result.partitions] == list(PARTITIONS)
+    assert len(told) > 2
+    assert told[-1].done == told[-1].total
+    tiny = _of_its_own(broker, 3, **{"max.message.bytes": "100"})
+    with pytest.raises(PipelineError, match=r"the replay ended: .* takes no record as large"):
+        replay(spark, job(broker, tiny, compression="none"))
