@@ -12,11 +12,19 @@ from functools import lru_cache, partial
 from typing import TypeVar
 
 from odradek.client.batch_reader import BatchReader, FetchedBatches
-from odradek.client.consumer import EARLIEST, LATEST, Isolation, TopicPartition, list_offsets
+from odradek.client.consumer import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    Isolation,
+    TopicPartition,
+    list_offsets,
+)
 from odradek.client.epochs import epoch_ends
 from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster, Topic, open_cluster
 from odradek.pipeline.errors import BrokersUnavailable
+from odradek.pipeline.remote_metadata import RemoteMetadata
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.loop_thread import LoopThread
 from odradek.seams.tcp import TcpNetwork
@@ -64,6 +72,22 @@ class Brokers:
             return {where: each.offset for where, each in found.items()}
 
         return self._ask("offsets", ask) if wanted else {}
+
+    def local_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where brokers' own logs begin (KIP-405): all below is in the remote tier, or nowhere."""
+        return {
+            where: offset
+            for where, offset in self.offsets(dict.fromkeys(partitions, EARLIEST_LOCAL)).items()
+            if offset >= 0
+        }
+
+    def remote_metadata(self) -> RemoteMetadata:
+        """What the cluster says of its remote segments, once it is read."""
+        return RemoteMetadata(self._cluster)
+
+    def read_remote_metadata(self, metadata: RemoteMetadata) -> None:
+        """To its end of this moment."""
+        self._ask("what is tiered", metadata.read_on)
 
     def lineage(self, where: TopicPartition, epochs: Iterable[int]) -> list[EpochStart]:
         """Where those of the epochs begin that the leader has records of, as far as that matters: an

@@ -84,6 +84,11 @@ class Store:
     def _pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="odradek-store")
 
+    @property
+    def objects(self) -> Objects:
+        """As they are in the store."""
+        return self._objects
+
     def partitions(self, wants: Callable[[str], bool]) -> dict[TopicIdPartition, Beginning]:
         """All that have a finished segment, of topics that are wanted."""
         with _named("the store"):

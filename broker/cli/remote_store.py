@@ -9,8 +9,8 @@ from typing import TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
-from odradek.client.consumer import EARLIEST, Reader, ReaderOptions, TopicPartition, list_offsets
 from odradek.client.metadata import Cluster
+from odradek.client.whole_topic import WholeTopic
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.remote.metadata_topic import METADATA_TOPIC
 from odradek.seams import Seams
@@ -72,33 +72,15 @@ class MetadataReading:
     """Reads the metadata topic from its beginning into `known`, each time to its end of that moment."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._positions: dict[TopicPartition, int] | None = None
+        self._topic = WholeTopic(cluster, METADATA_TOPIC)
         self.known = KnownSegments()
         self.gap: str | None = None
         """Why there may be more than is known, in words; None if that is all."""
 
     async def read_on(self) -> None:
         """Raises CommandFailed if the cluster has no such topic."""
-        if self._positions is None:
-            self._positions = await self._beginnings()
-        reader = Reader(self._cluster, ReaderOptions())
-        reader.assign(self._positions)
-        while not reader.at_end():
-            for record in await reader.poll():
-                self._take(record.value)
-        self._positions = reader.positions
-
-    def _take(self, value: bytes | None) -> None:
         try:
-            if value is not None:
-                self.known.apply(metadata_records.decode(value))
-        except RemoteStorageError as error:
-            self.gap = f"a record of {METADATA_TOPIC} cannot be read: {error}"
-
-    async def _beginnings(self) -> dict[TopicPartition, int]:
-        try:
-            topic = await self._cluster.topic(METADATA_TOPIC)
+            await self._topic.read_on(self._take)
         except KafkaError as error:
             if error.code is not ErrorCode.unknown_topic_or_partition:
                 raise
@@ -106,9 +88,12 @@ class MetadataReading:
                 f"the cluster has no {METADATA_TOPIC}: nothing there is tiered. --without-metadata goes "
                 "by the manifests in the store alone"
             ) from None
-        where = [TopicPartition(METADATA_TOPIC, index) for index in topic.partitions]
-        found = await list_offsets(self._cluster, dict.fromkeys(where, EARLIEST))
-        for each, start in found.items():
-            if start.offset > 0:
-                self.gap = f"{each.topic}-{each.partition} begins at offset {start.offset} only"
-        return {each: offset.offset for each, offset in found.items()}
+        for each, start in self._topic.begins_late:
+            self.gap = f"{each} begins at offset {start} only"
+
+    def _take(self, value: bytes | None) -> None:
+        try:
+            if value is not None:
+                self.known.apply(metadata_records.decode(value))
+        except RemoteStorageError as error:
+            self.gap = f"a record of {METADATA_TOPIC} cannot be read: {error}"

@@ -7,6 +7,7 @@ import argparse
 import importlib
 
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
+from odradek.pipeline.cli import audit, replay
 from odradek.pipeline.errors import BadOption, PipelineError
 
 EXTRA = "pip install 'odradek[spark]'"
@@ -16,7 +17,11 @@ examples:
   odradek pipeline export --topic flights --bootstrap 127.0.0.1:9092 --tiered /srv/tier --out /srv/lake
   odradek pipeline export --topic flights --bootstrap 127.0.0.1:9092 --out /srv/lake --by hour \\
       --value json --schema 'carrier string, dep_delay double'
+  odradek pipeline replay --topic flights --bootstrap 127.0.0.1:9092 --tiered /srv/tier \
+      --since 2013-02-08T06:00 --until 2013-02-10 --to storm --bytes-per-second 10000000
+  odradek pipeline audit --bootstrap 127.0.0.1:9092 --tiered s3://history/kafka --master spark://host:7077
 """
+JOBS = ("export", "replay", "audit")
 
 
 def add_parser(
@@ -34,6 +39,11 @@ def add_parser(
     _export_arguments(
         jobs.add_parser("export", help=line, description=f"{line[0].upper()}{line[1:]}.")
     )
+    for name, job in (("replay", replay), ("audit", audit)):
+        line = job.LINE
+        job.add_arguments(
+            jobs.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
+        )
     return parser
 
 
@@ -59,7 +69,7 @@ def _export_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.job is None:
-        raise WrongUsage("pipeline what? export; see odradek pipeline --help")
+        raise WrongUsage(f"pipeline what? {', '.join(JOBS)}; see odradek pipeline --help")
     try:
         code: int = importlib.import_module(f"odradek.pipeline.cli.{args.job}").run(args)
     except ModuleNotFoundError as error:

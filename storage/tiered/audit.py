@@ -185,7 +185,7 @@ class Audit:
     ) -> None:
         self._known = known
         self._old_before_ms = old_before_ms
-        self._wanted = wanted
+        self.is_wanted = wanted
         self._open: list[ObjectInfo] = []
         self._directory: _Directory | None = None
         self._done: set[TopicIdPartition] = set()
@@ -210,7 +210,7 @@ class Audit:
         judged = self._close()
         judged += self._leave_directory()
         for partition in [] if self._known is None else self._known.partitions():
-            if partition not in self._done and self._wanted(partition):
+            if partition not in self._done and self.is_wanted(partition):
                 judged += self._missing_of(partition, ())
         return judged
 
@@ -240,7 +240,7 @@ class Audit:
         if self._directory is None or self._directory.partition != partition:
             judged += self._leave_directory()
             self._directory = _Directory(partition)
-        if not self._wanted(partition):
+        if not self.is_wanted(partition):
             return judged
         stored = StoredSegment(name.id, name.start_offset, by_suffix)
         self.tallies.setdefault(partition, Tally()).add(stored)
@@ -272,7 +272,7 @@ class Audit:
 
     def _leave_directory(self) -> list[Finding]:
         directory, self._directory = self._directory, None
-        if directory is None or not self._wanted(directory.partition):
+        if directory is None or not self.is_wanted(directory.partition):
             return []
         self._done.add(directory.partition)
         if self._known is not None:

@@ -9,7 +9,7 @@ What is wrong are texts that name the object. A step reads `PIECE_BYTES` at most
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD, Batch
@@ -27,11 +27,19 @@ class Verification:
     """See the module. `steps` yields how many bytes each read; then `problems` has all that is wrong."""
 
     def __init__(
-        self, objects: Objects, stored: StoredSegment, metadata: RemoteLogSegmentMetadata | None
+        self,
+        objects: Objects,
+        stored: StoredSegment,
+        metadata: RemoteLogSegmentMetadata | None,
+        seen: Callable[[str, bytes], None] = lambda suffix, piece: None,
     ) -> None:
+        """`seen` gets each piece of each object, in their order, with the object's suffix."""
         self._objects = objects
         self._stored = stored
         self._metadata = metadata
+        self._seen = seen
+        self.manifest: Manifest | None = None
+        """Once it was read, if there is one."""
         self.problems: list[str] = []
 
     def steps(self) -> Iterator[int]:
@@ -50,7 +58,8 @@ class Verification:
         if info is None:
             return None
         try:
-            return Manifest.parse(self._objects.get(info.key))
+            self.manifest = Manifest.parse(self._objects.get(info.key))
+            return self.manifest
         except ValueError as error:
             self.problems.append(f"{info.key}: {error}")
             return None
@@ -124,6 +133,7 @@ class Verification:
             if not piece:
                 return
             at += len(piece)
+            self._seen(suffix, piece)
             yield piece
 
     def _name(self, suffix: str) -> str:

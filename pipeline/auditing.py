@@ -1,0 +1,221 @@
+"""What tasks of `audit` do: a segment's objects against its metadata, a partition's segments against its
+offsets.
+
+A segment: each object has the size and CRC of its manifest, the manifest says what the metadata says
+(`storage.tiered.verification`), and the log is what both say (`log_walk.py`). Where a log is stored as it is,
+its bytes are fetched once for both.
+
+A partition: which segments its offsets are read from (`history.py`), by the leader's epochs; offsets that
+none has are gaps. A segment that none is read from is dead: a deposed leader finished its copy, or another
+copy has the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
+from odradek.pipeline.errors import MissingSegment, PipelineError
+from odradek.pipeline.history import cover
+from odradek.pipeline.log_walk import LogWalk
+from odradek.pipeline.segment_columns import Segments
+from odradek.pipeline.store import Store, store_at
+from odradek.seams.objects import ObjectsUnavailable
+from odradek.seams.values import value_class
+from odradek.storage.tiered.audit import StoredSegment
+from odradek.storage.tiered.errors import RemoteStorageError
+from odradek.storage.tiered.index_entries import check_index
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
+from odradek.storage.tiered.remote_storage import IndexType
+from odradek.storage.tiered.verification import Verification
+
+PIECE_BYTES = 8 << 20
+
+
+@value_class
+class AuditSource:
+    """Where the store and the brokers are, for a task."""
+
+    tiered_url: str
+    store_options: Mapping[str, str]
+    bootstrap: str | None
+    timeout_ms: int
+
+    def store(self) -> Store:
+        return store_at(self.tiered_url, tuple(sorted(self.store_options.items())))
+
+
+@value_class
+class SegmentReport:
+    """What is in a segment, and what is wrong with it."""
+
+    id: RemoteLogSegmentId
+    batches: int
+    records: int
+    size_bytes: int
+    """That were read."""
+    problems: Sequence[str]
+    manifest: RemoteLogSegmentMetadata | None = None
+    """What that says, where there is no other metadata."""
+
+
+@value_class
+class PartitionReport:
+    """What the store has of a partition. Offsets: from the first on, before the second."""
+
+    partition: TopicIdPartition
+    segments: int
+    offsets: tuple[int, int] | None
+    """None if it has nothing."""
+    gaps: Sequence[tuple[int, int]]
+    overlapping: int
+    """So many offsets are in more than one segment."""
+    dead: Sequence[str]
+    """Segments (their objects' name) that no offset is read from."""
+    problems: Sequence[str]
+
+
+def check_segment(
+    source: AuditSource, stored: StoredSegment, metadata: RemoteLogSegmentMetadata | None
+) -> SegmentReport:
+    """Reads all of it. Raises MissingSegment where the store does not let it."""
+    check = _SegmentCheck(source.store(), stored, metadata)
+    try:
+        check.run()
+    except ObjectsUnavailable as error:
+        raise MissingSegment(f"{stored.id} cannot be read: {error}") from error
+    walk = check.walk
+    return SegmentReport(
+        stored.id,
+        walk.batches if walk else 0,
+        walk.records if walk else 0,
+        check.size_bytes,
+        check.problems,
+        check.known if metadata is None else None,
+    )
+
+
+class _SegmentCheck:
+    """See `check_segment`."""
+
+    def __init__(
+        self, store: Store, stored: StoredSegment, metadata: RemoteLogSegmentMetadata | None
+    ) -> None:
+        self._store = store
+        self._stored = stored
+        self._metadata = metadata
+        self._verification = Verification(store.objects, stored, metadata, self._see)
+        self.walk: LogWalk | None = None
+        self.size_bytes = 0
+        self.problems: list[str] = []
+
+    @property
+    def known(self) -> RemoteLogSegmentMetadata | None:
+        manifest = self._verification.manifest
+        return self._metadata or (None if manifest is None else manifest.metadata)
+
+    def run(self) -> None:
+        for size in self._verification.steps():
+            self.size_bytes += size
+        self.problems += self._verification.problems
+        known = self.known
+        if known is None:
+            return
+        try:
+            self._end_log(known)
+            self._check_indexes(known)
+        except RemoteStorageError as error:
+            self.problems.append(f"{segment_key(known, '')}: {error}")
+        if self.walk is not None:
+            said = {*self.problems}
+            self.problems += [each for each in self.walk.problems if each not in said]
+
+    def _see(self, suffix: str, piece: bytes) -> None:
+        """A piece of an object: of the log itself, if that is stored as it is."""
+        manifest, known = self._verification.manifest, self.known
+        is_plain = manifest is None or not (manifest.chunks or manifest.key)
+        if suffix == LOG_SUFFIX and is_plain and known is not None:
+            self._walk(known).feed(piece)
+
+    def _walk(self, known: RemoteLogSegmentMetadata) -> LogWalk:
+        if self.walk is None:
+            self.walk = LogWalk(known, segment_key(known, LOG_SUFFIX))
+        return self.walk
+
+    def _end_log(self, known: RemoteLogSegmentMetadata) -> None:
+        if self.walk is None:
+            for at in range(0, known.size_bytes, PIECE_BYTES):
+                piece = self._store.storage.fetch_segment(known, at, at + PIECE_BYTES - 1)
+                self.size_bytes += len(piece)
+                self._walk(known).feed(piece)
+        self._walk(known).end()
+
+    def _check_indexes(self, known: RemoteLogSegmentMetadata) -> None:
+        kinds = [IndexType.TIMESTAMP, IndexType.OFFSET]
+        if not known.txn_index_empty:
+            kinds.append(IndexType.TRANSACTION)
+        for kind in kinds:
+            index = self._store.storage.fetch_index(known, kind)
+            check_index(index, kind, known)
+            if kind is IndexType.OFFSET:
+                self._walk(known).check_offset_index(index)
+
+
+def check_partition(
+    source: AuditSource,
+    partition: TopicIdPartition,
+    known: Sequence[RemoteLogSegmentMetadata],
+    local_start: int | None,
+) -> PartitionReport:
+    """By the finished segments that are `known`. With brokers, all of the log below `local_start` has to be
+    there, as it was before `known` was read. Raises PipelineError."""
+    where = TopicPartition(partition.topic, partition.partition)
+    segments = Segments.of(partition, known)
+    problems: list[str] = []
+    low = high = None
+    lineage = []
+    if source.bootstrap is not None and local_start is not None:
+        brokers = brokers_at(source.bootstrap, source.timeout_ms)
+        lineage = brokers.lineage(where, segments.epochs())
+        low, high = brokers.offsets({where: EARLIEST})[where], local_start
+    elif len(segments):
+        try:
+            lineage = source.store().lineage(segments)
+        except PipelineError as error:
+            problems.append(str(error))
+            lineage = list(segments.latest().epochs)
+    stretches = list(cover(segments, lineage, 0, 1 << 62))
+    if stretches:
+        low = stretches[0].low if low is None else low
+        high = max(stretches[-1].high, high or 0)
+    gaps, cursor = [], low or 0
+    for each in stretches:
+        if each.low > cursor:
+            gaps.append((cursor, each.low))
+        cursor = max(cursor, each.high)
+    if high is not None and cursor < high:
+        gaps.append((cursor, high))
+    used = {each.segment.id.id for each in stretches}
+    return PartitionReport(
+        partition,
+        len(segments),
+        (stretches[0].low, stretches[-1].high) if stretches else None,
+        gaps,
+        _overlapping(known),
+        [segment_key(each, "") for each in segments if each.id.id not in used],
+        problems,
+    )
+
+
+def _overlapping(segments: Sequence[RemoteLogSegmentMetadata]) -> int:
+    found, cursor = 0, -1
+    for each in sorted(segments, key=lambda one: one.start_offset):
+        end = each.end_offset + 1
+        found += max(0, min(cursor, end) - each.start_offset)
+        cursor = max(cursor, end)
+    return found

@@ -1,0 +1,148 @@
+"""`odradek pipeline audit`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from odradek.pipeline.jobs.audit import AuditReport
+    from odradek.storage.tiered.audit import Finding
+
+LINE = "every remote segment against its metadata: sizes, CRCs, offsets, epochs, gaps, orphans"
+FAILED = 1
+_HEAD = ("TOPIC", "PARTITION", "SEGMENTS", "BYTES", "RECORDS", "OFFSETS", "GAPS", "DEAD", "TWICE")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tiered", required=True, metavar="DIR|URL", help="the store")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of the store: prefix, aws_region, encryption.key.file, …",
+    )
+    parser.add_argument(
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help="the brokers, whose metadata counts; without, the manifests in the store do",
+    )
+    parser.add_argument(
+        "--topic", "-t", action="append", default=[], dest="topics", help="only this topic"
+    )
+    parser.add_argument(
+        "--older-than",
+        type=float,
+        metavar="SECONDS",
+        help="what belongs to nothing and is younger may be of a copy under way (3600; 86400"
+        " without --bootstrap)",
+    )
+    parser.add_argument("--master", default="local[*]", help="of Spark (local[*])")
+    parser.add_argument("--json", action="store_true", help="the report as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from odradek.pipeline.cli.progress import Teller
+    from odradek.pipeline.errors import BadOption
+    from odradek.pipeline.jobs.audit import AuditJob, audit
+    from odradek.pipeline.session import open_session
+
+    options = {}
+    for text in args.option:
+        name, is_there, value = text.partition("=")
+        if not is_there:
+            raise BadOption(f"{text} is no NAME=VALUE")
+        options[name] = value
+    job = AuditJob(
+        tiered_url=args.tiered,
+        bootstrap=args.bootstrap,
+        store_options=options,
+        topics=args.topics,
+        young_ms=None if args.older_than is None else round(args.older_than * 1000),
+    )
+    tell = Teller("segments", as_json=args.json)
+    with open_session("odradek-audit", args.master) as spark:
+        report = audit(spark, job, tell.progress)
+    tell.row(as_json(report))
+    for line in as_text(report):
+        tell.result(line)
+    return 0 if report.is_well else FAILED
+
+
+def as_json(report: AuditReport) -> dict[str, Any]:
+    return {
+        "well": report.is_well,
+        "bytesRead": report.size_bytes,
+        "partitions": [
+            {
+                "topic": each.partition.topic,
+                "partition": each.partition.partition,
+                "segments": each.segments,
+                "records": report.records.get(each.partition, 0),
+                "offsets": each.offsets,
+                "gaps": each.gaps,
+                "dead": each.dead,
+                "overlapping": each.overlapping,
+                "problems": each.problems,
+            }
+            for each in report.partitions
+        ],
+        "problems": report.problems,
+        "findings": [
+            {"standing": each.standing.value, "what": _name(each)} for each in report.findings
+        ],
+    }
+
+
+def as_text(report: AuditReport) -> Iterator[str]:
+    yield from _table([_HEAD, *_rows(report)])
+    for each in report.partitions:
+        where = f"{each.partition.topic}-{each.partition.partition}"
+        for low, high in each.gaps:
+            yield f"GAP: the store lacks offsets {low} to {high - 1} of {where}"
+        for name in each.dead:
+            yield f"dead: no offset is read from {name}"
+        yield from (f"WRONG: {text}" for text in each.problems)
+    yield from (f"WRONG: {text}" for text in report.problems)
+    for finding in report.findings:
+        word = finding.standing.value
+        is_bad = finding.standing.is_loss or finding.standing.is_garbage
+        yield f"{word.upper() if is_bad else word}: {_name(finding)}"
+    yield "all is well" if report.is_well else "not all is well"
+
+
+def _rows(report: AuditReport) -> Iterator[Sequence[str]]:
+    for each in report.partitions:
+        tally = report.tallies.get(each.partition)
+        yield (
+            each.partition.topic,
+            str(each.partition.partition),
+            str(each.segments),
+            str(tally.log_bytes if tally else 0),
+            str(report.records.get(each.partition, 0)),
+            f"{each.offsets[0]}..{each.offsets[1] - 1}" if each.offsets else "-",
+            str(len(each.gaps)),
+            str(len(each.dead)),
+            str(each.overlapping),
+        )
+
+
+def _name(finding: Finding) -> str:
+    from odradek.storage.tiered.object_names import segment_key
+
+    if finding.stray is not None:
+        return finding.stray.key
+    if finding.metadata is not None:
+        return segment_key(finding.metadata, "")
+    assert finding.stored is not None
+    return str(finding.stored.id)
+
+
+def _table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    found = list(rows)
+    widths = [max(map(len, column)) for column in zip(*found, strict=True)]
+    for row in found:
+        cells = zip(row, widths, strict=True)
+        yield "  ".join(cell.ljust(width) for cell, width in cells).rstrip()

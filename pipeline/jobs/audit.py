@@ -1,0 +1,257 @@
+"""Every remote segment against its metadata: what of the store is whole, what is lost, what is garbage.
+
+    1. where brokers' own logs begin is asked, then the metadata topic is read to its end
+    2. the store is listed, every object is accounted for (`storage.tiered.audit`), and segments that have
+       all their objects are read by tasks while the listing goes on (`auditing.py`)
+    3. of each partition it is seen whether its offsets are all there
+    4. the metadata is read on: what was deleted meanwhile is not lost, what was finished no garbage
+
+Without brokers the manifests stand for the metadata. The driver keeps what is not as it should be, and of
+all else only sums, and the metadata where there are brokers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from odradek.pipeline.auditing import (
+    AuditSource,
+    PartitionReport,
+    SegmentReport,
+    check_partition,
+    check_segment,
+)
+from odradek.pipeline.brokers import Brokers, TopicPartition, brokers_at
+from odradek.pipeline.errors import PipelineError, said_by_spark
+from odradek.pipeline.jobs.progress import Progress
+from odradek.seams.clock import RealClock
+from odradek.seams.objects import ObjectsUnavailable
+from odradek.seams.values import value_class
+from odradek.storage.tiered.audit import Audit, Finding, KnownSegments, Standing, Tally
+from odradek.storage.tiered.metadata import (
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+YOUNG_MS, YOUNG_WITHOUT_BROKERS_MS = 3_600_000, 86_400_000
+"""What belongs to nothing, and is younger, may be of a copy under way."""
+SEGMENTS_A_TASK = 8
+TASKS_A_ROUND = 50
+"""For each of Spark's cores: what a round keeps in the driver's memory."""
+
+
+@value_class
+class AuditJob:
+    """What is audited. Without `bootstrap` there is no metadata but the manifests."""
+
+    tiered_url: str
+    bootstrap: str | None = None
+    store_options: Mapping[str, str] = field(default_factory=dict)
+    topics: Sequence[str] = ()
+    """All, if none is named."""
+    timeout_ms: int = 30_000
+    young_ms: int | None = None
+
+
+@dataclass
+class AuditReport:
+    """What there is and what is wrong. `problems` name objects, or partitions and their offsets."""
+
+    tallies: Mapping[TopicIdPartition, Tally]
+    partitions: Sequence[PartitionReport]
+    findings: Sequence[Finding]
+    """Segments that are not whole, and what belongs to none."""
+    problems: Sequence[str]
+    records: Mapping[TopicIdPartition, int]
+    size_bytes: int
+    """That were read."""
+
+    @property
+    def is_well(self) -> bool:
+        return not (
+            self.problems
+            or any(each.gaps or each.problems for each in self.partitions)
+            or any(each.standing.is_loss or each.standing.is_garbage for each in self.findings)
+        )
+
+
+def audit(
+    spark: SparkSession,
+    job: AuditJob,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> AuditReport:
+    """Read everything. Raises BadOption, or PipelineError where store or brokers do not answer."""
+    slots = max(1, spark.sparkContext.defaultParallelism)
+
+    def on_spark(act: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        return _on_spark(spark, act, items)
+
+    return run_audit(job, on_spark, slots, on_progress)
+
+
+def run_audit(
+    job: AuditJob,
+    each_of: Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]],
+    slots: int,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> AuditReport:
+    """`each_of` does something with each of many things, somewhere, `slots` at once."""
+    clock = RealClock()
+    begun_at = clock.monotonic()
+    source = AuditSource(job.tiered_url, job.store_options, job.bootstrap, job.timeout_ms)
+    world = None if job.bootstrap is None else _World(brokers_at(job.bootstrap, job.timeout_ms))
+    young = YOUNG_MS if world else YOUNG_WITHOUT_BROKERS_MS
+    young = young if job.young_ms is None else job.young_ms
+    listed = Audit(
+        None if world is None else world.known,
+        old_before_ms=clock.wall_ms() - young,
+        wanted=lambda partition: not job.topics or partition.topic in job.topics,
+    )
+    records: dict[TopicIdPartition, int] = defaultdict(int)
+    manifests: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
+    broken: list[SegmentReport] = []
+    done = size_bytes = 0
+    whole = _whole(listed, source)
+    while some := list(islice(whole, SEGMENTS_A_TASK * TASKS_A_ROUND * slots)):
+        tasks = [
+            (source, some[at : at + SEGMENTS_A_TASK]) for at in range(0, len(some), SEGMENTS_A_TASK)
+        ]
+        for report in (each for reports in each_of(_check_segments, tasks) for each in reports):
+            records[report.id.partition] += report.records
+            size_bytes += report.size_bytes
+            done += 1
+            if report.manifest is not None:
+                manifests[report.id.partition].append(report.manifest)
+            if report.problems:
+                broken.append(report)
+        on_progress(Progress(done, 0, clock.monotonic() - begun_at))
+    partitions = each_of(_check_partition, _histories(listed, source, world, manifests))
+    if world is not None:
+        world.read_on()
+        listed.settle()
+        broken = [each for each in broken if world.is_finished(each)]
+    on_progress(Progress(done, done, clock.monotonic() - begun_at))
+    return AuditReport(
+        tallies=listed.tallies,
+        partitions=sorted(partitions, key=lambda each: _order(each.partition)),
+        findings=[each for each in listed.findings if each.standing is not Standing.WHOLE],
+        problems=[text for each in broken for text in each.problems],
+        records=records,
+        size_bytes=size_bytes,
+    )
+
+
+class _World:
+    """What brokers say: which partitions there are, where their own logs begin, and which segments they
+    know of."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self._metadata = brokers.remote_metadata()
+        topics = brokers.topics()
+        partitions = [
+            TopicPartition(name, index)
+            for name, topic in topics.items()
+            for index in topic.partitions
+        ]
+        self._ids = {name: topic.topic_id for name, topic in topics.items()}
+        self._local_starts = brokers.local_starts(partitions)
+        self.read_on()
+
+    @property
+    def known(self) -> KnownSegments:
+        return self._metadata.known
+
+    def read_on(self) -> None:
+        self._brokers.read_remote_metadata(self._metadata)
+
+    def is_there(self, partition: TopicIdPartition) -> bool:
+        """Not deleted, nor another topic of the same name."""
+        return self._ids.get(partition.topic) == partition.topic_id
+
+    def local_start(self, partition: TopicIdPartition) -> int | None:
+        return self._local_starts.get(TopicPartition(partition.topic, partition.partition))
+
+    def finished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+        return [
+            each
+            for each in self.known.segments(partition)
+            if each.state is SegmentState.COPY_SEGMENT_FINISHED
+        ]
+
+    def is_finished(self, report: SegmentReport) -> bool:
+        """Not deleted while it was read."""
+        now = self.known.segment(report.id)
+        return now is not None and now.state is SegmentState.COPY_SEGMENT_FINISHED
+
+
+def _whole(listed: Audit, source: AuditSource) -> Iterator[Finding]:
+    """What has all its objects, while everything is listed."""
+    try:
+        for page in source.store().objects.pages(""):
+            yield from _to_read(listed.take(page))
+    except ObjectsUnavailable as error:
+        raise PipelineError(f"the store could not be listed: {error}") from error
+    yield from _to_read(listed.end())
+
+
+def _to_read(judged: Iterable[Finding]) -> Iterator[Finding]:
+    return (each for each in judged if each.standing is Standing.WHOLE)
+
+
+def _check_segments(task: tuple[AuditSource, Sequence[Finding]]) -> list[SegmentReport]:
+    source, findings = task
+    return [
+        check_segment(source, each.stored, each.metadata)
+        for each in findings
+        if each.stored is not None
+    ]
+
+
+_History = tuple[AuditSource, TopicIdPartition, Sequence[RemoteLogSegmentMetadata], int | None]
+
+
+def _histories(
+    listed: Audit,
+    source: AuditSource,
+    world: _World | None,
+    manifests: Mapping[TopicIdPartition, Sequence[RemoteLogSegmentMetadata]],
+) -> list[_History]:
+    if world is None:
+        return [(source, partition, manifests[partition], None) for partition in listed.tallies]
+    return [
+        (source, partition, world.finished(partition), world.local_start(partition))
+        for partition in world.known.partitions()
+        if world.is_there(partition) and listed.is_wanted(partition)
+    ]
+
+
+def _check_partition(task: _History) -> PartitionReport:
+    return check_partition(*task)
+
+
+def _order(partition: TopicIdPartition) -> tuple[str, int, bytes]:
+    return partition.topic, partition.partition, partition.topic_id.bytes
+
+
+def _on_spark(spark: SparkSession, act: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    if not items:
+        return []
+    try:
+        return spark.sparkContext.parallelize(items, len(items)).map(act).collect()
+    except (PySparkException, Py4JJavaError) as error:
+        raise PipelineError(f"the audit ended: {said_by_spark(error)}") from error

@@ -1,0 +1,135 @@
+"""A segment's log from its first byte to its last, by its batches, held against what is said of it.
+
+    | wrong is | since |
+    |---|---|
+    | a batch that is none, is cut short, or has another CRC | its records cannot be read |
+    | offsets that do not rise, or lie outside the segment's | readers look for them elsewhere |
+    | a batch of another epoch than the metadata gives its offset | its records would not count |
+    | a record later than the segment's latest | who asks for that time would pass the segment over |
+    | an offset index that points elsewhere than to a batch that is not behind the offset | so would readers |
+
+No record is looked at. Without I/O: pieces of the log come in, in their order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from odradek.pipeline.decoding import kernels
+from odradek.protocol.records.batch import CRC_START
+from odradek.protocol.records.crc32c import crc32c
+from odradek.seams.files import Buffer
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+
+HEADERS_AT_ONCE = 1 << 14
+_CONTROL = 0x20
+_INDEX = np.dtype([("relative", ">i4"), ("position", ">i4")])
+
+
+class LogWalk:
+    """See the module. `problems` are texts that begin with `name`; what follows the first batch that
+    is none is not looked at."""
+
+    def __init__(self, segment: RemoteLogSegmentMetadata, name: str) -> None:
+        self._segment = segment
+        self._name = name
+        self._epochs = np.array([each.epoch for each in segment.epochs], np.int64)
+        self._epoch_starts = np.array([each.start_offset for each in segment.epochs], np.int64)
+        self._rest = b""
+        self._position = 0
+        self._next_offset = segment.start_offset
+        self._places: list[Any] = []
+        """Where the batches begin, and with which offset."""
+        self._is_broken = False
+        self.batches = self.records = 0
+        self.problems: list[str] = []
+
+    def feed(self, piece: Buffer) -> None:
+        if self._is_broken:
+            return
+        view = memoryview(self._rest + bytes(piece))
+        data = np.frombuffer(view, np.uint8)
+        found = np.empty(HEADERS_AT_ONCE, kernels.BATCH)
+        at = 0
+        while not self._is_broken:
+            count, after, error = kernels.find_batches(data, at, found.view(np.recarray))
+            if count:
+                self._check(view, found[:count])
+            if error:
+                self._break("no batch begins there", after)
+            at = after
+            if count < HEADERS_AT_ONCE:
+                break
+        self._rest = bytes(view[at:])
+        self._position += at
+
+    def end(self) -> None:
+        """There are no more bytes."""
+        if self._is_broken:
+            return
+        if self._rest:
+            self._break("the last batch is cut short", 0)
+        elif self._next_offset != self._segment.end_offset + 1:
+            self._say(f"ends at offset {self._next_offset - 1}, not {self._segment.end_offset}")
+
+    def check_offset_index(self, index: Buffer) -> None:
+        """After the end."""
+        if self._is_broken or not self.batches:
+            return
+        entries = np.frombuffer(memoryview(index), _INDEX)
+        positions = np.concatenate([each[0] for each in self._places])
+        bases = np.concatenate([each[1] for each in self._places])
+        slots = np.searchsorted(positions, entries["position"])
+        slots = np.minimum(slots, len(positions) - 1)
+        offsets = entries["relative"].astype(np.int64) + self._segment.start_offset
+        wrong = (positions[slots] != entries["position"]) | (bases[slots] > offsets)
+        if wrong.any():
+            first = entries[int(np.argmax(wrong))]
+            self._say(
+                f"the offset index says that offset {self._segment.start_offset + first['relative']}"
+                f" is at byte {first['position']} or behind it"
+            )
+
+    def _check(self, view: memoryview, found: Any) -> None:
+        for position, size, crc in zip(
+            found["position"].tolist(), found["size"].tolist(), found["crc"].tolist(), strict=True
+        ):
+            if crc32c(view[position + CRC_START : position + size]) != crc:
+                self._break("the batch's CRC does not match its bytes", position)
+                return
+        base, last = found["base_offset"].astype(np.int64), found["last_offset"].astype(np.int64)
+        before = np.concatenate(([self._next_offset - 1], last[:-1]))
+        self._first(found, (base <= before) | (last < base), lambda at: (
+            f"offset {base[at]} comes after {before[at]}"
+        ))  # fmt: skip
+        slots = np.searchsorted(self._epoch_starts, base, side="right") - 1
+        told = self._epochs[np.maximum(slots, 0)]
+        self._first(found, (slots < 0) | (told != found["leader_epoch"]), lambda at: (
+            f"offset {base[at]} is of epoch {found['leader_epoch'][at]}, the metadata says {told[at]}"
+        ))  # fmt: skip
+        latest = self._segment.max_timestamp_ms
+        control = found["attributes"] & _CONTROL != 0
+        self._first(found, ~control & (found["max_timestamp"] > latest), lambda at: (
+            f"a record is of {found['max_timestamp'][at]} ms, the latest should be {latest}"
+        ))  # fmt: skip
+        self._places.append((self._position + found["position"].astype(np.int64), base))
+        self._next_offset = int(last[-1]) + 1
+        self.batches += len(found)
+        self.records += int(found["count"][~control].sum(dtype=np.int64))
+
+    def _first(self, found: Any, wrong: Any, text: Any) -> None:
+        """Of many batches that are wrong in the same way, one is named."""
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            others = int(wrong.sum()) - 1
+            more = f" (and {others} batches more)" if others else ""
+            self._say(f"byte {self._position + int(found['position'][at])}: {text(at)}{more}")
+
+    def _break(self, what: str, position: int) -> None:
+        self._is_broken = True
+        self._say(f"byte {self._position + position}: {what}")
+
+    def _say(self, text: str) -> None:
+        self.problems.append(f"{self._name}: {text}")

@@ -1,0 +1,43 @@
+"""What a cluster says of its remote segments: `__remote_log_metadata`, read to its end of that moment."""
+
+from __future__ import annotations
+
+from odradek.client.metadata import Cluster
+from odradek.client.whole_topic import WholeTopic
+from odradek.pipeline.errors import PipelineError
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.storage.tiered import metadata_records
+from odradek.storage.tiered.audit import KnownSegments
+from odradek.storage.tiered.errors import RemoteStorageError
+
+METADATA_TOPIC = "__remote_log_metadata"
+
+
+class RemoteMetadata:
+    """See the module. A record that cannot be read, or one that is gone, would make an audit take what is
+    used for garbage: both are errors."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._topic = WholeTopic(cluster, METADATA_TOPIC)
+        self.known = KnownSegments()
+
+    async def read_on(self) -> None:
+        """Raises PipelineError, KafkaError, ClientError."""
+        try:
+            await self._topic.read_on(self._take)
+        except KafkaError as error:
+            if error.code is not ErrorCode.unknown_topic_or_partition:
+                raise
+            raise PipelineError(
+                f"the cluster has no {METADATA_TOPIC}: nothing there is tiered"
+            ) from None
+        for where, start in self._topic.begins_late:
+            raise PipelineError(f"{where} begins at offset {start} only: segments may be unknown")
+
+    def _take(self, value: bytes | None) -> None:
+        if value is None:
+            return
+        try:
+            self.known.apply(metadata_records.decode(value))
+        except RemoteStorageError as error:
+            raise PipelineError(f"a record of {METADATA_TOPIC} cannot be read: {error}") from None

@@ -1,0 +1,245 @@
+"""`audit`: what is right is well, and of what is wrong each thing is found and named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+pytest.importorskip("pyspark")
+
+import numpy as np
+
+from odradek.pipeline.cli.audit import as_json, as_text
+from odradek.pipeline.errors import PipelineError
+from odradek.pipeline.jobs.audit import AuditJob, AuditReport, audit, run_audit
+from odradek.pipeline.log_walk import LogWalk
+from odradek.protocol.records.records import Record, build_batch
+from odradek.storage.tiered.metadata import EpochStart, RemoteLogSegmentMetadata
+from odradek.testing import Broker
+from tests.storage.tiered.remote_segments import segment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.interop
+
+QUICK = {
+    "remote.log.manager.task.interval.ms": "100",
+    "log.retention.check.interval.ms": "100",
+    "log.initial.task.delay.ms": "100",
+    "log.segment.delete.delay.ms": "0",
+}
+TIERED = {
+    "remote.storage.enable": "true",
+    "internal.segment.bytes": "20000",
+    "local.retention.bytes": "1",
+    "retention.ms": "-1",
+}
+COUNT = 1500
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tier")
+
+
+@pytest.fixture(scope="module")
+def broker(tier: Path) -> Iterator[Broker]:
+    """All but the last segments of its topic are in the store, and there alone."""
+    with Broker(configs=QUICK, tiered=tier) as broker:
+        broker.create_topic("events", 2, TIERED)
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 3000})
+        for number in range(COUNT):
+            producer.produce("events", value=b"value %d" % number * 10, partition=number % 2)
+        producer.flush()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not all(_is_tiered(broker, partition) for partition in (0, 1)):
+            assert time.monotonic() < deadline, "nothing was tiered"
+            time.sleep(0.1)
+        yield broker
+
+
+def _is_tiered(broker: Broker, partition: int) -> bool:
+    found = broker.node.partitions.opened("events", partition)
+    return found is not None and found.log.local_log_start_offset > COUNT // 4
+
+
+@pytest.fixture
+def copy(broker: Broker, tier: Path, tmp_path: Path) -> Path:
+    """Of the store, to be broken."""
+    return Path(shutil.copytree(tier, tmp_path / "copy"))
+
+
+def here(act: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    return [act(each) for each in items]
+
+
+def audited(store: Path, broker: Broker | None = None, **more: Any) -> AuditReport:
+    bootstrap = None if broker is None else broker.bootstrap
+    return run_audit(AuditJob(str(store), bootstrap, **more), here, 2)
+
+
+def logs(store: Path) -> list[Path]:
+    return sorted(store.rglob("*events-0-*/*.log"))
+
+
+@pytest.mark.parametrize("with_brokers", [True, False])
+def test_what_is_right_is_well(broker: Broker, copy: Path, with_brokers: bool) -> None:
+    report = audited(copy, broker if with_brokers else None)
+    assert report.is_well, list(as_text(report))
+    assert [each.partition.partition for each in report.partitions] == [0, 1]
+    for each in report.partitions:
+        assert each.segments > 1
+        assert each.offsets is not None
+        assert each.offsets[0] == 0
+        assert report.records[each.partition] == each.offsets[1]
+        assert (each.gaps, each.dead, each.overlapping) == ([], [], 0)
+    assert report.size_bytes > sum(log.stat().st_size for log in copy.rglob("*.log"))
+    assert list(as_text(report))[-1] == "all is well"
+    assert audited(copy, topics=["others"]).tallies == {}
+
+
+def test_a_wrong_bit_is_named_with_its_batch(broker: Broker, copy: Path) -> None:
+    victim = logs(copy)[1]
+    data = bytearray(victim.read_bytes())
+    data[5000] ^= 1
+    victim.write_bytes(data)
+    report = audited(copy, broker)
+    assert not report.is_well
+    assert all(victim.name in text for text in report.problems)
+    said = "\n".join(report.problems)
+    assert "its CRC-32C is wrong" in said
+    assert "the batch's CRC does not match its bytes" in said
+
+
+def test_what_is_cut_short_missing_or_nobodys(broker: Broker, copy: Path) -> None:
+    first, second, third = logs(copy)[:3]
+    first.write_bytes(first.read_bytes()[:-1])
+    second.with_suffix(".index").unlink()
+    for each in third.parent.glob(f"{third.stem}.*"):
+        each.unlink()
+    orphan = first.parent / f"{'9' * 20}-AAAAAAAAAAAAAAAAAAAAAQ.log"
+    orphan.write_bytes(b"nobody's")
+    (first.parent / "notes.txt").write_bytes(b"no segment's")
+    report = audited(copy, broker, young_ms=-2000)
+    assert report.problems
+    assert all(first.stem in text for text in report.problems)
+    standings = sorted(each.standing.value for each in report.findings)
+    assert standings == ["dangling", "incomplete", "missing", "stray"]
+    text = "\n".join(as_text(report))
+    assert f"INCOMPLETE: {second.parent.name}/{second.stem}" in text
+    assert f"MISSING: {third.parent.name}/{third.stem}" in text
+    assert "stray: " in text
+    assert not json.loads(json.dumps(as_json(report)))["well"]
+
+
+def test_offsets_that_nobody_has_are_a_gap(broker: Broker, copy: Path) -> None:
+    """By the manifests alone: what they do not name is not missing, but its offsets are."""
+    names = [log.name for log in logs(copy)]
+    victim = logs(copy)[1]
+    for each in victim.parent.glob(f"{victim.stem}.*"):
+        each.unlink()
+    report = audited(copy)
+    (gap,) = report.partitions[0].gaps
+    assert gap == (int(names[1][:20]), int(names[2][:20]))
+    assert not report.is_well
+    assert f"GAP: the store lacks offsets {gap[0]} to {gap[1] - 1} of events-0" in as_text(report)
+
+
+def test_a_second_copy_is_dead_and_told_but_not_wrong(broker: Broker, copy: Path) -> None:
+    victim = logs(copy)[1]
+    id, other = victim.stem[21:], "BBBBBBBBBBBBBBBBBBBBBQ"
+    for each in victim.parent.glob(f"{victim.stem}.*"):
+        made = each.parent / each.name.replace(id, other)
+        data = each.read_bytes()
+        made.write_bytes(
+            data.replace(id.encode(), other.encode()) if "manifest" in each.name else data
+        )
+    report = audited(copy)
+    assert report.is_well, list(as_text(report))
+    (dead,) = report.partitions[0].dead
+    assert dead[-22:] in (id, other)
+    assert report.partitions[0].overlapping > 0
+    assert "dead: no offset is read from" in "\n".join(as_text(report))
+
+
+def test_a_cluster_without_tiered_topics_is_told(tmp_path: Path) -> None:
+    with (
+        Broker(topics={"plain": 1}) as broker,
+        pytest.raises(PipelineError, match="nothing there is tiered"),
+    ):
+        audited(tmp_path, broker)
+
+
+# A log against its metadata
+
+BATCHES = [
+    build_batch([Record(-1, 1000 + n, b"k", b"v" * 50) for n in range(10)], base_offset=10 * at,
+                leader_epoch=at // 2)
+    for at in range(4)
+]  # fmt: skip
+LOG = b"".join(map(bytes, BATCHES))
+RIGHT = segment(1, 0, 39, size=len(LOG), epochs=((0, 0), (1, 20)))
+
+
+def walked(known: RemoteLogSegmentMetadata, log: bytes, pieces: int = 1) -> LogWalk:
+    walk = LogWalk(known, "it")
+    for part in range(pieces):
+        walk.feed(log[len(log) * part // pieces : len(log) * (part + 1) // pieces])
+    walk.end()
+    return walk
+
+
+def right(**changed: Any) -> RemoteLogSegmentMetadata:
+    return replace(RIGHT, **{"max_timestamp_ms": 1009, **changed})
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7, len(LOG)])
+def test_a_log_that_is_what_is_said_of_it(pieces: int) -> None:
+    walk = walked(right(), LOG, pieces)
+    assert walk.problems == []
+    assert (walk.batches, walk.records) == (4, 40)
+    size = len(BATCHES[0])
+    walk.check_offset_index(np.array([(19, size), (39, 3 * size)], ">i4").tobytes())
+    assert walk.problems == []
+    walk.check_offset_index(np.array([(19, size), (39, 3 * size + 1)], ">i4").tobytes())
+    assert f"says that offset 39 is at byte {3 * size + 1}" in walk.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("known", "log", "said"),
+    [
+        (right(end_offset=49), LOG, "ends at offset 39, not 49"),
+        (right(max_timestamp_ms=1008), LOG, "the latest should be 1008 (and 3 batches more)"),
+        (right(epochs=(EpochStart(0, 0),)), LOG, "offset 20 is of epoch 1, the metadata says 0"),
+        (right(start_offset=5), LOG, "offset 0 comes after 4"),
+        (right(), LOG[:-1], "the last batch is cut short"),
+        (right(), LOG + b"x" * 61, f"byte {len(LOG)}: no batch begins there"),
+        (right(), bytes(BATCHES[0]) * 2 + LOG, "offset 0 comes after 9"),
+        (right(), LOG[:200] + b"?" + LOG[201:], "byte 0: the batch's CRC does not match"),
+    ],
+)
+def test_a_log_that_is_not(known: RemoteLogSegmentMetadata, log: bytes, said: str) -> None:
+    assert any(said in text for text in walked(known, log).problems), walked(known, log).problems
+
+
+@pytest.mark.slow
+def test_spark_audits(spark: SparkSession, broker: Broker, copy: Path) -> None:
+    told: list[Any] = []
+    report = audit(spark, AuditJob(str(copy), broker.bootstrap), told.append)
+    assert report.is_well, list(as_text(report))
+    assert sum(report.records.values()) == sum(
+        each.offsets[1] for each in report.partitions if each.offsets
+    )
+    assert told[-1].done == sum(each.segments for each in report.partitions)
+    logs(copy)[1].write_bytes(b"")
+    assert not audit(spark, AuditJob(str(copy), broker.bootstrap)).is_well
