@@ -135,6 +135,17 @@ async def test_each_broken_segment_is_named_once_until_it_is_read_again(
         assert caplog.text.count("again") == 1
 
 
+async def test_what_cannot_be_helped_is_not_said_at_once() -> None:
+    """T-34: a consumer asks again as soon as it is told."""
+    async with tiered_stage() as stage:
+        await stage.fill(stage.partitions[0])
+        stage.store.objects.pop((stage.segments()[0].id.id, None))
+        began = trio.current_time()
+        (answer,) = await stage.fetch(0)
+        assert answer.error_code == ErrorCode.unknown_server_error
+        assert trio.current_time() - began >= remote_fetch.FAILURE_SECONDS
+
+
 async def test_a_store_that_is_back_in_time_is_no_error() -> None:
     """T-33: a transient failure backs off."""
     async with tiered_stage(configs={"remote.fetch.max.wait.ms": "15000"}) as stage:

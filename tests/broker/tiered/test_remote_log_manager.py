@@ -56,6 +56,21 @@ async def test_whoever_leads_no_more_stops(clock: VirtualClock) -> None:
         assert world.storage.calls == ["copy 0", "delete 0"]
 
 
+async def test_who_leads_on_goes_on(clock: VirtualClock) -> None:
+    """Configs that concern nothing of it, and news of others, give up no copy."""
+    async with tiered_world(clock) as world:
+        world.fill(1)
+
+        def nothing_new() -> None:
+            world.storage.before_copy = lambda: None
+            world.manager.role_changed(world.partition)
+
+        world.storage.before_copy = nothing_new
+        await world.pass_time()
+        assert world.published() == [(0, STARTED), (0, FINISHED)]
+        assert world.storage.calls == ["copy 0"]
+
+
 async def test_what_is_copied_while_its_topic_is_deleted_is_deleted(clock: VirtualClock) -> None:
     """T-51: whoever removes the topic may have been there before the last object came."""
     async with tiered_world(clock) as world:
