@@ -23,6 +23,7 @@ from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
     from odradek.broker.controller_channel import ActiveController
+    from odradek.broker.metrics.registry import Metrics
     from odradek.replication.partition.leader import AlterPartition
 
 log = logging.getLogger("odradek.replication")
@@ -35,7 +36,8 @@ PARTITIONS_AT_ONCE = 30
 
 Replica = tuple[UUID, int]
 """(topic id, partition)"""
-Answered = Callable[[Altered | ErrorCode], None]
+Answered = Callable[[Altered | ErrorCode], int | None]
+"""Returns by how many the set grew; None where it did not change."""
 
 
 @value_class
@@ -48,8 +50,15 @@ class InSyncChanges:
     """See the module. `propose` is called on the loop; `run` is the task that asks."""
 
     def __init__(
-        self, node_id: int, broker_epoch: Callable[[], int], controller: ActiveController
+        self,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        controller: ActiveController,
+        metrics: Metrics,
     ) -> None:
+        self._expands = metrics.meter("IsrExpandsPerSec")
+        self._shrinks = metrics.meter("IsrShrinksPerSec")
+        self._failures = metrics.meter("FailedIsrUpdatesPerSec")
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._controller = controller
@@ -104,12 +113,18 @@ class InSyncChanges:
                 self._waiting.setdefault(replica, proposed)
             elif found.error_code is ErrorCode.none:
                 now = Altered(frozenset(found.isr), found.leader_epoch, found.partition_epoch)
-                proposed.answered(now)
+                self._count(proposed.answered(now))
                 continue
             else:
-                proposed.answered(found.error_code)
+                self._count(proposed.answered(found.error_code))
             is_done = False
         return is_done
+
+    def _count(self, grown: int | None) -> None:
+        if grown is None:
+            self._failures.mark()
+        elif grown:
+            (self._expands if grown > 0 else self._shrinks).mark()
 
     def _request(self, sent: Mapping[Replica, _Proposed]) -> Mapping[str, Any]:
         """With the epochs of version 3 (KIP-903), and the members alone for version 2."""

@@ -87,7 +87,9 @@ class Replicas:
         from odradek.broker.in_sync_changes import InSyncChanges
 
         broker = self._broker
-        return InSyncChanges(broker.node_id, lambda: broker.broker_epoch, broker.controller)
+        return InSyncChanges(
+            broker.node_id, lambda: broker.broker_epoch, broker.controller, broker.metrics
+        )
 
     def _new_log_manager(self) -> LogManager:
         seams, config = self._broker.seams, self._broker.config

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from odradek.broker.node import Broker
     from odradek.broker.partitions import PartitionTable
     from odradek.replication.partition.partition import Partition
+    from odradek.storage.log.partition_log import PartitionLog
     from odradek.storage.log_manager import LogManager
 
 PARTITIONS_A_TURN = 100
@@ -49,6 +50,7 @@ OF_REPLICAS = (
     "ReassigningPartitions",
     "ProducerIdCount",
 )
+OF_IN_SYNC_SETS = ("IsrExpandsPerSec", "IsrShrinksPerSec", "FailedIsrUpdatesPerSec")
 OF_PARTITIONS = ("GlobalPartitionCount", "OfflinePartitionsCount", "PreferredReplicaImbalanceCount")
 STATES = {
     LifeState.STARTING: 1,
@@ -142,7 +144,17 @@ def _logs(broker: Broker) -> None:
     metrics.source(
         "LogStartOffset", lambda: ((_name(each), each.log.log_start_offset) for each in table)
     )
+    metrics.source(
+        "RetentionSizeInPercent",
+        lambda: ((_name(each), _filled_percent(each.log)) for each in table),
+    )
     metrics.source("LogEndOffset", lambda: ((_name(each), each.log.end_offset) for each in table))
+
+
+def _filled_percent(which: PartitionLog) -> int:
+    """Of a tiered one the remote log manager knows more."""
+    limit = which.config.retention_bytes
+    return which.size_bytes * 100 // limit if limit > 0 and not which.is_tiered else 0
 
 
 def _name(partition: Partition) -> Labels:
@@ -160,6 +172,8 @@ class _Replicas:
 
     def register(self, metrics: Metrics) -> None:
         metrics.before_looks(self._work_out)
+        for name in OF_IN_SYNC_SETS:  # they are told before the first of them happens
+            metrics.meter(name)
         for name in OF_REPLICAS:
             metrics.gauge(name, partial(self._count, name))
         for name, counted in BY_TOPIC.items():

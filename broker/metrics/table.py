@@ -45,11 +45,12 @@ class Metric:
     total: bool = False
     also: tuple[MBean, ...] = ()
     """Other names that the same numbers go by."""
+    called: str = ""
 
     @property
     def name(self) -> str:
-        """What rooms call it."""
-        return self.mbean.name
+        """What rooms call it: as Kafka does, where that is not the name of another row."""
+        return self.called or self.mbean.name
 
 
 TOPIC = ("topic",)
@@ -83,6 +84,10 @@ def _of_replicas(name: str, help: str) -> Metric:
     return _gauge("kafka.server", "ReplicaManager", name, help)
 
 
+def _isr_meter(name: str, help: str) -> Metric:
+    return _meter(name, help, type="ReplicaManager", labels=())
+
+
 def _of_controller(name: str, help: str) -> Metric:
     return _gauge("kafka.controller", "KafkaController", name, help)
 
@@ -114,6 +119,9 @@ REPLICAS: tuple[Metric, ...] = (
     _of_replicas("AtMinIsrPartitionCount", "Partitions led here with just min.insync.replicas in sync."),
     _of_replicas("ReassigningPartitions", "Partitions led here that are being reassigned."),
     _of_replicas("ProducerIdCount", "Producers that partitions here remember."),
+    _isr_meter("IsrExpandsPerSec", "Times that a replica came in sync with its leader here."),
+    _isr_meter("IsrShrinksPerSec", "Times that replicas were not in sync any more with their leader here."),
+    _isr_meter("FailedIsrUpdatesPerSec", "Changes of in-sync replicas that the controller did not make."),
 )
 LOGS: tuple[Metric, ...] = (
     _of_log("OfflineLogDirectoryCount", "Log directories that are offline."),
@@ -124,6 +132,7 @@ LOGS: tuple[Metric, ...] = (
     _of_log("NumLogSegments", "Local segments of a replica.", "topic", "partition", type="Log"),
     _of_log("LogStartOffset", "A replica's first offset.", "topic", "partition", type="Log"),
     _of_log("LogEndOffset", "The offset after a replica's last.", "topic", "partition", type="Log"),
+    _of_log("RetentionSizeInPercent", "Bytes of a replica that is not tiered, in percent of its retention.bytes.", "topic", "partition", type="Log"),
 )
 CLUSTER: tuple[Metric, ...] = (
     _gauge("kafka.server", "KafkaServer", "BrokerState", "0 not running, 1 starting, 2 recovering logs, 3 running, 6 handing over, 7 shutting down."),
@@ -162,6 +171,13 @@ TIERED: tuple[Metric, ...] = (
     _topic_gauge("RemoteLogSizeBytes", "Bytes in remote storage of led partitions, as of the last run of retention.",
                  MBean(_REMOTE, _BY_TOPIC, "RemoteLogSizeBytes")),
     _topic_gauge("RemoteLogSizeComputationTime", "How long the last run of retention took to add that up, in ms."),
+    Metric(MBean(_REMOTE, "RemoteLogManager", "RetentionSizeInPercent"), Kind.GAUGE, "Bytes of a led tiered partition in both tiers, in percent of its retention.bytes.",
+           ("partition", "topic"), called="TieredRetentionSizeInPercent"),
+    _gauge(_REMOTE, "RemoteLogManager", "LocalRetentionSizeInPercent", "Bytes of a led tiered partition on the disk, in percent of its local.retention.bytes.", "partition", "topic"),
+    _gauge("kafka.server", "RemoteLogManager", "remote-copy-throttle-time-avg", "For how long copies waited for their quota, in ms, on average of the last minute."),
+    _gauge("kafka.server", "RemoteLogManager", "remote-copy-throttle-time-max", "The longest of these."),
+    _gauge("kafka.server", "RemoteLogManager", "remote-fetch-throttle-time-avg", "How long the quota of reads from remote storage was still exceeded where one was left out, in ms, on average of the last minute."),
+    _gauge("kafka.server", "RemoteLogManager", "remote-fetch-throttle-time-max", "The longest of these."),
     # T-55, with the MBeans of Kafka before 4.2
     _gauge(_REMOTE, "RemoteStorageThreadPool", "RemoteLogReaderTaskQueueSize", "Reads from remote storage that wait for a thread.",
            also=(MBean("org.apache.kafka.storage.internals.log", "RemoteStorageThreadPool", "RemoteLogReaderTaskQueueSize"),)),

@@ -12,6 +12,7 @@ from itertools import count
 
 import trio
 
+from odradek.broker.metrics.recent import Recent
 from odradek.broker.tiered.rounds import TaskEnded
 from odradek.broker.tiered.segment_work import CustomMetadataTooLarge, SegmentWork
 from odradek.broker.tiered.settings import RemoteLogSettings
@@ -47,6 +48,7 @@ class CopyQuota:
     def __init__(self, settings: RemoteLogSettings, clock: Clock) -> None:
         self._clock = clock
         self._turn = trio.Lock()
+        self.throttled_ms = Recent(clock.monotonic)
         self._quota = ReplicationQuota(
             lambda: settings.copy_bytes_per_second,
             samples=settings.copy_samples,
@@ -57,6 +59,7 @@ class CopyQuota:
         """Return when a segment of that size may go."""
         async with self._turn:
             while (seconds := self._quota.seconds_left(self._clock.monotonic())) > 0:
+                self.throttled_ms.record(seconds * 1000)
                 await self._clock.sleep(seconds)
             self._quota.record(size_bytes, self._clock.monotonic())
 

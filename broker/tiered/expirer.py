@@ -74,6 +74,9 @@ class Expirer:
         self.metadata_count = 0
         self.to_delete_segments = 0
         self.to_delete_bytes = 0
+        self.filled_percent = 0
+        """What both tiers have of retention.bytes, and the disk of local.retention.bytes; 0 without such."""
+        self.filled_local_percent = 0
 
     async def round(self) -> bool:
         """See the module. Raises what the store or the metadata does."""
@@ -129,6 +132,9 @@ class Expirer:
         self.remote_bytes = tools.metadata.lineage_size(self._id, epochs, copied_end)
         self.remote_size_ms = int((tools.clock.monotonic() - began) * 1000)
         self.metadata_count = tools.metadata.segment_count(self._id)
+        both_bytes = which.local_only_bytes + self.remote_bytes
+        self.filled_percent = _percent(both_bytes, config.retention_bytes)
+        self.filled_local_percent = _percent(which.size_bytes, config.local_limits[0])
         deciding = decide_expiry(
             Retained(
                 epochs=epochs,
@@ -161,6 +167,10 @@ class Expirer:
             if earliest is None or epoch >= earliest.epoch:
                 break
             yield from metadata.segments(self._id, epoch)
+
+
+def _percent(size_bytes: int, limit_bytes: int) -> int:
+    return size_bytes * 100 // limit_bytes if limit_bytes > 0 else 0
 
 
 class Remover:

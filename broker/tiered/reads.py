@@ -11,6 +11,7 @@ from uuid import UUID
 
 import trio
 
+from odradek.broker.metrics.recent import Recent
 from odradek.replication.quota import ReplicationQuota
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.timestamps import TimestampAndOffset
@@ -51,6 +52,7 @@ class TieredReads:
             samples=config.get_int("remote.log.manager.fetch.quota.window.num"),
             sample_seconds=config.get_int("remote.log.manager.fetch.quota.window.size.seconds"),
         )
+        self._throttled_ms = Recent(seams.clock.monotonic)
         self._fetch_timer = broker.metrics.timer("RemoteLogReaderFetchRateAndTimeMs")
         self.indexes = RemoteIndexCache(
             seams.files,
@@ -90,6 +92,8 @@ class TieredReads:
         gauge("RemoteLogReaderTaskQueueSize", lambda: self.pieces.pending)
         gauge("RemoteLogReaderAvgIdlePercent", lambda: self.pieces.idle_share)
         gauge("NumDelayedOperations", lambda: self.waiting)
+        gauge("remote-fetch-throttle-time-avg", lambda: self._throttled_ms.average)
+        gauge("remote-fetch-throttle-time-max", lambda: self._throttled_ms.largest)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take over the indexes that an earlier run left, and read until cancelled."""
@@ -111,6 +115,14 @@ class TieredReads:
     def is_over_quota(self) -> bool:
         """Whether nothing is to be read now (remote.log.manager.fetch.max.bytes.per.second)."""
         return self._quota.is_exceeded(self._clock.monotonic())
+
+    def is_left_out(self) -> bool:
+        """As `is_over_quota`, of a read that is wanted now: it counts as throttled."""
+        seconds = self._quota.seconds_left(self._clock.monotonic())
+        if seconds <= 0:
+            return False
+        self._throttled_ms.record(seconds * 1000)
+        return True
 
     def failed(self, topic: str, index: int, offset: int, error: RemoteStorageError) -> None:
         """A consumer is told so; the log says it once of each segment, until it goes well there again."""

@@ -96,7 +96,7 @@ def leave_for_later(
     """For a partition whose offset is in the remote tier: `read_remote` is to read it. Where nothing may
     be read now (a quota), or nothing fits in, there is nothing."""
     pending = Pending(wanted, partition, limits, size_bytes)
-    if reads.is_over_quota() or not pending.reserved_bytes:
+    if not pending.reserved_bytes or reads.is_left_out():
         pending.reserved_bytes = 0
         return Read(wanted, pending.answer, partition, limits)
     limits.remote_bytes += pending.reserved_bytes

@@ -124,9 +124,8 @@ class RemoteLogManager:
         self.work = SegmentWork(
             node_id, storage, metadata, seams, metrics, settings, topic_exists=topic_exists
         )
-        self._copying = CopierTools(
-            node_id, seams, logs, metadata, self.work, CopyQuota(settings, seams.clock)
-        )
+        self._quota = CopyQuota(settings, seams.clock)
+        self._copying = CopierTools(node_id, seams, logs, metadata, self.work, self._quota)
         self._expiring = ExpirerTools(
             seams.clock, metadata, self.work, trio.CapacityLimiter(DELETIONS_AT_ONCE)
         )
@@ -138,6 +137,9 @@ class RemoteLogManager:
         self._health = StoreHealth()
         metrics.gauge("RemoteLogManagerTasksAvgIdlePercent", self._idle_part)
         metrics.gauge("PartitionsWithoutHistoryCount", self._without_history)
+        throttled_ms = self._quota.throttled_ms
+        metrics.gauge("remote-copy-throttle-time-avg", lambda: throttled_ms.average)
+        metrics.gauge("remote-copy-throttle-time-max", lambda: throttled_ms.largest)
         metrics.before_looks(self._measure_lags)
 
     # What the cluster decides
@@ -348,6 +350,8 @@ class RemoteLogManager:
             ("RemoteLogSizeBytes", "remote_bytes"),
             ("RemoteLogSizeComputationTime", "remote_size_ms"),
             ("RemoteLogMetadataCount", "metadata_count"),
+            ("TieredRetentionSizeInPercent", "filled_percent"),
+            ("LocalRetentionSizeInPercent", "filled_local_percent"),
         ):
             add(metric, partial(_of_expirer, tiered, attribute))
 

@@ -26,7 +26,8 @@ from odradek.seams.values import value_class
 from odradek.storage.errors import DiskFull
 from odradek.storage.log.partition_log import PartitionLog
 
-Answered = Callable[[Altered | ErrorCode], None]
+Answered = Callable[[Altered | ErrorCode], int | None]
+"""By how many the in-sync set grew with that answer (fewer than 0: it shrank); None where it did not change."""
 
 
 @value_class
@@ -166,6 +167,10 @@ class Leading:
                     partial(self._altered, action.proposal),
                 )
 
-    def _altered(self, proposal: Proposal, answer: Altered | ErrorCode) -> None:
-        if not self._is_over:
-            self._do(self.leader.altered(proposal, answer, self._now_ms()))
+    def _altered(self, proposal: Proposal, answer: Altered | ErrorCode) -> int | None:
+        if self._is_over:
+            return None
+        before = self.leader.in_sync.committed
+        self._do(self.leader.altered(proposal, answer, self._now_ms()))
+        after = self.leader.in_sync.committed
+        return None if after == before else len(after) - len(before)

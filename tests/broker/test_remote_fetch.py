@@ -257,6 +257,8 @@ async def test_over_the_quota_a_fetch_brings_nothing_and_waits() -> None:
         assert answer.error_code == NOTHING
         assert answer.offsets == []
         assert stage.store.asked == 1
+        told = {each[0].name: dict(each[1]) for each in stage.node.metrics.look() if each}
+        assert 0 < told["remote-fetch-throttle-time-max"][()] <= 1000
 
 
 async def test_t35_a_reader_of_what_is_committed_hears_of_aborted_transactions() -> None:

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from odradek.broker.in_sync_changes import PARTITIONS_AT_ONCE, InSyncChanges
+from odradek.broker.metrics.registry import Metrics
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.topics import NewTopic
 from odradek.replication.partition.in_sync import Altered, Proposal
@@ -27,7 +28,8 @@ class Leader:
         self.channel = Channel(ControllerNode(self.metadata))
         self.topic_id = image.topics_by_name["t"].id
         self.epoch = image.brokers[1].epoch
-        self.changes = InSyncChanges(1, lambda: self.epoch, self.channel)
+        self.metrics = Metrics()
+        self.changes = InSyncChanges(1, lambda: self.epoch, self.channel, self.metrics)
         self.answers: Answers = {}
 
     def propose(
@@ -85,6 +87,21 @@ async def test_who_restarted_since_it_fetched_is_refused(
     assert leader.answers[0] == [ErrorCode.ineligible_replica]
     assert leader.answers[1] == [Altered(frozenset({1, 3}), 0, 1)]
     assert leader.isr(0) == (1, 2, 3)
+
+
+async def test_what_came_of_it_is_counted(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """IsrExpandsPerSec, IsrShrinksPerSec and FailedIsrUpdatesPerSec, as those tell who proposed."""
+    leader = Leader(4)
+    await nursery.start(leader.changes.run)
+    brokers = leader.metadata.image.brokers
+    for index, grown in enumerate((-1, -1, 1, None)):
+        action = AlterPartition(Proposal(frozenset({1, 2}), 0, 0), ((1, brokers[1].epoch),))
+        leader.changes.propose(leader.topic_id, index, action, lambda answer, grown=grown: grown)
+    await trio.sleep(1)
+    counted = ("IsrShrinksPerSec", "IsrExpandsPerSec", "FailedIsrUpdatesPerSec")
+    assert [leader.metrics.meter(name).count for name in counted] == [2, 1, 1]
 
 
 async def test_without_an_answer_it_is_asked_again_with_the_newest_of_each_partition(

@@ -85,15 +85,19 @@ def test_what_a_node_is(broker: Broker) -> None:
     assert found["kafka_server_raftmetrics_current_leader"] == broker.node.node_id
     assert found["kafka_log_logmanager_offlinelogdirectorycount"] == 0
     assert found["kafka_server_replicamanager_underreplicatedpartitions"] == 0
+    assert found["kafka_server_replicamanager_isrshrinks_total"] == 0
 
 
 def test_a_topic_that_is_gone_counts_in_the_total_only() -> None:
-    with Broker(topics={"gone": 1}, configs=CONFIGS) as broker:
+    with Broker(topics={"gone": 1}, configs={**CONFIGS, "log.retention.bytes": "100"}) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         producer.produce("gone", b"x")
         assert producer.flush(10) == 0
         name = "kafka_server_brokertopicmetrics_messagesin_total"
-        assert scrape(broker)[name + '{topic="gone"}'] == 1
+        found = scrape(broker)
+        assert found[name + '{topic="gone"}'] == 1
+        full = found['kafka_log_log_retentionsizeinpercent{partition="0",topic="gone"}']
+        assert full == found['kafka_log_log_size{partition="0",topic="gone"}'] > 0
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.delete_topics(["gone"])["gone"].result(10)
         found = scrape(broker)

@@ -154,6 +154,8 @@ async def test_the_quota_of_copies(clock: VirtualClock) -> None:
         assert world.storage.calls == ["copy 0"]
         await world.pass_time(size / 50 + 0.5)
         assert world.storage.calls == ["copy 0", "copy 3"]
+        waited_ms = await world.gauge("remote-copy-throttle-time-max")
+        assert waited_ms == pytest.approx(1000 * size / 50, rel=0.2)
         await world.pass_time(3 * size / 50 + 1)
         assert len(world.storage.calls) == 4
 

@@ -46,6 +46,20 @@ async def test_the_log_starts_later_before_anything_is_deleted(clock: VirtualClo
         assert world.states() == [(3, FINISHED), (6, FINISHED)]
 
 
+async def test_how_full_a_tiered_partition_is(clock: VirtualClock) -> None:
+    """RetentionSizeInPercent and LocalRetentionSizeInPercent, of kafka.log.remote's RemoteLogManager."""
+    async with tiered_world(clock) as world:
+        world.fill(3)
+        size = world.log.size_bytes
+        await world.pass_time()
+        told = ("TieredRetentionSizeInPercent", "LocalRetentionSizeInPercent")
+        which = (("partition", "0"), ("topic", "orders"))
+        assert [await world.gauge(name, *which) for name in told] == [0, 0]
+        world.change(retention_bytes=2 * size, local_retention_bytes=4 * size)
+        await world.pass_time()
+        assert [await world.gauge(name, *which) for name in told] == [50, 25]
+
+
 async def test_nothing_goes_before_the_log_begins_after_it(clock: VirtualClock) -> None:
     """T-36: a new leader's high watermark lags, and the log's start can't move past it yet; a consumer
     there would find nothing in either tier."""

@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import trio
 
@@ -157,11 +158,11 @@ class TieredWorld:
                 RemoteLogSegmentMetadataUpdate(known.id, broker, now_ms, state)
             )
 
-    async def gauge(self, name: str) -> object:
-        """What is shown of all partitions."""
+    async def gauge(self, name: str, *labels: tuple[str, str]) -> Any:
+        """What is shown; without labels of all partitions."""
         await self.metrics.prepare()
         told = filter(None, self.metrics.look())
-        return {metric.name: dict(found) for metric, found in told}[name][()]
+        return {metric.name: dict(found) for metric, found in told}[name][labels]
 
     def states(self) -> list[tuple[int, SegmentState]]:
         """(start offset, state) of what the metadata knows."""

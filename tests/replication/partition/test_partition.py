@@ -206,7 +206,8 @@ def test_who_catches_up_is_proposed_and_counts_once_it_is_in(stand: Stand) -> No
     ((topic_id, index, asked, answered),) = stand.proposed
     assert (topic_id, index) == (TOPIC_ID, 0)
     assert asked.in_sync == ((1, 1), (2, -1), (3, 1))
-    answered(Altered(frozenset({1, 2, 3}), 5, 11))
+    assert answered(Altered(frozenset({1, 2, 3}), 5, 11)) == 1
+    assert answered(Altered(frozenset({1, 2, 3}), 5, 11)) is None
     assert stand.partition.leading is not None
     assert stand.partition.leading.leader.in_sync.committed == {1, 2, 3}
     stand.partition.update(stand.image)  # an image of before
@@ -301,7 +302,7 @@ def test_who_is_gone_leads_nothing(stand: Stand) -> None:
     stand.fetch(3, 0)
     ((_, _, _, answered),) = stand.proposed
     stand.partition.retire(UnknownPartition("deleted"))
-    answered(ErrorCode.request_timed_out)
+    assert answered(ErrorCode.request_timed_out) is None
     assert len(stand.proposed) == 1
     with pytest.raises(UnknownPartition):
         stand.append()

@@ -1,0 +1,50 @@
+"""The average and the largest of what was recorded in the last minute: Kafka's sensors with Avg and Max,
+of two samples of 30 s, where the older one goes as a whole."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+SAMPLES = 2
+SAMPLE_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class _Sample:
+    began: float
+    count: int = 0
+    total: float = 0.0
+    largest: float = 0.0
+
+
+class Recent:
+    """See the module. `average` and `largest` are None where nothing was recorded."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._samples: deque[_Sample] = deque(maxlen=SAMPLES)
+
+    def record(self, value: float) -> None:
+        """`value` is 0 or more."""
+        now = self._monotonic()
+        if not self._samples or now - self._samples[-1].began >= SAMPLE_SECONDS:
+            self._samples.append(_Sample(now))
+        sample = self._samples[-1]
+        sample.count += 1
+        sample.total += value
+        sample.largest = max(sample.largest, value)
+
+    @property
+    def average(self) -> float | None:
+        kept = self._kept()
+        return sum(each.total for each in kept) / sum(each.count for each in kept) if kept else None
+
+    @property
+    def largest(self) -> float | None:
+        return max((each.largest for each in self._kept()), default=None)
+
+    def _kept(self) -> list[_Sample]:
+        oldest = self._monotonic() - SAMPLES * SAMPLE_SECONDS
+        return [each for each in self._samples if each.began > oldest]
