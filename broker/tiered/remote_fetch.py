@@ -177,7 +177,9 @@ class _Reading:
         if not pending.is_known:
             pending.is_known = True
             self._left -= 1
-        if not self._left and any(each.answer.records for each in self._pending):
+        if self._left or all(each.failure is None for each in self._pending):
+            return  # nobody is left behind who tries again
+        if any(each.answer.records for each in self._pending):
             self._scope.cancel()
 
     async def _read_once(self, pending: Pending) -> None:

@@ -105,8 +105,7 @@ class LogReads(LogState):
         """
 
         def collect() -> Sequence[AbortedTransaction]:
-            segments = self.segment_list.from_offset(read.offset)
-            if not any(segment.transaction_index.exists for segment in segments):
+            if not self.may_have_aborted(read.offset):
                 return ()  # and no offset index need be searched
             return self.aborted_transactions(read.offset, self.upper_bound(read, nowait=nowait))
 
@@ -114,6 +113,11 @@ class LogReads(LogState):
         if read.offset < self.local_log_start_offset:
             raise self._not_here(read.offset)
         return found
+
+    def may_have_aborted(self, offset: int) -> bool:
+        """Whether any segment on the disk from `offset` on has an index of aborted transactions."""
+        segments = self.segment_list.from_offset(offset)
+        return any(segment.transaction_index.exists for segment in segments)
 
     def upper_bound(self, read: LogRead, *, nowait: bool = False) -> int:
         """An offset that what was read ends below, without reading it."""

@@ -40,10 +40,11 @@ class AbortedTransactions:
     ) -> Sequence[AbortedTransaction]:
         """Those that overlap offsets [start, end), which are `segment`'s, each once. Raises
         RemoteStorageError."""
-        local = await self._offload.run(
-            which.aborted_transactions, start, end, lane=str(which.directory.parent)
-        )
-        found = dict.fromkeys(local)
+        found: dict[AbortedTransaction, None] = {}
+        if which.may_have_aborted(start):
+            lane = str(which.directory.parent)
+            local = await self._offload.run(which.aborted_transactions, start, end, lane=lane)
+            found.update(dict.fromkeys(local))
         following: tuple[RemoteLogSegmentMetadata, int] | None = (segment, start)
         while following is not None:
             here, offset = following
