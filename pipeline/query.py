@@ -15,7 +15,7 @@ from uuid import UUID
 import numpy as np
 
 from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers, TopicPartition, brokers_at
-from odradek.pipeline.decoding.decoder import Aborted
+from odradek.pipeline.decoding.wanted import Aborted
 from odradek.pipeline.errors import BadOption, DataLoss
 from odradek.pipeline.filters import Filtered
 from odradek.pipeline.history import cover
@@ -178,7 +178,7 @@ class Query:
 
     def _first_at(self, where: TopicPartition, at_ms: int) -> int:
         """The first offset with a timestamp of at least that, in the store; -1 for none."""
-        from odradek.pipeline.decoding.decoder import Wanted
+        from odradek.pipeline.decoding.wanted import Wanted
         from odradek.pipeline.segments import read_stretch
 
         assert self._store is not None

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from odradek.pipeline.brokers import TopicPartition, brokers_at
 from odradek.pipeline.decoding.batches import decoder_of
-from odradek.pipeline.decoding.decoder import INT64_MAX, INT64_MIN, Aborted, Wanted
 from odradek.pipeline.decoding.schema import GAP, GAPS, RECORDS, arrow_schema
+from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN, Aborted, Wanted
 from odradek.pipeline.errors import BrokersUnavailable, DataLoss, Unread, UnreadableSegment
 from odradek.pipeline.options import REPORT
 from odradek.pipeline.planning import BrokerRange, each_piece

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from odradek.pipeline.decoding.batches import decoder_of
-from odradek.pipeline.decoding.decoder import Wanted
+from odradek.pipeline.decoding.wanted import Wanted
 from odradek.pipeline.errors import (
     CorruptSegment,
     DeniedSegment,

@@ -6,7 +6,9 @@
     events = spark.read.format("odradek").option("subscribe", "events").option(…).load()
 
 Spark calls the planning half in a process beside its driver, and pickles the reader to each task. What
-the pieces are is decided in `query.py` and `planning.py`; here is what Spark wants to be told of it.
+the pieces are is decided in `query.py` and `planning.py`; here is what Spark wants to be told of it. It
+does so in a new process for each question, which imports this module: what only one of them needs is
+imported where it is.
 """
 
 from __future__ import annotations
@@ -15,12 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from odradek.pipeline.decoding.decoder import Aborted
 from odradek.pipeline.decoding.schema import (
     BATCH_SPARK_TYPES,
     BATCHES,
@@ -30,10 +29,12 @@ from odradek.pipeline.decoding.schema import (
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.filters import Filtered, push_down
 from odradek.pipeline.options import REPORT, Options, parse_options
-from odradek.pipeline.planning import TaskPiece, tasks_of
-from odradek.pipeline.reading import Reading, read_pieces, with_gap_column
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from odradek.pipeline.decoding.wanted import Aborted
+    from odradek.pipeline.planning import TaskPiece
     from odradek.pipeline.query import Plan
     from odradek.pipeline.stream import StreamReader
 
@@ -83,6 +84,8 @@ class Reads:
         check_schema(schema, BATCH_SPARK_TYPES if options.rows == BATCHES else SPARK_TYPES)
 
     def _tasks(self, plan: Plan) -> list[ReadTask]:
+        from odradek.pipeline.planning import tasks_of
+
         options = self._options
         tasks = tasks_of(
             plan.pieces,
@@ -95,6 +98,10 @@ class Reads:
     def _read(self, task: InputPartition, filtered: Filtered) -> Iterator[pa.RecordBatch]:
         if not isinstance(task, ReadTask):
             return  # Spark has a task where there is nothing to read
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from odradek.pipeline.reading import Reading, read_pieces, with_gap_column
+
         options = self._options
         columns = [name for name in self._schema.fieldNames() if name != GAP]
         reading = Reading(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeVar
 
-from odradek.pipeline.decoding.decoder import Aborted
+from odradek.pipeline.decoding.wanted import Aborted
 from odradek.pipeline.errors import BadOption, CorruptSegment, StoreUnavailable
 from odradek.pipeline.segment_columns import Segments, Stretches
 from odradek.seams.entropy import RealEntropy

@@ -9,6 +9,7 @@ each batch is in one piece.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,21 +18,22 @@ import pyarrow as pa
 from odradek.pipeline.decoding.decoder import (
     COMPRESSION,
     CONTROL,
-    INT64_MAX,
-    INT64_MIN,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     Decoder,
-    Wanted,
 )
 from odradek.pipeline.decoding.schema import BATCHES
+from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN, Wanted
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.protocol.records.compression import NAMES, NONE, decompress
 from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES
 
-_CODECS = pa.array([*NAMES, *[None] * (COMPRESSION + 1 - len(NAMES))], pa.string())
-"""By their numbers; there are more of these than codecs."""
+
+@cache
+def _codecs() -> pa.Array:
+    """Their names by their numbers; there are more of these than codecs."""
+    return pa.array([*NAMES, *[None] * (COMPRESSION + 1 - len(NAMES))], pa.string())
 
 
 class BatchDecoder(Decoder):
@@ -63,7 +65,7 @@ class BatchDecoder(Decoder):
             "isControl": attributes & CONTROL != 0,
         }
         if "codec" in self.wanted.columns:
-            columns["codec"] = _CODECS.take(pa.array(attributes & COMPRESSION))
+            columns["codec"] = _codecs().take(pa.array(attributes & COMPRESSION))
         if "uncompressedBytes" in self.wanted.columns:
             columns["uncompressedBytes"] = self._uncompressed(data, batches)
         return self._table(

@@ -12,8 +12,8 @@ object and the byte. Nothing is left out in silence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from odradek.pipeline.decoding import kernels
 from odradek.pipeline.decoding.bodies import Bodies
-from odradek.pipeline.decoding.schema import HEADERS, RECORDS, TYPES, arrow_schema
+from odradek.pipeline.decoding.schema import HEADERS, TYPES, arrow_schema
+from odradek.pipeline.decoding.wanted import INT64_MIN, Aborted, Wanted
 from odradek.pipeline.errors import CorruptSegment
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD
@@ -29,11 +30,11 @@ from odradek.protocol.records.compression import NONE
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Buffer
 
-INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+__all__ = ["Aborted", "Decoder", "Wanted"]
+
 GROUP_BYTES = 8 << 20
 """About so many bytes of records, decompressed, become one Arrow batch."""
 HEADERS_AT_ONCE = 1 << 14
-_FROM_HEADERS = frozenset(("topic", "partition", "offset", "timestampType"))
 
 COMPRESSION, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 _CRC_START = 21
@@ -47,41 +48,6 @@ _WRONG = {
     kernels.LEFT_OVER: "bytes are left after the last record",
     kernels.BAD_HEADER: "a record's headers do not add up",
 }
-
-
-@dataclass(frozen=True)
-class Aborted:
-    """A transaction that was given up: its producer's records from `first_offset` to `last_offset`, or to
-    the producer's next marker, if that comes first: a broker does not say where it is."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int = INT64_MAX
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Which records of a partition, and what of them. Offsets and times: from the first on, before
-    the second; `since_ms` and `until_ms` in ms since the epoch."""
-
-    topic: str
-    partition: int
-    columns: Sequence[str]
-    low: int = 0
-    high: int = INT64_MAX
-    since_ms: int = INT64_MIN
-    until_ms: int = INT64_MAX
-    aborted: Sequence[Aborted] = field(default=())
-    """Not read; for `isolation.level=read_committed`."""
-    rows: str = RECORDS
-
-    @property
-    def is_timed(self) -> bool:
-        return self.since_ms > INT64_MIN or self.until_ms < INT64_MAX
-
-    @property
-    def needs_records(self) -> bool:
-        return self.is_timed or not _FROM_HEADERS.issuperset(self.columns)
 
 
 class Decoder:
@@ -317,9 +283,9 @@ class Decoder:
             elif name == "partition":
                 column = pa.repeat(pa.scalar(wanted.partition, pa.int32()), rows)
             elif name == "timestamp":
-                column = pa.array(column * 1000, pa.int64()).view(TYPES["timestamp"])
+                column = _numbers(column * 1000, TYPES["timestamp"])
             elif not isinstance(column, pa.Array):
-                column = pa.array(column, self.schema.field(name).type)
+                column = _numbers(column, self.schema.field(name).type)
             made.append(column)
         if not made:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
@@ -336,6 +302,17 @@ def _missing(rest: bytes) -> int:
 def _array(kind: Any, size: int) -> Any:
     """Of Arrow's memory, which it keeps for the next one: fresh pages cost more than filling them."""
     return np.frombuffer(pa.allocate_buffer(size * np.dtype(kind).itemsize), dtype=kind)
+
+
+def _numbers(values: Any, kind: pa.DataType) -> pa.Array:
+    """Of an array as wide as `kind`. `pa.array` would do, but imports pandas where that is installed, which
+    takes longer than many a task."""
+    if pa.types.is_boolean(kind):
+        packed = np.packbits(values, bitorder="little")
+        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(packed)])
+    assert values.itemsize * 8 == kind.bit_width
+    buffer = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(kind, len(values), [None, buffer])
 
 
 class _Binary:
@@ -373,7 +350,7 @@ class _Headers:
         pairs = pa.StructArray.from_arrays(
             [keys, self._values.column(count)], fields=list(HEADERS.value_type)
         )
-        ends = pa.array(self._ends[: rows + 1], pa.int32())
+        ends = _numbers(self._ends[: rows + 1], pa.int32())
         return pa.ListArray.from_arrays(ends, pairs, type=HEADERS)
 
 

@@ -1,0 +1,46 @@
+"""What of a partition is to be decoded: plain values, which cost whoever plans no compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from odradek.pipeline.decoding.schema import RECORDS
+
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+_FROM_HEADERS = frozenset(("topic", "partition", "offset", "timestampType"))
+
+
+@dataclass(frozen=True)
+class Aborted:
+    """A transaction that was given up: its producer's records from `first_offset` to `last_offset`, or to
+    the producer's next marker, if that comes first: a broker does not say where it is."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int = INT64_MAX
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which records of a partition, and what of them. Offsets and times: from the first on, before
+    the second; `since_ms` and `until_ms` in ms since the epoch."""
+
+    topic: str
+    partition: int
+    columns: Sequence[str]
+    low: int = 0
+    high: int = INT64_MAX
+    since_ms: int = INT64_MIN
+    until_ms: int = INT64_MAX
+    aborted: Sequence[Aborted] = field(default=())
+    """Not read; for `isolation.level=read_committed`."""
+    rows: str = RECORDS
+
+    @property
+    def is_timed(self) -> bool:
+        return self.since_ms > INT64_MIN or self.until_ms < INT64_MAX
+
+    @property
+    def needs_records(self) -> bool:
+        return self.is_timed or not _FROM_HEADERS.issuperset(self.columns)
