@@ -20,6 +20,7 @@ from odradek.broker.cli.cluster import (
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
 from odradek.broker.cli.remote_output import Progress
 from odradek.broker.cli.remote_store import MetadataReading, call, listing, open_store
+from odradek.broker.cli.remote_summaries import Summaries
 from odradek.client.metadata import Cluster
 from odradek.seams import Seams
 from odradek.seams.objects import Objects
@@ -27,7 +28,7 @@ from odradek.seams.real import real_seams
 from odradek.storage.tiered.audit import Audit, Finding, Standing
 from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.object_names import MANIFEST_SUFFIX
-from odradek.storage.tiered.verification import Verification
+from odradek.storage.tiered.verification import Verification, summary_problems
 
 FAILED = 1
 OLD_S, OLD_WITHOUT_METADATA_S = 3600.0, 86400.0
@@ -45,6 +46,7 @@ examples:
   odradek remote verify --url /var/lib/tiered --quick     # only what there is, and its sizes
   odradek remote gc --config server.properties            # what would be removed
   odradek remote gc --config server.properties --execute
+  odradek remote summarize --url s3://bucket/prefix       # for readers of a store of old
 
 exit status: 0 if all is well, 1 if something failed or is not as it should be, 2 for bad usage
 """
@@ -76,6 +78,13 @@ def add_parser(
     )
     collected.add_argument(
         "--execute", action="store_true", help="remove them; else they are only shown"
+    )
+    _leaf(
+        commands,
+        "summarize",
+        "put a summary beside the segments of each partition that has none of a leader's: who reads the "
+        "store without brokers need not open a manifest for each segment then",
+        _summarize,
     )
     return parser
 
@@ -237,6 +246,9 @@ async def _read_all(look: Look, problems: list[str]) -> Audit:
             nursery.start_soon(read)
         async with send:
             audit = await look.through(pass_on)
+    for each in audit.summaries:
+        known = None if look.metadata is None else look.metadata.known
+        problems += await call(look.seams, lambda: summary_problems(look.objects, each.key, known))  # noqa: B023
     return audit
 
 
@@ -247,6 +259,15 @@ async def _still_there(look: Look, finding: Finding, problems: list[str]) -> lis
     await look.metadata.read_on()
     now = look.metadata.known.segment(finding.metadata.id)
     return problems if now is not None and now.state is finding.metadata.state else []
+
+
+async def _summarize(look: Look) -> int:
+    made = Summaries(look.objects, look.seams)
+    await look.through(made.take)
+    await made.end()
+    look.progress.end()
+    remote_output.print_summarized(made, as_json=look.args.json)
+    return FAILED if made.problems else 0
 
 
 async def _collect(look: Look) -> int:
@@ -270,9 +291,7 @@ async def _collect(look: Look) -> int:
 
 async def _remove(look: Look, garbage: list[Finding]) -> None:
     """Manifests first, so that what is left by a crash is garbage still."""
-    keys = [
-        key for each in garbage if each.stored is not None for key in each.stored.removal_order()
-    ]
+    keys = [key for each in garbage for key in each.removal_order()]
     keys.sort(key=lambda key: not key.endswith(MANIFEST_SUFFIX))
     for at in range(0, len(keys), REMOVED_AT_ONCE):
         some = keys[at : at + REMOVED_AT_ONCE]

@@ -9,6 +9,7 @@ from typing import Any
 
 from odradek.broker.cli.dump_output import time_text
 from odradek.broker.cli.output import human_bytes, print_json, print_lines, print_table
+from odradek.broker.cli.remote_summaries import Summaries
 from odradek.broker.cli.terminal import hint
 from odradek.protocol.uuids import uuid_to_text
 from odradek.storage.tiered.audit import Audit, Finding, Standing, Tally
@@ -146,6 +147,8 @@ def print_collected(
     for each in garbage:
         if each.stored is not None:
             of_it.add(each.stored)
+        elif each.stray is not None:
+            of_it.add_object(each.stray)
     rest = [each for each in audit.findings if not each.standing.is_garbage]
     if as_json:
         print_json(
@@ -163,6 +166,26 @@ def print_collected(
     print_lines([f"{of_it.segments} segments of garbage, {of_it.objects} objects, {size}: {done}"])
     if swept:
         print_lines([f"{len(swept)} uploads that were never finished: removed"])
+
+
+def print_summarized(made: Summaries, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "partitions": made.partitions,
+                "segments": made.segments,
+                "summarizedByLeaders": made.by_leaders,
+                "problems": made.problems,
+            }
+        )
+        return
+    print_lines(made.problems)
+    print_lines(
+        [
+            f"{made.segments} segments of {made.partitions} partitions summarized; "
+            f"{made.by_leaders} partitions have a summary of their leader's"
+        ]
+    )
 
 
 def _print_findings(findings: Iterable[Finding]) -> None:

@@ -16,6 +16,7 @@ from odradek.broker.metrics.recent import Recent
 from odradek.broker.tiered.rounds import TaskEnded
 from odradek.broker.tiered.segment_work import CustomMetadataTooLarge, SegmentWork
 from odradek.broker.tiered.settings import RemoteLogSettings
+from odradek.broker.tiered.summaries import SummaryUpkeep
 from odradek.replication.partition.partition import Partition
 from odradek.replication.quota import ReplicationQuota
 from odradek.seams import Seams
@@ -84,6 +85,7 @@ class Copier:
         self._log = partition.log
         self._id = id
         self._tools = tools
+        self._summary = SummaryUpkeep(id, partition.leading_since, tools.metadata, tools.work)
 
     async def round(self) -> bool:
         """See the module; True if others are to have their turn before the rest. Raises what the store,
@@ -97,6 +99,7 @@ class Copier:
             await self._tools.quota.wait(sealed.size_bytes)
             if sealed.end_offset < self._log.log_start_offset:
                 continue  # it was deleted meanwhile
+            await self._summary.before_copy(sealed.base_offset)
             try:
                 await self._copy(sealed)
             except OffsetOutOfRange:
@@ -105,6 +108,7 @@ class Copier:
                 return True  # deleted just now, or its log has moved: what is there is found anew
             except CustomMetadataTooLarge as error:
                 raise TaskEnded(str(error)) from error
+            await self._summary.copied(sealed.end_offset)
         return False
 
     def _candidates(self) -> list[SealedSegment]:

@@ -181,6 +181,7 @@ class Remover:
         self._partition = partition
         self._id = id
         self._tools = tools
+        self._is_removed = False
 
     async def round(self) -> bool:
         """The log starts where the disk does, then what lies before is deleted. Raises what the store or
@@ -190,6 +191,9 @@ class Remover:
         self._partition.delete_before(start, "its topic is not tiered any more")
         found = await self._find()
         await _delete(self._tools, found)
+        if not self._is_removed and not self._tools.metadata.segment_count(self._id):
+            await self._tools.work.remove_summaries(self._id)
+            self._is_removed = True
         return len(found) == EXPIRED_AT_ONCE
 
     async def _find(self) -> list[Expired]:

@@ -35,6 +35,7 @@ from odradek.storage.tiered.metadata import (
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage import LogSegmentData, RemoteStorageManager
 from odradek.storage.tiered.segment_steps import PUBLISHES, Came, SegmentSteps, Step
+from odradek.storage.tiered.summary import SummaryBuilder
 
 log = logging.getLogger("odradek.tiered")
 
@@ -116,6 +117,28 @@ class SegmentWork:
         except KafkaError:
             self._metrics.meter("RemoteDeleteErrorsPerSec", topic=topic).mark()
             raise
+
+    async def put_summary(
+        self, partition: TopicIdPartition, leader_epoch: int, builder: SummaryBuilder
+    ) -> None:
+        """Nothing of it stays if the topic was deleted meanwhile. Raises KafkaError, which counts as a copy's."""
+
+        def put() -> None:
+            self._storage.put_summary(partition, leader_epoch, builder.encode())
+
+        try:
+            await self._seams.offload.run(put, lane=OBJECTS_LANE)
+        except KafkaError:
+            self._metrics.meter("RemoteCopyErrorsPerSec", topic=partition.topic).mark()
+            raise
+        finally:
+            if not self._topic_exists(partition.topic_id):
+                with trio.CancelScope(shield=True):
+                    await self.remove_summaries(partition)
+
+    async def remove_summaries(self, partition: TopicIdPartition) -> None:
+        """Nothing is left of what they were of. Raises KafkaError."""
+        await self._seams.offload.run(self._storage.remove_summaries, partition, lane=OBJECTS_LANE)
 
     async def delete_own(self, partition: TopicIdPartition) -> None:
         """Delete the copies of this partition that this node has begun and given up. Raises KafkaError."""

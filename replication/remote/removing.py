@@ -179,6 +179,10 @@ class PartitionRemover:
         if step is Removal.REMOVE_SEGMENTS:
             await self._remove_segments(partition)
             return
+        if step is Removal.FINISH:
+            await self._seams.offload.run(
+                self._storage.remove_summaries, partition, lane=OBJECTS_LANE
+            )
         await manager.put_partition_delete(
             RemotePartitionDeleteMetadata(partition, self._node_id, self._now(), PUBLISHES[step])
         )

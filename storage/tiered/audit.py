@@ -15,6 +15,9 @@ are kept.
 | nothing of the partition | any | FOREIGN: another cluster's, or the metadata is lost |
 | | no segment's | STRAY |
 
+The summary of a partition's segments (`summary.py`) belongs to the partition: it is DANGLING where that was
+deleted and nothing is left but the summary, and else is not looked at.
+
 A copy is announced before its first object is put. So what was listed and is in no metadata that was read
 *after* the listing is nobody's: `settle` is called then, and takes back what has changed meanwhile. The
 age is there for stores that list what they have late, and for clocks.
@@ -44,6 +47,7 @@ from odradek.storage.tiered.object_names import (
     MANIFEST_SUFFIX,
     SUFFIXES,
     parse_key,
+    parse_summary,
 )
 from odradek.storage.tiered.partition_metadata import PartitionMetadata
 from odradek.storage.tiered.remote_storage import IndexType
@@ -107,12 +111,19 @@ class StoredSegment:
 
 @value_class
 class Finding:
-    """How something stands. A MISSING segment has no `stored`, a STRAY object nothing but its key."""
+    """How something stands. A MISSING segment has no `stored`; an object that is no segment's is `stray`,
+    and has nothing but its key."""
 
     standing: Standing
     stored: StoredSegment | None = None
     metadata: RemoteLogSegmentMetadata | None = None
     stray: ObjectInfo | None = None
+
+    def removal_order(self) -> list[str]:
+        """The keys of what there is."""
+        if self.stored is not None:
+            return self.stored.removal_order()
+        return [] if self.stray is None else [self.stray.key]
 
     @property
     def partition(self) -> TopicIdPartition | None:
@@ -143,6 +154,11 @@ class KnownSegments:
     def partitions(self) -> list[TopicIdPartition]:
         return list(self._partitions)
 
+    def is_deleted(self, partition: TopicIdPartition) -> bool:
+        """Whether the metadata speaks of the partition's deletion."""
+        of = self._partitions.get(partition)
+        return of is not None and of.deletion is not None
+
     def segment(self, id_: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         of = self._partitions.get(id_.partition)
         return None if of is None else of.segment(id_)
@@ -167,6 +183,10 @@ class Tally:
         self.size_bytes += stored.size_bytes
         if LOG_SUFFIX in stored.objects:
             self.log_bytes += stored.objects[LOG_SUFFIX].size
+
+    def add_object(self, info: ObjectInfo) -> None:
+        self.objects += 1
+        self.size_bytes += info.size
 
 
 class Audit:
@@ -194,6 +214,7 @@ class Audit:
         self.findings: list[Finding] = []
         """All that is not WHOLE. What is said of a partition may change until its listing has ended."""
         self.objects = 0
+        self.summaries: list[ObjectInfo] = []
 
     def take(self, page: Iterable[ObjectInfo]) -> list[Finding]:
         """How the segments stand whose objects are all listed by now, whole ones too."""
@@ -227,6 +248,9 @@ class Audit:
         objects, self._open = self._open, []
         if not objects:
             return []
+        summary = parse_summary(objects[0].key)
+        if summary is not None and len(objects) == 1:
+            return self._close_summary(objects[0], summary[0])
         stem = _stem(objects[0].key)
         name = parse_key(stem + LOG_SUFFIX)
         by_suffix = {} if name is None else {each.key[len(stem) :]: each for each in objects}
@@ -237,15 +261,30 @@ class Audit:
         if name is None or not by_suffix:
             return judged
         partition = name.id.partition
-        if self._directory is None or self._directory.partition != partition:
-            judged += self._leave_directory()
-            self._directory = _Directory(partition)
+        directory, left = self._enter(partition)
+        judged += left
         if not self.is_wanted(partition):
             return judged
         stored = StoredSegment(name.id, name.start_offset, by_suffix)
         self.tallies.setdefault(partition, Tally()).add(stored)
-        self._directory.saw(stored)
+        directory.saw(stored)
         return judged + self._found([self._judge(stored)])
+
+    def _close_summary(self, info: ObjectInfo, partition: TopicIdPartition) -> list[Finding]:
+        directory, left = self._enter(partition)
+        if self.is_wanted(partition):
+            self.tallies.setdefault(partition, Tally()).add_object(info)
+            directory.summaries.append(info)
+            self.summaries.append(info)
+        return left
+
+    def _enter(self, partition: TopicIdPartition) -> tuple[_Directory, list[Finding]]:
+        """The partition's directory, and what is said of the one before."""
+        if self._directory is not None and self._directory.partition == partition:
+            return self._directory, []
+        left = self._leave_directory()
+        self._directory = _Directory(partition)
+        return self._directory, left
 
     def _found(self, findings: Iterable[Finding]) -> list[Finding]:
         found = list(findings)
@@ -276,7 +315,8 @@ class Audit:
             return []
         self._done.add(directory.partition)
         if self._known is not None:
-            return self._missing_of(directory.partition, directory.seen)
+            missing = self._missing_of(directory.partition, directory.seen)
+            return missing + self._left_summaries(self._known, directory)
         if not directory.has_manifests:
             self.findings = [
                 Finding(Standing.FOREIGN, each.stored)
@@ -286,6 +326,12 @@ class Audit:
             ]
         return []
 
+    def _left_summaries(self, known: KnownSegments, directory: _Directory) -> list[Finding]:
+        if directory.seen or not known.is_deleted(directory.partition):
+            return []
+        old = [each for each in directory.summaries if each.modified_ms < self._old_before_ms]
+        return self._found(Finding(Standing.DANGLING, stray=each) for each in old)
+
     def _missing_of(self, partition: TopicIdPartition, seen: Container[bytes]) -> list[Finding]:
         return self._found(
             Finding(Standing.MISSING, metadata=each)
@@ -294,7 +340,7 @@ class Audit:
         )
 
     def _judge_again(self, finding: Finding) -> Finding | None:
-        if self._known is None or finding.standing is Standing.STRAY:
+        if self._known is None or finding.stray is not None:
             return finding
         if finding.stored is not None:
             again = self._judge(finding.stored)
@@ -319,6 +365,7 @@ class _Directory:
         self.partition = partition
         self.seen: set[bytes] = set()
         """The ids of the segments, as bytes: there may be millions."""
+        self.summaries: list[ObjectInfo] = []
         self.has_manifests = False
 
     def saw(self, stored: StoredSegment) -> None:

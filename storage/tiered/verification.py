@@ -2,7 +2,8 @@
 
 With a manifest: every object has the size and CRC-32C that stand in it, there is none that it does not
 name, and it says what the metadata says. Without (Kafka's LocalTieredStorage): the log's object has
-the metadata's size, and its batches follow on each other and have the right checksums.
+the metadata's size, and its batches follow on each other and have the right checksums. A summary of segments
+says what the metadata says of those that there still are.
 
 What is wrong are texts that name the object. A step reads `PIECE_BYTES` at most, and blocks.
 """
@@ -15,10 +16,12 @@ from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD, Batch
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.objects import ObjectMissing, Objects
-from odradek.storage.tiered.audit import StoredSegment
+from odradek.storage.tiered.audit import KnownSegments, StoredSegment
+from odradek.storage.tiered.errors import CorruptRemoteData
 from odradek.storage.tiered.manifest import Manifest
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
-from odradek.storage.tiered.object_names import LOG_SUFFIX, MANIFEST_SUFFIX
+from odradek.storage.tiered.object_names import LOG_SUFFIX, MANIFEST_SUFFIX, parse_summary
+from odradek.storage.tiered.summary import decode
 
 PIECE_BYTES = 4 << 20
 
@@ -85,18 +88,11 @@ class Verification:
             self.problems.append(f"{self._stored.objects[suffix].key} is not in the manifest")
 
     def _compare(self, manifest: RemoteLogSegmentMetadata) -> None:
+        name = self._name(MANIFEST_SUFFIX)
         if manifest.id != self._stored.id:
-            self.problems.append(f"{self._name(MANIFEST_SUFFIX)} is of {manifest.id}")
-        known = self._metadata
-        if known is None:
-            return
-        for field in (
-            "start_offset", "end_offset", "size_bytes", "max_timestamp_ms", "epochs", "txn_index_empty",
-        ):  # fmt: skip
-            theirs, ours = getattr(manifest, field), getattr(known, field)
-            if theirs != ours:
-                name = self._name(MANIFEST_SUFFIX)
-                self.problems.append(f"{name}: {field} is {theirs}, the metadata says {ours}")
+            self.problems.append(f"{name} is of {manifest.id}")
+        if self._metadata is not None:
+            self.problems += _differences(name, manifest, self._metadata)
 
     def _by_batches(self) -> Iterator[int]:
         info = self._stored.objects.get(LOG_SUFFIX)
@@ -139,6 +135,37 @@ class Verification:
     def _name(self, suffix: str) -> str:
         any_key = next(iter(self._stored.objects.values())).key
         return f"{any_key[: any_key.rindex('.')]}{suffix}"
+
+
+def summary_problems(objects: Objects, key: str, known: KnownSegments | None) -> list[str]:
+    """What is wrong with a partition's summary. Raises ObjectsUnavailable; one that is gone was replaced."""
+    named = parse_summary(key)
+    assert named is not None, key
+    try:
+        summary = decode(objects.get(key))
+    except ObjectMissing:
+        return []
+    except CorruptRemoteData as error:
+        return [f"{key}: {error.message}"]
+    found = []
+    for each in summary.segments(named[0]):
+        metadata = None if known is None else known.segment(each.id)
+        if metadata is not None:
+            found += _differences(f"{key}: of {each.id}", each, metadata)
+    return found
+
+
+def _differences(
+    name: str, said: RemoteLogSegmentMetadata, known: RemoteLogSegmentMetadata
+) -> list[str]:
+    found = []
+    for field in (
+        "start_offset", "end_offset", "size_bytes", "max_timestamp_ms", "epochs", "txn_index_empty",
+    ):  # fmt: skip
+        theirs, ours = getattr(said, field), getattr(known, field)
+        if theirs != ours:
+            found.append(f"{name}: {field} is {theirs}, the metadata says {ours}")
+    return found
 
 
 def _check_batches(data: bytes, next_offset: int) -> tuple[int, int]:

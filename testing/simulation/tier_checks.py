@@ -20,7 +20,7 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_names import parse_key, segment_key
+from odradek.storage.tiered.object_names import parse_key, parse_summary, segment_key
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.testing.simulation.cluster import SimulatedCluster, host
 from odradek.testing.simulation.history import Anomaly, Seen
@@ -167,8 +167,8 @@ class TierChecks:
         audit.take([bucket.info(key) for key in sorted(bucket.objects)])
         audit.end()
         for finding in audit.findings:
-            if finding.standing.is_garbage and finding.stored is not None:
-                keys = finding.stored.removal_order()
+            if finding.standing.is_garbage:
+                keys = finding.removal_order()
                 if not self._may_dangle:
                     self._found("dangling object", f"{keys}")
                 for key in keys:
@@ -222,7 +222,8 @@ class TierChecks:
         dangling = [
             key
             for key in self._bucket.objects
-            if (name := parse_key(key)) is None or name.id not in ids
+            if parse_summary(key) is None
+            and ((name := parse_key(key)) is None or name.id not in ids)
         ]
         if dangling:
             self._found("unknown object", f"{dangling}")

@@ -1,4 +1,4 @@
-"""`odradek remote list`, `verify` and `gc`: a store in a directory beside a cluster's metadata topic."""
+"""`odradek remote list`, `verify`, `gc` and `summarize`: a store in a directory beside a cluster's metadata topic."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from odradek.seams.objects import Objects
 from odradek.seams.real import real_seams
 from odradek.storage.tiered.metadata import RemoteEvent, RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.metadata_records import encode
-from odradek.storage.tiered.object_names import partition_directory, segment_key
+from odradek.storage.tiered.object_names import partition_directory, segment_key, summary_key
 from odradek.storage.tiered.object_store import ObjectStoreStorage
 from odradek.storage.tiered.remote_storage import LogSegmentData
+from odradek.storage.tiered.summary import SummaryBuilder, decode
 from tests.broker.cli.conftest import CommandLine
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.odradek_process import start_odradek
@@ -120,6 +121,36 @@ def test_garbage_is_shown_then_removed(offline: CommandLine, store: Path) -> Non
     assert done[-1].endswith("removed")
     assert len(list((store / partition_directory(FOO_0)).iterdir())) == 6
     assert offline("remote", "verify", "--without-metadata", "--url", str(store)).code == 0
+
+
+def test_partitions_are_summarized_and_summaries_verified(
+    offline: CommandLine, store: Path
+) -> None:
+    copies = [copy(number) for number in range(1, 4)]
+    others = TopicIdPartition(UUID(int=3), "others", 1)
+    in_the_store(store, *copies, segment(9, 0, 9, partition=others, size=len(LOG)))
+    of_a_leader = store / summary_key(others, 7)
+    of_a_leader.write_bytes(SummaryBuilder().encode())
+    where = ("--without-metadata", "--url", str(store))
+    ran = offline("remote", "summarize", *where)
+    assert ran.lines == [
+        "3 segments of 1 partitions summarized; 1 partitions have a summary of their leader's"
+    ]
+    assert offline("remote", "summarize", *where, "--json").json["segments"] == 3
+    made = store / summary_key(FOO_0, 0)
+    found = list(decode(made.read_bytes()).segments(FOO_0))
+    assert [each.id for each in found] == [each.id for each in copies]
+    listed = offline("remote", "list", *where, "--json").json
+    assert [row["objects"] for row in listed["partitions"]] == [19, 7]
+    assert listed["stray"] == []
+    assert offline("remote", "verify", *where).code == 0
+    of_a_leader.write_bytes(b"ODSU, but not whole")
+    ran = offline("remote", "verify", *where, code=1)
+    assert ran.lines[0] == f"{summary_key(others, 7)}: no summary of segments: it does not add up"
+    for each in (store / segment_key(copy(2), ".manifest"), made):
+        each.write_bytes(b"{}")
+    ran = offline("remote", "summarize", *where, code=1)
+    assert ran.lines[0].startswith(f"{FOO_0} is left without a summary: ")
 
 
 def test_what_lies_beside_is_left_alone(offline: CommandLine, store: Path) -> None:

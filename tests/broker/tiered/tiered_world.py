@@ -63,6 +63,8 @@ class MemoryStorage:
         self.indexes: dict[object, Buffer] = {}
         """What is told of every segment's index of that kind."""
         self.before_copy: Callable[[], None] = lambda: None
+        self.summaries: dict[int, bytes] = {}
+        """By the leader's epoch."""
 
     def copy_segment(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
@@ -88,6 +90,13 @@ class MemoryStorage:
         self.calls.append(f"delete {metadata.start_offset}")
         self._fail("delete")
         self.kept.pop(metadata.id, None)
+
+    def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None:
+        self._fail("summary")
+        self.summaries = {leader_epoch: data}
+
+    def remove_summaries(self, partition: TopicIdPartition) -> None:
+        self.summaries.clear()
 
     def close(self) -> None:
         self.calls.append("close")

@@ -50,6 +50,7 @@ class Store:
         self.objects: set[UUID] = set()
         self.deletions: list[UUID] = []
         self.is_away = False
+        self.summaries_removed: list[TopicIdPartition] = []
 
     def copy_segment(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
         self.objects.add(metadata.id.id)
@@ -67,6 +68,11 @@ class Store:
             raise RemoteStorageUnavailable("the store is away")
         self.deletions.append(metadata.id.id)
         self.objects.discard(metadata.id.id)
+
+    def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None: ...
+
+    def remove_summaries(self, partition: TopicIdPartition) -> None:
+        self.summaries_removed.append(partition)
 
     def close(self) -> None:
         pass

@@ -97,6 +97,7 @@ def test_topic_of_the_same_name_lives_meanwhile() -> None:
         assert len(world.store.objects) == 5
         world.store.is_away = False
         await until_gone(world, old)
+        assert set(world.store.summaries_removed) == {old}
         assert len(world.store.objects) == 2
         assert len(list(world.manager(1).segments(new))) == 2
 

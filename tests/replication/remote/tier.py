@@ -67,6 +67,10 @@ class MemoryStorage:
     def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
         self.logs.pop(metadata.id, None)
 
+    def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None: ...
+
+    def remove_summaries(self, partition: TopicIdPartition) -> None: ...
+
     def close(self) -> None: ...
 
 

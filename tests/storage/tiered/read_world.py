@@ -104,6 +104,10 @@ class Store:
         for key in [each for each in self.objects if each[0] == metadata.id.id]:
             del self.objects[key]
 
+    def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None: ...
+
+    def remove_summaries(self, partition: TopicIdPartition) -> None: ...
+
     def close(self) -> None:
         pass
 

@@ -10,8 +10,14 @@ import pytest
 
 from odradek.seams.objects import ObjectInfo
 from odradek.storage.tiered.audit import NEEDED, Audit, KnownSegments, Standing
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
-from odradek.storage.tiered.object_names import MANIFEST_SUFFIX, SUFFIXES, segment_key
+from odradek.storage.tiered.metadata import (
+    PartitionDeleteState,
+    RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.object_names import MANIFEST_SUFFIX, SUFFIXES, segment_key, summary_key
 from tests.storage.tiered.remote_segments import (
     DELETED,
     DELETING,
@@ -236,3 +242,39 @@ def test_only_what_is_wanted() -> None:
     audit.take(objects_of(segment(2, 0, 9, partition=BAR_0), [".log"]))
     audit.end()
     assert [each.partition for each in audit.findings] == [FOO_0]
+
+
+SUMMARY = ObjectInfo(summary_key(FOO_0, 3), 10, OLD)
+
+
+def deleted(*steps: SegmentState) -> KnownSegments:
+    """The partition's deletion has begun, after `steps` of its segment."""
+    known = known_to_be(*steps)
+    mark = PartitionDeleteState.DELETE_PARTITION_MARKED
+    known.apply(RemotePartitionDeleteMetadata(FOO_0, 1, OLD, mark))
+    return known
+
+
+@pytest.mark.parametrize(
+    ("known", "segments", "put_ms", "is_garbage"),
+    [
+        (known_to_be(FINISHED), objects_of(COPY), OLD, False),
+        (known_to_be(DELETING, DELETED), [], OLD, False),
+        (deleted(FINISHED), objects_of(COPY), OLD, False),
+        (deleted(DELETING, DELETED), [], OLD, True),
+        (deleted(DELETING, DELETED), [], NEW, False),
+        (KnownSegments(), [], OLD, False),
+        (None, objects_of(COPY), OLD, False),
+        (None, [], OLD, False),
+    ],
+)
+def test_a_summary_is_garbage_when_its_partition_was_deleted(
+    known: KnownSegments | None, segments: list[ObjectInfo], put_ms: int, is_garbage: bool
+) -> None:
+    summary = replace(SUMMARY, modified_ms=put_ms)
+    audit, _ = audited(known, [summary], segments)
+    garbage = [each.removal_order() for each in audit.findings if each.standing.is_garbage]
+    assert garbage == ([[summary.key]] if is_garbage else [])
+    assert Standing.STRAY not in {each.standing for each in audit.findings}
+    assert audit.tallies[FOO_0].objects == 1 + len(segments)
+    assert audit.tallies[FOO_0].segments == bool(segments)
