@@ -72,12 +72,12 @@ def _narrowed(found: Filtered, each: Any) -> Filtered | None:
     if column == "offset":
         if not isinstance(value, int):
             return None
-        low, high = bounds(value, 1)
+        low, high = bounds(value)
         return replace(found, low=max(found.low, low), high=min(found.high, high))
     at = _micros(value)
     if at is None:
         return None
-    low, high = bounds(at, 1)  # in microseconds; what is stored are whole milliseconds
+    low, high = bounds(at)  # in microseconds; what is stored are whole milliseconds
     since = INT64_MIN if low <= INT64_MIN else -(-low // 1000)
     until = INT64_MAX if high >= INT64_MAX else -(-high // 1000)
     return replace(found, since_ms=max(found.since_ms, since), until_ms=min(found.until_ms, until))
@@ -85,13 +85,13 @@ def _narrowed(found: Filtered, each: Any) -> Filtered | None:
 
 _NEVER_NULL = frozenset(("topic", "partition", "offset", "timestamp", "timestampType"))
 
-_BOUNDS: dict[str, Callable[[int, int], tuple[int, int]]] = {
-    "EqualTo": lambda value, step: (value, value + step),
-    "EqualNullSafe": lambda value, step: (value, value + step),
-    "GreaterThan": lambda value, step: (value + step, INT64_MAX),
-    "GreaterThanOrEqual": lambda value, step: (value, INT64_MAX),
-    "LessThan": lambda value, step: (INT64_MIN, value),
-    "LessThanOrEqual": lambda value, step: (INT64_MIN, value + step),
+_BOUNDS: dict[str, Callable[[int], tuple[int, int]]] = {
+    "EqualTo": lambda value: (value, value + 1),
+    "EqualNullSafe": lambda value: (value, value + 1),
+    "GreaterThan": lambda value: (value + 1, INT64_MAX),
+    "GreaterThanOrEqual": lambda value: (value, INT64_MAX),
+    "LessThan": lambda value: (INT64_MIN, value),
+    "LessThanOrEqual": lambda value: (INT64_MIN, value + 1),
 }
 """By the filter's name: from where to before where."""
 

@@ -1,0 +1,122 @@
+"""What filters let through: those that are taken and those that are left to Spark let through, together,
+the rows that SQL does."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+spark = pytest.importorskip("pyspark.sql.datasource")
+
+from odradek.pipeline.filters import Filtered, push_down  # noqa: E402
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "topic": st.sampled_from(("a", "b", "c")),
+    "partition": st.integers(0, 3),
+    "offset": st.integers(0, 6),
+    "timestamp": st.sampled_from([EPOCH + timedelta(microseconds=500 * n) for n in range(13)]),
+}
+COMPARED: dict[str, Callable[[Any, Any], bool]] = {
+    "EqualTo": operator.eq,
+    "EqualNullSafe": operator.eq,
+    "GreaterThan": operator.gt,
+    "GreaterThanOrEqual": operator.ge,
+    "LessThan": operator.lt,
+    "LessThanOrEqual": operator.le,
+}
+
+
+@st.composite
+def filters(draw: st.DrawFn) -> Any:
+    column = draw(st.sampled_from(tuple(VALUES)))
+    attribute, value = (column,), VALUES[column]
+    names = ("EqualTo", "In", "GreaterThan") if column in ("topic", "partition") else (*COMPARED,)
+    kind = draw(st.sampled_from((*names, "In", "IsNotNull", "Not")))
+    if kind == "In":
+        return spark.In(attribute, tuple(draw(st.lists(value, max_size=3))))
+    if kind == "IsNotNull":
+        return spark.IsNotNull(attribute)
+    if kind == "Not":
+        return spark.Not(spark.EqualTo(attribute, draw(value)))
+    return getattr(spark, kind)(attribute, draw(value))
+
+
+Row = dict[str, Any]
+ROWS: Sequence[Row] = [
+    {
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "timestamp": EPOCH + timedelta(milliseconds=offset),
+    }
+    for topic, partition, offset in product("abc", range(4), range(7))
+]
+
+
+def sql_passes(row: Row, each: Any) -> bool:
+    if isinstance(each, spark.Not):
+        return not sql_passes(row, each.child)
+    value = row[each.attribute[0]]
+    if isinstance(each, spark.IsNotNull):
+        return True
+    if isinstance(each, spark.In):
+        return value in each.value
+    return COMPARED[type(each).__name__](value, each.value)
+
+
+def passes(row: Row, filtered: Filtered) -> bool:
+    offset, at_ms = row["offset"], (row["timestamp"] - EPOCH) // timedelta(milliseconds=1)
+    low, high = filtered.offsets(row["topic"], row["partition"], offset, offset + 1)
+    return low < high and filtered.since_ms <= at_ms < filtered.until_ms
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(filters(), max_size=6))
+def test_taken_or_left_each_filter_holds_once(given_: Sequence[Any]) -> None:
+    filtered, left = push_down(given_)
+    taken = [each for each in given_ if not any(each is other for other in left)]
+    for row in ROWS:
+        assert passes(row, filtered) == all(sql_passes(row, each) for each in taken), row
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        spark.GreaterThan(("timestamp",), EPOCH),
+        spark.In(("partition",), (1, 2)),
+        spark.EqualTo(("topic",), "a"),
+        spark.LessThanOrEqual(("offset",), 3),
+        spark.IsNotNull(("offset",)),
+    ],
+)
+def test_what_is_understood_is_taken(each: Any) -> None:
+    _, left = push_down([each])
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        spark.EqualTo(("offset",), None),
+        spark.In(("partition",), (1, None)),
+        spark.EqualTo(("topic",), None),
+        spark.EqualTo(("value",), b"x"),
+        spark.IsNotNull(("key",)),
+        spark.IsNull(("offset",)),
+        spark.GreaterThan(("timestamp",), datetime(1970, 1, 1)),
+        spark.StringStartsWith(("topic",), "a"),
+        spark.EqualTo(("headers", "key"), "x"),
+    ],
+)
+def test_what_is_not_understood_whole_is_left_to_spark(each: Any) -> None:
+    """Null is equal to nothing; a time without a zone is one of the session's."""
+    filtered, left = push_down([each])
+    assert (filtered, left) == (Filtered(), [each])
