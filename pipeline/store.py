@@ -23,7 +23,7 @@ from odradek.seams.entropy import RealEntropy
 from odradek.seams.object_store import open_objects
 from odradek.seams.objects import ObjectMissing, Objects, ObjectsUnavailable
 from odradek.seams.real_files import RealFiles
-from odradek.storage.log.epochs import EpochStart
+from odradek.storage.log.epochs import CorruptEpochs, EpochStart, parse_checkpoint
 from odradek.storage.log.producer_snapshots import CorruptSnapshot, decode_snapshot
 from odradek.storage.log.transaction_index import ENTRY as ABORTED
 from odradek.storage.tiered.errors import (
@@ -140,9 +140,11 @@ class Store:
     def lineage(self, segments: Segments) -> list[EpochStart]:
         """The partition's leader epochs, as the segment has them that was written last."""
         latest = segments.latest()
-        text = bytes(self._index(latest, IndexType.LEADER_EPOCH) or b"").decode()
-        lines = text.split("\n")[2:]
-        found = [EpochStart(*map(int, line.split())) for line in lines if line]
+        data = self._index(latest, IndexType.LEADER_EPOCH)
+        try:
+            found = [] if data is None else parse_checkpoint(data)
+        except CorruptEpochs as error:
+            raise CorruptSegment(f"{latest.id}: {error}") from None
         if not found:
             raise CorruptSegment(f"{latest.id}: its leader epochs are not in the store")
         return found
