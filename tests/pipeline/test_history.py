@@ -176,6 +176,7 @@ def test_columns_are_their_segments(
         assert (latest.epochs[-1].epoch, latest.end_offset) == best
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.lists(st.integers(1, 50), min_size=1, max_size=4) | st.integers(1, 50), max_size=10
