@@ -232,15 +232,17 @@ class BrokerLifecycle:
             return
         self._life.stop(self._now_ms())
         self._wake.set()
-        with trio.move_on_after(SHUTDOWN_SECONDS_MAX):
-            while self._life.state is not LifeState.GONE:
-                left_s = self._life.heard_ms / 1000 + self._timeout_s - self._clock.monotonic()
-                if left_s <= 0:
-                    log.warning("no controller answers: going without a controlled shutdown")
-                    break
-                with trio.move_on_after(left_s):
-                    await self._gone.wait()
-        self._life.state = LifeState.GONE
+        try:
+            with trio.move_on_after(SHUTDOWN_SECONDS_MAX):
+                while self._life.state is not LifeState.GONE:
+                    left_s = self._life.heard_ms / 1000 + self._timeout_s - self._clock.monotonic()
+                    if left_s <= 0:
+                        log.warning("no controller answers: going without a controlled shutdown")
+                        break
+                    with trio.move_on_after(left_s):
+                        await self._gone.wait()
+        finally:
+            self._life.state = LifeState.GONE
 
     # Asking
 

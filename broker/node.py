@@ -21,11 +21,7 @@ from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.controller_channel import ControllerChannel
 from odradek.broker.controller_duties import ControllerDuties
 from odradek.broker.controller_registration import ControllerRegistration
-from odradek.broker.coordination.topics import (
-    OFFSETS_TOPIC,
-    TRANSACTIONS_TOPIC,
-    InternalTopic,
-)
+from odradek.broker.coordination.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, InternalTopic
 from odradek.broker.coordinators import Coordinators
 from odradek.broker.endings import (
     CannotStart,
@@ -40,6 +36,7 @@ from odradek.broker.metrics.registry import Metrics
 from odradek.broker.node_directories import open_node_directories
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.quorum_member import new_metadata, new_transport
+from odradek.broker.quorum_presence import unless_quorum_is_gone
 from odradek.broker.registration import registration_of
 from odradek.broker.replicas import Replicas
 from odradek.broker.security.configured import change_acls, configured_authorizer, load_acls
@@ -291,7 +288,8 @@ class Broker:
                 self.endpoints = ()
                 task_status.started()
                 await self._stop_asked.wait()
-            await self.metadata.shut_down(HAND_OVER_SECONDS)
+            with unless_quorum_is_gone(house, self.metadata, self.seams.network):
+                await self.metadata.shut_down(HAND_OVER_SECONDS)
             house.cancel_scope.cancel()
 
     async def _load_replicas(self) -> None:
@@ -358,7 +356,8 @@ class Broker:
                 )
                 task_status.started()
                 await self._stop_asked.wait()
-                await self.lifecycle.shut_down()
+                with unless_quorum_is_gone(serving, self.metadata, self.seams.network):
+                    await self.lifecycle.shut_down()
                 serving.cancel_scope.cancel()
             room.cancel_scope.cancel()
 
