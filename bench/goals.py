@@ -7,7 +7,7 @@ the same run; `aim` is a number.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from odradek.bench.model import Better, Metric
@@ -105,6 +105,26 @@ GOALS = (
 )
 
 
+TABLE_GOALS = (
+    Goal("count, 100 bytes", "table-count-100b", "mb_per_s", TimesKafka(20), better="higher"),
+    Goal("count, 1 KiB in lz4", "table-count-1k", "mb_per_s", TimesKafka(20), better="higher"),
+    Goal("all columns, 100 bytes", "table-full-100b", "mb_per_s", TimesKafka(2.5), better="higher"),
+    Goal("the same: CPU", "table-full-100b", "cpu_s", TimesKafka()),
+    Goal(
+        "all columns, 1 KiB in lz4", "table-full-1k", "mb_per_s", TimesKafka(1.8), better="higher"
+    ),
+    Goal("the same: CPU", "table-full-1k", "cpu_s", TimesKafka()),
+    Goal("sums by a field of JSON", "table-json-1k", "mb_per_s", TimesKafka(1.5), better="higher"),
+    Goal("one hour of thirty days", "table-hour-1k", "seconds", TimesKafka(1 / 30)),
+    Goal("export to Parquet", "table-export-1k", "mb_per_s", TimesKafka(2), better="higher"),
+    Goal("memory, later through earlier, 100 bytes", "table-memory-100b", "growth", 1.1),
+    Goal("memory, later through earlier, 1 KiB", "table-memory-1k", "growth", 1.1),
+    Goal("the decoder alone, 100 bytes", "table-decode-100b", "gb_per_s", 1, better="higher"),
+    Goal("the decoder alone, 1 KiB in lz4", "table-decode-1k", "gb_per_s", 1, better="higher"),
+)
+"""Of topics as Spark tables (`tables/`): "kafka" is Spark's connector over Apache Kafka."""
+
+
 class Verdict(enum.Enum):
     AIM = "aim reached"
     HOLDS = "holds"
@@ -162,9 +182,9 @@ class Standing:
         return "" if self.goal.aim is None else f"{self.sign} {number(self.goal.aim)}"
 
 
-def standings(results: Results) -> Iterator[Standing]:
+def standings(results: Results, goals: Sequence[Goal] = GOALS) -> Iterator[Standing]:
     """How far every goal is in this run."""
-    for goal in GOALS:
+    for goal in goals:
         yield _standing(results, goal)
 
 

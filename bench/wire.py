@@ -51,12 +51,13 @@ class Wire:
 
     def ask(self, api: Api, values: Mapping[str, Any], *, at_most: int | None = None) -> Any:
         """One request and its answer, in the newest version that both sides have (or `at_most`)."""
-        version = self.version(api)
-        return self._exchange(api, version if at_most is None else min(version, at_most), values)
+        self.send(api, values, at_most=at_most)
+        return self.receive()
 
-    def send(self, api: Api, values: Mapping[str, Any]) -> None:
-        """Write a request, whose answer `receive` is for."""
-        self._send(api, self.version(api), values)
+    def send(self, api: Api, values: Mapping[str, Any], *, at_most: int | None = None) -> None:
+        """Write a request, whose answer `receive` is for; several of one API may be under way."""
+        version = self.version(api)
+        self._send(api, version if at_most is None else min(version, at_most), values)
 
     def receive(self) -> Any:
         """Block for the answer to what was sent."""

@@ -113,6 +113,11 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", metavar="RESULTS.json")
     parser.add_argument("--html", metavar="FILE", help="write a page with plots")
     parser.add_argument("--markdown", metavar="FILE", help="write what docs/performance.md is")
+    parser.add_argument(
+        "--tables",
+        metavar="RESULTS.json",
+        help="of odradek.bench.tables, for its part of that page",
+    )
 
 
 def _compare_arguments(parser: argparse.ArgumentParser) -> None:

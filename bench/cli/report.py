@@ -19,7 +19,9 @@ def run(args: argparse.Namespace) -> int:
 
         Path(args.html).write_text(page(results), encoding="utf-8")
     if args.markdown is not None:
-        text = performance_page(results, Path(args.results).name)
+        tables = None if args.tables is None else load_results(args.tables)
+        tables_file = "" if args.tables is None else Path(args.tables).name
+        text = performance_page(results, Path(args.results).name, tables, tables_file)
         Path(args.markdown).write_text(text, encoding="utf-8")
     if args.html is not None or args.markdown is not None:
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -72,20 +73,33 @@ class Kafka:
 
     @contextmanager
     def start(self, directory: Path) -> Iterator[Target]:
-        address, controller = ("127.0.0.1", free_port()), f"127.0.0.1:{free_port()}"
-        values = {
-            **SETTINGS,
-            "controller.quorum.bootstrap.servers": controller,
-            "listeners": f"PLAINTEXT://{address[0]}:{address[1]},CONTROLLER://{controller}",
-            "log.dirs": f"{directory / 'data'},{directory / 'data-2'}",
-        }
-        config = directory / "server.properties"
-        config.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
-        java = self._java()
-        _format(java, config)
+        """Over what an earlier one left in `directory`, if there was one, and on its port."""
+        java, config = self._java(), directory / "server.properties"
+        if not config.exists():
+            _format(java, _write_config(config, directory))
+        address = _address(config)
         launch = Launch([*java, "kafka.Kafka", str(config)], address, directory)
         with running(launch) as process:
             yield Target(self.name, process.bootstrap, AdminTopics(process.bootstrap), process)
+
+
+def _write_config(config: Path, directory: Path) -> Path:
+    controller = f"127.0.0.1:{free_port()}"
+    values = {
+        **SETTINGS,
+        "controller.quorum.bootstrap.servers": controller,
+        "listeners": f"PLAINTEXT://127.0.0.1:{free_port()},CONTROLLER://{controller}",
+        "log.dirs": f"{directory / 'data'},{directory / 'data-2'}",
+    }
+    config.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    return config
+
+
+def _address(config: Path) -> tuple[str, int]:
+    """Where clients are listened to."""
+    found = re.search(r"^listeners=PLAINTEXT://([^:]+):(\d+)", config.read_text(), re.MULTILINE)
+    assert found is not None, "it was written here"
+    return found[1], int(found[2])
 
 
 def _format(java: list[str], config: Path) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from odradek.bench.goals import GOALS, Goal, Verdict, standings
+from odradek.bench.goals import GOALS, TABLE_GOALS, Goal, Verdict, standings
 from odradek.bench.instructions import STORED
 from odradek.bench.model import Metric
 from odradek.bench.performance_page import performance_page
 from odradek.bench.results_file import Measured, Results, Sample, WorkloadResults, load
+from odradek.bench.tables.workloads import WORKLOADS as TABLE_WORKLOADS
 from odradek.bench.workloads import WORKLOADS
 from tests.bench.fakes import empty_results
 from tests.bench.test_results_file import full_results
@@ -26,13 +27,21 @@ def test_every_goal_is_of_something_that_is_measured(goal: Goal) -> None:
     assert workload.default
 
 
+@pytest.mark.parametrize("goal", TABLE_GOALS, ids=lambda goal: f"{goal.workload}-{goal.metric}")
+def test_every_goal_of_the_tables_is_of_something_that_is_measured(goal: Goal) -> None:
+    (workload,) = [each for each in TABLE_WORKLOADS if each.name == goal.workload]
+    (metric,) = [each for each in workload.metrics if each.name == goal.metric]
+    assert metric.better == goal.better
+
+
 def measured(values: dict[tuple[str, str, str], float]) -> Results:
     """(workload, metric, peer) -> value."""
     results = empty_results()
     for (name, metric, peer), value in values.items():
         workload = results.workload(name)
         if workload is None:
-            better = next(g.better for g in GOALS if (g.workload, g.metric) == (name, metric))
+            goals = (*GOALS, *TABLE_GOALS)
+            better = next(g.better for g in goals if (g.workload, g.metric) == (name, metric))
             workload = WorkloadResults(name, name, (Metric(metric, "?", better),), {})
             results.workloads.append(workload)
         workload.peers[peer] = Measured([Sample(1, {metric: value})])
@@ -87,10 +96,33 @@ def test_the_page_has_the_figures_and_what_is_missing() -> None:
     assert len(widths) == 1
 
 
+def test_the_page_has_the_tables_where_they_were_measured() -> None:
+    tables = measured(
+        {
+            ("table-full-100b", "mb_per_s", "odradek"): 500.0,
+            ("table-full-100b", "mb_per_s", "kafka"): 150.0,
+        }
+    )
+    text = performance_page(full_results(), "0.1.0.json", tables, "tables.json")
+    assert "| all columns, 100 bytes | ? | 500 | 150 | >= 2.5 x Kafka (375) |  | holds |" in text
+    assert "(../bench/results/tables.json)" in text
+    assert "Spark tables" not in performance_page(full_results(), "0.1.0.json")
+
+
 def test_the_stored_page_is_that_of_the_stored_results() -> None:
-    """To make it: odradek bench report bench/results/VERSION.json --markdown docs/performance.md"""
+    """To make it: odradek bench report bench/results/VERSION.json --markdown docs/performance.md (with
+    --tables bench/results/tables-VERSION.json, where there is one)"""
     stored = sorted(each for each in STORED.parent.glob("*.json") if each != STORED)
-    if not stored:
+    tables = [each for each in stored if each.name.startswith("tables-")]
+    runs = [each for each in stored if each not in tables]
+    if not runs:
         assert not PAGE.exists()
         pytest.skip("no results are stored yet")
-    assert PAGE.read_text() in [performance_page(load(each), each.name) for each in stored]
+    pages = [
+        performance_page(
+            load(run), run.name, None if each is None else load(each), each.name if each else ""
+        )
+        for run in runs
+        for each in tables or [None]
+    ]
+    assert PAGE.read_text() in pages

@@ -1,0 +1,125 @@
+"""A Spark application in a process of its own, asked over its stdin (`session.py`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from odradek.bench import machine
+from odradek.bench.model import PeerFailed, WorkloadFailed
+
+STOP_S = 30.0
+_LOG_CHARACTERS = 4000
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How it is started: which format it has to know, with which jars, in which environment (None: in ours)."""
+
+    format: str
+    directory: Path
+    jars: Sequence[str] = ()
+    environment: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a query found, in how long (by the application's clock), and the CPU seconds of all its processes."""
+
+    found: Mapping[str, int]
+    seconds: float
+    cpu_s: float
+
+
+class Application:
+    """Running since it was made; `model.ServerProcess` as far as a reader's process is asked."""
+
+    def __init__(self, launch: Launch, master: str) -> None:
+        """Returns when it takes queries. Raises PeerFailed."""
+        self.master = master
+        self._log_file = launch.directory / "application.log"
+        self.exec_started_at = time.monotonic()
+        settings = {
+            "format": launch.format,
+            "master": master,
+            "jars": list(launch.jars),
+            "directory": str(launch.directory),
+        }
+        with self._log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "odradek.bench.tables.session", json.dumps(settings)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=launch.directory,
+                process_group=0,
+                env=launch.environment,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests: IO[str] = self._process.stdin
+        self._answers: IO[str] = self._process.stdout
+        try:
+            self.spark_version: str = self._answer()["version"]
+        except BaseException:
+            self.kill()
+            raise
+        self.answered_at = time.monotonic()
+
+    def ask(self, query: Mapping[str, Any]) -> Answer:
+        """Raises WorkloadFailed with what Spark said."""
+        before = self.cpu_seconds()
+        self._requests.write(json.dumps(query) + "\n")
+        self._requests.flush()
+        said = self._answer()
+        if "failed" in said:
+            raise WorkloadFailed(str(said["failed"])[:2000])
+        return Answer(said["found"], said["seconds"], self.cpu_seconds() - before)
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._answers.readline()
+        if not line:
+            raise PeerFailed(f"the Spark application ended\n{self.log()}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def cpu_seconds(self) -> float:
+        return machine.tree_cpu_s(self.pid)
+
+    def resident_bytes(self) -> int:
+        return machine.tree_resident_bytes(self.pid)
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # the JVM and its workers with it
+        self._process.wait()
+
+    def restart(self) -> None:
+        raise NotImplementedError("an application is made anew")
+
+    def stop(self) -> None:
+        """End of its stdin, and wait."""
+        if self._process.poll() is not None:
+            return
+        self._requests.close()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def log(self) -> str:
+        return self._log_file.read_text(errors="replace")[-_LOG_CHARACTERS:]

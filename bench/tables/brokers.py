@@ -1,0 +1,182 @@
+"""The two brokers with the topics in them, written once and kept.
+
+    DIRECTORY/kafka     Apache Kafka's
+    DIRECTORY/odradek   ours, which keeps all of it on its disk too, so that it can be read from it
+    DIRECTORY/store     what ours has tiered: all but the last segment of each partition
+    DIRECTORY/whole     written last: what there is; where it says something else, all is made anew
+
+Both brokers get the same batches, byte by byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from odradek.bench import machine
+from odradek.bench.model import Target, WorkloadFailed
+from odradek.bench.peers.kafka import Kafka
+from odradek.bench.peers.process import Launch, free_port, running
+from odradek.bench.peers.topics import AdminTopics, not_yet, with_cluster
+from odradek.bench.tables.records import PARTITIONS, Content
+from odradek.bench.wire import Wire, must_be_none
+from odradek.client.admin import NewTopic, create_topics
+from odradek.client.metadata import Cluster
+from odradek.client.producer import NAMED_TOPICS
+from odradek.protocol.apis import PRODUCE
+from odradek.protocol.errors import ErrorCode
+
+SEGMENTS = 16
+"""A partition has about so many, unless they became larger than the most or smaller than the least."""
+SEGMENT_BYTES = (2 << 20, 128 << 20)
+PATIENCE_S = 900.0
+START_S = 30.0
+NOT_YET = (ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower)
+IN_FLIGHT = 4
+"""Requests: as many as a producer has."""
+ODRADEK, KAFKA = "odradek", "kafka"
+
+
+@dataclass(frozen=True)
+class Brokers:
+    """Both, while they run. `store` is where ours tiers to."""
+
+    odradek: Target
+    kafka: Target
+    store: Path
+    contents: Sequence[Content]
+
+    def content(self, topic: str) -> Content:
+        return next(each for each in self.contents if each.topic.name == topic)
+
+
+@contextmanager
+def running_brokers(directory: Path, contents: Sequence[Content]) -> Iterator[Brokers]:
+    """Over what is kept in `directory`, which is written first where it is not there."""
+    mark, said = directory / "whole", _said(contents)
+    is_whole = mark.exists() and mark.read_text() == said
+    if not is_whole:
+        mark.unlink(missing_ok=True)
+        for name in (KAFKA, ODRADEK, "store"):
+            shutil.rmtree(directory / name, ignore_errors=True)
+            (directory / name).mkdir(parents=True)
+    store = directory / "store"
+    with ExitStack() as stack:
+        ours = stack.enter_context(_odradek(directory / ODRADEK, store))
+        theirs = stack.enter_context(Kafka().start(directory / KAFKA))
+        brokers = Brokers(ours, theirs, store, contents)
+        if not is_whole:
+            for each in contents:
+                for broker in (ours, theirs):
+                    _write(broker, each)
+            _wait_until_tiered(directory / ODRADEK / "data", store, contents)
+            mark.write_text(said)
+        machine.settle()
+        yield brokers
+
+
+def _said(contents: Sequence[Content]) -> str:
+    rows = [
+        [each.topic.name, each.batches, each.topic.batch_records, each.step_ms] for each in contents
+    ]
+    return json.dumps({"partitions": PARTITIONS, "topics": rows}) + "\n"
+
+
+@contextmanager
+def _odradek(directory: Path, store: Path) -> Iterator[Target]:
+    address = ("127.0.0.1", free_port())
+    settings = {
+        "remote.log.manager.task.interval.ms": "1000",
+        "log.initial.task.delay.ms": "1000",
+    }
+    command = [
+        sys.executable, "-m", "odradek.broker", "serve",
+        "--listen", f"{address[0]}:{address[1]}",
+        "--log-dirs", str(directory / "data"),
+        "--tiered", f"file://{store}",
+        *(word for each in settings.items() for word in ("--set", "=".join(each))),
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    with running(Launch(command, address, directory, environment=environment)) as process:
+        yield Target(ODRADEK, process.bootstrap, AdminTopics(process.bootstrap), process)
+
+
+def segment_bytes(content: Content) -> int:
+    """How large a segment of its log is."""
+    least, most = SEGMENT_BYTES
+    return max(least, min(most, content.batches * len(content.batch(0)) // SEGMENTS))
+
+
+def _write(broker: Target, content: Content) -> None:
+    name = content.topic.name
+    configs = {"segment.bytes": str(segment_bytes(content)), "retention.ms": "-1"}
+    if broker.peer == ODRADEK:
+        configs["remote.storage.enable"] = "true"
+
+    async def create(cluster: Cluster) -> None:
+        await create_topics(cluster, [NewTopic(name, PARTITIONS, 1, configs)])
+        for partition in range(PARTITIONS):
+            await cluster.retrying(partial(cluster.leader, name, partition), also=not_yet)
+
+    with_cluster(broker.bootstrap, create)
+    everywhere = range(PARTITIONS)
+    with Wire(broker.address) as wire:
+        for partition in everywhere:
+            _write_first(wire, name, content.batch(0), partition)
+        for number in range(1, content.batches):
+            if number > IN_FLIGHT:
+                _check(wire, name)
+            batch = content.batch(number)
+            wire.send(PRODUCE, _produce(name, batch, everywhere), at_most=NAMED_TOPICS)
+        for _ in range(min(content.batches - 1, IN_FLIGHT)):
+            _check(wire, name)
+
+
+def _write_first(wire: Wire, name: str, batch: bytes, partition: int) -> None:
+    """Until whoever leads the partition knows of it."""
+    end = time.monotonic() + START_S
+    while True:
+        answer = wire.ask(PRODUCE, _produce(name, batch, [partition]), at_most=NAMED_TOPICS)
+        code = answer.responses[0].partition_responses[0].error_code
+        if code not in NOT_YET or time.monotonic() > end:
+            must_be_none(code, f"the first batch for {name}-{partition}")
+            return
+        time.sleep(0.05)
+
+
+def _produce(name: str, batch: bytes, partitions: Iterable[int]) -> Mapping[str, Any]:
+    """The same batch for each of them: a request may hold one of each."""
+    rows = [{"index": partition, "records": batch} for partition in partitions]
+    return {
+        "transactional_id": None,
+        "acks": 1,
+        "timeout": 30_000,
+        "topic_data": [{"name": name, "partition_data": rows}],
+    }
+
+
+def _check(wire: Wire, name: str) -> None:
+    for row in wire.receive().responses[0].partition_responses:
+        must_be_none(row.error_code, f"a batch for {name}-{row.index}")
+
+
+def _wait_until_tiered(data: Path, store: Path, contents: Sequence[Content]) -> None:
+    """Until the store has all segments but the last of each partition."""
+    end = time.monotonic() + PATIENCE_S
+    for content in contents:
+        name = content.topic.name
+        for partition in range(PARTITIONS):
+            logs = len(list((data / f"{name}-{partition}").glob("*.log")))
+            while len(list(store.glob(f"{name}-{partition}-*/*.manifest"))) < logs - 1:
+                if time.monotonic() > end:
+                    raise WorkloadFailed(f"{PATIENCE_S:g} s are not enough to copy {name}")
+                time.sleep(0.2)

@@ -1,0 +1,153 @@
+"""Who reads the topics: our source and Spark's connector, each over two brokers, as peers of the bench.
+
+`odradek` and `kafka` are what the goals hold against each other: our source over the store of tiered
+segments, Spark's connector over Apache Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from odradek.bench.model import Feature, ServerProcess, Target
+from odradek.bench.peers.odradek import Odradek
+from odradek.bench.peers.spark_connector import (
+    CONNECTOR_VERSION,
+    SPARK_VERSION,
+    connector_jars,
+    pyspark_directory,
+    spark_environment,
+)
+from odradek.bench.tables.application import Answer, Application, Launch
+from odradek.bench.tables.brokers import Brokers
+from odradek.bench.tables.records import WARM_UP
+from odradek.bench.tables.session import CONNECTOR, OURS, QUERIES
+
+ALL_CORES, ONE_CORE = "local[2]", "local[1]"
+
+
+@dataclass
+class Reading:
+    """A reader's Spark application, and what it reads from. It has one at a time: another master is another
+    application, which is warmed up before it is asked."""
+
+    format: str
+    options: Mapping[str, str]
+    launch: Launch
+    brokers: Brokers
+    application: Application
+
+    def ask(self, query: str, topic: str, master: str, **more: Any) -> Answer:
+        """Raises WorkloadFailed, PeerFailed."""
+        if self.application.master != master:
+            self.application.stop()
+            self.application = Application(self.launch, master)
+            self.warm_up()
+        return self.application.ask(self._asked(query, topic, more))
+
+    def warm_up(self) -> None:
+        """Every query once, of a few records: Java compiles what runs often, numba keeps what it made."""
+        content = self.brokers.content(WARM_UP.name)
+        for query in QUERIES:
+            asked = self._asked(query, WARM_UP.name, {"between_ms": content.hour_ms()})
+            self.application.ask(asked)
+
+    def _asked(self, query: str, topic: str, more: Mapping[str, Any]) -> dict[str, Any]:
+        options = {**self.options, "subscribe": topic}
+        return {"query": query, "format": self.format, "options": options, **more}
+
+
+class Process:
+    """`model.ServerProcess` of whichever application a reader has now."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reading.application, name)
+
+
+@dataclass(frozen=True)
+class ReaderTarget(Target):
+    """The broker, with the application that reads from it as its process."""
+
+    reading: Reading | None = None
+    broker: ServerProcess | None = None
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A peer of the bench; the brokers run for all of them."""
+
+    name: str
+    title: str
+    format: str
+    brokers: Brokers
+    broker: Callable[[Brokers], Target]
+    from_store: bool = False
+    default: bool = True
+    lacks: Mapping[Feature, str] = field(default_factory=dict)
+
+    def obtain(self) -> None:
+        if self.format == CONNECTOR:
+            pyspark_directory()
+            connector_jars()
+
+    def version(self) -> str:
+        if self.format == CONNECTOR:
+            return f"connector {CONNECTOR_VERSION} on Spark {SPARK_VERSION}"
+        return f"{Odradek().version()} on Spark {version('pyspark')}"
+
+    def settings(self) -> Mapping[str, str]:
+        return {"tiered.url": "a directory"} if self.from_store else {}
+
+    @contextmanager
+    def start(self, directory: Path) -> Iterator[Target]:
+        broker = self.broker(self.brokers)
+        options = {"kafka.bootstrap.servers": broker.bootstrap}
+        if self.from_store:
+            options["tiered.url"] = f"file://{self.brokers.store}"
+        launch = Launch(self.format, directory)
+        if self.format == CONNECTOR:
+            launch = Launch(self.format, directory, connector_jars(), spark_environment())
+        application = Application(launch, ALL_CORES)
+        reading = Reading(self.format, options, launch, self.brokers, application)
+        try:
+            reading.warm_up()
+            yield ReaderTarget(
+                self.name, broker.bootstrap, broker.topics, Process(reading), None, reading,
+                broker.process,
+            )  # fmt: skip
+        finally:
+            reading.application.stop()
+
+
+def readers(brokers: Brokers) -> Sequence[Reader]:
+    """In the order of their turns."""
+    no_store = {Feature.TIERED: "it reads from no store"}
+    return (
+        Reader("odradek", "our source, over the store", OURS, brokers, _ours, from_store=True),
+        Reader(
+            "kafka", "Spark's connector, over Apache Kafka", CONNECTOR, brokers, _theirs,
+            lacks=no_store,
+        ),
+        Reader(
+            "odradek-broker", "our source, over our broker", OURS, brokers, _ours, lacks=no_store
+        ),
+        Reader(
+            "connector-odradek", "Spark's connector, over our broker", CONNECTOR, brokers, _ours,
+            lacks=no_store,
+        ),
+    )  # fmt: skip
+
+
+def _ours(brokers: Brokers) -> Target:
+    return brokers.odradek
+
+
+def _theirs(brokers: Brokers) -> Target:
+    return brokers.kafka

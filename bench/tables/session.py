@@ -1,0 +1,195 @@
+"""A Spark application that answers queries: the process that is measured.
+
+    python -m odradek.bench.tables.session {"master": …, "jars": …}
+
+It reads requests from its stdin, one a line in JSON, and writes an answer to each on its stdout: how long the
+query took, and what it found. The same text runs under the Spark that the connector is of, which is another
+one: so it needs nothing but PySpark, and this project only where its source is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+OURS, CONNECTOR = "odradek", "kafka"
+"""The formats."""
+OFFSETS_A_BATCH = 10_000_000
+Found = dict[str, int]
+
+
+def count(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
+    """How many records; our source is told that no more of them is needed."""
+    if asked["format"] == OURS:
+        reader = reader.schema("partition int, offset long")
+    return {"rows": reader.load().count()}
+
+
+def full(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
+    """Every column of every record, into Spark's sink that throws rows away."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    seen = Observation()
+    frame = reader.load().observe(seen, f.count(f.lit(1)).alias("rows"))
+    frame.write.format("noop").mode("overwrite").save()
+    return dict(seen.get)
+
+
+def aggregate(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
+    """Orders and their amounts by carrier, out of the JSON."""
+    from pyspark.sql import functions as f
+
+    order = f.from_json(f.col("value").cast("string"), "carrier string, amount long")
+    rows = (
+        reader.load()
+        .select(order.alias("order"))
+        .groupBy("order.carrier")
+        .agg(f.count(f.lit(1)).alias("orders"), f.sum("order.amount").alias("amount"))
+        .collect()
+    )
+    return {"rows": sum(row.orders for row in rows), "amount": sum(row.amount for row in rows)}
+
+
+def between(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
+    """The records of an hour and their bytes, by a filter on the table's timestamp."""
+    from pyspark.sql import functions as f
+
+    since, until = (f.timestamp_millis(f.lit(at)) for at in asked["between_ms"])
+    (row,) = (
+        reader.load()
+        .where((f.col("timestamp") >= since) & (f.col("timestamp") < until))
+        .agg(f.count(f.lit(1)).alias("rows"), f.sum(f.length("value")).alias("bytes"))
+        .collect()
+    )
+    return {"rows": row.rows}
+
+
+def between_options(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
+    """The same by the options that both sources have for it."""
+    since, until = asked["between_ms"]
+    reader = reader.option("startingTimestamp", since).option("endingTimestamp", until)
+    return between(reader, asked)
+
+
+def export(spark: SparkSession, asked: Mapping[str, Any]) -> Found:
+    """To Parquet by date. Ours is the job; for the connector the same is written with it: a stream up to where
+    the topic ends now, in batches as large, each into directories of its own."""
+    if asked["format"] == OURS:
+        from odradek.pipeline.jobs.export import ExportJob
+        from odradek.pipeline.jobs.export import export as job
+
+        done = job(
+            spark,
+            ExportJob(asked["options"], asked["out"], offsets_a_batch=OFFSETS_A_BATCH),
+        )
+        return {"rows": sum(each.records for each in done)}
+    return _export_by_connector(spark, asked)
+
+
+def _export_by_connector(spark: SparkSession, asked: Mapping[str, Any]) -> Found:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    out, counts = asked["out"], []
+
+    def write(frame: DataFrame, number: int) -> None:
+        seen = Observation()
+        (
+            frame.withColumn("date", f.to_date("timestamp"))
+            .withColumn("batch", f.lit(number))
+            .observe(seen, f.count(f.lit(1)).alias("rows"))
+            .write.mode("overwrite")
+            .option("partitionOverwriteMode", "dynamic")
+            .partitionBy("topic", "date", "batch")
+            .parquet(out)
+        )
+        counts.append(seen.get["rows"])
+
+    reader = spark.readStream.format(CONNECTOR).options(**asked["options"])
+    reader = reader.option("startingOffsets", "earliest")
+    (
+        reader.option("maxOffsetsPerTrigger", OFFSETS_A_BATCH)
+        .load()
+        .writeStream.option("checkpointLocation", f"{out}/_checkpoint")
+        .foreachBatch(write)
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination()
+    )
+    return {"rows": sum(counts)}
+
+
+QUERIES: Mapping[str, Callable[[DataFrameReader, Mapping[str, Any]], Found]] = {
+    "count": count,
+    "full": full,
+    "aggregate": aggregate,
+    "between": between,
+    "between-options": between_options,
+}
+
+
+def answer(spark: SparkSession, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """`query`, `format` and `options` of the table; `between_ms` or `out` where the query takes it."""
+    began = time.monotonic()
+    if asked["query"] == "export":
+        found = export(spark, asked)
+    else:
+        reader = spark.read.format(asked["format"]).options(**asked["options"])
+        found = QUERIES[asked["query"]](reader, asked)
+    return {"seconds": time.monotonic() - began, "found": found}
+
+
+def open_spark(settings: Mapping[str, Any]) -> SparkSession:
+    """`master`, and `jars` to be loaded."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = (
+        SparkSession.builder.master(settings["master"])
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.local.dir", settings["directory"])
+    )
+    if settings["jars"]:
+        builder = builder.config("spark.jars", ",".join(settings["jars"]))
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    if settings["format"] == OURS:
+        from odradek.pipeline import register
+
+        register(spark)
+    return spark
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what Spark prints is no answer
+    spark = open_spark(json.loads(sys.argv[1]))
+
+    def tell(what: Mapping[str, Any]) -> None:
+        answers.write(json.dumps(what) + "\n")
+        answers.flush()
+
+    tell({"version": spark.version})
+    for line in sys.stdin:
+        try:
+            tell(answer(spark, json.loads(line)))
+        except Exception as error:
+            tell({"failed": f"{type(error).__name__}: {error}"})
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""What is asked of the tables, and what is held to be right: a wrong answer is a failure, not a rate."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from odradek.bench.model import Feature, Metric, Outcome, Parameter, Stage, Target, WorkloadFailed
+from odradek.bench.tables.readers import ALL_CORES, ONE_CORE, ReaderTarget, Reading
+from odradek.bench.tables.records import ORDERS, SMALL, Content, Topic
+
+RATE = Metric("mb_per_s", "MB/s", "higher")
+SECONDS = Metric("seconds", "s", "lower")
+CPU = Metric("cpu_s", "s", "lower")
+BROKER_CPU = Metric("broker_cpu_s", "s", "lower")
+WATCH_EVERY_S = 0.25
+
+
+def _reading(target: Target) -> Reading:
+    assert isinstance(target, ReaderTarget), "these workloads are run against readers"
+    assert target.reading is not None
+    return target.reading
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A query of all of a topic, timed by the application's own clock. CPU is of all the application's processes:
+    the driver's Python, its JVM, and the workers."""
+
+    name: str
+    title: str
+    query: str
+    topic: Topic
+    master: str = ALL_CORES
+    metrics: Sequence[Metric] = (RATE, SECONDS, CPU, BROKER_CPU)
+    needs: frozenset[Feature] = frozenset()
+    stage: Stage = Stage.SHARED
+    default: bool = True
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"query": self.query, "topic": self.topic.name, "master": self.master}
+
+    def run(self, target: Target) -> Outcome:
+        reading = _reading(target)
+        content = reading.brokers.content(self.topic.name)
+        return self._asked(target, content, {}, self._expected(content))
+
+    def _expected(self, content: Content) -> dict[str, int]:
+        found = {"rows": content.records}
+        return found | ({"amount": content.total_amount()} if self.query == "aggregate" else {})
+
+    def _asked(
+        self,
+        target: Target,
+        content: Content,
+        more: Mapping[str, Any],
+        expected: Mapping[str, int],
+    ) -> Outcome:
+        broker = getattr(target, "broker", None)
+        before = broker.cpu_seconds() if broker else 0.0
+        answer = _reading(target).ask(self.query, self.topic.name, self.master, **more)
+        broker_cpu_s = broker.cpu_seconds() - before if broker else 0.0
+        if answer.found != expected:
+            raise WorkloadFailed(f"it found {answer.found}, and there is {expected}")
+        return Outcome(
+            {
+                RATE.name: content.record_bytes / 1e6 / answer.seconds,
+                SECONDS.name: answer.seconds,
+                CPU.name: answer.cpu_s,
+                BROKER_CPU.name: broker_cpu_s,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class AskHour(Ask):
+    """One hour of the thirty days."""
+
+    metrics: Sequence[Metric] = (SECONDS, CPU, BROKER_CPU)
+
+    def run(self, target: Target) -> Outcome:
+        content = _reading(target).brokers.content(self.topic.name)
+        since_ms, until_ms = content.hour_ms()
+        expected = {"rows": content.records_between(since_ms, until_ms)}
+        return self._asked(target, content, {"between_ms": [since_ms, until_ms]}, expected)
+
+
+@dataclass(frozen=True)
+class Export(Ask):
+    """To Parquet, in a directory that is removed afterwards."""
+
+    def run(self, target: Target) -> Outcome:
+        reading = _reading(target)
+        content = reading.brokers.content(self.topic.name)
+        out = reading.launch.directory / "export"
+        try:
+            return self._asked(target, content, {"out": str(out)}, self._expected(content))
+        finally:
+            shutil.rmtree(out, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Memory(Ask):
+    """Resident memory of the application's processes while it reads: the most in each half of the time, and
+    the second through the first, which is 1 where memory stays as it is."""
+
+    metrics: Sequence[Metric] = (
+        Metric("first_half_mb", "MB", "lower"),
+        Metric("second_half_mb", "MB", "lower"),
+        Metric("growth", "times", "lower"),
+    )
+
+    def run(self, target: Target) -> Outcome:
+        reading = _reading(target)
+        content = reading.brokers.content(self.topic.name)
+        with _watched(reading) as sizes:
+            self._asked(target, content, {}, self._expected(content))
+        half = len(sizes) // 2
+        first, second = max(sizes[:half], default=0), max(sizes[half:], default=0)
+        timeline = "MB each quarter of a second: " + " ".join(f"{size / 1e6:.0f}" for size in sizes)
+        return Outcome(
+            {
+                "first_half_mb": first / 1e6,
+                "second_half_mb": second / 1e6,
+                "growth": second / first if first else 1.0,
+            },
+            notes=(timeline,),
+        )
+
+
+@contextmanager
+def _watched(reading: Reading) -> Iterator[list[int]]:
+    """The resident bytes of a reader's application, time after time while the block lasts."""
+    sizes: list[int] = []
+    enough = threading.Event()
+
+    def watch() -> None:
+        while not enough.wait(WATCH_EVERY_S):
+            sizes.append(reading.application.resident_bytes())
+
+    thread = threading.Thread(target=watch, name="memory")
+    thread.start()
+    try:
+        yield sizes
+    finally:
+        enough.set()
+        thread.join()
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Our decoder alone, on one core: segments from the store, in memory, to Arrow columns. GB are those of the
+    records, decompressed."""
+
+    name: str
+    title: str
+    topic: Topic
+    metrics: Sequence[Metric] = (
+        Metric("gb_per_s", "GB/s", "higher"),
+        Metric("mrecords_per_s", "M/s", "higher"),
+    )
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    needs: frozenset[Feature] = frozenset({Feature.TIERED})
+    stage: Stage = Stage.SHARED
+    default: bool = True
+
+    def run(self, target: Target) -> Outcome:
+        reading = _reading(target)
+        logs = sorted(reading.brokers.store.glob(f"{self.topic.name}-0-*/*.log"))[:MOST_SEGMENTS]
+        if not logs:
+            raise WorkloadFailed(f"the store has no segment of {self.topic.name}")
+        pieces = [log.read_bytes() for log in logs]
+        _decoded(self.topic, pieces[:1])
+        began = time.thread_time()
+        rows = _decoded(self.topic, pieces)
+        seconds = time.thread_time() - began
+        return Outcome(
+            {
+                "gb_per_s": rows * self.topic.record_bytes / 1e9 / seconds,
+                "mrecords_per_s": rows / 1e6 / seconds,
+            }
+        )
+
+
+MOST_SEGMENTS = 8
+PIECE_BYTES = 8 << 20
+
+
+def _decoded(topic: Topic, logs: Sequence[bytes]) -> int:
+    """How many records they hold; every column was made of each."""
+    from odradek.pipeline.decoding.decoder import Decoder, Wanted
+    from odradek.pipeline.decoding.schema import COLUMNS
+
+    rows = 0
+    for log in logs:
+        decoder = Decoder(Wanted(topic.name, 0, COLUMNS), topic.name)
+        for start in range(0, len(log), PIECE_BYTES):
+            rows += sum(
+                each.num_rows for each in decoder.feed(memoryview(log)[start : start + PIECE_BYTES])
+            )
+        decoder.end()
+    return rows
+
+
+WORKLOADS = (
+    Ask("table-count-100b", "count, 100 bytes", "count", SMALL),
+    Ask("table-count-1k", "count, 1 KiB in lz4", "count", ORDERS),
+    Ask("table-full-100b", "all columns of all records, 100 bytes", "full", SMALL),
+    Ask("table-full-1k", "all columns of all records, 1 KiB in lz4", "full", ORDERS),
+    Ask("table-json-1k", "sums by a field of the JSON, 1 KiB in lz4", "aggregate", ORDERS),
+    AskHour("table-hour-1k", "one hour of thirty days, by a filter", "between", ORDERS),
+    AskHour(
+        "table-hour-options-1k",
+        "one hour of thirty days, by startingTimestamp and endingTimestamp",
+        "between-options",
+        ORDERS,
+    ),
+    Export("table-export-1k", "export to Parquet by date, 1 KiB in lz4", "export", ORDERS),
+    Memory("table-memory-100b", "memory while 100 bytes are read", "full", SMALL),
+    Memory("table-memory-1k", "memory while 1 KiB in lz4 is read", "full", ORDERS),
+    Decode("table-decode-100b", "the decoder alone, 100 bytes, one core", SMALL),
+    Decode("table-decode-1k", "the decoder alone, 1 KiB in lz4, one core", ORDERS),
+    Ask("table-full-100b-1", "all columns, 100 bytes, one core", "full", SMALL, ONE_CORE),
+    Ask("table-full-1k-1", "all columns, 1 KiB in lz4, one core", "full", ORDERS, ONE_CORE),
+    Ask("table-json-1k-1", "sums by a field of the JSON, one core", "aggregate", ORDERS, ONE_CORE),
+)
+"""Those of one core last: they need an application of their own."""
