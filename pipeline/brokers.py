@@ -22,18 +22,16 @@ from odradek.client.consumer import (
 )
 from odradek.client.epochs import epoch_ends
 from odradek.client.errors import ClientError
-from odradek.client.metadata import Cluster, Topic, open_cluster
+from odradek.client.metadata import Topic
+from odradek.pipeline.cluster_thread import connected
 from odradek.pipeline.errors import BrokersUnavailable
 from odradek.pipeline.remote_metadata import RemoteMetadata
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.seams.loop_thread import LoopThread
-from odradek.seams.tcp import TcpNetwork
 from odradek.storage.log.epochs import EpochStart
 
 __all__ = ["EARLIEST", "LATEST", "Brokers", "TopicPartition", "brokers_at"]
 
 CLIENT_ID = "odradek-pipeline"
-START_SECONDS = 30.0
 
 T = TypeVar("T")
 
@@ -43,13 +41,7 @@ class Brokers:
 
     def __init__(self, bootstrap: str, timeout_ms: int) -> None:
         self._bootstrap = bootstrap
-        self._loop: LoopThread[Cluster] = LoopThread(
-            lambda: open_cluster(
-                TcpNetwork(), bootstrap, client_id=CLIENT_ID, timeout_s=timeout_ms / 1000
-            ),
-            name="odradek-brokers",
-            start_s=START_SECONDS,
-        )
+        self._loop = connected(bootstrap, timeout_ms, CLIENT_ID)
         self._cluster = self._loop.value
 
     def topics(self) -> dict[str, Topic]:

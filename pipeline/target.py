@@ -21,17 +21,14 @@ import trio
 from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError
 from odradek.client.group_admin import CommittedOffset, committed_offsets, reset_offsets
-from odradek.client.metadata import Cluster, open_cluster
 from odradek.client.transactions import FENCED, EncodedRecords, TransactionalProducer
+from odradek.pipeline.cluster_thread import connected
 from odradek.pipeline.errors import BadOption, BrokersUnavailable, PipelineError
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.seams.loop_thread import LoopThread
-from odradek.seams.tcp import TcpNetwork
 from odradek.seams.values import value_class
 
 CLIENT_ID = "odradek-replay"
 PREFIX = "odradek-replay."
-START_SECONDS = 30.0
 TRANSACTION_MS = 60_000
 
 T = TypeVar("T")
@@ -91,13 +88,7 @@ class Target:
 
     def __init__(self, bootstrap: str, timeout_ms: int) -> None:
         self._bootstrap = bootstrap
-        self._loop: LoopThread[Cluster] = LoopThread(
-            lambda: open_cluster(
-                TcpNetwork(), bootstrap, client_id=CLIENT_ID, timeout_s=timeout_ms / 1000
-            ),
-            name="odradek-target",
-            start_s=START_SECONDS,
-        )
+        self._loop = connected(bootstrap, timeout_ms, CLIENT_ID)
         self._cluster = self._loop.value
 
     def partitions(self, topic: str) -> int:
