@@ -9,8 +9,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.storage.tiered import metadata_records
 from odradek.storage.tiered.audit import KnownSegments
 from odradek.storage.tiered.errors import RemoteStorageError
-
-METADATA_TOPIC = "__remote_log_metadata"
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 
 
 class RemoteMetadata:

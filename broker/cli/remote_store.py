@@ -12,7 +12,6 @@ from odradek.broker.cli.errors import CommandFailed, WrongUsage
 from odradek.client.metadata import Cluster
 from odradek.client.whole_topic import WholeTopic
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.remote.metadata_topic import METADATA_TOPIC
 from odradek.seams import Seams
 from odradek.seams.files import Files, Path
 from odradek.seams.objects import ObjectInfo, Objects, ObjectsUnavailable
@@ -20,6 +19,7 @@ from odradek.seams.offload import OBJECTS_LANE
 from odradek.storage.tiered import metadata_records
 from odradek.storage.tiered.audit import KnownSegments
 from odradek.storage.tiered.errors import RemoteStorageError
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 from odradek.storage.tiered.opening import LOCAL_STORE, Settings
 
 T = TypeVar("T")

@@ -26,12 +26,13 @@ from odradek.replication.partition.partition import Partition
 from odradek.replication.remote.auxiliary_state import AuxiliaryState
 from odradek.replication.remote.deleted_topics import DeletedTopics, Verdict
 from odradek.replication.remote.metadata_snapshots import MetadataSnapshots
-from odradek.replication.remote.metadata_topic import METADATA_TOPIC, UnusableMetadataTopic
+from odradek.replication.remote.metadata_topic import UnusableMetadataTopic
 from odradek.replication.remote.removing import PartitionRemover, RemoverSettings
 from odradek.replication.remote.settings import read_settings
 from odradek.replication.remote.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
 from odradek.seams.offload import OBJECTS_LANE
 from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 from odradek.storage.tiered.opening import open_remote_storage
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from odradek.client.consumer import (
 from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.remote.metadata_topic import METADATA_TOPIC
 from odradek.replication.remote.subscriptions import Lane, Subject, Subscriptions
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 
 log = logging.getLogger("odradek.tiered")
 

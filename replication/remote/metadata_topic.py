@@ -16,10 +16,10 @@ from odradek.client.partitioner import murmur2
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.values import value_class
 from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 
 log = logging.getLogger("odradek.tiered")
 
-METADATA_TOPIC = "__remote_log_metadata"
 _INT = 0xFFFFFFFF
 _LONG = 0xFFFFFFFFFFFFFFFF
 

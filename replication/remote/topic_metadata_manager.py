@@ -30,7 +30,6 @@ from odradek.replication.remote.census import Census
 from odradek.replication.remote.metadata_reading import MetadataReading
 from odradek.replication.remote.metadata_snapshots import MetadataSnapshots, ReadPartition
 from odradek.replication.remote.metadata_topic import (
-    METADATA_TOPIC,
     UnusableMetadataTopic,
     ensure_metadata_topic,
     metadata_partition,
@@ -54,6 +53,7 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 from odradek.storage.tiered.metadata_view import MetadataView
 
 log = logging.getLogger("odradek.tiered")

@@ -26,6 +26,7 @@ from odradek.storage.tiered.metadata import (
     TopicIdPartition,
 )
 
+METADATA_TOPIC = "__remote_log_metadata"
 VERSION = 0
 """Of every record that there is so far."""
 

@@ -18,12 +18,12 @@ from odradek.client.log_dir_admin import Replica, alter_replica_log_dirs
 from odradek.client.metadata import Cluster, open_cluster
 from odradek.client.producer import ProducerOptions, open_producer
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.remote.metadata_topic import METADATA_TOPIC
 from odradek.seams.clock import RealClock
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.store_directory import MARK
 from odradek.seams.tcp import TcpNetwork
 from odradek.storage.log.partition_log import PartitionLog
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 from odradek.testing import Broker
 
 QUICK = {

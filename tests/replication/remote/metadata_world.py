@@ -16,13 +16,13 @@ from odradek.client.metadata import Cluster, open_cluster
 from odradek.replication.controller.image import MetadataDelta
 from odradek.replication.remote.deleted_topics import DeletedTopics, Verdict
 from odradek.replication.remote.metadata_snapshots import MetadataSnapshots
-from odradek.replication.remote.metadata_topic import METADATA_TOPIC
 from odradek.replication.remote.removing import PartitionRemover, RemoverSettings
 from odradek.replication.remote.settings import MetadataManagerSettings, read_settings
 from odradek.replication.remote.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
 from odradek.seams.files import Buffer, Path
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
 from odradek.testing.power import NodeCrashed
 from odradek.testing.simulation.cluster import CLIENTS, DATA, PORT, SimulatedCluster, host

@@ -5,11 +5,11 @@ from uuid import UUID
 import pytest
 
 from odradek.replication.remote.metadata_topic import (
-    METADATA_TOPIC,
     MetadataTopic,
     metadata_partition,
 )
 from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import trio
 
 from odradek.client.producer import open_producer
 from odradek.replication.remote.metadata_snapshots import file_name
-from odradek.replication.remote.metadata_topic import METADATA_TOPIC
 from odradek.seams.files import Path
 from odradek.storage.tiered.errors import (
     InvalidRemoteState,
@@ -26,6 +25,7 @@ from odradek.storage.tiered.metadata import (
     TopicIdPartition,
 )
 from odradek.storage.tiered.metadata_file import COMMITTED_OFFSETS
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 from odradek.testing.simulation.cluster import DATA
 from tests.replication.remote.metadata_world import MetadataWorld, run
 
