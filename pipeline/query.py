@@ -43,7 +43,15 @@ class Query:
     """One query's view of brokers and store, as they are when it first asks for each; of the partitions
     that `filtered` lets through."""
 
-    def __init__(self, options: Options, filtered: Filtered = Filtered()) -> None:  # noqa: B008 - a value
+    def __init__(
+        self,
+        options: Options,
+        filtered: Filtered = Filtered(),  # noqa: B008 - a value
+        *,
+        store: Store | None = None,
+    ) -> None:
+        """`store`: in place of the one that the options name."""
+        self._given_store = store
         self._options = options
         self._filtered = filtered
         self._beginnings: dict[TopicPartition, Beginning] = {}
@@ -60,8 +68,8 @@ class Query:
     @cached_property
     def _store(self) -> Store | None:
         options = self._options
-        if options.tiered_url is None:
-            return None
+        if self._given_store is not None or options.tiered_url is None:
+            return self._given_store
         return store_at(options.tiered_url, tuple(sorted(options.store_options.items())))
 
     @cached_property
@@ -174,20 +182,26 @@ class Query:
     def _at_times(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         if self._brokers is not None:
             return self._brokers.offsets(wanted)
-        return {where: self._first_at(where, at_ms) for where, at_ms in wanted.items()}
+        assert self._store is not None
+        self._look_up(list(wanted))
+        found = self._store.at_once(lambda each: self._first_at(*each), list(wanted.items()))
+        return dict(zip(wanted, found, strict=True))
 
     def _first_at(self, where: TopicPartition, at_ms: int) -> int:
         """The first offset with a timestamp of at least that, in the store; -1 for none."""
         from odradek.pipeline.decoding.wanted import Wanted
-        from odradek.pipeline.segments import read_stretch
+        from odradek.pipeline.segments import narrowed_to_time, read_stretch
 
         assert self._store is not None
+        storage = self._store.storage
         stretches = self._covered(where, 0, 1 << 62)
+        wanted = Wanted(*where, ("offset",), since_ms=at_ms)
         for each in stretches[stretches.rows["newest"] >= at_ms]:
-            wanted = Wanted(*where, ("offset",), since_ms=at_ms)
-            for table in read_stretch(self._store.storage, each, wanted):
-                if table.num_rows:
-                    return int(table.column(0)[0].as_py())
+            narrow = narrowed_to_time(storage, each, at_ms)
+            for stretch in (narrow, each) if narrow is not each else (each,):
+                for table in read_stretch(storage, stretch, wanted):
+                    if table.num_rows:
+                        return int(table.column(0)[0].as_py())
         return -1
 
     # What of it is where

@@ -30,7 +30,13 @@ from odradek.storage.tiered.errors import (
     RemoteResourceNotFound,
     RemoteStorageError,
 )
-from odradek.storage.tiered.index_entries import check_index, lookup_offset, position_behind
+from odradek.storage.tiered.index_entries import (
+    check_index,
+    lookup_offset,
+    lookup_timestamp,
+    offset_as_late,
+    position_behind,
+)
 from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
 from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManager
 
@@ -78,6 +84,21 @@ def _translated(key: str, error: RemoteStorageError, next_offset: int) -> Pipeli
         return StoreUnavailable(f"{key} cannot be read now: {error}")
     found.key, found.unread_from = key, next_offset
     return found
+
+
+def narrowed_to_time(storage: RemoteStorageManager, stretch: Stretch, at_ms: int) -> Stretch:
+    """Where in it the first record that is as late as `at_ms` should be, by the segment's time index; all of
+    it where that cannot be told."""
+    segment = stretch.segment
+    try:
+        index = storage.fetch_index(segment, IndexType.TIMESTAMP)
+        check_index(index, IndexType.TIMESTAMP, segment)
+    except RemoteStorageError:
+        return stretch  # reading it tells what is wrong, if anything is
+    low = max(stretch.low, lookup_timestamp(index, segment.start_offset, at_ms - 1))
+    by = offset_as_late(index, segment.start_offset, at_ms)
+    high = stretch.high if by is None else min(stretch.high, by + 1)
+    return Stretch(segment, low, high) if low < high else stretch
 
 
 def _positions(

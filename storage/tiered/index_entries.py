@@ -99,6 +99,17 @@ def lookup_timestamp(data: Buffer, base_offset: int, timestamp: int) -> int:
     return base_offset + relative
 
 
+def offset_as_late(data: Buffer, base_offset: int, timestamp: int) -> int | None:
+    """An offset by which there has been a record at or after `timestamp` (ms), by a time index; None if
+    it does not say."""
+    places = _places(data, IndexType.TIMESTAMP)
+    slot = bisect_left(places, timestamp, key=lambda at: _LONG.unpack_from(data, at)[0])
+    if slot == len(places):
+        return None
+    relative: int = time_index.ENTRY.unpack_from(data, places[slot])[1]
+    return base_offset + relative
+
+
 def aborted_in(
     data: Buffer, start: int, end: int, until: int
 ) -> tuple[list[AbortedTransaction], bool]:

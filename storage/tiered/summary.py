@@ -130,11 +130,15 @@ class SummaryBuilder:
         return Summary(bytes(self._rows), bytes(self._spans), tuple(self._customs))
 
     def encode(self) -> bytes:
-        counts = _COUNTS.pack(VERSION, len(self), len(self._spans) // SPAN.size)
-        customs = b"".join(_LENGTH.pack(len(each)) + each for each in self._customs)
-        body = _apart(self._rows, ROW.size) + _apart(self._spans, SPAN.size) + customs
-        rest = counts + zstandard.ZstdCompressor().compress(body)
-        return _HEAD.pack(_MAGIC, crc32c(rest)) + rest
+        return encode(self.taken())
+
+
+def encode(summary: Summary) -> bytes:
+    counts = _COUNTS.pack(VERSION, len(summary), len(summary.spans) // SPAN.size)
+    customs = b"".join(_LENGTH.pack(len(each)) + each for each in summary.customs)
+    body = _apart(summary.rows, ROW.size) + _apart(summary.spans, SPAN.size) + customs
+    rest = counts + zstandard.ZstdCompressor().compress(body)
+    return _HEAD.pack(_MAGIC, crc32c(rest)) + rest
 
 
 def decode(data: Buffer) -> Summary:
@@ -167,7 +171,7 @@ def _customs(body: bytes, at: int) -> Iterator[bytes]:
         yield body[at - length : at]
 
 
-def _apart(rows: bytearray, width: int) -> bytes:
+def _apart(rows: bytes, width: int) -> bytes:
     return b"".join(rows[column::width] for column in range(width))
 
 

@@ -117,8 +117,8 @@ def test_a_query_of_the_store_alone_costs_few_requests() -> None:
     world.has(*segments)
     world.summarise(*segments)
     world.asked()
-    query = Query(parse_options({"subscribe": "t", "tiered.url": "unused"}, streaming=False))
-    query.__dict__["_store"] = world.store
+    options = parse_options({"subscribe": "t", "tiered.url": "unused"}, streaming=False)
+    query = Query(options, store=world.store)
     pieces = list(each_piece(query.plan(query.ranges()).pieces))
     assert [(each.low, each.high) for each in pieces] == [
         (each.start_offset, each.end_offset + 1) for each in segments

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from odradek.pipeline.options import parse_options
+from odradek.pipeline.options import LATEST, Position, parse_options
 from odradek.pipeline.planning import BrokerRange, each_piece
 from odradek.pipeline.query import Query
 from odradek.pipeline.segment_columns import Stretch
@@ -129,6 +129,23 @@ def test_the_store_is_read_as_far_as_it_reaches(broker: Broker, tier: Path) -> N
         assert all(one.high == two.low for one, two in pairwise(mine))
         assert mine[-1].high >= _local_start(broker, partition)
         assert [each.low for each in rest] == [mine[-1].high]
+
+
+def test_a_time_is_the_same_offset_by_the_store_as_by_the_broker(
+    broker: Broker, tier: Path
+) -> None:
+    both = options(broker, tier)
+    alone = {name: value for name, value in both.items() if name == "tiered.url"}
+    asked = Query(parse_options(both, streaming=False))
+    of_store = Query(parse_options({**alone, "subscribe": "events"}, streaming=False))
+    partitions = list(of_store.partitions)
+    ends = of_store.resolve(partitions, Position(everywhere=LATEST))
+    rows = by_consumer(broker.bootstrap, "events", PARTITIONS)
+    for _, _, ms, *_ in rows[:: len(rows) // 8]:
+        at = Position(timestamp_ms=ms)
+        expected = asked.resolve(partitions, at)
+        found = of_store.resolve(partitions, at, is_end=True)
+        assert found == {where: min(expected[where], ends[where]) for where in partitions}
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])

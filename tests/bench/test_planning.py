@@ -1,0 +1,24 @@
+"""The measurement of planning, at a small size: the requests are those that it would count at any."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from odradek.bench import planning
+
+
+def test_a_partition_costs_the_same_few_requests(capfd: pytest.CaptureFixture[str]) -> None:
+    small = ["--partitions", "3", "--segments", "700", "--latency-ms", "0", "--json"]
+    assert planning.main(small) == 0
+    everything, one, hour = json.loads(capfd.readouterr().out)
+    assert (everything["segments"], one["segments"]) == (3 * 700, 700)
+    assert 3 <= hour["segments"] < 3 * 3
+    # the topics; where each begins and what is behind its summary
+    assert everything["lists"] == hour["lists"] == 1 + 2 * 3
+    assert one["lists"] == 1 + 3 + 1
+    # the summary, what is behind it, the leader epochs and their manifest
+    a_partition = 1 + planning.BEHIND_SUMMARY + 2
+    assert (everything["gets"], one["gets"]) == (3 * a_partition, a_partition)
+    assert everything["tasks_mb"] * 1e6 < 500 * everything["tasks"]
