@@ -453,14 +453,6 @@ class Broker:
 
     # Topics that are made on the way
 
-    async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
-    ) -> list[CreatedTopic]:
-        """Create topics as the active controller; one answer each. Raises NotController."""
-        from odradek.broker.topic_creation import create_topics
-
-        return await create_topics(self, topics, validate_only=validate_only)
-
     async def request_topics(self, topics: Sequence[NewTopic]) -> list[CreatedTopic]:
         """Have the active controller create topics, wherever it is; one answer each."""
         from odradek.broker.topic_creation import request_topics

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from odradek.replication.controller.image import QuotaEntity
 from odradek.replication.controller.quotas import (
     CLIENT_ID,
     CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     USER,
@@ -31,7 +32,12 @@ from odradek.seams.values import value_class
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
 
-ENFORCED: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+ENFORCED: Final = (
+    PRODUCER_BYTE_RATE,
+    CONSUMER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    CONTROLLER_MUTATION_RATE,
+)
 IDLE_MS: Final = 3_600_000
 """After so long without a request, what was counted of a client is forgotten (Kafka's limit)."""
 KNOWN_MAX: Final = 10_000
@@ -78,6 +84,43 @@ class Rate:
         return sum(total for _, total in self._windows) / (elapsed / 1000), elapsed
 
 
+class TokenBucket:
+    """Of a client's controller mutations (KIP-599): `rate` tokens a second come in, `burst` at most are
+    kept, and one is taken for each partition. Who has any may take more than there are, and has to wait
+    until none is missing."""
+
+    __slots__ = ("last_ms", "tokens")
+
+    def __init__(self, now_ms: int, burst: float) -> None:
+        self.tokens = burst
+        self.last_ms = now_ms
+
+    def take(self, count: int, rate: float, burst: float, now_ms: int) -> None:
+        self.missing_ms(rate, burst, now_ms)
+        self.tokens -= count
+
+    def missing_ms(self, rate: float, burst: float, now_ms: int) -> int:
+        """For how long tokens are still missing."""
+        self.tokens = min(burst, self.tokens + rate * (now_ms - self.last_ms) / 1000)
+        self.last_ms = now_ms
+        return round(-self.tokens / rate * 1000) if self.tokens < 0 else 0
+
+
+@value_class
+class Bucket:
+    """A client's, and what comes into it."""
+
+    tokens: TokenBucket
+    rate: float
+    burst: float
+
+    def take(self, count: int, now_ms: int) -> None:
+        self.tokens.take(count, self.rate, self.burst, now_ms)
+
+    def missing_ms(self, now_ms: int) -> int:
+        return self.tokens.missing_ms(self.rate, self.burst, now_ms)
+
+
 @value_class
 class _Share:
     """What a client is measured by: the limit, and whose rate counts."""
@@ -89,8 +132,11 @@ class _Share:
 class ClientQuotas:
     """The quotas of one broker, and what its clients have used of them."""
 
-    def __init__(self, *, samples: int, window_ms: int) -> None:
-        """`samples` is quota.window.num."""
+    def __init__(self, *, samples: int, window_ms: int, burst_seconds: float = 11.0) -> None:
+        """`samples` is quota.window.num; `burst_seconds` those of controller mutations, all windows of
+        controller.quota.window.num together."""
+        self._burst_seconds = burst_seconds
+        self._buckets: dict[tuple[str, str | None, str | None], TokenBucket] = {}
         self._samples = samples
         self._window_ms = window_ms
         self._limits: dict[str, dict[tuple[str | None, str | None, str], float]] = {}
@@ -142,6 +188,18 @@ class ClientQuotas:
         wait_ms = round((measured - share.limit) / share.limit * window_ms)
         return min(wait_ms, self._window_ms) if kind == REQUEST_PERCENTAGE else wait_ms
 
+    def mutations(self, user: str, client_id: str, now_ms: int) -> Bucket | None:
+        """What a client has left of its controller_mutation_rate; None if it has no such quota."""
+        share = self._share(CONTROLLER_MUTATION_RATE, user, client_id)
+        if share is None:
+            return None
+        burst = share.limit * self._burst_seconds
+        bucket = self._buckets.get(share.key)
+        if bucket is None:
+            self._sweep(now_ms)
+            bucket = self._buckets[share.key] = TokenBucket(now_ms, burst)
+        return Bucket(bucket, share.limit, burst)
+
     def _share(self, kind: str, user: str, client_id: str) -> _Share | None:
         who = (kind, user, client_id)
         if who not in self._shares:
@@ -169,8 +227,11 @@ class ClientQuotas:
     def _sweep(self, now_ms: int) -> None:
         if now_ms - self._swept_ms >= IDLE_MS // 10:
             self._swept_ms = now_ms
-            for key in [k for k, rate in self._rates.items() if now_ms - rate.last_ms >= IDLE_MS]:
-                del self._rates[key]
+            used: tuple[dict[Any, Rate] | dict[Any, TokenBucket], ...]
+            used = (self._rates, self._buckets)
+            for each in used:
+                for key in [k for k, one in each.items() if now_ms - one.last_ms >= IDLE_MS]:
+                    del each[key]
 
 
 def quotas_from(
@@ -183,6 +244,8 @@ def quotas_from(
         before = ClientQuotas(
             samples=config.get_int("quota.window.num"),
             window_ms=config.get_int("quota.window.size.seconds") * 1000,
+            burst_seconds=config.get_int("controller.quota.window.num")
+            * config.get_int("controller.quota.window.size.seconds"),
         )
     before.update(quotas)
     return before if before else None

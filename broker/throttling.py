@@ -3,7 +3,8 @@
 As Kafka does since KIP-219: an answer is sent at once and says for how long its client is throttled, and
 so long nothing more is read from that connection. Counted are the bytes of produce requests and of
 fetches' answers, and the time that the loop is busy with a request, as a share of all of its time. What
-brokers ask each other is free.
+brokers ask each other is free. Topics and partitions that are made or deleted the active controller counts
+(`mutations.py`); what it says is waited for here.
 
 A fetch that takes its client over its quota brings its records, and the client waits for it after that;
 Kafka's broker has it come again for them. What it may have over time is the same.
@@ -19,6 +20,7 @@ from struct import Struct
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from odradek.broker.mutations import STRICT_SINCE
 from odradek.broker.quotas import ClientQuotas
 from odradek.broker.timers import monotonic_ms
 from odradek.protocol import apis, messages
@@ -55,7 +57,7 @@ async def answer_within(
     if ctx.api in FREE or _is_follower(ctx.api, request):
         body = None if values is None else route.write(ctx.api.key, ctx.api_version, values)
         return body, 0
-    now_ms, wait_ms = monotonic_ms(clock), 0
+    now_ms, wait_ms = monotonic_ms(clock), wait_by_controller(ctx.api, values)
     if ctx.api is apis.PRODUCE:
         wait_ms = quotas.record(PRODUCER_BYTE_RATE, user, client_id, request_bytes, now_ms)
     if quotas.limits(REQUEST_PERCENTAGE):
@@ -88,6 +90,17 @@ def fetch_bytes_max(ctx: RequestContext) -> float:
 
 def _is_follower(api: Api, request: Any) -> bool:
     return api is apis.FETCH and request.replica_id >= 0
+
+
+def wait_by_controller(api: Api, values: Any) -> int:
+    """What the active controller has said of mutations, here or elsewhere."""
+    if api not in STRICT_SINCE or values is None:
+        return 0
+    if isinstance(values, Mapping):
+        wait: timedelta = values.get("throttle_time", timedelta())
+        return wait // timedelta(milliseconds=1)
+    told: int = _THROTTLE.unpack_from(values.body)[0]  # the first field, as of a fetch
+    return told
 
 
 def _told(api: Api, values: Any, wait_ms: int) -> Any:

@@ -13,7 +13,7 @@ import trio
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.operations import Plan
+from odradek.replication.controller.operations import Charge, Plan, for_free
 
 if TYPE_CHECKING:
     from odradek.broker.node import Broker
@@ -26,7 +26,11 @@ KNOWN_SECONDS: Final = 5.0
 
 
 async def create_topics(
-    broker: Broker, topics: Sequence[NewTopic], *, validate_only: bool
+    broker: Broker,
+    topics: Sequence[NewTopic],
+    *,
+    validate_only: bool,
+    charge: Charge | None = None,
 ) -> list[CreatedTopic]:
     """Create topics as the active controller; one answer each. Raises NotController if it is not."""
     from odradek.replication.controller.topics import TopicDefaults, create_topics
@@ -44,6 +48,7 @@ async def create_topics(
             defaults=defaults,
             validate_config=broker.validate_config,
             validate_only=validate_only,
+            charge=charge or for_free,
         )
 
     return await broker.metadata.perform(operation)

@@ -18,6 +18,8 @@ from odradek.broker.apis.authorized import TopicDenied, may_cluster, may_topic
 from odradek.broker.apis.topic_partitions import describe_topic_partitions
 from odradek.broker.config.describe import created_topic_configs
 from odradek.broker.context import RequestContext
+from odradek.broker.mutations import mutations_of
+from odradek.broker.topic_creation import create_topics as create_as_controller
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import Repeated, field
@@ -25,7 +27,7 @@ from odradek.replication.controller import partitions as partition_operations
 from odradek.replication.controller import topics as topic_operations
 from odradek.replication.controller.acls import AclOperation
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.operations import Plan
+from odradek.replication.controller.operations import Charge, Plan
 from odradek.replication.controller.partitions import MorePartitions, PartitionsResult
 from odradek.replication.controller.topic_names import CLUSTER_METADATA
 from odradek.replication.controller.topics import CreatedTopic, DeletedTopic, NewTopic
@@ -58,18 +60,22 @@ async def in_time(timeout: timedelta, operation: Callable[[], Awaitable[T]]) -> 
 async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     denied = _uncreatable(request, ctx)
     wanted = [_new_topic(topic) for topic in request.topics if topic.name not in denied]
+    mutations = mutations_of(ctx)
     try:
         created = await in_time(
             request.timeout,
-            lambda: ctx.broker.create_topics(wanted, validate_only=request.validate_only),
+            lambda: create_as_controller(
+                ctx.broker, wanted, validate_only=request.validate_only, charge=mutations.charge
+            ),
         )
     except KafkaError as error:
         return {"topics": [_not_created(name, error) for name in _names(request)]}
     return {
+        "throttle_time": mutations.wait,
         "topics": [
             *(_created(topic, ctx) for topic in created),
             *(_not_created(name, TopicDenied()) for name in denied),
-        ]
+        ],
     }
 
 
@@ -167,10 +173,12 @@ async def delete_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     asked += [(topic.name, topic.topic_id) for topic in field(request, "topics", ())]
     if not ctx.broker.config.get_bool("delete.topic.enable"):
         return {"responses": [_not_deleted(*each, _deletion_disabled(ctx)) for each in asked]}
+    mutations = mutations_of(ctx)
     try:
-        return {"responses": await in_time(request.timeout, lambda: _delete(asked, ctx))}
+        answers = await in_time(request.timeout, lambda: _delete(asked, ctx, mutations.charge))
     except KafkaError as error:
-        return {"responses": [_not_deleted(*each, error) for each in asked]}
+        answers = [_not_deleted(*each, error) for each in asked]
+    return {"throttle_time": mutations.wait, "responses": answers}
 
 
 def _deletion_disabled(ctx: RequestContext) -> KafkaError:
@@ -194,7 +202,7 @@ def _deleted(topic: DeletedTopic) -> Values:
 
 
 async def _delete(
-    asked: Sequence[tuple[str | None, UUID | None]], ctx: RequestContext
+    asked: Sequence[tuple[str | None, UUID | None]], ctx: RequestContext, charge: Charge
 ) -> list[Values]:
     answers = [
         _not_deleted(name, topic_id, KafkaError(ErrorCode.invalid_request, reason))
@@ -208,7 +216,7 @@ async def _delete(
     if names or ids:
 
         def operation(image: MetadataImage) -> Plan[list[DeletedTopic]]:
-            return topic_operations.delete_topics(image, names, ids)
+            return topic_operations.delete_topics(image, names, ids, charge=charge)
 
         answers += [_deleted(topic) for topic in await ctx.broker.metadata.perform(operation)]
     return answers
@@ -253,13 +261,15 @@ def _ambiguous(name: str | None, topic_id: UUID | None) -> str | None:
 
 
 async def create_partitions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    mutations = mutations_of(ctx)
     try:
-        results = await in_time(request.timeout, lambda: _add(request, ctx))
+        results = await in_time(request.timeout, lambda: _add(request, ctx, mutations.charge))
     except KafkaError as error:
         results = [
             PartitionsResult(name, error.code, error.message or None) for name in _names(request)
         ]
     return {
+        "throttle_time": mutations.wait,
         "results": [
             {
                 "name": result.topic,
@@ -267,11 +277,11 @@ async def create_partitions(request: Any, ctx: RequestContext) -> Mapping[str, A
                 "error_message": result.error_message,
             }
             for result in results
-        ]
+        ],
     }
 
 
-async def _add(request: Any, ctx: RequestContext) -> list[PartitionsResult]:
+async def _add(request: Any, ctx: RequestContext, charge: Charge) -> list[PartitionsResult]:
     named = Counter(topic.name for topic in request.topics)
     denied = [
         PartitionsResult(name, ErrorCode.topic_authorization_failed)
@@ -296,6 +306,7 @@ async def _add(request: Any, ctx: RequestContext) -> list[PartitionsResult]:
             wanted,
             entropy=ctx.broker.seams.entropy,
             validate_only=request.validate_only,
+            charge=charge,
         )
 
     return [*await ctx.broker.metadata.perform(operation), *denied]

@@ -44,6 +44,15 @@ class Plan(Generic[T]):
             yield self.records[start : start + max_records]
 
 
+Charge = Callable[[int], None]
+"""Told, before an item is done, how many partitions it makes or deletes (KIP-599). Raises ItemRefused for
+one that whoever asks may not have now."""
+
+
+def for_free(partitions: int) -> None:
+    """Of whoever has no quota."""
+
+
 class ItemRefused(KafkaError):
     """Why one item of a request is not done; its text is what the client is told."""
 

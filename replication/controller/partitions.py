@@ -27,10 +27,12 @@ from odradek.replication.controller.leadership import (
 )
 from odradek.replication.controller.operations import (
     MAX_RECORDS,
+    Charge,
     ItemRefused,
     Plan,
     TooManyRecords,
     check_size,
+    for_free,
 )
 from odradek.replication.controller.partition_change import Wanted, decide_change
 from odradek.replication.controller.placement import Placer
@@ -60,6 +62,7 @@ def create_partitions(
     *,
     entropy: Entropy,
     validate_only: bool = False,
+    charge: Charge = for_free,
 ) -> Plan[list[PartitionsResult]]:
     """One answer for each topic, in the order asked (KIP-195)."""
     counts: dict[str, int] = {}
@@ -76,6 +79,7 @@ def create_partitions(
         try:
             added = _added_partitions(image, each, entropy)
             check_size([*records, *added])
+            charge(len(added))
         except KafkaError as error:
             answers[each.topic] = PartitionsResult(each.topic, error.code, error.message or None)
         else:

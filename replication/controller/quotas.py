@@ -37,7 +37,7 @@ _IP_KEYS: Final[Mapping[str, tuple[str, float] | None]] = {
     CONNECTION_CREATION_RATE: ("INT", _INT_MAX),
 }
 """Of whole numbers the type and the most it holds; None for what may be a fraction."""
-_NOT_KEPT: Final = frozenset({CONTROLLER_MUTATION_RATE, CONNECTION_CREATION_RATE})
+_NOT_KEPT: Final = frozenset({CONNECTION_CREATION_RATE})
 """Quotas that no broker of ours keeps: a limit without effect is not to be set."""
 
 EXACT, DEFAULT, ANY = 0, 1, 2

@@ -25,10 +25,12 @@ from odradek.replication.controller.configs import config_records
 from odradek.replication.controller.image import TOPIC, MetadataImage, PartitionImage
 from odradek.replication.controller.operations import (
     MAX_RECORDS,
+    Charge,
     ConfigValidator,
     ItemRefused,
     Plan,
     check_size,
+    for_free,
 )
 from odradek.replication.controller.placement import InvalidReplicationFactor, Placer
 from odradek.replication.controller.topic_names import CLUSTER_METADATA, collision_key, name_error
@@ -93,12 +95,14 @@ def create_topics(
     defaults: TopicDefaults,
     validate_config: ConfigValidator,
     validate_only: bool = False,
+    charge: Charge = for_free,
 ) -> Plan[list[CreatedTopic]]:
-    """One answer for each name, in the order asked (KIP-4, KIP-464, KIP-525)."""
+    """One answer for each name, in the order asked (KIP-4, KIP-464, KIP-525). What is only validated is
+    charged, too, as by Kafka."""
     counts: dict[str, int] = {}
     for topic in wanted:
         counts[topic.name] = counts.get(topic.name, 0) + 1
-    creation = _Creation(image, entropy, defaults, validate_config)
+    creation = _Creation(image, entropy, defaults, validate_config, charge)
     single = [each for each in wanted if counts[each.name] == 1 and each.name != CLUSTER_METADATA]
     answers: dict[str, CreatedTopic] = {}
     try:
@@ -128,7 +132,9 @@ class _Creation:
         entropy: Entropy,
         defaults: TopicDefaults,
         validate_config: ConfigValidator,
+        charge: Charge,
     ) -> None:
+        self._charge = charge
         self.records: list[Any] = []
         self._image = image
         self._entropy = entropy
@@ -143,6 +149,7 @@ class _Creation:
                 self._image, (TOPIC, topic.name), configs, self._validate_config
             )
             partitions = self._partitions(topic)
+            self._charge(len(partitions))
         except KafkaError as error:
             return _refused(topic.name, error)
         topic_id = self._entropy.uuid()
@@ -281,7 +288,11 @@ UNKNOWN_TOPIC_ID = "This server does not host this topic ID."
 
 
 def delete_topics(
-    image: MetadataImage, names: Sequence[str] = (), ids: Sequence[UUID] = ()
+    image: MetadataImage,
+    names: Sequence[str] = (),
+    ids: Sequence[UUID] = (),
+    *,
+    charge: Charge = for_free,
 ) -> Plan[list[DeletedTopic]]:
     """Delete by name and by id (KIP-516); one answer for each name and id, in the order asked."""
     from odradek.protocol.schemas.topic_records import RemoveTopicRecord
@@ -313,9 +324,16 @@ def delete_topics(
             answers.append(_kept(name, topic.id, reason))
         else:
             doomed[topic.id] = name
-    records = [RemoveTopicRecord(topic_id=topic_id) for topic_id in doomed]
-    check_size(records)
-    answers += [DeletedTopic(name, topic_id) for topic_id, name in doomed.items()]
+    records = []
+    check_size(list(doomed))
+    for topic_id, name in doomed.items():
+        try:
+            charge(len(image.topics_by_id[topic_id].partitions))
+        except ItemRefused as refused:
+            answers.append(DeletedTopic(name, topic_id, refused.code, refused.message))
+        else:
+            records.append(RemoveTopicRecord(topic_id=topic_id))
+            answers.append(DeletedTopic(name, topic_id))
     return Plan(records, answers)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from odradek.broker.forwarding import Answered
+from odradek.broker.throttling import wait_by_controller
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.records import Record, build_batch
@@ -33,7 +35,12 @@ def client(broker: Broker) -> Iterator[RawClient]:
 
 def limit(client: RawClient, **values: float) -> None:
     """The quotas of whoever has no name, and no others."""
-    everything = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+    everything = (
+        "producer_byte_rate",
+        "consumer_byte_rate",
+        "request_percentage",
+        "controller_mutation_rate",
+    )
     ops = [
         {"key": key, "value": values.get(key, 0.0), "remove": key not in values}
         for key in everything
@@ -109,6 +116,44 @@ def test_a_producer_above_its_quota_is_told_and_left_alone(client: RawClient, ve
     wait_ms = produce(client, 24_000, version=version)
     assert wait_ms > 100
     assert seconds_to_answer(client) >= wait_ms / 1000 * 0.9
+
+
+def create_topics(client: RawClient, *names: str, version: int = 7) -> Any:
+    wanted = [
+        {
+            "name": name,
+            "num_partitions": 12,
+            "replication_factor": 1,
+            "assignments": [],
+            "configs": [],
+        }
+        for name in names
+    ]
+    values = {"topics": wanted, "timeout": 10_000, "validate_only": False}
+    return client.ask(apis.CREATE_TOPICS, version, values)
+
+
+@pytest.mark.parametrize("version", [5, 7])
+def test_who_makes_more_partitions_than_it_may_is_told_and_left_alone(
+    client: RawClient, version: int
+) -> None:
+    """KIP-599: 11 at once, and then 1 in a tenth of a second."""
+    limit(client, controller_mutation_rate=10.0)
+    names = [f"{each}-{version}" for each in range(11)]
+    answer = create_topics(client, *names, version=version)
+    refused = [each.error_code for each in answer.topics if each.error_code is not ErrorCode.none]
+    is_strict = version == 7
+    assert refused == [ErrorCode.throttling_quota_exceeded] * (1 if is_strict else 0)
+    wait_ms = milliseconds(answer)
+    assert wait_ms > (900 if is_strict else 2000)
+    assert seconds_to_answer(client) >= wait_ms / 1000 * 0.7
+
+
+def test_what_another_controller_has_said_is_waited_for() -> None:
+    answered = Answered(b"\x00\x00\x05\xdc" + bytes(20))
+    assert wait_by_controller(apis.CREATE_TOPICS, answered) == 1500
+    assert wait_by_controller(apis.DELETE_TOPICS, None) == 0
+    assert wait_by_controller(apis.ALTER_CONFIGS, answered) == 0
 
 
 def test_who_stays_within_its_quota_is_not_throttled(client: RawClient) -> None:

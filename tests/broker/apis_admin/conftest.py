@@ -18,8 +18,10 @@ from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.context import RequestContext
 from odradek.broker.dispatch import find_route
 from odradek.broker.node import Broker
+from odradek.broker.quotas import ClientQuotas
 from odradek.broker.security.authorizer import Authorizer
 from odradek.broker.server import Endpoint
+from odradek.broker.topic_creation import create_topics
 from odradek.protocol import apis, messages
 from odradek.replication.controller import image as images
 from odradek.replication.controller.brokers import BrokerRegistration, start_broker
@@ -69,6 +71,7 @@ class FakeMetadata:
 
 class FakeBroker:
     cluster_id = "AAAAAAAAAAAAAAAAAAAAAQ"
+    client_quotas: ClientQuotas | None = None
     is_internal = staticmethod(Broker.is_internal)
     is_of_coordinators = staticmethod(Broker.is_of_coordinators)
 
@@ -96,13 +99,8 @@ class FakeBroker:
             lambda image: start_broker(image, registration, next_offset=image.offset + 1)
         )
 
-    async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
-    ) -> list[CreatedTopic]:
-        return await Broker.create_topics(self, topics, validate_only=validate_only)  # type: ignore[arg-type]
-
     async def request_topics(self, topics: Sequence[NewTopic]) -> list[CreatedTopic]:
-        return await self.create_topics(topics)
+        return await create_topics(self, topics, validate_only=False)  # type: ignore[arg-type]
 
     def validate_config(self, *args: Any) -> None:
         Broker.validate_config(self, *args)  # type: ignore[arg-type]

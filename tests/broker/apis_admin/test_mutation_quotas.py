@@ -1,0 +1,102 @@
+"""KIP-599: how many partitions a client may have made and deleted, and what it is told beyond that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from odradek.broker.quotas import ClientQuotas, TokenBucket
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+
+DONE, REFUSED = ErrorCode.none, ErrorCode.throttling_quota_exceeded
+RATE = 2.0
+BURST_SECONDS = 5.0
+
+
+@pytest.fixture
+def quota(broker: Any) -> ClientQuotas:
+    """10 partitions at once, 2 a second."""
+    made = ClientQuotas(samples=11, window_ms=1000, burst_seconds=BURST_SECONDS)
+    made.update({(("user", "ANONYMOUS"),): {"controller_mutation_rate": RATE}})
+    broker.client_quotas = made
+    return made
+
+
+def told(answer: Any, items: Sequence[Any]) -> tuple[list[ErrorCode], float]:
+    return [each.error_code for each in items], answer.throttle_time.total_seconds()
+
+
+async def create(client: Any, version: int, **partitions: int) -> tuple[list[ErrorCode], float]:
+    wanted = [
+        {
+            "name": name,
+            "num_partitions": count,
+            "replication_factor": 1,
+            "assignments": [],
+            "configs": [],
+        }
+        for name, count in partitions.items()
+    ]
+    answer = await client.ask(
+        apis.CREATE_TOPICS, version, topics=wanted, timeout=30_000, validate_only=False
+    )
+    return told(answer, answer.topics)
+
+
+async def test_what_begins_when_the_tokens_are_used_up_is_refused(
+    client: Any, broker: Any, quota: ClientQuotas
+) -> None:
+    """And what begins before that is done, however large it is: Kafka's token bucket."""
+    assert await create(client, 7, a=4, b=12, c=1) == ([DONE, DONE, REFUSED], 3.0)
+    assert set(broker.metadata.image.topics_by_name) == {"a", "b"}
+    broker.seams.clock.advance(2.0)
+    assert await create(client, 7, c=1) == ([REFUSED], 1.0)
+    broker.seams.clock.advance(1.5)
+    assert await create(client, 7, c=1) == ([DONE], 0.0)
+
+
+async def test_what_is_wrong_costs_nothing(client: Any, quota: ClientQuotas) -> None:
+    errors, seconds = await create(client, 7, a=10, **{"no/name": 50})
+    assert (errors, seconds) == ([DONE, ErrorCode.invalid_topic_exception], 0.0)
+
+
+async def test_versions_before_that_error_are_done_and_throttled(
+    client: Any, quota: ClientQuotas
+) -> None:
+    assert await create(client, 5, a=12, b=4) == ([DONE, DONE], 3.0)
+    assert await create(client, 5, c=1) == ([DONE], 3.5)
+
+
+async def test_partitions_and_deletions_count_too(
+    client: Any, broker: Any, quota: ClientQuotas
+) -> None:
+    assert await create(client, 7, a=4, b=4, c=1) == ([DONE] * 3, 0.0)
+    more = [{"name": "a", "count": 10, "assignments": None}]
+    more += [{"name": "b", "count": 5, "assignments": None}]
+    answer = await client.ask(
+        apis.CREATE_PARTITIONS, 3, topics=more, timeout=30_000, validate_only=False
+    )
+    assert told(answer, answer.results) == ([DONE, REFUSED], 2.5)
+    broker.seams.clock.advance(2.5)
+    by_name = [{"name": name, "topic_id": None} for name in "abc"]
+    answer = await client.ask(apis.DELETE_TOPICS, 6, topics=by_name, timeout=30_000)
+    assert told(answer, answer.responses) == ([DONE, REFUSED, REFUSED], 5.0)
+    assert set(broker.metadata.image.topics_by_name) == {"b", "c"}
+
+
+async def test_others_have_no_such_quota(client: Any, broker: Any) -> None:
+    broker.client_quotas = ClientQuotas(samples=11, window_ms=1000)
+    broker.client_quotas.update({(("user", "bob"),): {"controller_mutation_rate": 0.01}})
+    assert await create(client, 7, a=100, b=1) == ([DONE, DONE], 0.0)
+
+
+def test_a_bucket_fills_up_to_its_burst() -> None:
+    bucket = TokenBucket(1000, 20.0)
+    bucket.take(30, 2.0, 20.0, 1000)
+    assert bucket.missing_ms(2.0, 20.0, 1000) == 5000
+    assert bucket.missing_ms(2.0, 20.0, 5900) == 100
+    assert bucket.missing_ms(2.0, 20.0, 60_000) == 0
+    assert bucket.tokens == 20
