@@ -132,8 +132,29 @@ class Segments:
         return self if at == 0 else self.only(np.arange(at, len(self)))
 
     def and_also(self, more: Iterable[RemoteLogSegmentMetadata]) -> Segments:
-        added = list(more)
-        return Segments.of(self.partition, [*self, *added]) if added else self
+        added = Segments.of(self.partition, more)
+        if not len(added):
+            return self
+        customs = tuple(dict.fromkeys((*self.customs, *added.customs)))
+        numbers = np.array([0, *(customs.index(each) + 1 for each in added.customs)], np.uint16)
+        rows = np.concatenate([self.rows, added.rows])
+        rows["custom"][len(self) :] = numbers[added.rows["custom"]]
+        spans = np.concatenate([self.spans, added.spans])
+        spans["row"][len(self.spans) :] += len(self)
+        found = Segments(self.partition, rows, spans, customs)
+        is_behind = not len(self) or added.rows["start"][0] > self.rows["start"][-1]
+        return found if is_behind else found._in_order()
+
+    def _in_order(self) -> Segments:
+        """By start offset, then id."""
+        ids = np.frombuffer(self.rows["id"].tobytes(), ">u8").reshape(-1, 2)
+        order = np.lexsort((ids[:, 1], ids[:, 0], self.rows["start"]))
+        place = np.empty(len(self), np.int64)
+        place[order] = np.arange(len(self))
+        spans = self.spans.copy()
+        spans["row"] = place[spans["row"]]
+        spans = spans[np.argsort(spans["row"], kind="stable")]
+        return Segments(self.partition, self.rows[order], spans, self.customs)
 
     def epochs(self) -> list[int]:
         """Those of which there are records."""

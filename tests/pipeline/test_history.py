@@ -161,7 +161,11 @@ def test_columns_are_their_segments(
     start: int,
 ) -> None:
     """Put together from a summary and from manifests, and without what went since."""
-    segments = [replace(each, state=FINISHED) for each in history[0]]
+    customs = (None, b"one", b"other")
+    segments = [
+        replace(each, state=FINISHED, custom_metadata=customs[each.id.id.int * 7 % 5 % 3])
+        for each in history[0]
+    ]
     firsts = [each for each, first in zip(segments, split, strict=False) if first]
     ordered = sorted(segments, key=lambda each: (each.start_offset, each.id.id.bytes))
     found = columns(*firsts).and_also(each for each in segments if each not in firsts)
