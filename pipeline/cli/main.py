@@ -7,10 +7,10 @@ import argparse
 import importlib
 
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
-from odradek.pipeline.cli import audit, replay
+from odradek.pipeline.cli import audit, decode, replay
 from odradek.pipeline.errors import BadOption, PipelineError
 
-EXTRA = "pip install 'odradek[spark]'"
+EXTRA = "pip install 'odradek[spark,schemas]'"
 
 EPILOG = """\
 examples:
@@ -20,8 +20,9 @@ examples:
   odradek pipeline replay --topic flights --bootstrap 127.0.0.1:9092 --tiered /srv/tier \
       --since 2013-02-08T06:00 --until 2013-02-10 --to storm --bytes-per-second 10000000
   odradek pipeline audit --bootstrap 127.0.0.1:9092 --tiered s3://history/kafka --master spark://host:7077
+  odradek pipeline decode --topic flights --bootstrap 127.0.0.1:9092 --registry http://127.0.0.1:8081
 """
-JOBS = ("export", "replay", "audit")
+JOBS = ("export", "replay", "audit", "decode")
 
 
 def add_parser(
@@ -39,7 +40,7 @@ def add_parser(
     _export_arguments(
         jobs.add_parser("export", help=line, description=f"{line[0].upper()}{line[1:]}.")
     )
-    for name, job in (("replay", replay), ("audit", audit)):
+    for name, job in (("replay", replay), ("audit", audit), ("decode", decode)):
         line = job.LINE
         job.add_arguments(
             jobs.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")

@@ -61,6 +61,9 @@ class AvroDecoder:
     (Avro's schema resolution); without one they are read as they were written."""
 
     def __init__(self, schema: Schema, reader: Schema | None = None) -> None:
+        import fastavro  # noqa: F401 - both are found missing here, and not in a task
+        import pyruhvro  # noqa: F401
+
         written = _Expanded(schema)
         read = written if reader is None or reader.text == schema.text else _Expanded(reader)
         self._name = f"schema {schema.id}"

@@ -1,0 +1,132 @@
+"""`odradek pipeline decode`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from odradek.pipeline.jobs.decode import Decoding
+
+LINE = "records whose values are Avro, Protobuf or JSON by a schema registry, as typed columns"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--topic", "-t", required=True, help="what is decoded")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="the brokers")
+    parser.add_argument("--tiered", metavar="DIR|URL", help="the store of tiered segments")
+    add_registry_arguments(parser)
+    parser.add_argument(
+        "--where",
+        metavar="SQL",
+        help="of which records: partition = 0 and value.carrier = 'AA'",
+    )
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="so many (20)")
+    parser.add_argument("--fail", action="store_true", help="end at the first that is broken")
+    parser.add_argument("--columns", action="store_true", help="only say which columns there are")
+    parser.add_argument("--master", default="local[*]", help="of Spark (local[*])")
+    parser.add_argument("--json", action="store_true", help="rows as JSON, one a line")
+
+
+def add_registry_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--registry",
+        metavar="URL|DIR",
+        help="the schema registry, http://user:password@host:port, or a directory with"
+        " ID.avsc, ID.proto and ID.json",
+    )
+    parser.add_argument(
+        "--subject",
+        action="append",
+        default=[],
+        help="of which all versions are read (TOPIC-value)",
+    )
+    parser.add_argument(
+        "--id", action="append", default=[], type=int, dest="ids", help="of a further schema"
+    )
+    parser.add_argument(
+        "--reader", type=int, metavar="ID", help="of the schema whose columns all records get"
+    )
+    parser.add_argument(
+        "--message", action="append", default=[], help="of Protobuf, instead of a schema's first"
+    )
+
+
+def decoding_of(args: argparse.Namespace) -> Decoding:
+    """What the registry's arguments say. Raises BadOption."""
+    from odradek.pipeline.errors import BadOption
+    from odradek.pipeline.jobs.decode import Decoding
+
+    if args.registry is None:
+        raise BadOption("--registry says where the schemas are")
+    return Decoding(
+        registry=args.registry,
+        subjects=tuple(args.subject or [f"{args.topic}-value"]),
+        ids=tuple(args.ids),
+        reader=args.reader,
+        messages=tuple(args.message),
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from odradek.pipeline.errors import PipelineError, said_by_spark
+    from odradek.pipeline.session import open_session
+
+    decoding = decoding_of(args)
+    if args.columns:
+        for field in decoding.decoder().kind:
+            sys.stdout.write(f"{field.name} {field.type}\n")
+        return 0
+    from pyspark.errors import PySparkException
+
+    with open_session("odradek-decode", args.master) as spark:
+        try:
+            found = _frame(spark, args, decoding).collect()
+        except PySparkException as error:
+            raise PipelineError(said_by_spark(error)) from None
+        rows = [row.asDict(recursive=True) for row in found]
+    for row in rows:
+        sys.stdout.write(_line(row, as_json=args.json) + "\n")
+    return 0
+
+
+def _frame(spark: SparkSession, args: argparse.Namespace, decoding: Decoding) -> DataFrame:
+    from odradek.pipeline.jobs.decode import decoded
+    from odradek.pipeline.source import NAME, register
+
+    source = {"subscribe": args.topic}
+    if args.bootstrap is not None:
+        source["kafka.bootstrap.servers"] = args.bootstrap
+    if args.tiered is not None:
+        source["tiered.url"] = args.tiered
+    register(spark)
+    frame = spark.read.format(NAME).options(**source).load()
+    frame = decoded(frame, decoding, fail=args.fail)
+    frame = frame.withColumn("value", frame["decoded"]).drop("decoded")
+    if args.where is not None:
+        frame = frame.where(args.where)
+    return frame.limit(args.limit)
+
+
+def _line(row: dict[str, Any], *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps(row, default=_plain, ensure_ascii=False)
+    where = (
+        f"{row['topic']}-{row['partition']} {row['offset']} {row['timestamp']:%Y-%m-%d %H:%M:%S}"
+    )
+    if row["error"] is not None:
+        return f"{where}  BROKEN: {row['error']}"
+    return f"{where}  {json.dumps(row['value'], default=_plain, ensure_ascii=False)}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (bytes, bytearray)):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return f"0x{bytes(value).hex()}"
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -1,0 +1,68 @@
+"""`decode` on a broker's topic: typed columns of the good values, and what is said of the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+pytest.importorskip("fastavro")
+
+from odradek.pipeline.jobs.decode import Decoding, decoded
+from odradek.testing import Broker
+from tests.pipeline.reading import table
+from tests.pipeline.test_schemas import FLIGHT, written
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"flights": 1}) as broker:
+        yield broker
+
+
+def test_values_by_their_schemas(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "7.avsc").write_text(json.dumps(FLIGHT))
+    flight: dict[str, Any] = {
+        "carrier": "AA",
+        "delay": None,
+        "tags": ["a", "b"],
+        "counts": {"k": 1},
+        "kind": "B",
+        "at": datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC),
+        "leg": {"km": 2.0},
+    }
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for value in (written(7, FLIGHT, flight), b"nonsense", None):
+        producer.produce("flights", value)
+    producer.flush()
+    frame = table(spark, {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "flights"})
+    made = decoded(frame, Decoding(str(tmp_path)))
+    rows = made.selectExpr(
+        "decoded.*", "unix_millis(decoded.at) ms", "decoded is null nothing", "error"
+    ).collect()
+    first = rows[0].asDict(recursive=True)
+    del first["at"]
+    expected = {name: value for name, value in flight.items() if name != "at"}
+    assert first == {
+        **expected,
+        "ms": int(flight["at"].timestamp() * 1000),
+        "nothing": False,
+        "error": None,
+    }
+    assert [row.nothing for row in rows] == [False, True, True]
+    assert [row.error for row in rows[1:]] == [
+        "it does not begin with a 0 and the id of a schema",
+        None,
+    ]
+    with pytest.raises(Exception, match="flights-0, offset 1: it does not begin with a 0"):
+        decoded(frame, Decoding(str(tmp_path)), fail=True).collect()
