@@ -36,8 +36,7 @@ ApiVersions does not show these, and clients say that the broker does not suppor
 
 - Client quotas: a fetch that exceeds `consumer_byte_rate` is answered with its records, and its client is
   silenced for as long as Kafka would have it come back with nothing. `request_percentage` is of the
-  event loop's time, of which there is 100. `connection_creation_rate` is refused: nothing here
-  would keep it.
+  event loop's time, of which there is 100.
 - ListOffsets: the timestamp -4 (earliest local offset) is answered from version 7 on, as KIP-405 has
   it; Kafka answers it from version 8 on.
 - A request with a string that is not UTF-8 closes the connection; Kafka reads it with replacement

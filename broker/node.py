@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from odradek.broker.config.listeners import ListenerEndpoint
+    from odradek.broker.connection_quotas import ConnectionQuotas
     from odradek.broker.directory_reports import DirectoryReports
     from odradek.broker.fetch_sessions import FetchSessions
     from odradek.broker.groups.coordinator import GroupCoordinator
@@ -117,7 +118,8 @@ class Broker:
         self.controller = ControllerChannel(seams.network, lambda: self.metadata, self._answer_here)
         """The way to the active controller, wherever it is."""
         self.client_quotas: ClientQuotas | None = None
-        """None as long as no client has any."""
+        """None as long as no client has any; so are those of addresses."""
+        self.connection_quotas: ConnectionQuotas | None = None
         self.remote: Tiering | None = None
         """Tiered storage; None where it is off (`remote.log.storage.system.enable`)."""
         self._replicas: Replicas | None = None
@@ -431,13 +433,16 @@ class Broker:
         )
 
     def apply_quotas(self, image: MetadataImage) -> None:
-        """Take over the quotas of clients."""
+        """Take over the quotas of clients and of addresses."""
         if image.quotas:
+            from odradek.broker.connection_quotas import connection_quotas_from
             from odradek.broker.quotas import quotas_from
 
-            self.client_quotas = quotas_from(image.quotas, self.config, self.client_quotas)
+            quotas, config = image.quotas, self.config
+            self.client_quotas = quotas_from(quotas, config, self.client_quotas)
+            self.connection_quotas = connection_quotas_from(quotas, config, self.connection_quotas)
         else:
-            self.client_quotas = None
+            self.client_quotas = self.connection_quotas = None
 
     # What the controller does for this node
 

@@ -11,6 +11,7 @@ import trio
 
 from odradek.broker.config.listeners import ListenerEndpoint
 from odradek.broker.connection import ClientConnection
+from odradek.broker.timers import monotonic_ms
 from odradek.seams.network import Address, Connection, Listener, Network, SocketOptions
 from odradek.seams.values import value_class
 
@@ -122,12 +123,28 @@ class Server:
     async def _accept(self, listener: Listener, endpoint: Endpoint, clients: trio.Nursery) -> None:
         while True:
             connection = await listener.accept()
+            wait_ms = self._wait_ms(connection.peer.host)
+            if wait_ms:
+                log.debug("%s connects too often: closed in %d ms", connection.peer, wait_ms)
+                clients.start_soon(self._close_later, connection, wait_ms)
+                continue
             refusal = self._refusal(connection.peer.host)
             if refusal is not None:
                 log.warning("refused %s: %s", connection.peer, refusal)
                 connection.abort()
                 continue
             clients.start_soon(self._talk, connection, endpoint)
+
+    def _wait_ms(self, host: str) -> int:
+        """How long an address that has made too many connections is to wait for nothing (KIP-612)."""
+        quotas = self._broker.connection_quotas
+        return 0 if quotas is None else quotas.record(host, monotonic_ms(self._broker.seams.clock))
+
+    async def _close_later(self, connection: Connection, wait_ms: int) -> None:
+        try:
+            await self._broker.seams.clock.sleep(wait_ms / 1000)
+        finally:
+            connection.abort()
 
     def _refusal(self, host: str) -> str | None:
         config = self._broker.config

@@ -37,8 +37,6 @@ _IP_KEYS: Final[Mapping[str, tuple[str, float] | None]] = {
     CONNECTION_CREATION_RATE: ("INT", _INT_MAX),
 }
 """Of whole numbers the type and the most it holds; None for what may be a fraction."""
-_NOT_KEPT: Final = frozenset({CONNECTION_CREATION_RATE})
-"""Quotas that no broker of ours keeps: a limit without effect is not to be set."""
 
 EXACT, DEFAULT, ANY = 0, 1, 2
 """How a filter's component matches a name: that one, the default, or any."""
@@ -152,8 +150,6 @@ def _check_value(keys: Mapping[str, tuple[str, float] | None], key: str, value: 
     """Raises ItemRefused."""
     if key not in keys:
         raise _invalid(f"Invalid configuration key {key}")
-    if key in _NOT_KEPT:
-        raise _invalid(f"{key} is a quota that is not kept here")
     if not value > 0:  # nor what is no number
         raise _invalid(f"Quota {key} must be greater than 0")
     whole = keys[key]

@@ -80,7 +80,7 @@ def test_entities_whatever_the_order_of_their_parts(entity: Any) -> None:
         (ALICE, {"producer_byte_rate": float("nan")}, "must be greater than 0"),
         (ALICE, {"producer_byte_rate": 1.5}, "cannot be a fractional value"),
         (ALICE, {"producer_byte_rate": 1e19}, "too large for a LONG"),
-        ((("ip", "1.2.3.4"),), {"connection_creation_rate": 1.0}, "not kept here"),
+        ((("ip", "1.2.3.4"),), {"connection_creation_rate": 1.5}, "cannot be a fractional value"),
     ],
 )
 def test_what_is_refused(entity: Any, ops: dict[str, float | None], reason: str) -> None:
