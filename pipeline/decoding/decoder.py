@@ -350,8 +350,10 @@ class _Headers:
         pairs = pa.StructArray.from_arrays(
             [keys, self._values.column(count)], fields=list(HEADERS.value_type)
         )
-        ends = _numbers(self._ends[: rows + 1], pa.int32())
-        return pa.ListArray.from_arrays(ends, pairs, type=HEADERS)
+        ends = self._ends[: rows + 1]
+        none = ends[1:] == ends[:-1]  # null, as in Spark's own source
+        buffers = [_buffer(_validity(none)), _buffer(ends)]
+        return pa.Array.from_buffers(HEADERS, rows, buffers, children=[pairs])
 
 
 def _validity(nulls: Any) -> Any:

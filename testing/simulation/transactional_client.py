@@ -8,7 +8,7 @@ every end of a transaction brings a new epoch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -83,12 +83,19 @@ class TransactionalClient:
 
         Raises KafkaError or ClientError where that can't be had: the transaction is to be aborted.
         """
+        return await self.send_all(partition, [Record(0, self._clock.wall_ms(), None, value)])
+
+    async def send_all(
+        self, partition: int, records: Sequence[Record], *, compression: int = 0
+    ) -> int:
+        """As `send`, of a batch of records; the first one's offset."""
         if not self._implicit and partition not in self._added:
             await self._add_partition(partition)
         self._added.add(partition)
         sequence = self._sequences.get(partition, 0)
         batch = build_batch(
-            [Record(0, self._clock.wall_ms(), None, value)],
+            records,
+            compression=compression,
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
             base_sequence=sequence,
@@ -105,7 +112,7 @@ class TransactionalClient:
             },
             at_most=12 if self._implicit else 11,
         )
-        self._sequences[partition] = sequence + 1
+        self._sequences[partition] = sequence + len(records)
         return int(answer.responses[0].partition_responses[0].base_offset)
 
     async def commit_offset(self, offset: int) -> None:

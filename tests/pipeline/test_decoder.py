@@ -81,7 +81,7 @@ def expected(log: bytes) -> list[dict[str, Any]]:
                 "offset": record.offset,
                 "timestamp": EPOCH + timedelta(milliseconds=record.timestamp),
                 "timestampType": batch.timestamp_type,
-                "headers": [{"key": key, "value": value} for key, value in record.headers],
+                "headers": [{"key": key, "value": value} for key, value in record.headers] or None,
             }
             for record in decode(batch)
         ]

@@ -1,0 +1,146 @@
+"""Read by the source = read by a consumer: each record once, whatever became of the topic before, at any
+split, and while things change. A failing seed always runs alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from odradek.pipeline.errors import PipelineError
+from tests.pipeline.virtual_histories import PARTITIONS, TOPIC, History
+from tests.pipeline.virtual_reading import (
+    Row,
+    VirtualSource,
+    VirtualStream,
+    consumed,
+    first_offsets,
+)
+
+Rows = dict[tuple[int, int], Row]
+
+
+def by_offset(rows: list[Row]) -> Rows:
+    """Each offset is there once."""
+    found = {row[:2]: row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+class Comparison:
+    """What looks find: rows of a consumer before and after, and in between those of the source."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        """Of queries that broke off, where that may be."""
+        self.rows_from_store = 0
+        self._streams: dict[bool, VirtualStream] = {}
+
+    async def look(self, history: History) -> None:
+        source = VirtualSource(history.world, history.cluster, TOPIC)
+        for committed in (False, True):
+            await self._both_tiers(history, source, committed)
+            if not history.unclean:
+                await self._store_alone(history, source, committed)
+                await self._stream(history, source, committed)
+
+    async def last_look(self, history: History) -> None:
+        """The streams have everything once by now, but for what was gone before they came to it."""
+        await self.look(history)
+        for committed, stream in self._streams.items():
+            with trio.fail_after(60):
+                while await stream.advance(history.chance):
+                    pass
+            found, there = by_offset(stream.rows), await consume(history, committed)
+            assert {where: found.get(where) for where in there} == there
+            assert history.deletes or found == there
+
+    async def _stream(self, history: History, source: VirtualSource, committed: bool) -> None:
+        if committed not in self._streams:
+            self._streams[committed] = VirtualStream(
+                source, committed=committed, failOnDataLoss=False, maxOffsetsPerTrigger=50
+            )
+        try:
+            await self._streams[committed].advance(history.chance)
+        except PipelineError as error:
+            assert history.deletes or not history.is_whole
+            self.errors.append(str(error))
+
+    async def _both_tiers(self, history: History, source: VirtualSource, committed: bool) -> None:
+        chance = history.chance
+        split = chance.choice(
+            ({}, {"minPartitions": 7}, {"maxRecordsPerPartition": 3}, {"maxBytesPerTask": 700})
+        )
+        before = await consume(history, committed)
+        pause_s = chance.choice((0.0, 0.0, 1.0))
+        try:
+            rows = await source.read(chance, pause_s=pause_s, committed=committed, **split)
+        except PipelineError as error:
+            assert history.deletes or not history.is_whole
+            self.errors.append(str(error))
+            return
+        found = by_offset(rows)
+        after = await consume(history, committed)
+        for where, row in found.items():
+            assert row in (before.get(where), after.get(where)), "nobody else has that row"
+        for where in before.keys() & after.keys():
+            assert where in found, f"{after[where]} was left out"
+
+    async def _store_alone(self, history: History, source: VirtualSource, committed: bool) -> None:
+        options: dict[str, Any] = {"kafka.bootstrap.servers": None, "committed": committed}
+        try:
+            rows = await source.read(history.chance, **options)
+        except PipelineError as error:
+            self.errors.append(str(error))
+            return
+        found = by_offset(rows)
+        there = await consume(history, committed)
+        self.rows_from_store += len(found)
+        starts = await first_offsets(history.cluster, TOPIC, PARTITIONS)
+        for where, start in starts.items():
+            end = max((offset + 1 for each, offset in found if each == where.partition), default=0)
+            for offset in range(start, end):
+                at = where.partition, offset
+                assert found.get(at) == there.get(at)
+
+
+async def consume(history: History, committed: bool) -> Rows:
+    with trio.fail_after(60):
+        return by_offset(await consumed(history.cluster, TOPIC, PARTITIONS, committed=committed))
+
+
+def compare(seed: int, **kind: Any) -> None:
+    history, comparison = History(seed, **kind), Comparison()
+    history.play(comparison.look, comparison.last_look)
+    assert comparison.rows_from_store or history.unclean
+
+
+def test_a_node_alone() -> None:
+    compare(2, nodes=1)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_three_nodes(seed: int) -> None:
+    compare(seed, nodes=3)
+
+
+def test_leaders_elected_uncleanly() -> None:
+    compare(0, nodes=3, deletes=False, unclean=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 8))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"nodes": 1},
+        {"nodes": 3},
+        {"nodes": 3, "deletes": False},
+        {"nodes": 3, "deletes": False, "unclean": True},
+    ],
+    ids=("alone", "three", "all kept", "unclean"),
+)
+def test_more_histories(kind: dict[str, Any], seed: int) -> None:
+    compare(seed, **kind)
