@@ -32,6 +32,7 @@ def logs(draw: st.DrawFn) -> list[bytes]:
     """Batches of one log, with gaps as compaction leaves them, of every codec."""
     found = []
     offset = draw(st.integers(0, 2**40))
+    end = 0
     for _ in range(draw(st.integers(1, 5))):
         records = []
         for _ in range(draw(st.integers(1, 8))):
@@ -46,7 +47,8 @@ def logs(draw: st.DrawFn) -> list[bytes]:
                     tuple(headers),
                 )
             )
-        first = records[0].offset - draw(st.integers(0, min(3, records[0].offset)))
+        first = records[0].offset - draw(st.integers(0, min(3, records[0].offset - end)))
+        end = records[-1].offset + 1
         found.append(
             bytes(
                 build_batch(
