@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
-from odradek.pipeline.errors import MissingSegment, PipelineError
+from odradek.pipeline.errors import PipelineError, StoreUnavailable
 from odradek.pipeline.history import cover
 from odradek.pipeline.log_walk import LogWalk
 from odradek.pipeline.segment_columns import Segments
@@ -83,12 +83,12 @@ class PartitionReport:
 def check_segment(
     source: AuditSource, stored: StoredSegment, metadata: RemoteLogSegmentMetadata | None
 ) -> SegmentReport:
-    """Reads all of it. Raises MissingSegment where the store does not let it."""
+    """Reads all of it. Raises StoreUnavailable."""
     check = _SegmentCheck(source.store(), stored, metadata)
     try:
         check.run()
     except ObjectsUnavailable as error:
-        raise MissingSegment(f"{stored.id} cannot be read: {error}") from error
+        raise StoreUnavailable(f"{stored.id} cannot be read: {error}") from error
     walk = check.walk
     return SegmentReport(
         stored.id,

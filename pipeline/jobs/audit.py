@@ -26,7 +26,7 @@ from odradek.pipeline.auditing import (
     check_segment,
 )
 from odradek.pipeline.brokers import Brokers, TopicPartition, brokers_at
-from odradek.pipeline.errors import PipelineError, said_by_spark
+from odradek.pipeline.errors import PipelineError, StoreUnavailable, said_by_spark
 from odradek.pipeline.jobs.progress import Progress
 from odradek.seams.clock import RealClock
 from odradek.seams.objects import ObjectsUnavailable
@@ -202,7 +202,7 @@ def _whole(listed: Audit, source: AuditSource) -> Iterator[Finding]:
         for page in source.store().objects.pages(""):
             yield from _to_read(listed.take(page))
     except ObjectsUnavailable as error:
-        raise PipelineError(f"the store could not be listed: {error}") from error
+        raise StoreUnavailable(f"the store could not be listed: {error}") from error
     yield from _to_read(listed.end())
 
 
