@@ -128,7 +128,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         max_records_per_partition=read.number("maxrecordsperpartition", 1),
         max_offsets_per_trigger=read.number("maxoffsetspertrigger", 1),
         min_offsets_per_trigger=read.number("minoffsetspertrigger", 1),
-        max_trigger_delay_ms=read.checked("maxtriggerdelay", _duration_ms) or 15 * 60 * 1000,
+        max_trigger_delay_ms=read.checked("maxtriggerdelay", duration_ms) or 15 * 60 * 1000,
         include_headers=read.flag("includeheaders", False),
         fail_on_data_loss=read.flag("failondataloss", True),
         read_committed=read.choice(
@@ -268,7 +268,8 @@ def _json(text: str, example: str) -> Any:
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def _duration_ms(text: str) -> int:
+def duration_ms(text: str) -> int:
+    """Of `1h`; a number alone is of ms. Raises ValueError."""
     found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
     if found is None or (found[2] or "ms") not in _UNITS_MS:
         raise ValueError("a duration is a number and a unit (ms, s, m, h, d)")

@@ -7,7 +7,7 @@ import argparse
 import importlib
 
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
-from odradek.pipeline.cli import audit, decode, replay
+from odradek.pipeline.cli import audit, decode, replay, stats
 from odradek.pipeline.errors import BadOption, PipelineError
 
 EXTRA = "pip install 'odradek[spark,schemas]'"
@@ -20,9 +20,10 @@ examples:
   odradek pipeline replay --topic flights --bootstrap 127.0.0.1:9092 --tiered /srv/tier \
       --since 2013-02-08T06:00 --until 2013-02-10 --to storm --bytes-per-second 10000000
   odradek pipeline audit --bootstrap 127.0.0.1:9092 --tiered s3://history/kafka --master spark://host:7077
+  odradek pipeline stats --topic flights --bootstrap 127.0.0.1:9092 --tiered /srv/tier --by hour
   odradek pipeline decode --topic flights --bootstrap 127.0.0.1:9092 --registry http://127.0.0.1:8081
 """
-JOBS = ("export", "replay", "audit", "decode")
+JOBS = ("export", "replay", "audit", "stats", "decode")
 
 
 def add_parser(
@@ -40,7 +41,7 @@ def add_parser(
     _export_arguments(
         jobs.add_parser("export", help=line, description=f"{line[0].upper()}{line[1:]}.")
     )
-    for name, job in (("replay", replay), ("audit", audit), ("decode", decode)):
+    for name, job in (("replay", replay), ("audit", audit), ("stats", stats), ("decode", decode)):
         line = job.LINE
         job.add_arguments(
             jobs.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")

@@ -1,0 +1,252 @@
+"""`odradek pipeline stats`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
+
+    from odradek.pipeline.jobs.retention import Outcome, Rule
+
+LINE = "bytes, records, compression, keys and late records; what other retention would delete"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--topic", "-t", required=True, metavar="NAME,…", help="of which topics")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="the brokers")
+    parser.add_argument("--tiered", metavar="DIR|URL", help="the store of tiered segments")
+    parser.add_argument(
+        "--by", default="partition", help="a row for each topic, partition or hour (partition)"
+    )
+    parser.add_argument(
+        "--headers-only",
+        action="store_true",
+        help="by batch headers: much less work; no keys, late records and compression ratio",
+    )
+    parser.add_argument(
+        "--top", type=int, default=5, metavar="N", help="so many of the most frequent keys (5)"
+    )
+    parser.add_argument(
+        "--late-after",
+        default="1h",
+        metavar="DURATION",
+        help="a record so far behind those before it is late (1h; ms, s, m, h, d)",
+    )
+    parser.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="retention.ms=7d,retention.bytes=10GiB",
+        help="what that would delete and keep of each partition, by metadata alone; instead of the rest",
+    )
+    parser.add_argument(
+        "--price", type=float, metavar="P", help="of a GiB a month, for what is kept"
+    )
+    parser.add_argument("--master", default="local[*]", help="of Spark (local[*])")
+    parser.add_argument("--json", action="store_true", help="rows as JSON, one a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    from odradek.pipeline.jobs.stats import StatsJob, stats
+    from odradek.pipeline.options import duration_ms
+    from odradek.pipeline.session import open_session
+
+    source = {"subscribe": args.topic}
+    if args.bootstrap is not None:
+        source["kafka.bootstrap.servers"] = args.bootstrap
+    if args.tiered is not None:
+        source["tiered.url"] = args.tiered
+    rules = [parsed_rule(text) for text in args.what_if]
+    if rules:
+        return _what_if(args, source, rules)
+    job = StatsJob(
+        source,
+        by=args.by,
+        records=not args.headers_only,
+        top_keys=args.top,
+        late_after_ms=_given("--late-after", args.late_after, duration_ms),
+    )
+    with open_session("odradek-stats", args.master) as spark:
+        rows = stats(spark, job).collect()
+    _tell(args.json, [_as_json(row) for row in rows], lambda: as_text(rows))
+    return 0
+
+
+def _what_if(args: argparse.Namespace, source: Mapping[str, str], rules: Sequence[Rule]) -> int:
+    from odradek.pipeline.jobs.retention import retention
+    from odradek.pipeline.session import open_session
+    from odradek.seams.clock import RealClock
+
+    now_ms = RealClock().wall_ms()
+    with open_session("odradek-stats", args.master) as spark:
+        outcomes = retention(spark, source, rules, now_ms)
+    rows = [_outcome(each, args.price) for each in outcomes]
+    _tell(args.json, rows, lambda: outcomes_as_text(outcomes, args.price))
+    return 0
+
+
+def _tell(
+    as_json: bool, rows: Sequence[Mapping[str, Any]], lines: Callable[[], Iterator[str]]
+) -> None:
+    if as_json:
+        sys.stdout.writelines(json.dumps(row) + "\n" for row in rows)
+    else:
+        sys.stdout.writelines(line + "\n" for line in lines())
+
+
+# Statistics
+
+
+def as_text(rows: Sequence[Row]) -> Iterator[str]:
+    from odradek.pipeline.cli.table import in_bytes, table_lines
+
+    groups = [name for name in ("topic", "partition", "hour") if rows and name in rows[0]]
+    has_keys = bool(rows) and "late" in rows[0]
+    head = [*groups, "records", "batches", "bytes", "ratio", "codecs", "oldest", "newest"]
+    head += ["keys", "top key", "late"] if has_keys else []
+    table: list[list[object]] = []
+    for row in rows:
+        cells = [_cell(row[name]) for name in groups]
+        cells += [row.records, row.batches, in_bytes(row.bytes), _ratio(row), _codecs(row)]
+        cells += [_cell(row.oldest), _cell(row.newest)]
+        table.append(cells + ([row.distinctKeys, _top(row), row.late] if has_keys else []))
+    yield from table_lines([name.upper() for name in head], table)
+
+
+def _cell(value: Any) -> object:
+    return value.strftime("%Y-%m-%d %H:%M") if hasattr(value, "strftime") else value
+
+
+def _ratio(row: Row) -> float | None:
+    return row.uncompressedBytes / row.bytes if row.uncompressedBytes and row.bytes else None
+
+
+def _codecs(row: Row) -> str | None:
+    total = sum((row.codecs or {}).values())
+    if not total:
+        return None
+    ordered = sorted(row.codecs.items(), key=lambda each: -each[1])
+    return " ".join(f"{name} {100 * size / total:.0f}%" for name, size in ordered)
+
+
+def _top(row: Row) -> str | None:
+    if not row.topKeys:
+        return None
+    first = row.topKeys[0]
+    share = f" {100 * first.records / row.records:.0f}%" if row.records else ""
+    return f"{_text(first.key)}{share}"
+
+
+def _text(key: bytes) -> str:
+    try:
+        text = bytes(key).decode()
+    except UnicodeDecodeError:
+        return f"0x{bytes(key).hex()}"
+    return text if text.isprintable() else f"0x{bytes(key).hex()}"
+
+
+def _as_json(row: Row) -> dict[str, Any]:
+    found = row.asDict(recursive=True)
+    for name, value in found.items():
+        if hasattr(value, "isoformat"):
+            found[name] = value.isoformat()
+    for each in found.get("topKeys") or ():
+        each["key"] = _text(each["key"])
+    return found
+
+
+# What-ifs
+
+
+def parsed_rule(text: str) -> Rule:
+    """Of `retention.ms=7d,retention.bytes=10GiB`; one of them may be left out. Raises BadOption."""
+    from odradek.pipeline.errors import BadOption
+    from odradek.pipeline.jobs.retention import Rule
+    from odradek.pipeline.options import duration_ms
+
+    given: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        if name == "retention.ms":
+            given["retention_ms"] = -1 if value == "-1" else _given(name, value, duration_ms)
+        elif name == "retention.bytes":
+            given["retention_bytes"] = -1 if value == "-1" else _given(name, value, _size)
+        else:
+            raise BadOption(f"--what-if {text}: it is about retention.ms and retention.bytes")
+    return Rule(**given)
+
+
+def _given(name: str, value: str, parse: Callable[[str], int]) -> int:
+    from odradek.pipeline.errors import BadOption
+
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise BadOption(f"{name}={value}: {error}") from None
+
+
+def _size(text: str) -> int:
+    from odradek.pipeline.cli.table import UNITS
+
+    for power, unit in reversed(list(enumerate(UNITS))):
+        for name in (unit, unit.replace("iB", "B")):
+            if text.endswith(name) and text != name:
+                return int(float(text.removesuffix(name)) * 1024**power)
+    return int(text)
+
+
+def _outcome(each: Outcome, price: float | None) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "topic": each.topic,
+        "partition": each.partition,
+        "retention.ms": each.rule.retention_ms,
+        "retention.bytes": each.rule.retention_bytes,
+        "segmentsDeleted": each.segments_deleted,
+        "bytesDeleted": each.bytes_deleted,
+        "offsetsDeleted": each.offsets_deleted,
+        "bytesKept": each.bytes_kept,
+        "startOffset": each.start_offset,
+    }
+    return found if price is None else {**found, "cost": each.cost(price)}
+
+
+def outcomes_as_text(outcomes: Sequence[Outcome], price: float | None) -> Iterator[str]:
+    """A table for each rule, with what all of it comes to."""
+    from odradek.pipeline.cli.table import in_bytes, table_lines
+
+    head = ["TOPIC", "PARTITION", "DELETES", "OF SEGMENTS", "OFFSETS", "KEEPS", "BEGINS AT"]
+    head += [] if price is None else ["A MONTH"]
+    for rule in dict.fromkeys(each.rule for each in outcomes):
+        ours = [each for each in outcomes if each.rule == rule]
+        rows: list[list[object]] = [
+            [
+                each.topic,
+                each.partition,
+                in_bytes(each.bytes_deleted),
+                each.segments_deleted,
+                each.offsets_deleted,
+                in_bytes(each.bytes_kept),
+                each.start_offset,
+                *([] if price is None else [each.cost(price)]),
+            ]
+            for each in ours
+        ]
+        rows.append(
+            [
+                "all",
+                None,
+                in_bytes(sum(each.bytes_deleted for each in ours)),
+                sum(each.segments_deleted for each in ours),
+                sum(each.offsets_deleted for each in ours),
+                in_bytes(sum(each.bytes_kept for each in ours)),
+                None,
+                *([] if price is None else [sum(each.cost(price) for each in ours)]),
+            ]
+        )
+        yield f"retention.ms={rule.retention_ms} retention.bytes={rule.retention_bytes}"
+        yield from table_lines(head, rows)

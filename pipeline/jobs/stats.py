@@ -1,0 +1,165 @@
+"""What a topic is made of: sizes, compression, keys, late records; by topic, partition or hour.
+
+The log is read twice. Batches tell sizes, codecs and how late it has become where: by their headers, but for
+what they decompress to. Records tell keys and which of them are late. `Stats.records` of False leaves the
+second out, and decompresses nothing.
+
+A record is late by what a stream would have seen: the newest timestamp in the log before its block of `BLOCK`
+offsets is more than `late_after_ms` ahead of its own. Timestamps ahead of the clock are nobody's measure.
+
+Sizes are counted in the hour of a batch's latest record, which is what retention goes by; keys and late records in the
+hour of the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from odradek.pipeline.decoding.schema import BATCH_SPARK_TYPES, BATCHES
+from odradek.pipeline.errors import BadOption
+from odradek.pipeline.source import NAME, register
+from odradek.protocol.records.compression import NAMES
+from odradek.seams.values import value_class
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+BLOCK = 10_000
+BLOCKS_IN_MEMORY_MAX = 5_000_000
+"""Where a partition's time stood: so many go to each executor as they are."""
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "topic": ("topic",),
+    "partition": ("topic", "partition"),
+    "hour": ("topic", "partition", "hour"),
+}
+
+
+@value_class
+class StatsJob:
+    """`source` are the options of the table (docs/pipeline.md)."""
+
+    source: Mapping[str, str]
+    by: str = "partition"
+    records: bool = True
+    top_keys: int = 5
+    late_after_ms: int = 3_600_000
+
+
+def stats(spark: SparkSession, job: StatsJob) -> DataFrame:
+    """A row for each topic, partition or hour:
+
+    `records`, `batches`, `bytes` (as they lie there), `uncompressedBytes`, `codecs` (bytes by codec), `oldest`,
+    `newest`; and of records `keyless`, `distinctKeys` (about, to some percent), `topKeys` (about), `late`.
+    Control batches are counted in `bytes` and `batches`. Raises BadOption.
+    """
+    if job.by not in GROUPS:
+        raise BadOption(f"statistics are by {', '.join(GROUPS)}, not by {job.by}")
+    register(spark)
+    groups = list(GROUPS[job.by])
+    blocks = _blocks(spark, job).persist()
+    try:
+        found = _sizes(blocks, groups)
+        if job.records:
+            found = found.join(_of_records(spark, job, blocks, groups), groups, "full")
+        return found.orderBy(groups).localCheckpoint()
+    finally:
+        blocks.unpersist()
+
+
+def _blocks(spark: SparkSession, job: StatsJob) -> DataFrame:
+    """Of each block of offsets and hour of batches what is added up later."""
+    from pyspark.sql import functions as f
+
+    names = ["topic", "partition", "offset", "timestamp", "records", "bytes", "codec", "isControl"]
+    if job.records:
+        names.append("uncompressedBytes")
+    columns = ", ".join(f"{name} {BATCH_SPARK_TYPES[name]}" for name in names)
+    batches = spark.read.format(NAME).options(**job.source, rows=BATCHES).schema(columns).load()
+    of_data = ~f.col("isControl")
+    has_time = of_data & (f.col("timestamp") >= f.timestamp_millis(f.lit(0)))
+    in_time = has_time & (f.col("timestamp") <= f.current_timestamp())
+    total = f.sum("uncompressedBytes") if job.records else f.lit(None).cast("bigint")
+    return batches.groupBy(
+        "topic", "partition", _block(), f.date_trunc("hour", "timestamp").alias("hour")
+    ).agg(
+        f.sum(f.when(of_data, f.col("records")).otherwise(0)).alias("records"),
+        f.count(f.lit(1)).alias("batches"),
+        f.sum("bytes").alias("bytes"),
+        total.alias("uncompressedBytes"),
+        *(
+            f.sum(f.when((f.col("codec") == name) & of_data, f.col("bytes"))).alias(f"codec_{name}")
+            for name in NAMES
+        ),
+        f.min(f.when(has_time, f.col("timestamp"))).alias("oldest"),
+        f.max(f.when(has_time, f.col("timestamp"))).alias("newest"),
+        f.max(f.when(in_time, f.col("timestamp"))).alias("reached"),
+    )
+
+
+def _block() -> Column:
+    from pyspark.sql import functions as f
+
+    return f.floor(f.col("offset") / BLOCK).alias("block")
+
+
+def _sizes(blocks: DataFrame, groups: list[str]) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    sums = ["records", "batches", "bytes", "uncompressedBytes"]
+    codecs = [f.struct(f.lit(name), f.sum(f"codec_{name}")) for name in NAMES]
+    return blocks.groupBy(*groups).agg(
+        *(f.sum(name).alias(name) for name in sums),
+        f.map_filter(f.map_from_entries(f.array(*codecs)), lambda _, size: size.isNotNull()).alias(
+            "codecs"
+        ),
+        f.min("oldest").alias("oldest"),
+        f.max("newest").alias("newest"),
+    )
+
+
+def _of_records(
+    spark: SparkSession, job: StatsJob, blocks: DataFrame, groups: list[str]
+) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    columns = "key binary, topic string, partition int, offset bigint, timestamp timestamp"
+    records = spark.read.format(NAME).options(**job.source).schema(columns).load()
+    before = _reached_before(blocks)
+    if before.count() <= BLOCKS_IN_MEMORY_MAX:
+        before = f.broadcast(before)
+    placed = records.withColumn("block", _block()).join(
+        before, ["topic", "partition", "block"], "left"
+    )
+    behind = f.unix_millis("reached") - f.unix_millis("timestamp")
+    most = f.expr(f"approx_top_k(hex(key), {int(job.top_keys)}) filter (where key is not null)")
+    return (
+        placed.withColumn("hour", f.date_trunc("hour", "timestamp"))
+        .groupBy(*groups)
+        .agg(
+            f.count_if(f.col("key").isNull()).alias("keyless"),
+            f.approx_count_distinct("key").alias("distinctKeys"),
+            f.transform(
+                most,
+                lambda each: f.struct(
+                    f.unhex(each.getField("item")).alias("key"),
+                    each.getField("count").alias("records"),
+                ),
+            ).alias("topKeys"),
+            f.count_if(behind > job.late_after_ms).alias("late"),
+        )
+    )
+
+
+def _reached_before(blocks: DataFrame) -> DataFrame:
+    """Of each block the newest timestamp in those before it."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    earlier = (
+        Window.partitionBy("topic", "partition")
+        .orderBy("block")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    each = blocks.groupBy("topic", "partition", "block").agg(f.max("reached").alias("reached"))
+    return each.withColumn("reached", f.max("reached").over(earlier))

@@ -1,0 +1,108 @@
+"""What `stats` and `decode` are given, and what they show."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import Row
+
+from odradek.pipeline.cli import decode
+from odradek.pipeline.cli.stats import as_text, outcomes_as_text, parsed_rule
+from odradek.pipeline.cli.table import in_bytes
+from odradek.pipeline.errors import BadOption
+from odradek.pipeline.jobs.retention import GIB, Outcome, Rule
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("retention.ms=7d", Rule(7 * 86_400_000)),
+        ("retention.bytes=1.5GiB", Rule(-1, 3 * GIB // 2)),
+        ("retention.ms=1000, retention.bytes=100", Rule(1000, 100)),
+        ("retention.ms=-1,retention.bytes=2MB", Rule(-1, 2 << 20)),
+    ],
+)
+def test_rules_by_the_names_of_configs(text: str, rule: Rule) -> None:
+    assert parsed_rule(text) == rule
+
+
+@pytest.mark.parametrize("text", ["7d", "retention.ms=soon", "retention.bytes=GiB", "x=1"])
+def test_rules_that_are_none(text: str) -> None:
+    with pytest.raises(BadOption, match=text.partition("=")[0]):
+        parsed_rule(text)
+
+
+def test_a_table_of_statistics() -> None:
+    row = Row(
+        topic="t",
+        partition=0,
+        records=2000,
+        batches=7,
+        bytes=1 << 20,
+        uncompressedBytes=3 << 20,
+        codecs={"none": 262_144, "zstd": 786_432},
+        oldest=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
+        newest=None,
+        keyless=0,
+        distinctKeys=3,
+        topKeys=[Row(key=b"\xff", records=500)],
+        late=11,
+    )
+    head, line = as_text([row])
+    assert head.split() == (
+        [
+            "TOPIC",
+            "PARTITION",
+            "RECORDS",
+            "BATCHES",
+            "BYTES",
+            "RATIO",
+            "CODECS",
+            "OLDEST",
+            "NEWEST",
+            "KEYS",
+            "TOP",
+            "KEY",
+            "LATE",
+        ]
+    )
+    expected = "t 0 2,000 7 1.0 MiB 3.00 zstd 75% none 25% 2026-01-02 03:04 - 3 0xff 25% 11"
+    assert line.split() == expected.split()
+
+
+def test_a_table_for_each_rule() -> None:
+    outcomes = [
+        Outcome("t", number, Rule(5), 1, GIB, 10, 2 * GIB, 10 + number) for number in (0, 1)
+    ]
+    title, head, *rows = outcomes_as_text(outcomes, 0.5)
+    assert title == "retention.ms=5 retention.bytes=-1"
+    assert head.endswith("A MONTH")
+    assert rows[-1].split() == ["all", "-", "2.0", "GiB", "2", "20", "4.0", "GiB", "-", "2.00"]
+
+
+def test_sizes_for_people() -> None:
+    assert [in_bytes(each) for each in (0, 1023, 1536, 5 << 40, None)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "5.0 TiB",
+        None,
+    ]
+
+
+def test_subjects_are_the_topics_own_unless_they_are_named() -> None:
+    parser = argparse.ArgumentParser()
+    decode.add_arguments(parser)
+    made = decode.decoding_of(parser.parse_args(["-t", "a", "--registry", "http://r", "--id", "3"]))
+    assert (made.subjects, made.ids) == (("a-value",), (3,))
+    made = decode.decoding_of(
+        parser.parse_args(["-t", "a", "--registry", "r", "--subject", "b", "--subject", "c"])
+    )
+    assert made.subjects == ("b", "c")
+    with pytest.raises(BadOption, match="--registry"):
+        decode.decoding_of(parser.parse_args(["-t", "a"]))

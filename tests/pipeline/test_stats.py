@@ -1,0 +1,129 @@
+"""`stats` on a broker's topic: what the records that were produced come to."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from odradek.pipeline.errors import BadOption
+from odradek.pipeline.jobs import stats as stats_job
+from odradek.pipeline.jobs.retention import Rule, retention
+from odradek.pipeline.jobs.stats import StatsJob, stats
+from odradek.testing import Broker
+from tests.pipeline.test_tiers import QUICK, TIERED
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+HOUR = 3_600_000
+START = (round(time.time() * 1000) // HOUR - 12) * HOUR
+"""Retention leaves it alone."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"events": 2}) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def produced(broker: Broker) -> list[tuple[int, int, bytes | None, int]]:
+    """Partition, offset, key, timestamp; every tenth is three hours behind the others."""
+    rows = []
+    for codec, first in (("none", 0), ("zstd", 500)):
+        config = {"bootstrap.servers": broker.bootstrap, "compression.type": codec}
+        producer = Producer({**config, "batch.num.messages": 10})
+        for number in range(first, first + 500):
+            partition, offset = number % 2, number // 2
+            key = None if number % 5 == 0 else b"key \xff%d" % (number % 3)
+            at = START + number * 20_000 - (3 * HOUR if number % 10 == 9 else 0)
+            producer.produce("events", b"x" * 200, key, partition, timestamp=at)
+            rows.append((partition, offset, key, at))
+        producer.flush()
+    return rows
+
+
+def test_sizes_keys_and_late_records_by_partition_and_hour(
+    spark: SparkSession,
+    broker: Broker,
+    produced: list[tuple[int, int, bytes | None, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stats_job, "BLOCK", 100)
+    source = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "events"}
+    found = stats(spark, StatsJob(source, top_keys=2)).collect()
+    assert [(row.topic, row.partition, row.records) for row in found] == [
+        ("events", 0, 500),
+        ("events", 1, 500),
+    ]
+    for row in found:
+        mine = [each for each in produced if each[0] == row.partition]
+        keys = Counter(key for _, _, key, _ in mine if key is not None)
+        assert row.keyless == sum(key is None for _, _, key, _ in mine)
+        assert row.distinctKeys == len(keys)
+        assert sorted(top.records for top in row.topKeys) == sorted(
+            count for _, count in keys.most_common(2)
+        )
+        assert {bytes(top.key) for top in row.topKeys} <= set(keys)
+        assert row.late == sum(
+            max((other[3] for other in mine if other[1] // 100 < offset // 100), default=0) - at
+            > HOUR
+            for _, offset, _, at in mine
+        )
+        assert row.late > 0 or row.partition == 0
+        assert set(row.codecs) == {"none", "zstd"}
+        assert row.codecs["zstd"] < row.codecs["none"] / 5
+        assert sum(row.codecs.values()) == row.bytes < row.uncompressedBytes
+    by_hour = stats(spark, StatsJob(source, by="hour")).collect()
+    assert sum(row.records or 0 for row in by_hour) == 1000
+    assert len({row.hour for row in by_hour}) == len({at // HOUR for *_, at in produced})
+    (quick,) = stats(spark, StatsJob(source, by="topic", records=False)).collect()
+    assert (quick.records, quick.uncompressedBytes, "late" in quick) == (1000, None, False)
+    assert quick.bytes == sum(row.bytes for row in found)
+
+
+def test_what_statistics_are_by(spark: SparkSession, broker: Broker) -> None:
+    with pytest.raises(BadOption, match="by topic, partition, hour, not by day"):
+        stats(spark, StatsJob({"subscribe": "events"}, by="day"))
+
+
+def test_what_retention_means_for_a_tiered_topic(spark: SparkSession, tmp_path: Path) -> None:
+    with Broker(configs=QUICK, tiered=tmp_path) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for made in admin.create_topics([NewTopic("history", 1, config=TIERED)]).values():
+            made.result(30)
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.num.messages": 10})
+        for _ in range(2000):
+            producer.produce("history", b"x" * 100)
+        producer.flush()
+        deadline = time.monotonic() + 60
+        while (
+            log := broker.node.partitions.opened("history", 0).log
+        ).local_log_start_offset < 1800:
+            assert time.monotonic() < deadline, "it was not tiered"
+            time.sleep(0.1)
+        source = {
+            "kafka.bootstrap.servers": broker.bootstrap,
+            "subscribe": "history",
+            "tiered.url": str(tmp_path),
+        }
+        rules = [Rule(), Rule(retention_bytes=0), Rule(retention_ms=HOUR)]
+        nothing, all_of_it, recent = retention(spark, source, rules, round(time.time() * 1000))
+        segments = list(tmp_path.rglob("*.log"))
+        assert (all_of_it.segments_deleted, all_of_it.bytes_deleted) == (
+            len(segments),
+            sum(each.stat().st_size for each in segments),
+        )
+        assert all_of_it.start_offset == log.local_log_start_offset
+        assert 0 < all_of_it.bytes_kept < 20_000
+        assert nothing.segments_deleted == recent.segments_deleted == 0
+        assert nothing.bytes_kept == all_of_it.bytes_deleted + all_of_it.bytes_kept
