@@ -1,0 +1,264 @@
+"""Both sources agree: a query of Spark's own Kafka connector and the same query of ours, with the one word
+changed, have the same rows. The connector runs on the Spark it was released with, in a process of its own.
+
+`ODRADEK_INTEROP_BROKER` says which broker both read, as for tests/interop: where they part, it says whose
+it is.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from odradek.bench.model import PeerUnavailable
+from tests.interop.broker_process import BrokerProcess
+from tests.interop.odradek_process import start_odradek
+from tests.interop.real_kafka import start_kafka
+from tests.interop.spark_connector import ConnectorFailed, Row, SparkConnector, spark_connector
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+BROKERS = os.environ.get("ODRADEK_INTEROP_BROKER", "odradek").split(",")
+STARTERS = {"odradek": start_odradek, "kafka": start_kafka}
+
+
+@pytest.fixture(scope="module")
+def connector() -> Iterator[SparkConnector]:
+    try:
+        yield spark_connector()
+    except PeerUnavailable as unavailable:
+        pytest.skip(f"Spark's connector {unavailable}")
+
+
+@pytest.fixture(scope="module", params=BROKERS)
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerProcess]:
+    directory = tmp_path_factory.mktemp(f"agreement-{request.param}")
+    with STARTERS[request.param](directory) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        topics = [NewTopic("events", 3), NewTopic("other", 1), NewTopic("back", 2)]
+        for made in admin.create_topics(topics).values():
+            made.result(30)
+        random = Random(11)
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+            _produce(broker, random, 150, {"compression.type": codec})
+            time.sleep(0.05)  # so that timestamps tell them apart
+        for ends in ("commit", "abort", "commit", "abort"):
+            _produce(broker, random, 60, {"transactional.id": ends}, ends)
+        yield broker
+
+
+def _produce(
+    broker: BrokerProcess, random: Random, count: int, config: dict[str, Any], ends: str = ""
+) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 2000, **config})
+    if ends:
+        producer.init_transactions()
+        producer.begin_transaction()
+    for _ in range(count):
+        headers = [("h", random.choice((None, b"", b"x"))) for _ in range(random.choice((0, 0, 2)))]
+        topic, partitions = random.choice((("events", 3), ("events", 3), ("other", 1)))
+        producer.produce(
+            topic,
+            key=random.choice((None, b"", b"key")),
+            value=random.choice((None, b"", random.randbytes(100))),
+            partition=random.randrange(partitions),
+            headers=headers or None,
+        )
+    producer.flush()
+    if ends == "commit":
+        producer.commit_transaction()
+    elif ends:
+        producer.abort_transaction()
+
+
+def rows_of(frame: DataFrame) -> list[Row]:
+    """As the connector's process makes them."""
+    headers = "headers" if "headers" in frame.columns else "null headers"
+    found = frame.selectExpr(
+        "topic", "partition", "offset", "unix_millis(timestamp) ms", "timestampType",
+        "key", "value", headers,
+    ).collect()  # fmt: skip
+    rows: list[Row] = [
+        (
+            row.topic,
+            row.partition,
+            row.offset,
+            row.ms,
+            row.timestampType,
+            _bytes(row.key),
+            _bytes(row.value),
+            row.headers and tuple((each.key, _bytes(each.value)) for each in row.headers),
+        )
+        for row in found
+    ]
+    return sorted(rows, key=lambda row: row[:3])
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+QUERIES: dict[str, dict[str, Any]] = {
+    "all": {"subscribe": "events,other", "includeHeaders": "true"},
+    "without headers": {"subscribe": "events"},
+    "committed": {
+        "subscribe": "events",
+        "kafka.isolation.level": "read_committed",
+        "includeHeaders": "true",
+    },
+    "a pattern": {"subscribePattern": "ev.*|oth.*", "minPartitions": 9},
+    "some partitions": {"assign": '{"events":[0,2]}', "maxRecordsPerPartition": 50},
+    "from and to offsets": {
+        "subscribe": "events",
+        "startingOffsets": '{"events":{"0":7,"1":-2,"2":20}}',
+        "endingOffsets": '{"events":{"0":30,"1":20,"2":-1}}',
+    },
+    "from a time": {"subscribe": "events", "startingTimestamp": "MIDDLE"},
+    "to a time": {"subscribe": "events", "endingTimestamp": "MIDDLE"},
+    "from and to times": {
+        "subscribe": "events",
+        "startingOffsetsByTimestamp": '{"events":{"0":0,"1":MIDDLE,"2":MIDDLE}}',
+        "endingOffsetsByTimestamp": '{"events":{"0":MIDDLE,"1":LATE,"2":9999999999999}}',
+    },
+    "from a time that never came": {
+        "subscribe": "events",
+        "startingTimestamp": "9999999999999",
+        "startingOffsetsByTimestampStrategy": "latest",
+    },
+}
+REFUSED: dict[str, dict[str, Any]] = {
+    "no topic": {"subscribe": "nowhere"},
+    "from a time that never came": {"subscribe": "events", "startingTimestamp": "9999999999999"},
+    "offsets of some partitions": {"subscribe": "events", "startingOffsets": '{"events":{"0":1}}'},
+    "two ways to name topics": {"subscribe": "events", "assign": '{"events":[0]}'},
+    "from latest": {"subscribe": "events", "startingOffsets": "latest"},
+}
+
+
+@pytest.fixture(scope="module")
+def times(connector: SparkConnector, broker: BrokerProcess) -> dict[str, str]:
+    rows = connector.read({"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "events"})
+    found = sorted({row[3] for row in rows})
+    return {"MIDDLE": str(found[len(found) // 2]), "LATE": str(found[-2])}
+
+
+def asked(query: dict[str, Any], broker: BrokerProcess, times: dict[str, str]) -> dict[str, str]:
+    options = {"kafka.bootstrap.servers": broker.bootstrap}
+    for name, value in query.items():
+        text = str(value)
+        for word, at in times.items():
+            text = text.replace(word, at)
+        options[name] = text
+    return options
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_the_same_rows(
+    spark: SparkSession,
+    connector: SparkConnector,
+    broker: BrokerProcess,
+    times: dict[str, str],
+    query: str,
+) -> None:
+    options = asked(QUERIES[query], broker, times)
+    theirs = connector.read(options)
+    assert rows_of(spark.read.format("odradek").options(**options).load()) == theirs
+    assert bool(theirs) == (query != "from a time that never came")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "partition = 1 and offset >= 10 and offset < 30",
+        "timestamp >= timestamp_millis(MIDDLE) and topic = 'events'",
+        "key is null and timestampType = 0",
+    ],
+)
+def test_the_same_rows_pass_a_filter(
+    spark: SparkSession,
+    connector: SparkConnector,
+    broker: BrokerProcess,
+    times: dict[str, str],
+    condition: str,
+) -> None:
+    options = asked(QUERIES["all"], broker, times)
+    condition = condition.replace("MIDDLE", times["MIDDLE"])
+    theirs = connector.read(options, where=condition)
+    ours = spark.read.format("odradek").options(**options).load().where(condition)
+    assert rows_of(ours) == theirs
+    assert theirs
+
+
+@pytest.mark.parametrize("query", REFUSED)
+def test_what_one_refuses_the_other_does(
+    spark: SparkSession, connector: SparkConnector, broker: BrokerProcess, query: str
+) -> None:
+    options = asked(REFUSED[query], broker, {})
+    with pytest.raises(ConnectorFailed):
+        connector.read(options)
+    with pytest.raises(Exception, match=r"odradek|startingOffsets"):
+        rows_of(spark.read.format("odradek").options(**options).load())
+
+
+def test_streams_have_the_same_rows_in_the_same_batches(
+    spark: SparkSession, connector: SparkConnector, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    options = {
+        "kafka.bootstrap.servers": broker.bootstrap,
+        "subscribe": "events",
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "200",
+        "includeHeaders": "true",
+        "kafka.isolation.level": "read_committed",
+    }
+    batches: list[list[Row]] = []
+
+    def take(frame: DataFrame, number: int) -> None:
+        if rows := rows_of(frame):
+            batches.append(rows)
+
+    query = (
+        spark.readStream.format("odradek")
+        .options(**options)
+        .load()
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(tmp_path / "ours"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert batches == connector.stream(options, tmp_path / "theirs")
+
+
+def test_what_the_connector_writes_we_read(
+    spark: SparkSession, connector: SparkConnector, broker: BrokerProcess
+) -> None:
+    sent = [
+        (
+            "back",
+            b"key %d" % number,
+            None if number % 7 == 0 else b"value %d" % number,
+            number % 2,
+            (("h", b"%d" % number), ("none", None)) if number % 4 == 0 else None,
+        )
+        for number in range(200)
+    ]
+    sink = {"kafka.bootstrap.servers": broker.bootstrap, "includeHeaders": "true"}
+    connector.write({**sink, "kafka.compression.type": "lz4"}, sent)
+    rows = rows_of(spark.read.format("odradek").options(**sink, subscribe="back").load())
+    assert sorted((row[5], row[6], row[1], row[7]) for row in rows) == sorted(
+        each[1:] for each in sent
+    )
