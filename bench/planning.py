@@ -30,7 +30,7 @@ from uuid import UUID
 import numpy as np
 
 from odradek.pipeline.filters import Filtered
-from odradek.pipeline.segment_columns import ROW, SPAN, Array, Segments, Stretches
+from odradek.pipeline.segment_columns import ROW, SPAN, Array, PackedStretches, Segments
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.files import Buffer
 from odradek.seams.objects import ObjectInfo, ObjectMissing
@@ -222,7 +222,7 @@ def plan(case: str, history: History, summaries: Path, latency_ms: float) -> Cos
     began = time.perf_counter()
     query = Query(options, CASES[case], store=store)
     planned = query.plan(query.ranges())
-    segments = sum(len(each) for each in planned.pieces if isinstance(each, Stretches))
+    segments = sum(len(each) for each in planned.pieces if isinstance(each, PackedStretches))
     found = tasks_of(planned.pieces, task_bytes=options.task_bytes)
     sizes = np.array([len(pickle.dumps(ReadTask(pieces, {}))) for pieces in found])
     took = time.perf_counter() - began

@@ -35,10 +35,8 @@ class BrokerRange:
         return (self.high - self.low) * RECORD_BYTES
 
 
-Piece = Stretches | BrokerRange
-"""What a plan has."""
-TaskPiece = PackedStretches | BrokerRange
-"""What a task has."""
+Piece = PackedStretches | BrokerRange
+"""What a plan has, and each of its tasks."""
 
 
 def each_piece(
@@ -58,7 +56,7 @@ def tasks_of(
     task_bytes: int,
     min_tasks: int | None = None,
     max_records: int | None = None,
-) -> list[tuple[TaskPiece, ...]]:
+) -> list[tuple[Piece, ...]]:
     """The pieces of each task: about `task_bytes` each, at least `min_tasks` of them as far as there are
     offsets enough, none with more than `max_records` offsets. Takes them out of the list: there may be
     millions of stretches, which a task has in few bytes."""
@@ -68,7 +66,7 @@ def tasks_of(
         limit = max(1, min(limit, -(-total // min_tasks)))
     records = max_records if max_records is not None else 1 << 62
     packer = _Packer(limit, records)
-    found: list[tuple[TaskPiece, ...]] = []
+    found: list[tuple[Piece, ...]] = []
     pieces.reverse()
     while pieces:
         found += packer.add(_cut(pieces.pop(), limit, records))
@@ -77,11 +75,12 @@ def tasks_of(
 
 def _cut(piece: Piece, limit: int, records: int) -> Sequence[BrokerRange] | Stretches:
     """At most so large, as far as offsets allow."""
-    if isinstance(piece, Stretches):
-        offsets = piece.rows["high"] - piece.rows["low"]
-        by_size, by_records = -(-piece.sizes() // limit), -(-offsets // records)
+    if isinstance(piece, PackedStretches):
+        stretches = piece.unpacked()
+        offsets = stretches.rows["high"] - stretches.rows["low"]
+        by_size, by_records = -(-stretches.sizes() // limit), -(-offsets // records)
         parts: Int64s = np.minimum(np.maximum(np.maximum(by_size, by_records), 1), offsets)
-        return piece.cut(parts) if (parts > 1).any() else piece
+        return stretches.cut(parts) if (parts > 1).any() else stretches
     count = piece.high - piece.low
     into = min(max(-(-piece.size_bytes // limit), -(-count // records), 1), count)
     bounds = [piece.low + count * number // into for number in range(into + 1)]
@@ -94,11 +93,11 @@ class _Packer:
     def __init__(self, limit: int, records: int) -> None:
         self._limit = limit
         self._records = records
-        self._taken: list[TaskPiece] = []
+        self._taken: list[Piece] = []
         self._size = 0
         self._count = 0
 
-    def add(self, pieces: Sequence[BrokerRange] | Stretches) -> Iterator[tuple[TaskPiece, ...]]:
+    def add(self, pieces: Sequence[BrokerRange] | Stretches) -> Iterator[tuple[Piece, ...]]:
         """Those that are full by then."""
         if isinstance(pieces, Stretches):
             offsets = pieces.rows["high"] - pieces.rows["low"]
@@ -129,10 +128,10 @@ class _Packer:
         else:
             self._taken += pieces[at:end]
 
-    def end(self) -> Iterator[tuple[TaskPiece, ...]]:
+    def end(self) -> Iterator[tuple[Piece, ...]]:
         if self._taken:
             yield self._full()
 
-    def _full(self) -> tuple[TaskPiece, ...]:
+    def _full(self) -> tuple[Piece, ...]:
         taken, self._taken, self._size, self._count = tuple(self._taken), [], 0, 0
         return taken

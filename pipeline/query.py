@@ -26,6 +26,7 @@ from odradek.pipeline.store import Beginning, Store, store_at
 from odradek.protocol.errors import KafkaError
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.tiered.summary import decode
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
 """Offsets from the first on, before the second."""
@@ -55,8 +56,10 @@ class Query:
         self._options = options
         self._filtered = filtered
         self._beginnings: dict[TopicPartition, Beginning] = {}
-        self._segments: dict[TopicPartition, Segments] = {}
+        self._segments: dict[TopicPartition, bytes] = {}
+        """Packed: there may be millions of them."""
         self._lineages: dict[TopicPartition, list[EpochStart]] = {}
+        self._known_ends: dict[TopicPartition, Stretches] = {}
 
     @cached_property
     def _brokers(self) -> Brokers | None:
@@ -169,7 +172,7 @@ class Query:
         assert store is not None
 
         def limit(where: TopicPartition) -> int:
-            stretches = self._covered(where, 0, 1 << 62)
+            stretches = self._ends(where)
             if not len(stretches):
                 return 0
             if which == EARLIEST:
@@ -235,7 +238,7 @@ class Query:
             run = stretches[cursor:at]
             run = run if passing[cursor:at].all() else run[passing[cursor:at]]
             if len(run):
-                plan.pieces.append(run)
+                plan.pieces.append(run.packed())
             if gap_low < gap_high:
                 plan.pieces.append(BrokerRange(*where, gap_low, gap_high))
             cursor = at
@@ -245,30 +248,43 @@ class Query:
     def _covered(self, where: TopicPartition, low: int, high: int) -> Stretches:
         """What the store has of these offsets."""
         self._look_up([where])
-        return cover(self._segments[where], self._lineages[where], low, high)
+        id = self.partitions[where]
+        if id is None or not self._segments[where]:
+            return cover(_NOTHING, [], low, high)
+        segments = Segments.summarised(id, decode(self._segments[where]))
+        return cover(segments, self._lineages[where], low, high)
+
+    def _ends(self, where: TopicPartition) -> Stretches:
+        """The first and the last stretch of all that the store has; asked for again and again."""
+        if where not in self._known_ends:
+            stretches = self._covered(where, 0, 1 << 62)
+            count = len(stretches)
+            self._known_ends[where] = stretches[np.unique([0, count - 1])] if count else stretches
+        return self._known_ends[where]
 
     def _look_up(self, partitions: Sequence[TopicPartition]) -> None:
         """What the store has of them, several at once."""
         unknown = [where for where in partitions if where not in self._segments]
         store, _ = self._store, self.partitions  # found out before there are threads
         if store is None:
-            self._segments.update((where, _NOTHING) for where in unknown)
+            self._segments.update((where, b"") for where in unknown)
             self._lineages.update((where, []) for where in unknown)
             return
         for where, found in zip(unknown, store.at_once(self._find, unknown), strict=True):
             self._segments[where], self._lineages[where] = found
 
-    def _find(self, where: TopicPartition) -> tuple[Segments, list[EpochStart]]:
+    def _find(self, where: TopicPartition) -> tuple[bytes, list[EpochStart]]:
+        """The segments, packed, and the partition's leader epochs."""
         assert self._store is not None
         tiered = self.partitions[where]
         if tiered is None:
-            return _NOTHING, []
+            return b"", []
         segments = self._store.segments(tiered, self._beginnings.pop(where, None))
         if not len(segments):
-            return segments, []
+            return b"", []
         if self._brokers is None:
-            return segments, self._store.lineage(segments)
-        return segments, self._brokers.lineage(where, segments.epochs())
+            return segments.packed(), self._store.lineage(segments)
+        return segments.packed(), self._brokers.lineage(where, segments.epochs())
 
     def _aborted(self, where: TopicPartition, low: int, high: int) -> list[Aborted]:
         """Of the offsets in the store from `low` on: markers may lie in later segments, or only on the

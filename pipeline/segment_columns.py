@@ -21,7 +21,7 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.summary import TXN_INDEX_EMPTY, Summary, SummaryBuilder
+from odradek.storage.tiered.summary import TXN_INDEX_EMPTY, Summary, SummaryBuilder, encode
 
 Array = npt.NDArray[np.void]
 Int64s = npt.NDArray[np.int64]
@@ -113,6 +113,10 @@ class Segments:
     def __getitem__(self, at: int) -> RemoteLogSegmentMetadata:
         (found,) = self.only(np.array([range(len(self))[at]]))
         return found
+
+    def packed(self) -> bytes:
+        """In some 25 bytes each, as a summary."""
+        return encode(Summary(self.rows.tobytes(), self.spans.tobytes(), self.customs))
 
     def only(self, chosen: npt.NDArray[np.integer]) -> Segments:
         """Those with these numbers, which ascend."""
@@ -249,12 +253,14 @@ class Stretches:
 
 @dataclass(frozen=True, slots=True)
 class PackedStretches:
-    """The same in some 25 bytes each, for a task on its way. Iterating gives them one by one."""
+    """The same in some 25 bytes each, in a plan and for a task on its way. Iterating gives them one by one."""
 
     partition: TopicIdPartition
     low: int
     high: int
     """The first offset, and before which they end."""
+    size_bytes: int
+    count: int
     customs: tuple[bytes, ...]
     data: bytes
 
@@ -267,7 +273,8 @@ class PackedStretches:
         rows["newest"][1:] -= stretches.rows["newest"][:-1]
         columns = rows.view(np.uint8).reshape(len(rows), READ.itemsize).T.tobytes()
         data = zstandard.ZstdCompressor(1).compress(columns)
-        return cls(stretches.partition, stretches.low, stretches.high, stretches.customs, data)
+        low, high, size = stretches.low, stretches.high, stretches.size_bytes
+        return cls(stretches.partition, low, high, size, len(rows), stretches.customs, data)
 
     def unpacked(self) -> Stretches:
         columns = np.frombuffer(zstandard.ZstdDecompressor().decompress(self.data), np.uint8)
@@ -277,6 +284,9 @@ class PackedStretches:
         rows["low"] += rows["start"]
         rows["high"] += rows["start"] + rows["last"] + 1
         return Stretches(self.partition, rows, self.customs)
+
+    def __len__(self) -> int:
+        return self.count
 
     def __iter__(self) -> Iterator[Stretch]:
         return iter(self.unpacked())

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odradek.pipeline.decoding.wanted import Aborted
-    from odradek.pipeline.planning import TaskPiece
+    from odradek.pipeline.planning import Piece
     from odradek.pipeline.query import Plan
     from odradek.pipeline.stream import StreamReader
 
@@ -45,7 +45,7 @@ NAME = "odradek"
 class ReadTask(InputPartition):
     """What one task reads."""
 
-    pieces: tuple[TaskPiece, ...]
+    pieces: tuple[Piece, ...]
     aborted: Mapping[tuple[str, int], Sequence[Aborted]]
 
 
@@ -159,7 +159,7 @@ def check_schema(schema: StructType, types: Mapping[str, str] = SPARK_TYPES) -> 
 
 
 def _of(
-    aborted: Mapping[tuple[str, int], Sequence[Aborted]], pieces: Iterable[TaskPiece]
+    aborted: Mapping[tuple[str, int], Sequence[Aborted]], pieces: Iterable[Piece]
 ) -> dict[tuple[str, int], list[Aborted]]:
     """What concerns these pieces."""
     from odradek.pipeline.planning import BrokerRange

@@ -204,7 +204,7 @@ def test_tasks_have_all_offsets_once_in_order_and_none_too_many(
         for each in size:
             segments.append(segment(offset, offset, offset + each - 1))
             offset += each
-        pieces.append(cover(columns(*segments), ONE_EPOCH, begin, offset))
+        pieces.append(cover(columns(*segments), ONE_EPOCH, begin, offset).packed())
     tasks = tasks_of(pieces, task_bytes=task_bytes, min_tasks=min_tasks, max_records=max_records)
     assert not pieces, "they are taken out"
     read = [each for task in tasks for piece in each_piece(task) for each in offsets_of(piece)]
@@ -241,7 +241,7 @@ def test_a_task_has_a_segment_in_few_bytes() -> None:
         for number, each in enumerate(ids)
     ]
     whole = cover(columns(*segments), ONE_EPOCH, 0, 1 << 40)
-    (task,) = tasks_of([whole], task_bytes=1 << 50)
+    (task,) = tasks_of([whole.packed()], task_bytes=1 << 50)
     assert len(pickle.dumps(task)) < 25 * 500
     (packed,) = task
     assert not isinstance(packed, BrokerRange)
