@@ -24,7 +24,7 @@ setup(
         **{f"odradek.{floor}": ["py.typed"] for floor in FLOORS},
         "odradek.bench.results": ["*.json"],
         "odradek.bench.load": ["*.c", "*.h"],
-        "odradek.bench.peers": ["pom.xml", "spark_connector.xml"],
+        "odradek.bench.peers": ["pom.xml", "spark_connector.xml", "delta.xml"],
         "odradek.bench.peers.kfake_server": ["main.go", "go.*"],
     },
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os  # noqa: TID251 - a process's edge: it is where Spark looks for the workers' interpreter
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,25 +13,28 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_session(name: str, master: str) -> Iterator[SparkSession]:
-    """On `master`; local workers run the interpreter that runs this. What Spark logs below errors is left
+def open_session(
+    name: str, master: str, conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """On `master`, with further settings of Spark's in `conf`. The driver and local workers run the
+    interpreter that runs this; others PYSPARK_PYTHON, as ever. What Spark logs below errors is left
     out: stderr is for the job."""
     from pyspark.sql import SparkSession
 
-    if master.startswith("local"):
+    is_local = master.startswith("local")
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if is_local:
         os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = (
-        SparkSession.builder.appName(name)
-        .master(master)
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-    )
-    if master.startswith("local"):
-        builder = (
-            builder.config("spark.ui.enabled", "false")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-        )
+    settings = {"spark.ui.showConsoleProgress": "false", "spark.sql.session.timeZone": "UTC"}
+    if is_local:
+        settings |= {
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+        }
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in {**settings, **(conf or {})}.items():
+        builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     try:

@@ -1,55 +1,104 @@
-"""`odradek pipeline export`."""
+"""`odradek pipeline export`. Spark is imported when it runs."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from typing import TYPE_CHECKING
 
-from odradek.pipeline.jobs.export import OFFSETS_A_BATCH, ExportBatch, ExportJob, export
-from odradek.pipeline.session import open_session
+from odradek.pipeline.cli.arguments import add_spark_arguments, named_values
+from odradek.pipeline.cli.progress import Teller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from odradek.pipeline.jobs.export import ExportBatch, ExportJob
+
+LINE = "a topic to Parquet or Delta, each record exactly once over any number of restarts"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--topic", "-t", required=True, help="what is exported")
+    add("--out", required=True, metavar="DIR|URL", help="where to")
+    add("--format", default="parquet", help="parquet or delta (parquet)")
+    add("--bootstrap", required=True, metavar="HOST:PORT", help="the brokers")
+    add("--tiered", metavar="DIR|URL", help="the store of tiered segments")
+    add("--by", default="date", help="directories below a topic's: none, date or hour (date)")
+    add("--value", default="binary", help="values are binary, string or json")
+    add("--schema", metavar="DDL", help="the columns of json values")
+    add("--headers", action="store_true", help="with a column of the records' headers")
+    add("--isolation", default="read_uncommitted", help="read_uncommitted or read_committed")
+    add(
+        "--unreadable",
+        default="fail",
+        metavar="WHAT",
+        help="what the store has broken or lost: fail, or dead-letters (fail)",
+    )
+    add("--checkpoint", metavar="DIR|URL", help="how far it is (OUT/_checkpoint)")
+    add("--dead-letters", metavar="DIR|URL", help="where to (OUT/_dead_letters)")
+    add("--offsets-a-batch", type=int, metavar="N", help="so many records are written at once")
+    add(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a further one of the source, such as tiered.aws_region; may be repeated",
+    )
+    add_spark_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    from odradek.pipeline.jobs.export import export
+    from odradek.pipeline.session import open_session
+
+    job = _job(args)
+    teller = Teller("offsets", as_json=args.json)
+    with open_session("odradek-export", args.master, named_values("--conf", args.conf)) as spark:
+        batches = export(spark, job, lambda batch: _tell(teller, batch), teller.progress)
+    records = sum(batch.records for batch in batches)
+    dead = sum(batch.dead_letters for batch in batches)
+    gaps = sum(batch.gaps for batch in batches)
+    teller.row({"records": records, "deadLetters": dead, "gaps": gaps, "batches": len(batches)})
+    lost = f" and {gaps} stretches of offsets that can't be read" if gaps else ""
+    to = f" to {job.dead_letters_path}" if dead or gaps else ""
+    teller.result(f"{records} records to {job.out}, {dead} dead letters{lost}{to}")
+    return 0
+
+
+def _job(args: argparse.Namespace) -> ExportJob:
+    from odradek.pipeline.jobs.export import OFFSETS_A_BATCH, ExportJob
+
     source = {
         "kafka.bootstrap.servers": args.bootstrap,
         "subscribe": args.topic,
         "kafka.isolation.level": args.isolation,
+        "includeHeaders": str(args.headers).lower(),
+        **named_values("--option", args.option),
     }
     if args.tiered is not None:
         source["tiered.url"] = args.tiered
-    job = ExportJob(
+    return ExportJob(
         source=source,
         out=args.out,
+        format=args.format,
         by=args.by,
         value=args.value,
         schema=args.schema,
         offsets_a_batch=args.offsets_a_batch or OFFSETS_A_BATCH,
+        unreadable=args.unreadable,
+        checkpoint=args.checkpoint,
+        dead_letters=args.dead_letters,
     )
-    with open_session("odradek-export", args.master) as spark:
-        batches = export(spark, job, _told(args.json))
-    records = sum(batch.records for batch in batches)
-    dead = sum(batch.dead_letters for batch in batches)
-    if not args.json:
-        sys.stdout.write(f"{records} records and {dead} dead letters to {args.out}\n")
-    return 0
 
 
-def _told(as_json: bool) -> Callable[[ExportBatch], None]:
-    def tell(batch: ExportBatch) -> None:
-        if as_json:
-            row = {
-                "batch": batch.number,
-                "records": batch.records,
-                "deadLetters": batch.dead_letters,
-            }
-            sys.stdout.write(json.dumps(row) + "\n")
-        else:
-            sys.stderr.write(f"batch {batch.number}: {batch.records} records\n")
-        sys.stdout.flush()
-
-    return tell
+def _tell(teller: Teller, batch: ExportBatch) -> None:
+    teller.row(
+        {
+            "batch": batch.number,
+            "records": batch.records,
+            "deadLetters": batch.dead_letters,
+            "gaps": batch.gaps,
+            "offsets": batch.offsets,
+        }
+    )
+    also = f", {batch.dead_letters} dead letters" if batch.dead_letters else ""
+    lost = f", {batch.gaps} stretches that can't be read" if batch.gaps else ""
+    teller.line(f"batch {batch.number}: {batch.records} records{also}{lost}")

@@ -246,7 +246,7 @@ def _order(partition: TopicIdPartition) -> tuple[str, int, bytes]:
 
 
 def _on_spark(spark: SparkSession, act: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     if not items:

@@ -1,67 +1,90 @@
-"""A topic to partitioned Parquet, each offset exactly once, however often the job dies on the way.
+"""A topic to a table, Parquet or Delta: each offset exactly once, however often the job dies on the way.
 
 The topic is read as a stream up to where it ends now. Spark writes down which offsets a batch has before
 it reads the first of them (the checkpoint's offset log), and that it is done after all is written; so a
-batch that a crash cut short is made again with the same offsets. Its files lie in directories of their
-own, `…/batch=N`, which are replaced as a whole: what the first attempt left is gone, or is overwritten.
-When the job has ended, any reader of the directory sees each record once.
+batch that a crash cut short is made again with the same offsets, and how a table has it once all the same
+is in `tables.py`. What can't be decoded, or not be read, is in the dead letters, or ends the job, by choice:
+every offset is in one of them. When the job has ended, any reader of the table sees each record once.
 
-    OUT/topic=T/date=D/batch=N/part-….parquet    the records
-    OUT/_dead_letters/batch=N/…                  those whose value could not be decoded, as they were
+    OUT/topic=T/date=D/batch=N/part-….parquet    the records, as Parquet
+    OUT/_dead_letters/batch=N/…                  what could not be decoded, as it was; offsets that are gone
     OUT/_checkpoint                              how far the export is: keep it with the records
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
+from odradek.pipeline.brokers import EARLIEST, LATEST, TopicPartition
 from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
+from odradek.pipeline.jobs.checkpoint import Checkpoint
+from odradek.pipeline.jobs.export_batch import BatchWriter, ExportBatch
+from odradek.pipeline.jobs.hadoop_files import HadoopFiles
+from odradek.pipeline.jobs.progress import Progress
+from odradek.pipeline.jobs.tables import FORMATS, PARTITIONINGS, Table, open_table
+from odradek.pipeline.jobs.values import check_value
+from odradek.pipeline.options import REPORT, Options, Position, parse_options
+from odradek.pipeline.query import Query
 from odradek.pipeline.source import NAME, register
+from odradek.seams.clock import RealClock
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["OFFSETS_A_BATCH", "ExportBatch", "ExportJob", "export"]
 
 CHECKPOINT = "_checkpoint"
 DEAD_LETTERS = "_dead_letters"
 OFFSETS_A_BATCH = 10_000_000
-PARTITIONINGS = {
-    "none": (),
-    "date": ("date",),
-    "hour": ("date", "hour"),
-}
-"""By name, the directories between topic and batch."""
-VALUES = ("binary", "string", "json")
-
-
-@value_class
-class ExportBatch:
-    """One batch that is written. Counts are of records."""
-
-    number: int
-    records: int
-    dead_letters: int
+PROGRESS_SECONDS = 1.0
+UNREADABLE = ("fail", "dead-letters")
 
 
 @value_class
 class ExportJob:
-    """What is exported and how. `source` are the options of the table (docs/pipeline.md). `value` says
-    what values are; of JSON, `schema` (Spark's DDL) says which columns it has."""
+    """What is exported and how. `source` are the options of the table that is read (docs/pipeline.md).
+    `out` is a directory or URL. `value` says what values are; of JSON, `schema` (Spark's DDL) says which
+    columns it has. `unreadable` says what becomes of offsets that the store has lost or broken. Where the
+    checkpoint or the dead letters have no place of their own, they are below `out`."""
 
     source: Mapping[str, str]
     out: str
+    format: str = "parquet"
     by: str = "date"
     value: str = "binary"
     schema: str | None = None
     offsets_a_batch: int = OFFSETS_A_BATCH
+    unreadable: str = "fail"
+    checkpoint: str | None = None
+    dead_letters: str | None = None
+
+    @property
+    def checkpoint_path(self) -> str:
+        return self.checkpoint or f"{self.out}/{CHECKPOINT}"
+
+    @property
+    def dead_letters_path(self) -> str:
+        return self.dead_letters or f"{self.out}/{DEAD_LETTERS}"
+
+    def options(self) -> dict[str, str]:
+        """Of the stream."""
+        unreadable = {"onCorruptSegment": REPORT} if self.unreadable == "dead-letters" else {}
+        return {
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": str(self.offsets_a_batch),
+            **self.source,
+            **unreadable,
+        }
 
 
 def export(
     spark: SparkSession,
     job: ExportJob,
     on_batch: Callable[[ExportBatch], None] = lambda batch: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> list[ExportBatch]:
     """Export what there is now, going on where an earlier run of the same job ended; the batches that
     were written. Raises BadOption, or PipelineError with what Spark said."""
@@ -69,98 +92,114 @@ def export(
 
     _check(job)
     register(spark)
+    table = open_table(spark, job.format, job.out, job.by)
+    checkpoint = Checkpoint(HadoopFiles(spark), job.checkpoint_path)
+    options = parse_options(job.options(), streaming=True)
+    if not checkpoint.exists:
+        _check_untouched(table, options, job)
+    checkpoint.belongs_to(_identity(job))
+    course = _Course(options, checkpoint)
+    dead_letters = open_table(spark, job.format, job.dead_letters_path, None)
+    writer = BatchWriter(spark, job.value, job.schema, table, dead_letters, checkpoint)
     done: list[ExportBatch] = []
 
-    def write(frame: DataFrame, number: int) -> None:
-        done.append(_write(frame, number, job))
-        on_batch(done[-1])
+    def write(frame: object, number: int) -> None:
+        batch = writer.write(frame, number, course.offsets_of(number))  # type: ignore[arg-type]
+        done.append(batch)
+        course.has(batch)
+        on_batch(batch)
 
-    options = {
-        "startingOffsets": "earliest",
-        "maxOffsetsPerTrigger": str(job.offsets_a_batch),
-        **job.source,
-    }
     try:
         query = (
             spark.readStream.format(NAME)
-            .options(**options)
+            .options(**job.options())
             .load()
-            .writeStream.option("checkpointLocation", f"{job.out}/{CHECKPOINT}")
+            .writeStream.option("checkpointLocation", job.checkpoint_path)
             .foreachBatch(write)
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination()
+        try:
+            while not query.awaitTermination(PROGRESS_SECONDS):  # type: ignore[arg-type]
+                on_progress(course.progress(_share_of_batch(spark, query), job.offsets_a_batch))
+        finally:
+            query.stop()
     except PySparkException as error:
         raise PipelineError(f"the export ended: {said_by_spark(error)}") from error
     return done
 
 
 def _check(job: ExportJob) -> None:
+    if job.format not in FORMATS:
+        raise BadOption(f"tables are {', '.join(FORMATS)}, not {job.format}")
     if job.by not in PARTITIONINGS:
         raise BadOption(f"directories are by {', '.join(PARTITIONINGS)}, not by {job.by}")
-    if job.value not in VALUES:
-        raise BadOption(f"values are {', '.join(VALUES)}, not {job.value}")
-    if (job.value == "json") != (job.schema is not None):
-        raise BadOption("a schema goes with values of json, and they with one")
+    if job.unreadable not in UNREADABLE:
+        raise BadOption(f"what can't be read: {' or '.join(UNREADABLE)}, not {job.unreadable}")
+    check_value(job.value, job.schema)
 
 
-def _write(frame: DataFrame, number: int, job: ExportJob) -> ExportBatch:
-    from pyspark.sql import Observation
+def _identity(job: ExportJob) -> dict[str, str]:
+    """What may not change while an export goes on."""
+    topics = {n: v for n, v in job.source.items() if n.lower() in ("subscribe", "subscribepattern")}
+    return {"format": job.format, "by": job.by, "out": job.out, **topics}
+
+
+def _check_untouched(table: Table, options: Options, job: ExportJob) -> None:
+    """An export that begins would write again what one whose checkpoint was lost has written."""
     from pyspark.sql import functions as f
 
-    decoded = _decoded(frame, job)
-    good, bad = decoded.where("not is_dead").drop("is_dead"), None
-    if job.value == "json":
-        bad = decoded.where("is_dead").select(*frame.columns)
-        good = good.drop("value").select("*", "decoded.*").drop("decoded")
-    counted, counted_bad = Observation(), Observation()
-    directories = [*PARTITIONINGS[job.by], "batch"]
-    good = (
-        good.withColumn("date", f.to_date("timestamp"))
-        .withColumn("hour", f.hour("timestamp"))
-        .withColumn("batch", f.lit(number))
-        .drop(*({"date", "hour"} - set(directories)))
-        .observe(counted, f.count(f.lit(1)).alias("records"))
-    )
-    _replace(good, job.out, ["topic", *directories])
-    if bad is not None:
-        bad = bad.withColumn("batch", f.lit(number)).observe(
-            counted_bad, f.count(f.lit(1)).alias("records")
+    if not table.exists():
+        return
+    topic = f.col("topic")
+    wanted = topic.isin(*options.subscribe, *options.assign)
+    if options.pattern is not None:
+        wanted = topic.rlike(f"^(?:{options.pattern})$")
+    if table.read().where(wanted).limit(1).count():
+        raise BadOption(
+            f"{job.out} has records of these topics already, and {job.checkpoint_path} does not say"
+            " how far they go: name the checkpoint they were exported with, or another place"
         )
-        _replace(bad, f"{job.out}/{DEAD_LETTERS}", ["batch"])
-    return ExportBatch(
-        number, counted.get["records"], 0 if bad is None else counted_bad.get["records"]
-    )
 
 
-def _decoded(frame: DataFrame, job: ExportJob) -> DataFrame:
-    """With `is_dead`, and `decoded` where the value is one of several columns."""
-    from pyspark.sql import functions as f
-
-    text: Column = f.col("value").cast("string")
-    if job.value == "json":
-        assert job.schema is not None
-        strict: dict[str, Any] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_broken"}
-        parsed = f.from_json(text, f"{job.schema}, _broken string", strict)
-        frame = frame.withColumn("parsed", parsed)
-        parsed_type = cast("StructType", frame.schema["parsed"].dataType)
-        fields = [name for name in parsed_type.fieldNames() if name != "_broken"]
-        columns = f.struct(*[f.col(f"parsed.{name}").alias(name) for name in fields])
-        is_dead = f.col("value").isNotNull() & (
-            f.col("parsed").isNull() | f.col("parsed._broken").isNotNull()
-        )
-        return frame.withColumn("is_dead", is_dead).withColumn("decoded", columns).drop("parsed")
-    if job.value == "string":
-        frame = frame.withColumn("value", text)
-    return frame.withColumn("is_dead", f.lit(False))
+def _share_of_batch(spark: SparkSession, query: StreamingQuery) -> float:
+    """How much of the batch that is being written is done, by its tasks."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+    shares = [each.numCompletedTasks / max(1, each.numTasks) for each in stages if each is not None]
+    return max(shares, default=0.0)
 
 
-def _replace(frame: DataFrame, out: str, directories: list[str]) -> None:
-    """Write, in place of what is in the same directories."""
-    (
-        frame.write.mode("overwrite")
-        .option("partitionOverwriteMode", "dynamic")
-        .partitionBy(*directories)
-        .parquet(out)
-    )
+class _Course:
+    """From where to where this run goes, in offsets, and how far it is."""
+
+    def __init__(self, options: Options, checkpoint: Checkpoint) -> None:
+        query = Query(options)
+        partitions = list(query.partitions)
+        starting = options.starting or Position(everywhere=EARLIEST)
+        self._starts = query.resolve(partitions, starting)
+        self._checkpoint = checkpoint
+        begin = self._from(checkpoint.last_done())
+        target = query.resolve(partitions, Position(everywhere=LATEST))
+        self._total = sum(max(0, target[where] - begin.get(where, 0)) for where in target)
+        self._done = 0
+        self._since = RealClock().monotonic()
+
+    def offsets_of(self, batch: int) -> int:
+        """How many offsets it has."""
+        begin = self._from(batch - 1)
+        ends = self._checkpoint.ends(batch)
+        return sum(end - begin.get(where, 0) for where, end in ends.items())
+
+    def has(self, batch: ExportBatch) -> None:
+        self._done += batch.offsets
+
+    def progress(self, share: float, batch_offsets: int) -> Progress:
+        """`share` of the batch under way is done."""
+        under_way = int(share * min(batch_offsets, max(0, self._total - self._done)))
+        seconds = RealClock().monotonic() - self._since
+        return Progress(self._done + under_way, self._total, seconds)
+
+    def _from(self, batch: int | None) -> dict[TopicPartition, int]:
+        """Where what follows a batch begins."""
+        return {**self._starts, **self._checkpoint.ends(batch)}

@@ -239,7 +239,7 @@ def _share(rate: float | None, count: int) -> float | None:
 
 
 def _run(spark: SparkSession, plan: ReplayPlan, tell: Callable[[], Progress]) -> list[Replayed]:
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     context = spark.sparkContext

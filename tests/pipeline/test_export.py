@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING
 
 import pytest
@@ -63,6 +64,11 @@ def test_each_record_once_over_runs_that_break(
     assert [batch.records for batch in export(spark, given)] == [20]
     expected = sorted((n % 2, n // 2, b"%d" % n) for n in range(120))
     assert exported(spark, tmp_path) == expected
+    with pytest.raises(BadOption, match="of an export with by date, not none"):
+        export(spark, job(broker, tmp_path, by="none"))
+    rmtree(tmp_path / "_checkpoint")
+    with pytest.raises(BadOption, match="has records of these topics already"):
+        export(spark, given)
 
 
 def test_what_is_no_json_goes_to_the_dead_letters(
@@ -75,10 +81,15 @@ def test_what_is_no_json_goes_to_the_dead_letters(
     assert [tuple(row) for row in rows] == [(1, "x"), (2, None)]
     dead = spark.read.parquet(str(tmp_path / "_dead_letters")).collect()
     assert {bytes(row.value) for row in dead} == {b"nonsense", b'{"a": "no number"}'}
+    assert all(row.offset == row.lastOffset and "no JSON" in row.reason for row in dead)
 
 
 def test_what_means_nothing_is_refused(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="by none, date, hour, not by year"):
         export(spark, job(broker, tmp_path, by="year"))
+    with pytest.raises(BadOption, match="tables are parquet, delta, not hudi"):
+        export(spark, job(broker, tmp_path, format="hudi"))
+    with pytest.raises(BadOption, match="no package for delta"):
+        export(spark, job(broker, tmp_path, format="delta"))
     with pytest.raises(BadOption, match="a schema goes with values of json"):
         export(spark, job(broker, tmp_path, value="json"))

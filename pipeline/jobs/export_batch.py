@@ -1,0 +1,160 @@
+"""One batch of an export: records to the table, the others to the dead letters, each offset in one of them.
+
+Most batches have no gaps and are written once: the batch is read and written in one pass, which ends
+before anything is committed when a row says that offsets can't be read. Such a batch, and one that may have
+been written before its driver died, is taken with care: what is missing is found first and written to the
+dead letters, and the records after that, without any of those offsets, even if they have come back since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from odradek.pipeline.decoding.schema import GAP
+from odradek.pipeline.jobs.checkpoint import Checkpoint
+from odradek.pipeline.jobs.tables import Table
+from odradek.pipeline.jobs.values import ERROR, columns_of_good, with_values
+from odradek.seams.values import value_class
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+GAP_FOUND = "odradek: offsets that can't be read"
+"""In the error that ends a pass which met some."""
+GAP_ROWS = "topic string, partition int, offset long, lastOffset long, object string, reason string"
+
+
+@value_class
+class ExportBatch:
+    """One batch that is written. `records` and `dead_letters` are records; `gaps` stretches of offsets
+    that could not be read, which are in the dead letters too; `offsets` all that the batch is about."""
+
+    number: int
+    records: int
+    dead_letters: int
+    gaps: int
+    offsets: int
+
+
+class BatchWriter:
+    """See the module."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        value: str,
+        schema: str | None,
+        table: Table,
+        dead_letters: Table,
+        checkpoint: Checkpoint,
+    ) -> None:
+        self._spark = spark
+        self._value = value
+        self._schema = schema
+        self._table = table
+        self._dead_letters = dead_letters
+        self._checkpoint = checkpoint
+        self._pending = checkpoint.pending()
+
+    def write(self, frame: DataFrame, number: int, offsets: int) -> ExportBatch:
+        """Raises what Spark raises."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        if number != self._pending:
+            try:
+                return self._at_once(frame, number, offsets)
+            except (PySparkException, Py4JJavaError) as error:
+                if GAP_FOUND not in str(error):
+                    raise
+        return self._with_care(frame, number, offsets)
+
+    def _at_once(self, frame: DataFrame, number: int, offsets: int) -> ExportBatch:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        decoded = self._decoded(_without_gaps(frame, ()))
+        counted = Observation()
+        observed = decoded.observe(
+            counted,
+            f.count(f.lit(1)).alias("all"),
+            f.count(ERROR).alias("dead"),
+        )
+        self._write_good(observed, number)
+        dead = counted.get["dead"]
+        if dead:
+            self._write_dead(decoded, (), number)
+        return ExportBatch(number, counted.get["all"] - dead, dead, 0, offsets)
+
+    def _with_care(self, frame: DataFrame, number: int, offsets: int) -> ExportBatch:
+        from pyspark.sql import functions as f
+
+        gaps = _gaps(frame)
+        decoded = self._decoded(_without_gaps(frame, gaps))
+        (counts,) = decoded.agg(
+            f.count(f.lit(1)).alias("all"), f.count(ERROR).alias("dead")
+        ).collect()
+        if counts["dead"] or gaps:
+            self._write_dead(decoded, gaps, number)
+        else:
+            self._dead_letters.clear(number)
+        self._write_good(decoded, number)
+        return ExportBatch(
+            number, counts["all"] - counts["dead"], counts["dead"], len(gaps), offsets
+        )
+
+    def _decoded(self, frame: DataFrame) -> DataFrame:
+        return with_values(frame, self._value, self._schema)
+
+    def _write_good(self, decoded: DataFrame, number: int) -> None:
+        good = columns_of_good(decoded.where(f"{ERROR} is null"))
+        self._table.write(good, self._checkpoint.query_id, number)
+
+    def _write_dead(self, decoded: DataFrame, gaps: Sequence[Row], number: int) -> None:
+        from pyspark.sql import functions as f
+
+        kept = [name for name in decoded.columns if name not in (ERROR, "decoded")]
+        dead = decoded.where(f"{ERROR} is not null").select(
+            *kept,
+            f.col("offset").alias("lastOffset"),
+            f.lit(None).cast("string").alias("object"),
+            f.col(ERROR).alias("reason"),
+        )
+        if gaps:
+            rows = self._spark.createDataFrame(list(gaps), GAP_ROWS)
+            dead = dead.unionByName(rows, allowMissingColumns=True)
+        self._dead_letters.write(dead, self._checkpoint.query_id, number)
+
+
+def _gaps(frame: DataFrame) -> list[Row]:
+    """What can't be read of the batch, one row a stretch of offsets, as GAP_ROWS."""
+    if GAP not in frame.columns:
+        return []
+    rows = frame.where(f"{GAP} is not null")
+    return rows.select("topic", "partition", "offset", f"{GAP}.*").collect()
+
+
+def _without_gaps(frame: DataFrame, known: Sequence[Row]) -> DataFrame:
+    """The records without `known` offsets. Whoever reads it fails with GAP_FOUND at any other gap."""
+    from pyspark.sql import functions as f
+
+    if GAP not in frame.columns:
+        return frame
+    is_unknown = f.col(GAP).isNotNull()
+    said = f.concat_ws(" ", f.lit(GAP_FOUND), f.col(f"{GAP}.reason"))
+    keep: Any = f.when(is_unknown, f.raise_error(said).cast("boolean")).otherwise(True)
+    if known:
+        inside = reduce(lambda one, other: one | other, map(_inside, known))
+        keep = f.when(inside, False).otherwise(keep)
+    return frame.where(keep).drop(GAP)
+
+
+def _inside(gap: Row) -> Column:
+    from pyspark.sql import functions as f
+
+    offsets = f.col("offset").between(gap["offset"], gap["lastOffset"])
+    of_partition = f.col("partition") == gap["partition"]
+    inside: Column = (f.col("topic") == gap["topic"]) & of_partition & offsets
+    return inside

@@ -1,0 +1,53 @@
+"""Small files where Spark keeps its own, whatever file system that is: asked of Hadoop's, in the driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class HadoopFiles:
+    """Paths and URLs as Spark takes them."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm: Any = spark._jvm
+        self._conf = spark.sparkContext._jsc.hadoopConfiguration()
+
+    def exists(self, path: str) -> bool:
+        files, at = self._at(path)
+        return bool(files.exists(at))
+
+    def names(self, directory: str) -> list[str]:
+        """What is in a directory; nothing where there is none."""
+        files, at = self._at(directory)
+        if not files.exists(at):
+            return []
+        return [entry.getPath().getName() for entry in files.listStatus(at)]
+
+    def read(self, path: str) -> str:
+        files, at = self._at(path)
+        stream = files.open(at)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write(self, path: str, text: str) -> None:
+        """In place of what is there; whoever reads meanwhile may see a part of it."""
+        files, at = self._at(path)
+        stream = files.create(at, True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def remove(self, directory: str) -> None:
+        """With all that is in it; no error if there is none."""
+        files, at = self._at(directory)
+        files.delete(at, True)
+
+    def _at(self, path: str) -> tuple[Any, Any]:
+        at = self._jvm.org.apache.hadoop.fs.Path(path)
+        return at.getFileSystem(self._conf), at

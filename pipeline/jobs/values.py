@@ -1,0 +1,62 @@
+"""What values are, and which of them are not: columns for the good ones, a reason for the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from odradek.pipeline.errors import BadOption
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+VALUES = ("binary", "string", "json")
+DECODED, ERROR = "decoded", "error"
+
+
+def check_value(value: str, schema: str | None) -> None:
+    if value not in VALUES:
+        raise BadOption(f"values are {', '.join(VALUES)}, not {value}")
+    if (value == "json") != (schema is not None):
+        raise BadOption("a schema goes with values of json, and they with one")
+
+
+def with_values(frame: DataFrame, value: str, schema: str | None) -> DataFrame:
+    """The frame with `error`, which is null where the value is what it should be; and with `decoded`, a
+    struct of columns, where a value is several."""
+    from pyspark.sql import functions as f
+
+    text = f.col("value").cast("string")
+    if value == "json":
+        assert schema is not None
+        return _with_json(frame, schema)
+    if value == "string":
+        frame = frame.withColumn("value", text)
+    return frame.withColumn(ERROR, f.lit(None).cast("string"))
+
+
+def columns_of_good(frame: DataFrame) -> DataFrame:
+    """Of records that were decoded: their columns in place of the value."""
+    if DECODED not in frame.columns:
+        return frame.drop(ERROR)
+    kind = cast("StructType", frame.schema[DECODED].dataType)
+    taken = {name.lower() for name in (*frame.columns, "date", "hour", "batch")} - {"value"}
+    if twice := [name for name in kind.fieldNames() if name.lower() in taken]:
+        raise BadOption(f"values have columns that the table has already: {', '.join(twice)}")
+    return frame.drop("value", ERROR).select("*", f"{DECODED}.*").drop(DECODED)
+
+
+def _with_json(frame: DataFrame, schema: str) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    options: dict[str, Any] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_broken"}
+    text = f.col("value").cast("string")
+    frame = frame.withColumn("parsed", f.from_json(text, f"{schema}, _broken string", options))
+    kind = cast("StructType", frame.schema["parsed"].dataType)
+    fields = [name for name in kind.fieldNames() if name != "_broken"]
+    columns = f.struct(*[f.col("parsed").getField(name).alias(name) for name in fields])
+    is_dead = f.col("value").isNotNull() & (
+        f.col("parsed").isNull() | f.col("parsed._broken").isNotNull()
+    )
+    error = f.when(is_dead, f.lit("the value is no JSON of that schema"))
+    return frame.withColumn(ERROR, error).withColumn(DECODED, columns).drop("parsed")

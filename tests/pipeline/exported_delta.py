@@ -1,0 +1,79 @@
+"""What `test_export_to_delta` does on the Spark that Delta is for: exports, and breaks them.
+
+    python -m tests.pipeline.exported_delta BOOTSTRAP DIRECTORY JARS
+
+Tells in JSON how many records each run of the export wrote, and what is in the tables after.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from odradek.pipeline.errors import BadOption, PipelineError
+from odradek.pipeline.jobs.export import ExportBatch, ExportJob, export
+from odradek.pipeline.session import open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Broken(Exception):
+    """Between a batch's commit in the table and Spark's in the checkpoint."""
+
+
+def _break(batch: ExportBatch) -> None:
+    raise Broken
+
+
+def _export(spark: SparkSession, job: ExportJob) -> dict[str, Any]:
+    runs: list[list[int]] = []
+    for _ in range(2):  # the first batch is written once more each time, and is there already
+        try:
+            export(spark, job, _break)
+        except PipelineError:
+            runs.append([])
+    runs.append([batch.records for batch in export(spark, job)])
+    runs.append([batch.records for batch in export(spark, job)])
+    read = spark.read.format("delta")
+    rows = read.load(job.out).select("partition", "offset", "n").collect()
+    dead = read.load(job.dead_letters_path).select("partition", "offset", "value", "reason")
+    lost = ExportJob(**{**_fields(job), "checkpoint": f"{job.checkpoint_path}-lost"})
+    try:
+        export(spark, lost)
+        refused = ""
+    except BadOption as error:
+        refused = str(error)
+    return {
+        "runs": runs,
+        "rows": sorted(list(row) for row in rows),
+        "dead": sorted([row[0], row[1], bytes(row[2]).decode(), row[3]] for row in dead.collect()),
+        "refused": refused,
+    }
+
+
+def _fields(job: ExportJob) -> dict[str, Any]:
+    names = ("source", "out", "format", "by", "value", "schema", "offsets_a_batch")
+    return {name: getattr(job, name) for name in names}
+
+
+def main(bootstrap: str, directory: str, jars: str) -> None:
+    conf = {
+        "spark.jars": jars,
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.databricks.delta.snapshotPartitions": "1",
+    }
+    source = {"kafka.bootstrap.servers": bootstrap, "subscribe": "events"}
+    common: dict[str, Any] = {
+        "source": source, "value": "json", "schema": "n int", "offsets_a_batch": 40,
+    }  # fmt: skip
+    with open_session("delta", "local[1]", conf) as spark:
+        told = _export(spark, ExportJob(out=f"{directory}/delta", format="delta", **common))
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,91 @@
+"""`export` of a topic whose store has lost something: an error that names it, or dead letters; no silent gap."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from odradek.pipeline.errors import PipelineError
+from odradek.pipeline.jobs.export import ExportJob, export
+from odradek.testing import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+RECORDS = 1200
+QUICK = {"remote.log.manager.task.interval.ms": "100", "log.initial.task.delay.ms": "100"}
+TIERED = {"remote.storage.enable": "true", "internal.segment.bytes": "10000"}
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Path:
+    return tmp_path / "tier"
+
+
+@pytest.fixture
+def broker(tier: Path) -> Iterator[Broker]:
+    """With a topic of several segments, of which all but the last are tiered."""
+    with Broker(configs=QUICK, tiered=tier) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for made in admin.create_topics([NewTopic("events", 1, config=TIERED)]).values():
+            made.result(30)
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 2000})
+        for number in range(RECORDS):
+            producer.produce("events", value=b'{"n": %d, "padding": "%030d"}' % (number, number))
+            producer.poll(0)
+        producer.flush()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(list(tier.rglob("*.manifest"))) < 5:
+            assert time.monotonic() < deadline, "nothing was tiered"
+            time.sleep(0.1)
+        yield broker
+
+
+def _job(broker: Broker, tier: Path, out: Path, unreadable: str) -> ExportJob:
+    source = {
+        "kafka.bootstrap.servers": broker.bootstrap,
+        "subscribe": "events",
+        "tiered.url": str(tier),
+        "maxBytesPerTask": "15000",
+    }
+    return ExportJob(
+        source, str(out), value="json", schema="n int", unreadable=unreadable, offsets_a_batch=700
+    )
+
+
+def test_what_is_lost_ends_the_job_or_is_a_dead_letter(
+    spark: SparkSession, broker: Broker, tier: Path, tmp_path: Path
+) -> None:
+    lost, broken = sorted(tier.rglob("*.log"))[:2]
+    lost.unlink()
+    log = bytearray(broken.read_bytes())
+    log[len(log) // 2] ^= 1
+    broken.write_bytes(log)
+    out, fresh = tmp_path / "out", tmp_path / "fresh"
+    with pytest.raises(PipelineError, match=f"({lost.name}|{broken.name})"):
+        export(spark, _job(broker, tier, out, "fail"))
+    for where in (out, fresh):  # the one goes on with a batch that was begun
+        batches = export(spark, _job(broker, tier, where, "dead-letters"))
+        assert [batch.offsets for batch in batches] == [700, 500]
+        assert sum(batch.gaps for batch in batches) >= 2
+        rows = spark.read.parquet(str(where)).select("offset", "n").collect()
+        assert all(row["offset"] == row["n"] for row in rows)
+        dead = spark.read.parquet(str(where / "_dead_letters")).collect()
+        accounted = Counter(row["offset"] for row in rows)
+        for row in dead:
+            assert row["value"] is None
+            assert Path(row["object"]).name in (lost.name, broken.name)
+            assert Path(row["object"]).name in row["reason"]
+            accounted.update(range(row["offset"], row["lastOffset"] + 1))
+        assert accounted == Counter(range(RECORDS))
+        assert sum(batch.records for batch in batches) == len(rows) > RECORDS // 2

@@ -1,0 +1,49 @@
+"""`export` to Delta: each record once, by its own commits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from odradek.bench.peers.delta import SPARK_VERSION, delta_jars
+from odradek.bench.peers.older_spark import spark_environment
+from odradek.testing import Broker
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+PROGRAM_SECONDS = 300.0
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    directory = tmp_path_factory.mktemp("delta")
+    with Broker(topics={"events": 2}) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for number in range(100):
+            value = b"nonsense" if number == 7 else b'{"n": %d}' % number
+            producer.produce("events", value=value, partition=number % 2)
+        producer.flush()
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.pipeline.exported_delta",
+             broker.bootstrap, str(directory), ",".join(delta_jars())],
+            cwd=Path(__file__).parents[2],
+            env=spark_environment(SPARK_VERSION),
+            capture_output=True,
+            timeout=PROGRAM_SECONDS,
+            check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_each_record_once_over_runs_that_break(told: dict[str, Any]) -> None:
+    assert told["runs"] == [[], [], [39, 40, 20], []]
+    assert told["rows"] == sorted([n % 2, n // 2, n] for n in range(100) if n != 7)
+    assert told["dead"] == [[1, 3, "nonsense", "the value is no JSON of that schema"]]
+    assert "records of these topics already" in told["refused"]
