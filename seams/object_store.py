@@ -27,7 +27,7 @@ from odradek.seams.objects import (
     ObjectsUnavailable,
     Patience,
 )
-from odradek.seams.store_directory import MARK, StoreDirectory, sync
+from odradek.seams.store_directory import MARK, StoreDirectory, remember_url, sync
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -82,6 +82,8 @@ def open_objects(
         raise ValueError(f"{url}: {_what_it_said(error)}; {_URLS}") from error
     if isinstance(store, HTTPStore):
         raise ValueError(f"{url} is no object store; {_URLS}")
+    if memory is not None:
+        remember_url(OsPath(memory), url)
     return ObjectStoreObjects(lambda: store)
 
 

@@ -7,17 +7,23 @@ directory that was there when it was opened.
 
 Order: the mark is synced before it is remembered, and remembered before the first object is put. A
 crash in between leaves a mark that the next start finds.
+
+A node whose configs name another place than it remembers takes that, and says so: it may be meant, and what
+was copied to the other place is not found there.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path as OsPath
 from uuid import uuid4
 
 from odradek.seams.objects import ObjectsUnavailable
+
+log = logging.getLogger("odradek.tiered")
 
 MARK = ".odradek-store"
 
@@ -61,12 +67,34 @@ def _identity(path: OsPath) -> tuple[int, int] | None:
 
 def _begin(root: OsPath, memory: OsPath) -> str | None:
     """The mark, of whoever was first, remembered. None where that cannot be: a read-only store."""
+    before, mark_before = _said(memory)
     try:
         mark = _read_mark(root) or _put_mark(root)
-        _remember(memory, root, mark)
+        if mark != mark_before:  # else the same one, mounted elsewhere
+            _warn_of_another(before, str(root))
+        _remember(memory, str(root), mark)
     except OSError:
         return None
     return mark
+
+
+def remember_url(memory: OsPath, url: str) -> None:
+    """As for a directory, of a store that has no mark."""
+    before, _ = _said(memory)
+    if before != url:
+        _warn_of_another(before, url)
+        with suppress(OSError):
+            _remember(memory, url, "")
+
+
+def _warn_of_another(before: str | None, now: str) -> None:
+    if before not in (None, now):
+        log.warning(
+            "this node's remote store was %s, and is %s now, by its configs: what it copied there is not"
+            " found here, unless it was moved",
+            before,
+            now,
+        )
 
 
 def _read_mark(root: OsPath) -> str | None:
@@ -92,16 +120,22 @@ def _put_mark(root: OsPath) -> str:
 
 def _remembered(memory: OsPath, root: OsPath) -> str | None:
     """The mark of `root`; None if this memory is of another directory, or of none."""
+    place, mark = _said(memory)
+    return mark if place == str(root) else None
+
+
+def _said(memory: OsPath) -> tuple[str | None, str | None]:
+    """Which place is remembered, and its mark."""
     try:
         said = json.loads(memory.read_text())
-        return str(said["mark"]) if said["directory"] == str(root) else None
+        return str(said["directory"]), str(said["mark"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return None, None
 
 
-def _remember(memory: OsPath, root: OsPath, mark: str) -> None:
+def _remember(memory: OsPath, place: str, mark: str) -> None:
     unfinished = memory.with_name(f"{memory.name}.tmp")
-    _write(unfinished, json.dumps({"directory": str(root), "mark": mark}))
+    _write(unfinished, json.dumps({"directory": place, "mark": mark}))
     unfinished.replace(memory)
     sync(memory.parent)
 

@@ -112,10 +112,29 @@ def test_who_forgets_begins_anew(store: Store) -> None:
     assert store.opened().list("") == []
 
 
-def test_another_directory_in_the_configs_is_taken(store: Store, tmp_path: OsPath) -> None:
+def test_another_place_in_the_configs_is_taken_and_said(
+    store: Store, tmp_path: OsPath, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong directory, or bucket: what was copied would not be found there."""
     store.opened()
-    other = open_objects(f"file://{tmp_path}/other", memory=str(store.memory()))
-    assert other.list("") == []
+    places = [f"file://{tmp_path}/other", "memory:///b", "memory:///b", f"file://{store.root}"]
+    for place in places:
+        assert open_objects(place, memory=str(store.memory())).list("") == []
+    assert [each.args for each in caplog.records] == [
+        (str(store.root), f"{tmp_path}/other"),
+        (f"{tmp_path}/other", "memory:///b"),
+        ("memory:///b", str(store.root)),
+    ]
+
+
+def test_the_same_store_in_another_place_is_nothing_to_be_said(
+    store: Store, tmp_path: OsPath, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.opened().put("k", [b"kept"])
+    store.unmount()
+    moved = open_objects(f"file://{store.elsewhere}", memory=str(store.memory()))
+    assert bytes(moved.get("k")) == b"kept"
+    assert caplog.records == []
 
 
 def test_its_mark_is_no_object(store: Store) -> None:
