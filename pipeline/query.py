@@ -288,21 +288,23 @@ class Query:
 
     def _aborted(self, where: TopicPartition, low: int, high: int) -> list[Aborted]:
         """Of the offsets in the store from `low` on: markers may lie in later segments, or only on the
-        broker, which then names the transactions that reach over the end of the store."""
+        broker, which then names the transactions that reach over the end of the store, or into what
+        it lacks."""
         assert self._store is not None
         covering = self._covered(where, low, 1 << 62)
         found, is_all = self._store.aborted(covering, high)
-        if not is_all and self._brokers is not None:
-            end = covering.high
-            try:
-                fetched = self._brokers.fetch(where, end, read_committed=True, max_bytes=1)
-            except KafkaError:
-                pass  # the store reaches further than the log does now: all of it is decided
-            else:
-                found += [
-                    Aborted(id, first, end - 1) for id, first in fetched.aborted if first < end
-                ]
+        if self._brokers is not None:
+            ends = [begin for begin, _, before in _gaps(covering, low, covering.high) if before]
+            for end in ends if is_all else (*ends, covering.high):
+                found += self._aborted_across(self._brokers, where, end)
         return found
+
+    def _aborted_across(self, brokers: Brokers, where: TopicPartition, end: int) -> list[Aborted]:
+        try:
+            fetched = brokers.fetch(where, end, read_committed=True, max_bytes=1)
+        except KafkaError:
+            return []  # the store reaches further than the log does now: all of it is decided
+        return [Aborted(id, first, end - 1) for id, first in fetched.aborted if first < end]
 
 
 _NOTHING = Segments.of(TopicIdPartition(UUID(int=0), "", 0), ())

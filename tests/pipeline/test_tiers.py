@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from odradek.pipeline.options import LATEST, Position, parse_options
 from odradek.pipeline.planning import BrokerRange, each_piece
 from odradek.pipeline.query import Query
 from odradek.pipeline.segment_columns import Stretch
+from odradek.pipeline.source import BatchReader
 from odradek.testing import Broker
 from tests.pipeline.reading import by_consumer, by_spark, table
 
@@ -146,6 +149,30 @@ def test_a_time_is_the_same_offset_by_the_store_as_by_the_broker(
         expected = asked.resolve(partitions, at)
         found = of_store.resolve(partitions, at, is_end=True)
         assert found == {where: min(expected[where], ends[where]) for where in partitions}
+
+
+def test_what_the_store_lacks_hides_no_transaction_that_was_given_up(
+    broker: Broker, tier: Path, tmp_path: Path
+) -> None:
+    """Its marker may lie where only the broker has it."""
+    rows = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation="read_committed")
+    expected = [row[:2] for row in rows]
+    shutil.copytree(tier, tmp_path / "tier")
+    for summary in tmp_path.rglob("*.summary"):
+        summary.unlink()
+    given = options(broker, tmp_path / "tier", **{"kafka.isolation.level": "read_committed"})
+    narrow = StructType(
+        [StructField("partition", IntegerType()), StructField("offset", LongType())]
+    )
+    manifests = sorted(tmp_path.rglob("events-*/*.manifest"))
+    for manifest in manifests:
+        data = manifest.read_bytes()
+        manifest.unlink()
+        reader = BatchReader(parse_options(given, streaming=False), narrow)
+        tables = [table for task in reader.partitions() for table in reader.read(task)]
+        manifest.write_bytes(data)
+        found = [row for each in tables for row in zip(*each.to_pydict().values(), strict=True)]
+        assert sorted(found) == expected, manifest.name
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
