@@ -18,7 +18,7 @@ examples:
   odradek pipeline export --topic flights --bootstrap 127.0.0.1:9092 --tiered /srv/tier --out /srv/lake
   odradek pipeline export --topic flights --bootstrap 127.0.0.1:9092 --out /srv/lake --by hour \\
       --value json --schema 'carrier string, dep_delay double'
-  odradek pipeline replay --topic flights --bootstrap 127.0.0.1:9092 --tiered /srv/tier \
+  odradek pipeline replay --topic flights --bootstrap 127.0.0.1:9092 --tiered /srv/tier \\
       --since 2013-02-08T06:00 --until 2013-02-10 --to storm --bytes-per-second 10000000
   odradek pipeline audit --bootstrap 127.0.0.1:9092 --tiered s3://history/kafka --master spark://host:7077
   odradek pipeline stats --topic flights --bootstrap 127.0.0.1:9092 --tiered /srv/tier --by hour
