@@ -88,6 +88,9 @@ GOALS = (
         "assignment_ms",
         62,
     ),
+)
+
+CLUSTER_GOALS = (
     Goal("three brokers: resident, idle", "cluster-startup", "resident_mb", TimesKafka(1 / 3)),
     Goal(
         "acks=all to three replicas, 6 partitions",
@@ -103,7 +106,32 @@ GOALS = (
     ),
     Goal("rolling restart: nothing is acked", "rolling-restart", "unavailable_ms", TimesKafka()),
 )
+"""Of three brokers."""
 
+TIERED_GOALS = (
+    Goal("acks=all: p99 with tiering, through without", "tiering-acks-all", "on_times", 1.2),
+    Goal(
+        "the same, while history is read: through p99 without either",
+        "tiering-acks-all",
+        "reading_times",
+        1.5,
+    ),
+    Goal("acks=1: p99 with tiering, through without", "tiering-acks-1", "on_times", 1.2),
+    Goal(
+        "the same, while history is read: through p99 without either",
+        "tiering-acks-1",
+        "reading_times",
+        1.5,
+    ),
+    Goal(
+        "an emptied broker of 10 GiB is back, times faster",
+        "rebuild-10gib",
+        "times",
+        50,
+        better="higher",
+    ),
+)
+"""Of tiered storage."""
 
 TABLE_GOALS = (
     Goal("count, 100 bytes", "table-count-100b", "mb_per_s", TimesKafka(20), better="higher"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from odradek.bench.goals import GOALS, TABLE_GOALS, Goal, standings
+from odradek.bench.goals import CLUSTER_GOALS, GOALS, Goal, standings
+from odradek.bench.page_sections import Section, section_of
 from odradek.bench.results_file import Results
 from odradek.bench.summary import measured_peers, number, ranged, remarks
 from odradek.bench.table import cell
@@ -55,31 +56,11 @@ READING = """\
 """
 
 
-TABLES = """\
-## Topics as Spark tables
-
-Two topics with the same bytes in Apache Kafka and in this broker, read by Spark applications in turns, measured by
-`python -m odradek.bench.tables`. `odradek` is this project's source over the store of tiered segments (and over
-the broker for the last segment of each partition), `kafka` is Spark's own Kafka connector over Apache Kafka;
-beside them our source over our broker alone, and the connector over our broker. Every sample is in
-[{file}](../bench/results/{file}).
-"""
-
-READING_TABLES = """\
-Rates are of the records' keys and values, decompressed, by the application's clock: planning is in them, the
-start of Java and of Spark is not. `cpu_s` is of all the application's processes (the driver's Python, its JVM, the
-workers), `broker_cpu_s` of the broker's, whose copies to the store were made before. "All columns" goes into
-Spark's sink that throws rows away. Batches have 16 KiB, as Java's producer fills them. Every answer is
-compared with what was written. Brokers, store and Spark share the machine, its disk and its page cache; with
-one core Spark runs one task at a time, and our source's decoder is a process beside Spark's.
-"""
-
-
 def performance_page(
-    results: Results, file: str, tables: Results | None = None, tables_file: str = ""
+    results: Results, file: str, further: Mapping[str, Results] | None = None
 ) -> str:
-    """The page; `file` is the name of the results in bench/results. `tables` are those of topics as Spark
-    tables, from `tables_file`."""
+    """The page; `file` is the name of the results in bench/results, as are the names of `further` ones,
+    which say what section they are. Raises UnknownSection."""
     settings = results.settings
     return "\n".join(
         [
@@ -87,7 +68,7 @@ def performance_page(
             *_circumstances(results),
             "## Goals",
             "",
-            *_goals(results),
+            *_goals(results, [*GOALS, *_those_measured(results, CLUSTER_GOALS)]),
             "",
             "## Everything",
             "",
@@ -95,7 +76,11 @@ def performance_page(
             "",
             *_limits(results),
             *_remarks(results),
-            *(() if tables is None else _tables(tables, tables_file)),
+            *(
+                line
+                for name, each in (further or {}).items()
+                for line in _section(section_of(name), each, name)
+            ),
             READING.format(
                 others=float(settings.get("others_cores_max", 0.25)),
                 cores=results.machine.get("cores", "?"),
@@ -126,18 +111,25 @@ def _circumstances(results: Results) -> Iterator[str]:
     yield ""
 
 
-def _tables(results: Results, file: str) -> Iterator[str]:
-    yield TABLES.format(file=file)
+def _section(section: Section, results: Results, file: str) -> Iterator[str]:
+    yield f"## {section.title}"
+    yield ""
+    yield section.introduction.format(file=file)
     yield from _circumstances(results)
-    yield from _goals(results, TABLE_GOALS)
+    yield from _goals(results, section.goals)
     yield ""
     yield from _everything(results)
     yield ""
     yield from _remarks(results)
-    yield READING_TABLES
+    if section.reading:
+        yield section.reading
 
 
-def _goals(results: Results, goals: Sequence[Goal] = GOALS) -> Iterator[str]:
+def _those_measured(results: Results, goals: Sequence[Goal]) -> Iterator[Goal]:
+    return (each for each in goals if results.workload(each.workload) is not None)
+
+
+def _goals(results: Results, goals: Sequence[Goal]) -> Iterator[str]:
     rows = [
         [
             each.goal.title,

@@ -114,9 +114,12 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write a page with plots")
     parser.add_argument("--markdown", metavar="FILE", help="write what docs/performance.md is")
     parser.add_argument(
-        "--tables",
+        "--with",
+        dest="further",
+        action="append",
+        default=[],
         metavar="RESULTS.json",
-        help="of odradek.bench.tables, for its part of that page",
+        help="a further part of that page: clusters-*, tiered-* or tables-*",
     )
 
 

@@ -6,9 +6,11 @@ import argparse
 from pathlib import Path
 
 from odradek.bench.cli.loading import load_results
+from odradek.bench.page_sections import UnknownSection
 from odradek.bench.performance_page import performance_page
 from odradek.bench.summary import remarks
 from odradek.bench.table import workload_lines
+from odradek.broker.cli.errors import WrongUsage
 from odradek.broker.cli.output import print_lines
 
 
@@ -19,9 +21,11 @@ def run(args: argparse.Namespace) -> int:
 
         Path(args.html).write_text(page(results), encoding="utf-8")
     if args.markdown is not None:
-        tables = None if args.tables is None else load_results(args.tables)
-        tables_file = "" if args.tables is None else Path(args.tables).name
-        text = performance_page(results, Path(args.results).name, tables, tables_file)
+        further = {Path(each).name: load_results(each) for each in args.further}
+        try:
+            text = performance_page(results, Path(args.results).name, further)
+        except UnknownSection as error:
+            raise WrongUsage(str(error)) from None
         Path(args.markdown).write_text(text, encoding="utf-8")
     if args.html is not None or args.markdown is not None:
         return 0

@@ -4,7 +4,7 @@
 
 DIRECTORY keeps the brokers' data: the next run over as much finds them there. It takes three times what the
 topics take (two brokers and a store), and what an export writes: 3 GB of disk for a GB of --gb. With --out the
-results are a file that `odradek bench report RESULTS.json --tables FILE --markdown docs/performance.md` puts on the
+results are a file that `odradek bench report RESULTS.json --with FILE --markdown docs/performance.md` puts on the
 page. The exit code is 1 where something failed or found something else than there is.
 """
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from odradek.bench.goals import GOALS, TABLE_GOALS, Goal, Verdict, standings
+from odradek.bench.goals import (
+    CLUSTER_GOALS,
+    GOALS,
+    TABLE_GOALS,
+    TIERED_GOALS,
+    Goal,
+    Verdict,
+    standings,
+)
 from odradek.bench.instructions import STORED
 from odradek.bench.model import Metric
+from odradek.bench.page_sections import SECTIONS, UnknownSection
 from odradek.bench.performance_page import performance_page
 from odradek.bench.results_file import Measured, Results, Sample, WorkloadResults, load
 from odradek.bench.tables.workloads import WORKLOADS as TABLE_WORKLOADS
@@ -17,21 +27,23 @@ from tests.bench.fakes import empty_results
 from tests.bench.test_results_file import full_results
 
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
+VERSION = version("odradek")
 
 
-@pytest.mark.parametrize("goal", GOALS, ids=lambda goal: f"{goal.workload}-{goal.metric}")
+ALL_GOALS = (*GOALS, *CLUSTER_GOALS, *TIERED_GOALS, *TABLE_GOALS)
+
+
+@pytest.mark.parametrize("goal", ALL_GOALS, ids=lambda goal: f"{goal.workload}-{goal.metric}")
 def test_every_goal_is_of_something_that_is_measured(goal: Goal) -> None:
-    (workload,) = [each for each in WORKLOADS if each.name == goal.workload]
+    workloads = (*WORKLOADS, *TABLE_WORKLOADS)
+    (workload,) = [each for each in workloads if each.name == goal.workload]
     (metric,) = [each for each in workload.metrics if each.name == goal.metric]
     assert metric.better == goal.better
-    assert workload.default
 
 
-@pytest.mark.parametrize("goal", TABLE_GOALS, ids=lambda goal: f"{goal.workload}-{goal.metric}")
-def test_every_goal_of_the_tables_is_of_something_that_is_measured(goal: Goal) -> None:
-    (workload,) = [each for each in TABLE_WORKLOADS if each.name == goal.workload]
-    (metric,) = [each for each in workload.metrics if each.name == goal.metric]
-    assert metric.better == goal.better
+def test_a_run_measures_what_has_a_goal_unless_it_is_asked_for_less() -> None:
+    measured_unasked = {each.name for each in WORKLOADS if each.default}
+    assert measured_unasked >= {goal.workload for goal in (*GOALS, *CLUSTER_GOALS)}
 
 
 def measured(values: dict[tuple[str, str, str], float]) -> Results:
@@ -40,8 +52,7 @@ def measured(values: dict[tuple[str, str, str], float]) -> Results:
     for (name, metric, peer), value in values.items():
         workload = results.workload(name)
         if workload is None:
-            goals = (*GOALS, *TABLE_GOALS)
-            better = next(g.better for g in goals if (g.workload, g.metric) == (name, metric))
+            better = next(g.better for g in ALL_GOALS if (g.workload, g.metric) == (name, metric))
             workload = WorkloadResults(name, name, (Metric(metric, "?", better),), {})
             results.workloads.append(workload)
         workload.peers[peer] = Measured([Sample(1, {metric: value})])
@@ -103,26 +114,20 @@ def test_the_page_has_the_tables_where_they_were_measured() -> None:
             ("table-full-100b", "mb_per_s", "kafka"): 150.0,
         }
     )
-    text = performance_page(full_results(), "0.1.0.json", tables, "tables.json")
+    text = performance_page(full_results(), "0.1.0.json", {"tables-1.json": tables})
     assert "| all columns, 100 bytes | ? | 500 | 150 | >= 2.5 x Kafka (375) |  | holds |" in text
-    assert "(../bench/results/tables.json)" in text
+    assert "(../bench/results/tables-1.json)" in text
     assert "Spark tables" not in performance_page(full_results(), "0.1.0.json")
+    with pytest.raises(UnknownSection, match="chairs"):
+        performance_page(full_results(), "0.1.0.json", {"chairs-1.json": tables})
 
 
 def test_the_stored_page_is_that_of_the_stored_results() -> None:
-    """To make it: odradek bench report bench/results/VERSION.json --markdown docs/performance.md (with
-    --tables bench/results/tables-VERSION.json, where there is one)"""
-    stored = sorted(each for each in STORED.parent.glob("*.json") if each != STORED)
-    tables = [each for each in stored if each.name.startswith("tables-")]
-    runs = [each for each in stored if each not in tables]
-    if not runs:
-        assert not PAGE.exists()
-        pytest.skip("no results are stored yet")
-    pages = [
-        performance_page(
-            load(run), run.name, None if each is None else load(each), each.name if each else ""
-        )
-        for run in runs
-        for each in tables or [None]
-    ]
-    assert PAGE.read_text() in pages
+    """To make it: odradek bench report bench/results/VERSION.json --markdown docs/performance.md, and
+    `--with bench/results/SECTION-VERSION.json` for each that is there, in the order of SECTIONS."""
+    stored = [each.name for each in STORED.parent.glob("*.json") if each != STORED]
+    further = [f"{section}-{VERSION}.json" for section in SECTIONS]
+    assert set(stored) <= {f"{VERSION}.json", *further}
+    loaded = {name: load(STORED.parent / name) for name in further if name in stored}
+    run = load(STORED.parent / f"{VERSION}.json")
+    assert PAGE.read_text() == performance_page(run, f"{VERSION}.json", loaded)

@@ -1,0 +1,68 @@
+"""The parts of docs/performance.md that come from runs of their own: `bench/results/SECTION-VERSION.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from odradek.bench.goals import CLUSTER_GOALS, TABLE_GOALS, TIERED_GOALS, Goal
+from odradek.seams.values import value_class
+
+
+class UnknownSection(ValueError):
+    """A results file is named as no section is."""
+
+
+@value_class
+class Section:
+    """`introduction` names the results by `{file}`."""
+
+    title: str
+    introduction: str
+    goals: Sequence[Goal]
+    reading: str = ""
+
+
+TABLES = """\
+Two topics with the same bytes in Apache Kafka and in this broker, read by Spark applications in turns, measured by
+`python -m odradek.bench.tables`. `odradek` is this project's source over the store of tiered segments (and over
+the broker for the last segment of each partition), `kafka` is Spark's own Kafka connector over Apache Kafka;
+beside them our source over our broker alone, and the connector over our broker. Every sample is in
+[{file}](../bench/results/{file}).
+"""
+
+READING_TABLES = """\
+Rates are of the records' keys and values, decompressed, by the application's clock: planning is in them, the
+start of Java and of Spark is not. `cpu_s` is of all the application's processes (the driver's Python, its JVM, the
+workers), `broker_cpu_s` of the broker's, whose copies to the store were made before. "All columns" goes into
+Spark's sink that throws rows away. Batches have 16 KiB, as Java's producer fills them. Every answer is
+compared with what was written. Brokers, store and Spark share the machine, its disk and its page cache; with
+one core Spark runs one task at a time, and our source's decoder is a process beside Spark's.
+"""
+
+CLUSTERS = """\
+Three brokers, which are the controllers too, on the same machine as their clients; Apache Kafka's are three JVMs.
+Every sample is in [{file}](../bench/results/{file}).
+"""
+
+TIERED = """\
+Three brokers under a controller, and KIP-405's questions: what tiering costs producers, and how soon an emptied
+broker is back. The remote store is a directory, of Kafka's LocalTieredStorage there; here its objects are
+synced to the disk, there they are not. Every sample is in [{file}](../bench/results/{file}).
+"""
+
+SECTIONS = {
+    "clusters": Section("Three brokers", CLUSTERS, CLUSTER_GOALS),
+    "tiered": Section("Tiered storage", TIERED, TIERED_GOALS),
+    "tables": Section("Topics as Spark tables", TABLES, TABLE_GOALS, READING_TABLES),
+}
+"""By the beginning of a file's name."""
+
+
+def section_of(file: str) -> Section:
+    """Raises UnknownSection."""
+    found = SECTIONS.get(file.partition("-")[0])
+    if found is None:
+        raise UnknownSection(
+            f"{file} is no part of the page: its name begins with {', '.join(SECTIONS)}, and a hyphen"
+        )
+    return found
