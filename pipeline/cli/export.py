@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from odradek.pipeline.cli.arguments import add_spark_arguments, named_values
+from odradek.pipeline.cli.decode import add_registry_arguments, decoding_of
 from odradek.pipeline.cli.progress import Teller
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--bootstrap", required=True, metavar="HOST:PORT", help="the brokers")
     add("--tiered", metavar="DIR|URL", help="the store of tiered segments")
     add("--by", default="date", help="directories below a topic's: none, date or hour (date)")
-    add("--value", default="binary", help="values are binary, string or json")
+    add("--value", default="binary", help="values are binary, string, json or registry")
     add("--schema", metavar="DDL", help="the columns of json values")
+    add_registry_arguments(parser)
     add("--headers", action="store_true", help="with a column of the records' headers")
     add("--isolation", default="read_uncommitted", help="read_uncommitted or read_committed")
     add(
@@ -65,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _job(args: argparse.Namespace) -> ExportJob:
     from odradek.pipeline.jobs.export import OFFSETS_A_BATCH, ExportJob
+    from odradek.pipeline.jobs.values import Values
 
     source = {
         "kafka.bootstrap.servers": args.bootstrap,
@@ -80,8 +83,9 @@ def _job(args: argparse.Namespace) -> ExportJob:
         out=args.out,
         format=args.format,
         by=args.by,
-        value=args.value,
-        schema=args.schema,
+        values=Values(
+            args.value, args.schema, None if args.registry is None else decoding_of(args)
+        ),
         offsets_a_batch=args.offsets_a_batch or OFFSETS_A_BATCH,
         unreadable=args.unreadable,
         checkpoint=args.checkpoint,

@@ -23,7 +23,7 @@ from odradek.pipeline.jobs.export_batch import BatchWriter, ExportBatch
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.jobs.progress import Progress
 from odradek.pipeline.jobs.tables import FORMATS, PARTITIONINGS, Table, open_table
-from odradek.pipeline.jobs.values import check_value
+from odradek.pipeline.jobs.values import Values
 from odradek.pipeline.options import REPORT, Options, Position, parse_options
 from odradek.pipeline.query import Query
 from odradek.pipeline.source import NAME, register
@@ -46,16 +46,14 @@ UNREADABLE = ("fail", "dead-letters")
 @value_class
 class ExportJob:
     """What is exported and how. `source` are the options of the table that is read (docs/pipeline.md).
-    `out` is a directory or URL. `value` says what values are; of JSON, `schema` (Spark's DDL) says which
-    columns it has. `unreadable` says what becomes of offsets that the store has lost or broken. Where the
-    checkpoint or the dead letters have no place of their own, they are below `out`."""
+    `out` is a directory or URL. `unreadable` says what becomes of offsets that the store has lost or broken.
+    Where the checkpoint or the dead letters have no place of their own, they are below `out`."""
 
     source: Mapping[str, str]
     out: str
     format: str = "parquet"
     by: str = "date"
-    value: str = "binary"
-    schema: str | None = None
+    values: Values = Values()
     offsets_a_batch: int = OFFSETS_A_BATCH
     unreadable: str = "fail"
     checkpoint: str | None = None
@@ -100,7 +98,7 @@ def export(
     checkpoint.belongs_to(_identity(job))
     course = _Course(options, checkpoint)
     dead_letters = open_table(spark, job.format, job.dead_letters_path, None)
-    writer = BatchWriter(spark, job.value, job.schema, table, dead_letters, checkpoint)
+    writer = BatchWriter(spark, job.values, table, dead_letters, checkpoint)
     done: list[ExportBatch] = []
 
     def write(frame: object, number: int) -> None:
@@ -136,7 +134,7 @@ def _check(job: ExportJob) -> None:
         raise BadOption(f"directories are by {', '.join(PARTITIONINGS)}, not by {job.by}")
     if job.unreadable not in UNREADABLE:
         raise BadOption(f"what can't be read: {' or '.join(UNREADABLE)}, not {job.unreadable}")
-    check_value(job.value, job.schema)
+    job.values.check()
 
 
 def _identity(job: ExportJob) -> dict[str, str]:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.decoding.schema import GAP
 from odradek.pipeline.jobs.checkpoint import Checkpoint
+from odradek.pipeline.jobs.decode import ERROR
 from odradek.pipeline.jobs.tables import Table
-from odradek.pipeline.jobs.values import ERROR, columns_of_good, with_values
+from odradek.pipeline.jobs.values import Values, columns_of_good
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
@@ -44,15 +45,13 @@ class BatchWriter:
     def __init__(
         self,
         spark: SparkSession,
-        value: str,
-        schema: str | None,
+        values: Values,
         table: Table,
         dead_letters: Table,
         checkpoint: Checkpoint,
     ) -> None:
         self._spark = spark
-        self._value = value
-        self._schema = schema
+        self._values = values
         self._table = table
         self._dead_letters = dead_letters
         self._checkpoint = checkpoint
@@ -75,7 +74,7 @@ class BatchWriter:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
-        decoded = self._decoded(_without_gaps(frame, ()))
+        decoded = self._values.of(_without_gaps(frame, ()))
         counted = Observation()
         observed = decoded.observe(
             counted,
@@ -92,7 +91,7 @@ class BatchWriter:
         from pyspark.sql import functions as f
 
         gaps = _gaps(frame)
-        decoded = self._decoded(_without_gaps(frame, gaps))
+        decoded = self._values.of(_without_gaps(frame, gaps))
         (counts,) = decoded.agg(
             f.count(f.lit(1)).alias("all"), f.count(ERROR).alias("dead")
         ).collect()
@@ -104,9 +103,6 @@ class BatchWriter:
         return ExportBatch(
             number, counts["all"] - counts["dead"], counts["dead"], len(gaps), offsets
         )
-
-    def _decoded(self, frame: DataFrame) -> DataFrame:
-        return with_values(frame, self._value, self._schema)
 
     def _write_good(self, decoded: DataFrame, number: int) -> None:
         good = columns_of_good(decoded.where(f"{ERROR} is null"))

@@ -5,34 +5,48 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from odradek.pipeline.errors import BadOption
+from odradek.pipeline.jobs.decode import DECODED, ERROR, Decoding, decoded
+from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-VALUES = ("binary", "string", "json")
-DECODED, ERROR = "decoded", "error"
+KINDS = ("binary", "string", "json", "registry")
 
 
-def check_value(value: str, schema: str | None) -> None:
-    if value not in VALUES:
-        raise BadOption(f"values are {', '.join(VALUES)}, not {value}")
-    if (value == "json") != (schema is not None):
-        raise BadOption("a schema goes with values of json, and they with one")
+@value_class
+class Values:
+    """What values are, one of KINDS; of `json`, with Spark's DDL of the columns, of `registry` with where the
+    schemas are."""
 
+    kind: str = "binary"
+    schema: str | None = None
+    decoding: Decoding | None = None
 
-def with_values(frame: DataFrame, value: str, schema: str | None) -> DataFrame:
-    """The frame with `error`, which is null where the value is what it should be; and with `decoded`, a
-    struct of columns, where a value is several."""
-    from pyspark.sql import functions as f
+    def check(self) -> None:
+        """Raises BadOption, and what the registry says that is asked."""
+        if self.kind not in KINDS:
+            raise BadOption(f"values are {', '.join(KINDS)}, not {self.kind}")
+        if (self.kind == "json") != (self.schema is not None):
+            raise BadOption("a schema goes with values of json, and they with one")
+        if (self.kind == "registry") != (self.decoding is not None):
+            raise BadOption("a registry goes with values of registry, and they with one")
+        if self.decoding is not None:
+            self.decoding.decoder()
 
-    text = f.col("value").cast("string")
-    if value == "json":
-        assert schema is not None
-        return _with_json(frame, schema)
-    if value == "string":
-        frame = frame.withColumn("value", text)
-    return frame.withColumn(ERROR, f.lit(None).cast("string"))
+    def of(self, frame: DataFrame) -> DataFrame:
+        """The frame with `error`, which is null where the value is what it should be; and with `decoded`, a
+        struct of columns, where a value is several."""
+        from pyspark.sql import functions as f
+
+        if self.decoding is not None:
+            return decoded(frame, self.decoding)
+        if self.schema is not None:
+            return _with_json(frame, self.schema)
+        if self.kind == "string":
+            frame = frame.withColumn("value", f.col("value").cast("string"))
+        return frame.withColumn(ERROR, f.lit(None).cast("string"))
 
 
 def columns_of_good(frame: DataFrame) -> DataFrame:

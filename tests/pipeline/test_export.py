@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import rmtree
@@ -11,8 +12,11 @@ import pytest
 from confluent_kafka import Producer
 
 from odradek.pipeline.errors import BadOption, PipelineError
+from odradek.pipeline.jobs.decode import Decoding
 from odradek.pipeline.jobs.export import ExportJob, export
+from odradek.pipeline.jobs.values import Values
 from odradek.testing import Broker
+from tests.pipeline.test_schemas import written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,13 +79,35 @@ def test_what_is_no_json_goes_to_the_dead_letters(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     _produce(broker, [b'{"a": 1, "b": "x"}', b"nonsense", b'{"a": 2}', b'{"a": "no number"}'])
-    (batch,) = export(spark, job(broker, tmp_path, value="json", schema="a int, b string"))
+    (batch,) = export(spark, job(broker, tmp_path, values=Values("json", "a int, b string")))
     assert (batch.records, batch.dead_letters) == (2, 2)
     rows = spark.read.parquet(str(tmp_path)).select("a", "b").orderBy("a").collect()
     assert [tuple(row) for row in rows] == [(1, "x"), (2, None)]
     dead = spark.read.parquet(str(tmp_path / "_dead_letters")).collect()
     assert {bytes(row.value) for row in dead} == {b"nonsense", b'{"a": "no number"}'}
     assert all(row.offset == row.lastOffset and "no JSON" in row.reason for row in dead)
+
+
+def test_values_of_a_registry_are_columns_also_when_they_change(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    schemas, out = tmp_path / "schemas", tmp_path / "out"
+    schemas.mkdir()
+    first = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}
+    second = {**first, "fields": [*first["fields"], {"name": "b", "type": "string"}]}
+    given = job(broker, out, values=Values("registry", decoding=Decoding(str(schemas))))
+    (schemas / "1.avsc").write_text(json.dumps(first))
+    _produce(broker, [written(1, first, {"a": 1}), b"nonsense"])
+    (batch,) = export(spark, given)
+    assert (batch.records, batch.dead_letters) == (1, 1)
+    (schemas / "2.avsc").write_text(json.dumps(second))
+    _produce(broker, [written(2, second, {"a": 2, "b": "x"})])
+    (batch,) = export(spark, given)
+    assert (batch.records, batch.dead_letters) == (1, 0)
+    table = spark.read.option("mergeSchema", "true").parquet(str(out))
+    assert sorted(map(tuple, table.select("a", "b").collect())) == [(1, None), (2, "x")]
+    (dead,) = spark.read.parquet(str(out / "_dead_letters")).collect()
+    assert bytes(dead.value) == b"nonsense"
 
 
 def test_what_means_nothing_is_refused(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
@@ -92,4 +118,6 @@ def test_what_means_nothing_is_refused(spark: SparkSession, broker: Broker, tmp_
     with pytest.raises(BadOption, match="no package for delta"):
         export(spark, job(broker, tmp_path, format="delta"))
     with pytest.raises(BadOption, match="a schema goes with values of json"):
-        export(spark, job(broker, tmp_path, value="json"))
+        export(spark, job(broker, tmp_path, values=Values("json")))
+    with pytest.raises(BadOption, match="a registry goes with values of registry"):
+        export(spark, job(broker, tmp_path, values=Values("registry")))
