@@ -14,7 +14,7 @@ go on: `begin` again, in this process or another, and see how far the group says
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import trio
@@ -282,24 +282,30 @@ class TransactionalProducer:
         }
 
     async def _coordinated(self, api: Api, **values: Any) -> Any:
-        """Ask the id's coordinator, who is looked for again after a failure."""
-        coordinator, self._coordinator = self._coordinator, None
+        """Ask the id's coordinator, who is looked for again after an attempt that failed."""
+        coordinator = self._coordinator
         if coordinator is None or coordinator.broken:
             coordinator = await self._cluster.coordinator(self._id, key_type=TRANSACTION)
-        answer = await self._request(coordinator, api, **values)
-        if getattr(answer, "error_code", 0) == 0:
             self._coordinator = coordinator
-        return answer
+        return await self._request(coordinator, api, **values)
 
     async def _request(self, connection: BrokerConnection, api: Api, **values: Any) -> Any:
         return await connection.request(
             api, values, timeout_s=self._cluster.timeout_s + 5, at_most=AT_MOST[api]
         )
 
-    async def _patiently(self, attempt: Callable[[], Any]) -> Any:
+    async def _patiently(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
         """While it may still come right: a coordinator may be moving, or ending the transaction before."""
+
+        async def once() -> Any:
+            try:
+                return await attempt()
+            except (KafkaError, ClientError):
+                self._coordinator = None  # wherever in the answer it was said, it may have moved
+                raise
+
         return await self._cluster.retrying(
-            attempt,
+            once,
             timeout_s=self._patience_s,
             also=lambda error: (
                 isinstance(error, KafkaError) and error.code == ErrorCode.concurrent_transactions

@@ -13,12 +13,14 @@ from odradek.client.errors import Unreachable
 from odradek.client.group_admin import CommittedOffset, committed_offsets
 from odradek.client.metadata import Cluster, open_cluster
 from odradek.client.transactions import FENCED, EncodedRecords, TransactionalProducer
+from odradek.protocol import apis
 from odradek.protocol.apis import Api
-from odradek.protocol.errors import KafkaError
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
+from tests.client.scripted_broker import Asked, scripted_broker
 
 WHERE = TopicPartition("t", 0)
 
@@ -118,3 +120,36 @@ async def test_a_request_that_was_lost_is_repeated_and_counts_once(cluster: Clus
     await producer.commit()
     assert len(producer.lost) == 6
     assert await values(cluster, Isolation.READ_UNCOMMITTED) == [b"a", b"b"]
+
+
+async def test_a_coordinator_that_moved_is_looked_for_again() -> None:
+    """An answer to AddPartitionsToTxn has no error of its own, but one a partition."""
+    refusals = 2
+
+    def script(asked: Asked) -> dict[str, Any] | None:
+        nonlocal refusals
+        if asked.api is apis.FIND_COORDINATOR:
+            me = {"node_id": 1, "host": broker.address.host, "port": broker.address.port}
+            row = {"key": "id", **me, "error_code": 0, "error_message": None}
+            return {"coordinators": [row]}
+        if asked.api is apis.INIT_PRODUCER_ID:
+            return {"error_code": 0, "producer_id": 7, "producer_epoch": 0}
+        if asked.api is apis.ADD_PARTITIONS_TO_TXN:
+            code = ErrorCode.not_coordinator if refusals else 0
+            refusals -= refusals > 0
+            rows = [{"partition_index": 0, "partition_error_code": code}]
+            return {"results_by_topic_v3_and_below": [{"name": "t", "results_by_partition": rows}]}
+        if asked.api is apis.PRODUCE:
+            row = {"index": 0, "error_code": 0, "base_offset": 0}
+            return {"responses": [{"name": "t", "partition_responses": [row]}]}
+        return None
+
+    async with (
+        scripted_broker(script, topics={"t": 1}) as broker,
+        open_cluster(TcpNetwork(), str(broker.address), timeout_s=10) as cluster,
+    ):
+        producer = TransactionalProducer(cluster, "id", patience_s=3)
+        await producer.begin()
+        assert await producer.send("t", {0: encoded(b"a")}) == set()
+        assert len(broker.asked(apis.ADD_PARTITIONS_TO_TXN)) == 3
+        assert len(broker.asked(apis.FIND_COORDINATOR)) == 3, "kept while it answers, else not"
