@@ -2,11 +2,13 @@
 
 Remote segments are read from the store as far as they reach, in the lineage that the partition's leader
 knows; brokers are asked for what is left. Without brokers the store is all there is: the lineage is the
-last segment's, and read_committed ends where the first transaction is not decided.
+last segment's, and read_committed ends where the first transaction is not decided, whatever end is asked
+for: what became of later records, nobody there knows.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +29,8 @@ from odradek.protocol.errors import KafkaError
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.summary import decode
+
+log = logging.getLogger("odradek.pipeline")
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
 """Offsets from the first on, before the second."""
@@ -112,7 +116,7 @@ class Query:
         options = self._options
         partitions = list(self.partitions)
         starts = self.resolve(partitions, options.starting or Position(everywhere=EARLIEST))
-        ends = self.resolve(partitions, options.ending, is_end=True)
+        ends = self._decided(self.resolve(partitions, options.ending, is_end=True))
         earliest = self._limits(partitions, EARLIEST)
         found = {}
         for where in partitions:
@@ -124,6 +128,23 @@ class Query:
                 low = first
             found[where] = (low, max(low, ends[where]))
         return found
+
+    def _decided(self, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """As far as the store tells how transactions ended. Raises DataLoss."""
+        options = self._options
+        if self._brokers is not None or not options.read_committed:
+            return ends
+        limits = self._limits(list(ends), LATEST)
+        for where, end in ends.items() if options.ending.offsets is not None else ():
+            if end > limits[where]:
+                text = (
+                    f"the store tells how transactions in {where} ended before offset"
+                    f" {limits[where]}, and the query ends at {end}"
+                )
+                if options.fail_on_data_loss:
+                    raise DataLoss(f"{text} (failOnDataLoss=false reads what is decided)")
+                log.error("%s: what is behind is left out", text)
+        return {where: min(end, limits[where]) for where, end in ends.items()}
 
     def resolve(
         self, partitions: Sequence[TopicPartition], position: Position, *, is_end: bool = False
@@ -303,7 +324,10 @@ class Query:
         try:
             fetched = brokers.fetch(where, end, read_committed=True, max_bytes=1)
         except KafkaError:
-            return []  # the store reaches further than the log does now: all of it is decided
+            if end > brokers.offsets({where: LATEST})[where]:
+                return []  # the store reaches further than the log does now: all of it is decided
+            text = f"{where} has lost offset {end} while a query was planned: run it again"
+            raise DataLoss(text) from None
         return [Aborted(id, first, end - 1) for id, first in fetched.aborted if first < end]
 
 

@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from typing import TypeVar
 
 from odradek.pipeline.decoding.wanted import Aborted
-from odradek.pipeline.errors import BadOption, CorruptSegment, StoreUnavailable
+from odradek.pipeline.errors import BadOption, CorruptSegment, MissingSegment, StoreUnavailable
 from odradek.pipeline.segment_columns import Segments, Stretches
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.object_store import open_objects
@@ -41,6 +41,7 @@ from odradek.storage.tiered.object_names import (
     parse_key,
     parse_summary,
     partition_directory,
+    segment_key,
 )
 from odradek.storage.tiered.object_store import ObjectStoreStorage
 from odradek.storage.tiered.opening import (
@@ -173,7 +174,10 @@ class Store:
         it if there is none. How those ended, only a broker knows."""
         data = self._index(segment, IndexType.PRODUCER_SNAPSHOT)
         if data is None:
-            return segment.end_offset + 1
+            key = segment_key(segment, IndexType.PRODUCER_SNAPSHOT.value)
+            raise MissingSegment(
+                f"{key} is not in the store, and tells which transactions are open"
+            )
         try:
             producers = decode_snapshot(data)
         except CorruptSnapshot as error:

@@ -1,0 +1,80 @@
+"""Which offsets a query reads, and what it refuses to read past: by the store alone and with brokers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from odradek.pipeline.brokers import TopicPartition
+from odradek.pipeline.errors import DataLoss, MissingSegment
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.query import Query
+from odradek.storage.log.producer_snapshots import encode_snapshot
+from odradek.storage.log.producers import ProducerEntry
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+from odradek.storage.tiered.object_names import segment_key
+from odradek.storage.tiered.remote_storage import IndexType
+from tests.pipeline.test_store import World, segment
+from tests.pipeline.virtual_leader import VirtualLeader
+
+ONLY = TopicPartition("t", 0)
+
+
+def query(world: World, leader: VirtualLeader | None = None, **options: Any) -> Query:
+    given = {"tiered.url": "unused", "subscribe": "t", **options}
+    if leader is not None:
+        given["kafka.bootstrap.servers"] = "unused:9092"
+    named = {name.lower(): str(value) for name, value in given.items()}
+    return Query(parse_options(named, streaming=False), store=world.store)
+
+
+COMMITTED = {"kafka.isolation.level": "read_committed"}
+
+
+def snapshot(world: World, of: RemoteLogSegmentMetadata, *open_at: int) -> None:
+    producers = [ProducerEntry(7, 0, 0, 1, start, []) for start in open_at]
+    key = segment_key(of, IndexType.PRODUCER_SNAPSHOT.value)
+    world.objects.put(key, [encode_snapshot(producers)])
+
+
+@pytest.mark.parametrize(
+    "ending", [{"endingOffsets": '{"t":{"0":10}}'}, {"endingOffsets": '{"t":{"0":6}}'}], ids=str
+)
+def test_the_store_alone_ends_where_nobody_knows_what_was_committed(
+    ending: dict[str, str],
+) -> None:
+    """A transaction is open from offset 5 on."""
+    world = World()
+    world.has(segment(1, 0, 9))
+    snapshot(world, segment(1, 0, 9), 5)
+    with pytest.raises(DataLoss, match="before offset 5"):
+        query(world, **COMMITTED, **ending).ranges()
+    for more in ({**ending, "failOnDataLoss": False}, {}, {"endingOffsets": '{"t":{"0":5}}'}):
+        assert query(world, **COMMITTED, **more).ranges() == {ONLY: (0, 5)}
+    assert query(world, endingOffsets='{"t":{"0":10}}').ranges() == {ONLY: (0, 10)}
+
+
+def test_without_its_snapshot_a_segment_does_not_pass_for_decided() -> None:
+    world = World()
+    world.has(segment(1, 0, 9))
+    with pytest.raises(MissingSegment, match=r"\.snapshot"):
+        query(world, **COMMITTED).ranges()
+    assert query(world).ranges() == {ONLY: (0, 10)}
+
+
+def test_a_gap_that_is_gone_does_not_pass_for_decided() -> None:
+    """The store lacks 10 to 19, where markers may have been; the log has begun behind it meanwhile."""
+    world, leader = World(), VirtualLeader((30, 40))
+    world.has(segment(1, 0, 9), segment(2, 20, 29))
+    with leader.reachable():
+        asked = query(world, leader, **COMMITTED)
+        with pytest.raises(DataLoss, match="offset 10"):
+            asked.plan({ONLY: (0, 40)})
+
+
+def test_a_log_that_ends_before_the_store_does_has_decided_all() -> None:
+    world, leader = World(), VirtualLeader((0, 5))
+    world.has(segment(1, 0, 9))
+    with leader.reachable():
+        assert query(world, leader, **COMMITTED).plan({ONLY: (0, 5)}).aborted == {("t", 0): []}

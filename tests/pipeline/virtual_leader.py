@@ -1,0 +1,76 @@
+"""Brokers that are a few partitions in memory: what they begin and end with is set by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+import pytest
+
+from odradek.client.batch_reader import FetchedBatches
+from odradek.client.metadata import Partition, Topic
+from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers, TopicPartition
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records.records import Record, build_batch
+from odradek.storage.log.epochs import EpochStart
+
+TOPIC_ID = UUID(int=1)
+RECORDS_A_FETCH = 5
+
+
+class OutOfRange(KafkaError):
+    code = ErrorCode.offset_out_of_range
+
+
+@dataclass
+class Held:
+    """A partition's offsets: from the first on, before the second."""
+
+    start: int
+    end: int
+
+
+class VirtualLeader(Brokers):
+    """See the module. All partitions are of the topic "t"."""
+
+    def __init__(self, *partitions: tuple[int, int]) -> None:
+        self.logs = {TopicPartition("t", n): Held(*each) for n, each in enumerate(partitions)}
+
+    def topics(self) -> dict[str, Topic]:
+        partitions = {each: Partition(each, 1, 0, (1,), (1,), ()) for _, each in self.logs}
+        return {"t": Topic("t", TOPIC_ID, False, partitions)}
+
+    def offsets(
+        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, int]:
+        assert set(wanted.values()) <= {EARLIEST, LATEST}
+        return {
+            where: self.logs[where].start if which == EARLIEST else self.logs[where].end
+            for where, which in wanted.items()
+        }
+
+    def lineage(self, where: TopicPartition, epochs: Iterable[int]) -> list[EpochStart]:
+        return [EpochStart(0, 0)]
+
+    def fetch(
+        self, where: TopicPartition, offset: int, *, read_committed: bool, max_bytes: int
+    ) -> FetchedBatches:
+        held = self.logs[where]
+        if not held.start <= offset <= held.end:
+            raise OutOfRange(f"{where} at offset {offset}")
+        records = [
+            Record(each, 1000 + each, None, b"value %d" % each)
+            for each in range(offset, min(offset + RECORDS_A_FETCH, held.end))
+        ]
+        data = bytes(build_batch(records, base_offset=offset)) if records else b""
+        return FetchedBatches(data, (), held.end, held.start)
+
+    @contextmanager
+    def reachable(self) -> Iterator[None]:
+        """These are the brokers that options name."""
+        with pytest.MonkeyPatch.context() as patch:
+            for module in ("query", "reading"):
+                patch.setattr(f"odradek.pipeline.{module}.brokers_at", lambda *options: self)
+            yield
