@@ -48,6 +48,7 @@ READ = np.dtype(
         ("start", "<i8"),
         ("last", "<u4"),
         ("newest", "<i8"),
+        ("copied", "<i8"),
         ("size", "<u4"),
         ("custom", "<u2"),
         ("flags", "u1"),
@@ -55,7 +56,8 @@ READ = np.dtype(
         ("high", "<i8"),
     ]
 )
-"""Of a stretch: what of the segment is needed to read it, and the offsets from `low` on, before `high`."""
+"""Of a stretch: what of the segment is needed to read it, and the offsets from `low` on, before `high`.
+`copied` is 0 where the segment has a timestamp: nobody asks then, and zeros take no room in a plan."""
 _OF_SEGMENT = ("id", "start", "last", "newest", "size", "custom", "flags")
 
 
@@ -174,6 +176,7 @@ class Segments:
         found = np.empty(len(chosen), READ)
         for name in _OF_SEGMENT:
             found[name] = self.rows[name][chosen]
+        found["copied"] = np.where(found["newest"] < 0, self.rows["copied"][chosen], 0)
         found["low"], found["high"] = low, high
         return Stretches(self.partition, found, self.customs)
 
@@ -192,7 +195,7 @@ class Stretches:
 
     def __iter__(self) -> Iterator[Stretch]:
         for row in self.rows.tolist():
-            id_, start, last, newest, size, custom, flags, low, high = row
+            id_, start, last, newest, _, size, custom, flags, low, high = row
             segment = RemoteLogSegmentMetadata(
                 RemoteLogSegmentId(self.partition, UUID(bytes=bytes(id_))),
                 start,

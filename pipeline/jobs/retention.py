@@ -1,8 +1,8 @@
 """What other retention would delete and keep, and what that costs: from the metadata of segments alone.
 
 Brokers delete whole segments, from a partition's oldest on, as long as one after the other may go: its newest
-record is older than `retention.ms`, or the log is `retention.bytes` large without it
-(storage/tiered/expiry.py, KIP-405). The log's size is that of its remote segments and of what is on its
+record is older than `retention.ms` (the copy, where no record has a timestamp), or the log is
+`retention.bytes` large without it (storage/tiered/expiry.py, KIP-405). The log's size is that of its remote segments and of what is on its
 leader's disk alone (KIP-852); of the latter nothing goes in the answer: which segments it has, no client is
 told.
 """
@@ -20,7 +20,7 @@ from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.decoding.schema import BATCH_SPARK_TYPES, BATCHES
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.query import Query
-from odradek.pipeline.segment_columns import Int64s, Stretches
+from odradek.pipeline.segment_columns import Int64s, PackedStretches, Stretches
 from odradek.pipeline.source import NAME, register
 from odradek.seams.values import value_class
 
@@ -40,8 +40,8 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A partition's log. Of its remote segments, oldest first: the offset behind the last, bytes, and the
-    newest timestamp in ms, -1 where there is none."""
+    """A partition's log. Of its remote segments, oldest first: the offset behind the last, bytes, the newest
+    timestamp in ms, -1 where there is none, and for these when they were copied."""
 
     topic: str
     partition: int
@@ -49,6 +49,7 @@ class Held:
     ends: Int64s
     sizes: Int64s
     newest_ms: Int64s
+    copied_ms: Int64s
     local_bytes: int = 0
 
     @property
@@ -80,7 +81,7 @@ def what_if(held: Held, rule: Rule, now_ms: int) -> Outcome:
     total = held.remote_bytes + held.local_bytes
     excess = total - rule.retention_bytes if rule.retention_bytes >= 0 else 0
     gone = np.cumsum(held.sizes)
-    goes = (held.newest_ms >= 0) & (held.newest_ms < oldest_ms)
+    goes = np.where(held.newest_ms >= 0, held.newest_ms, held.copied_ms) < oldest_ms
     goes |= (held.sizes > 0) & (gone <= excess)
     count = len(goes) if goes.all() else int(np.argmin(goes))
     deleted = int(gone[count - 1]) if count else 0
@@ -110,16 +111,17 @@ def _held(spark: SparkSession, source: Mapping[str, str]) -> Iterable[Held]:
     ranges = query.ranges()
     tiered: dict[TopicPartition, list[Stretches]] = {where: [] for where in ranges}
     for piece in query.plan(ranges).pieces:
-        if isinstance(piece, Stretches):
-            tiered[TopicPartition(piece.partition.topic, piece.partition.partition)].append(piece)
+        if isinstance(piece, PackedStretches):
+            where = TopicPartition(piece.partition.topic, piece.partition.partition)
+            tiered[where].append(piece.unpacked())
     behind = {where: runs[-1].high if runs else ranges[where][0] for where, runs in tiered.items()}
     local = _local_bytes(spark, source, behind) if "kafka.bootstrap.servers" in source else {}
     for where, runs in tiered.items():
-        ends, sizes, newest = (
+        ends, sizes, newest, copied = (
             np.concatenate([_NONE, *(run.rows[name].astype(np.int64) for run in runs)])
-            for name in ("high", "size", "newest")
+            for name in ("high", "size", "newest", "copied")
         )
-        yield Held(*where, ranges[where][0], ends, sizes, newest, local.get(where, 0))
+        yield Held(*where, ranges[where][0], ends, sizes, newest, copied, local.get(where, 0))
 
 
 _NONE = np.zeros(0, np.int64)

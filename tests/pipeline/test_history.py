@@ -73,6 +73,13 @@ def test_the_segment_that_reaches_furthest_is_read_and_none_twice() -> None:
     ]
 
 
+def test_a_plan_knows_when_segments_without_timestamps_were_copied() -> None:
+    old = replace(segment(1, 0, 9), event_timestamp_ms=55)
+    new = replace(segment(2, 10, 19), max_timestamp_ms=70, event_timestamp_ms=77)
+    rows = cover(columns(old, new), ONE_EPOCH, 0, 20).packed().unpacked().rows
+    assert [(row["newest"], row["copied"]) for row in rows] == [(-1, 55), (70, 0)]
+
+
 def test_a_gap_is_left_out() -> None:
     segments = [segment(1, 0, 9), segment(2, 20, 29)]
     assert told(cover(columns(*segments), ONE_EPOCH, 0, 40)) == [(1, 0, 10), (2, 20, 30)]
