@@ -8,7 +8,8 @@ among partitions by how far each is behind, `minOffsetsPerTrigger` waits until t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -30,6 +31,8 @@ from odradek.seams.clock import RealClock
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger("odradek.pipeline")
 
 Offsets = dict[TopicPartition, int]
 Checkpointed = dict[str, dict[str, int]]
@@ -67,10 +70,9 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = self._target
         if latest is None:
             latest = query.resolve(list(query.partitions), Position(everywhere=LATEST))
+        latest = {**begin, **latest, **self._gone_back(query, begin, latest)}
         begin = {**self._new_ones(query, begin, latest), **begin}
-        latest = {where: max(offset, begin[where]) for where, offset in latest.items()}
-        latest = {**begin, **latest}
-        if self._is_too_little(sum(latest.values()) - sum(begin.values())):
+        if self._is_too_little(sum(max(0, latest[where] - begin[where]) for where in latest)):
             return start
         if isinstance(limit, ReadMaxRows):
             latest = shared_out(begin, latest, limit.max_rows)
@@ -79,7 +81,8 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Checkpointed, end: Checkpointed) -> Sequence[InputPartition]:
         begin, until = from_checkpoint(start), from_checkpoint(end)
         query = Query(self._options)
-        begin = {**self._new_ones(query, begin, until), **begin}
+        for where, end in until.items():
+            self._check_forward(where, begin.get(where, 0), end)
         ranges = {}
         gone = [where for where in until if where not in query.partitions]
         if gone and self._options.fail_on_data_loss:
@@ -87,7 +90,7 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = [where for where in until if where not in gone]
         earliest = query.resolve(known, Position(everywhere=EARLIEST))
         for where in known:
-            low = begin[where]
+            low = begin.get(where, 0)
             if low < min(earliest[where], until[where]):
                 text = f"{where} begins at offset {earliest[where]} now, and the batch at {low}"
                 if self._options.fail_on_data_loss:
@@ -99,12 +102,30 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition, Filtered())
 
-    def _new_ones(
-        self, query: Query, begin: Offsets, seen: Mapping[TopicPartition, int]
-    ) -> Offsets:
-        """Where partitions begin that came since the query did: nothing of them is passed over."""
+    def _new_ones(self, query: Query, begin: Offsets, seen: Iterable[TopicPartition]) -> Offsets:
+        """Where partitions begin that came since the query did: at 0, and what retention has taken of them
+        by now is lost as any other (`partitions`); where that is allowed, it does not count as read."""
         new = [where for where in seen if where not in begin]
-        return query.resolve(new, Position(everywhere=EARLIEST)) if new else {}
+        if self._options.fail_on_data_loss or not new:
+            return dict.fromkeys(new, 0)
+        return query.resolve(new, Position(everywhere=EARLIEST))
+
+    def _gone_back(self, query: Query, begin: Offsets, latest: Offsets) -> Offsets:
+        """The ends of partitions that were made again, or truncated. Raises DataLoss."""
+        before = [where for where, offset in latest.items() if offset < begin.get(where, 0)]
+        # A query with Trigger.AvailableNow may begin behind the end that was found before.
+        now = query.resolve(before, Position(everywhere=LATEST))
+        for where in before:
+            self._check_forward(where, begin[where], now[where])
+        return {where: min(begin[where], now[where]) for where in before}
+
+    def _check_forward(self, where: TopicPartition, begin: int, end: int) -> None:
+        if end >= begin:
+            return
+        text = f"{where} ended at offset {end}, and the stream was at {begin}: it was made again"
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{text} (failOnDataLoss=false goes back to where it ended)")
+        log.error("%s; it is read from where it ended on", text)
 
     def _is_too_little(self, count: int) -> bool:
         """Whether a batch of so many offsets is put off (minOffsetsPerTrigger)."""
@@ -123,15 +144,15 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def shared_out(begin: Offsets, latest: Offsets, limit: int) -> Offsets:
     """Ends of a batch of about `limit` offsets: each partition gives in proportion to what it has, and
-    at least one of those that have any."""
+    at least one of those that have any; what goes back goes back at once."""
     behind = {where: latest[where] - begin[where] for where in latest}
-    total = sum(behind.values())
+    total = sum(count for count in behind.values() if count > 0)
     if total <= limit:
         return latest
     found = {}
     for where, count in behind.items():
-        share = limit * count / total
-        found[where] = begin[where] + min(count, max(1, int(share)) if count else 0)
+        share = max(1, int(limit * count / total))
+        found[where] = begin[where] + min(count, share)
     return found
 
 

@@ -1,0 +1,90 @@
+"""From where to where a stream's micro-batches go, with brokers whose logs begin and end where they are told to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from odradek.pipeline.errors import DataLoss
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.stream import StreamReader
+from tests.pipeline.virtual_leader import Held, VirtualLeader
+from tests.pipeline.virtual_reading import FULL
+
+
+def stream(**options: Any) -> StreamReader:
+    given = {"kafka.bootstrap.servers": "unused:9092", "subscribe": "t", **options}
+    named = {name.lower(): str(value) for name, value in given.items()}
+    return StreamReader(parse_options(named, streaming=True), FULL)
+
+
+def at(*offsets: int) -> dict[str, dict[str, int]]:
+    return {"t": {str(number): offset for number, offset in enumerate(offsets)}}
+
+
+def following(reader: StreamReader, start: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    return reader.latestOffset(start, reader.getDefaultReadLimit())
+
+
+def offsets(reader: StreamReader, start: Any, end: Any) -> list[tuple[int, int]]:
+    """What a batch has: partition and offset."""
+    rows: list[tuple[int, int]] = []
+    for task in reader.partitions(start, end):
+        for table in reader.read(task):
+            columns = table.to_pydict()
+            rows += zip(columns["partition"], columns["offset"], strict=True)
+    return sorted(rows)
+
+
+def test_a_topic_that_was_made_again_with_less_is_data_loss() -> None:
+    leader = VirtualLeader((0, 500), (0, 40))
+    with leader.reachable():
+        with pytest.raises(DataLoss, match=r"t-0 ended at offset 500, and the stream was at 1000"):
+            following(stream(), at(1000, 7))
+        with pytest.raises(DataLoss, match=r"t-0"):
+            stream().partitions(at(1000, 7), at(500, 40))
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 10}], ids=str)
+def test_offsets_go_back_where_loss_is_allowed(limit: dict[str, int]) -> None:
+    leader = VirtualLeader((0, 500), (0, 40))
+    reader = stream(failOnDataLoss=False, **limit)
+    with leader.reachable():
+        end = following(reader, at(1000, 7))
+        assert end == at(500, 17 if limit else 40)
+        assert offsets(reader, at(1000, 7), end) == [(1, each) for each in range(7, end["t"]["1"])]
+        leader.logs["t", 0].end = 520  # type: ignore[index]
+        again = following(reader, end)
+        assert again["t"]["0"] > 500
+
+
+def test_a_query_that_ends_where_it_began_loses_nothing_by_what_came_meanwhile() -> None:
+    """Its end was found before its beginning."""
+    leader = VirtualLeader((0, 10))
+    reader = stream()
+    with leader.reachable():
+        reader.prepareForTriggerAvailableNow()
+        leader.logs["t", 0].end = 12  # type: ignore[index]
+        start = reader.initialOffset()
+        assert following(reader, start) == start == at(12)
+
+
+def test_what_a_new_partition_has_lost_before_it_was_seen_is_data_loss() -> None:
+    leader = VirtualLeader((0, 10), (5, 20))
+    with leader.reachable():
+        end = following(stream(), at(10))
+        assert end == at(10, 20)
+        with pytest.raises(DataLoss, match=r"t-1 begins at offset 5 now, and the batch at 0"):
+            stream().partitions(at(10), end)
+        leader.logs["t", 1] = Held(0, 20)  # type: ignore[index]
+        assert offsets(stream(), at(10), end) == [(1, each) for each in range(20)]
+
+
+def test_what_is_left_of_a_new_partition_is_read_where_loss_is_allowed() -> None:
+    leader = VirtualLeader((0, 10), (5, 20))
+    reader = stream(failOnDataLoss=False, maxOffsetsPerTrigger=10)
+    with leader.reachable():
+        end = following(reader, at(10))
+        assert end == at(10, 15)
+        assert offsets(reader, at(10), end) == [(1, each) for each in range(5, 15)]
