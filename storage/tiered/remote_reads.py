@@ -160,6 +160,7 @@ class RemoteReads:
                 found.aborted = await self._aborted.overlapping(
                     which, place.segment, offset, found.next_offset
                 )
+                check_begun(which, offset)  # else they were looked up by epochs that are forgotten
             found.records = await self._aside.settle(found.records)
         except BaseException:
             found.let_go()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.partition_log import Origin
 from tests.storage.log.log_world import NOW_MS, World, batch, idempotent, marker
 from tests.storage.tiered.read_world import TIERED, Tiers
@@ -184,3 +186,47 @@ async def test_t35_a_marker_that_leaves_the_disk_under_the_search_is_found(
         assert [each.producer_id for each in found.aborted] == [7]
         found.let_go()
     assert log.local_log_start_offset > 6
+
+
+def after_each(tiers: Tiers, monkeypatch: pytest.MonkeyPatch, during: Any, then: Any) -> None:
+    """`then` is done when a call of `during` has its answer, before who asked knows."""
+    run = tiers.offload.run
+
+    async def late(fn: Any, *args: Any, lane: str) -> Any:
+        found = await run(fn, *args, lane=lane)
+        if fn == during:
+            then()
+        return found
+
+    monkeypatch.setattr(tiers.offload, "run", late)
+
+
+def with_one_aborted() -> Tiers:
+    """Three batches of a transaction, which ends in the segment behind theirs."""
+    tiers = Tiers()
+    for number in range(3):
+        tiers.append(idempotent(7, number, transactional=True))
+    tiers.log_world.append(marker(7, commit=False), origin=Origin.COORDINATOR)
+    for _ in range(12):
+        tiers.append(batch(2))
+    tiers.copy_and_expire()
+    first, second = tiers.metadata.known[:2]
+    assert first.txn_index_empty
+    assert not second.txn_index_empty
+    return tiers
+
+
+@pytest.mark.parametrize("start", [1, 2, 8])
+async def test_t35_what_was_aborted_is_not_given_out_when_the_logs_start_moves_under_a_read(
+    start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T-35: within the segment or past it; the log forgets the epochs by which markers are found."""
+    tiers = with_one_aborted()
+    move = partial(tiers.log.advance_log_start, start, "DeleteRecords")
+    after_each(tiers, monkeypatch, tiers.store.fetch_segment, move)
+    async with tiers.readers() as readers:
+        with pytest.raises(OffsetOutOfRange):
+            await readers.read(0, committed=True)
+        found = await readers.read(start, committed=True)
+        assert [each.producer_id for each in found.aborted] == [7] * (start < 3)
+        found.let_go()
