@@ -38,6 +38,10 @@ class RemoteResourceNotFound(RemoteStorageError):
     retryable = False
 
 
+class RemoteSegmentNotFound(RemoteResourceNotFound):
+    """It is the segment itself that is not there, or is being deleted: what it had nobody can tell."""
+
+
 class CorruptRemoteData(RemoteStorageError):
     """What was read is not what was written: cut short, a checksum, a frame. The text names it."""
 

@@ -29,7 +29,11 @@ from odradek.seams.files import Buffer, Files, Path
 from odradek.seams.offload import OBJECTS_LANE, Offload
 from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.log.names import DELETED
-from odradek.storage.tiered.errors import CorruptRemoteData, RemoteResourceNotFound
+from odradek.storage.tiered.errors import (
+    CorruptRemoteData,
+    RemoteResourceNotFound,
+    RemoteSegmentNotFound,
+)
 from odradek.storage.tiered.index_entries import ENTRY_BYTES, check_index
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManager
@@ -132,7 +136,7 @@ class RemoteIndexCache:
         once, and goes on when they leave. That of transactions is empty where there is none.
 
         Raises RemoteStorageError and its kinds: CorruptRemoteData for one that contradicts the
-        segment, RemoteResourceNotFound where there is no such index.
+        segment, RemoteResourceNotFound where there is no such index, or no such segment any more.
         """
         key = segment.id.id, kind
         return await self._calls.result(key, partial(self._fetch, key, segment))
@@ -149,8 +153,8 @@ class RemoteIndexCache:
             data = await self._offload.run(
                 self._storage.fetch_index, segment, kind, lane=OBJECTS_LANE
             )
-        except RemoteResourceNotFound:
-            if kind is not IndexType.TRANSACTION:
+        except RemoteResourceNotFound as error:
+            if kind is not IndexType.TRANSACTION or isinstance(error, RemoteSegmentNotFound):
                 raise
             data = b""  # as Kafka has it: of older copies it is not known whether there is one
         check_index(data, kind, segment)

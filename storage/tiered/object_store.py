@@ -7,7 +7,8 @@ to be dangling because it has no manifest:
 
 Every object is asked for its size once it was put: a store that says it has what it has not is found
 out while the segment is still on the broker's disk. Delete: the manifest first, so that what is left
-after a crash is dangling too, then all the rest.
+after a crash is dangling too, then the log, then all the rest: a transaction index that is missing beside
+a log was never there.
 
 A log that is stored as it is (no compression, no encryption) is read without the manifest, and may have
 been put there by Kafka's LocalTieredStorage. Of any other, the segment's custom metadata says so.
@@ -32,6 +33,7 @@ from odradek.storage.tiered.errors import (
     CorruptRemoteData,
     RemoteAccessDenied,
     RemoteResourceNotFound,
+    RemoteSegmentNotFound,
     RemoteStorageError,
     RemoteStorageUnavailable,
 )
@@ -147,17 +149,32 @@ class ObjectStoreStorage:
 
     def _check_never_there(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> None:
         """Without transactions there is no index of them, which is no loss; one that is lost is. Raises
-        CorruptRemoteData, and ObjectMissing where there is no manifest to tell."""
-        if kind is IndexType.TRANSACTION and kind.value in self._manifest(metadata).objects:
+        CorruptRemoteData, and RemoteSegmentNotFound if the segment was deleted."""
+        if kind is not IndexType.TRANSACTION:
+            return
+        try:
+            copied = self._manifest(metadata).objects
+        except ObjectMissing as error:
+            if _flags(metadata) & _CHUNKED or not self._has_log(metadata):
+                raise RemoteSegmentNotFound(f"{metadata.id} is gone: {error}") from error
+            return  # Kafka's LocalTieredStorage has copied it
+        if kind.value in copied:
             raise CorruptRemoteData(f"{segment_key(metadata, kind.value)} was copied, and is gone")
+
+    def _has_log(self, metadata: RemoteLogSegmentMetadata) -> bool:
+        try:
+            self._objects.head(segment_key(metadata, LOG_SUFFIX))
+        except ObjectMissing:
+            return False
+        return True
 
     def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
         self._forget_manifest(metadata)
         with _translated():
             self._objects.delete(segment_key(metadata, MANIFEST_SUFFIX))
-            self._objects.delete_all(
-                [segment_key(metadata, each) for each in SUFFIXES if each != MANIFEST_SUFFIX]
-            )
+            self._objects.delete(segment_key(metadata, LOG_SUFFIX))
+            rest = (each for each in SUFFIXES if each not in (MANIFEST_SUFFIX, LOG_SUFFIX))
+            self._objects.delete_all([segment_key(metadata, each) for each in rest])
 
     def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None:
         with _translated():

@@ -160,12 +160,24 @@ class RemoteReads:
                 found.aborted = await self._aborted.overlapping(
                     which, place.segment, offset, found.next_offset
                 )
-                check_begun(which, offset)  # else they were looked up by epochs that are forgotten
+                self._check_still_there(which, place, wanted, offset)
             found.records = await self._aside.settle(found.records)
         except BaseException:
             found.let_go()
+            self._places.pop((place.segment.partition, wanted), None)
             raise
         return found
+
+    def _check_still_there(
+        self, which: PartitionLog, place: _Place, wanted: int, offset: int
+    ) -> None:
+        """Aborted transactions are looked for by the epochs of the log, which forgets those before its start,
+        and in segments of which none is being deleted: they go from the oldest on, so that no later one was
+        passed over if this one still counts."""
+        check_begun(which, offset)
+        segment = segment_with(self._metadata, which, place.epoch, wanted)
+        if segment is None or segment.id != place.segment.id:
+            raise RemoteNotReady(f"{which!r} has {wanted} no more in {place.segment.id}")
 
     # The place
 

@@ -62,7 +62,8 @@ class RemoteStorageManager(Protocol):
         ...
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
-        """The whole of it (T-19); RemoteResourceNotFound if the segment has none of that kind."""
+        """The whole of it (T-19); RemoteResourceNotFound if the segment has none of that kind. Of transactions
+        that says that none was aborted; where the segment is gone it must be RemoteSegmentNotFound."""
         ...
 
     def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:

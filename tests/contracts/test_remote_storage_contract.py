@@ -17,7 +17,11 @@ from odradek.seams.objects import Objects
 from odradek.seams.real_files import RealFiles
 from odradek.storage.tiered.chunks import Compression
 from odradek.storage.tiered.encryption import KeyRing
-from odradek.storage.tiered.errors import RemoteResourceNotFound, RemoteStorageUnavailable
+from odradek.storage.tiered.errors import (
+    RemoteResourceNotFound,
+    RemoteSegmentNotFound,
+    RemoteStorageUnavailable,
+)
 from odradek.storage.tiered.metadata import (
     EpochStart,
     RemoteLogSegmentId,
@@ -158,6 +162,8 @@ def test_what_is_missing(storage: RemoteStorageManager) -> None:
     for kind in IndexType:
         with pytest.raises(RemoteResourceNotFound):
             storage.fetch_index(segment(9), kind)
+    with pytest.raises(RemoteSegmentNotFound):
+        storage.fetch_index(segment(9), IndexType.TRANSACTION)
 
 
 @pytest.mark.parametrize("transactions", [None, b""])
@@ -166,8 +172,9 @@ def test_a_segment_without_aborted_transactions(
 ) -> None:
     """T-19: it has no transaction index, as with Kafka, which never uploads an empty one."""
     metadata = copied(segment(), data_of(transactions=transactions))
-    with pytest.raises(RemoteResourceNotFound):
+    with pytest.raises(RemoteResourceNotFound) as caught:
         storage.fetch_index(metadata, IndexType.TRANSACTION)
+    assert not isinstance(caught.value, RemoteSegmentNotFound)
     assert bytes(storage.fetch_index(metadata, IndexType.OFFSET)) == INDEXES[IndexType.OFFSET]
 
 

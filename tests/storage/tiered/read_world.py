@@ -18,6 +18,7 @@ from odradek.storage.tiered.answers_aside import AnswersAside
 from odradek.storage.tiered.errors import (
     RemoteNotReady,
     RemoteResourceNotFound,
+    RemoteSegmentNotFound,
     RemoteStorageError,
 )
 from odradek.storage.tiered.index_cache import RemoteIndexCache
@@ -84,6 +85,8 @@ class Store:
         if self.error is not None:
             raise self.error
         data = self.objects.get((metadata.id.id, kind))
+        if data is None and (metadata.id.id, None) not in self.objects:
+            raise RemoteSegmentNotFound(f"{metadata.id} is gone")
         if data is None:
             raise RemoteResourceNotFound(f"{metadata.id} has no {kind}")
         return data
@@ -169,7 +172,8 @@ class Metadata:
         self._ask()
         for each in self.known:
             last = each.last_offset_of(leader_epoch)
-            if last is not None and offset <= last and not each.txn_index_empty:
+            counts = each.state is SegmentState.COPY_SEGMENT_FINISHED and not each.txn_index_empty
+            if last is not None and offset <= last and counts:
                 return each
         return None
 

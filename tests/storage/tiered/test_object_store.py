@@ -17,6 +17,7 @@ from odradek.storage.tiered.encryption import KeyRing
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
     RemoteResourceNotFound,
+    RemoteSegmentNotFound,
     RemoteStorageError,
     RemoteStorageUnavailable,
 )
@@ -293,11 +294,40 @@ class TestFaults:
         with pytest.raises(CorruptRemoteData, match="is gone"):
             storage.fetch_index(METADATA, IndexType.TRANSACTION)
         del bucket.objects[f"{STEM}.manifest"]
-        with pytest.raises(RemoteResourceNotFound):
+        with pytest.raises(RemoteResourceNotFound) as caught:
+            storage_at(bucket).fetch_index(METADATA, IndexType.TRANSACTION)
+        assert not isinstance(caught.value, RemoteSegmentNotFound), (
+            "Kafka's copies have no manifest"
+        )
+        del bucket.objects[f"{STEM}.log"]
+        with pytest.raises(RemoteSegmentNotFound):
             storage_at(bucket).fetch_index(METADATA, IndexType.TRANSACTION)
         storage.copy_segment(METADATA, replace(DATA, transaction_index=None))
         with pytest.raises(RemoteResourceNotFound):
             storage.fetch_index(METADATA, IndexType.TRANSACTION)
+
+    @pytest.mark.parametrize("form", [StoredForm(), SEALED])
+    def test_transactions_of_a_segment_that_is_being_deleted_are_not_none(
+        self, form: StoredForm
+    ) -> None:
+        """After each request of its deletion, by whoever has no manifest in memory."""
+        told = set[str]()
+        for step in range(7):
+            bucket, power = VirtualBucket(), Power()
+            custom = storage_at(bucket, form).copy_segment(METADATA, DATA)
+            metadata = replace(METADATA, custom_metadata=custom)
+            bucket.inject(Fault(FaultKind.POWER_CUT, after=step, times=1))
+            with pytest.raises(NodeCrashed):
+                storage_at(bucket, form, power).delete_segment(metadata)
+            try:
+                storage_at(bucket, form).fetch_index(metadata, IndexType.TRANSACTION)
+                told.add("there")
+            except RemoteSegmentNotFound:
+                told.add("gone")
+            except RemoteResourceNotFound:
+                told.add("the manifest is gone" if f"{STEM}.txnindex" in bucket.objects else "none")
+        assert told <= {"there", "gone", "the manifest is gone"}
+        assert "gone" in told
 
     @pytest.mark.parametrize("form", [StoredForm(), SEALED])
     def test_a_read_cut_short_is_an_error(self, form: StoredForm) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
@@ -13,6 +14,9 @@ from hypothesis import strategies as st
 
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log.partition_log import Origin
+from odradek.storage.tiered.errors import RemoteNotReady, RemoteSegmentNotFound
+from odradek.storage.tiered.metadata import SegmentState
+from odradek.storage.tiered.remote_reads import ReadLimits
 from tests.storage.log.log_world import NOW_MS, World, batch, idempotent, marker
 from tests.storage.tiered.read_world import TIERED, Tiers
 
@@ -229,4 +233,66 @@ async def test_t35_what_was_aborted_is_not_given_out_when_the_logs_start_moves_u
             await readers.read(0, committed=True)
         found = await readers.read(start, committed=True)
         assert [each.producer_id for each in found.aborted] == [7] * (start < 3)
+        found.let_go()
+
+
+async def test_t35_transactions_of_a_segment_that_is_deleted_under_a_read_are_not_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """T-35: its leader deleted it, and this node, which serves reads too, has not heard of it."""
+    tiers = with_one_aborted()
+
+    def delete() -> None:
+        for each in tiers.metadata.known:
+            tiers.store.delete_segment(each)
+
+    after_each(tiers, monkeypatch, tiers.store.fetch_segment, delete)
+    async with tiers.readers() as readers:
+        with pytest.raises(RemoteSegmentNotFound):
+            await readers.read(0, committed=True)
+        second = tiers.metadata.known[1].id.id
+        assert not readers.indexes.has(second), "it was kept as one without any"
+
+
+async def test_t35_a_segment_whose_deletion_begins_under_a_read_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """T-35: the one that has its marker is passed over, then."""
+    tiers = with_one_aborted()
+    known = list(tiers.metadata.known)
+
+    def begin_to_delete() -> None:
+        deleting = SegmentState.DELETE_SEGMENT_STARTED
+        tiers.metadata.known[:] = [dataclasses.replace(each, state=deleting) for each in known]
+
+    after_each(tiers, monkeypatch, tiers.store.fetch_segment, begin_to_delete)
+    async with tiers.readers() as readers:
+        with pytest.raises(RemoteNotReady):
+            await readers.read(0, committed=True)
+        tiers.metadata.known[:] = known
+        found = await readers.read(0, committed=True)
+        assert [each.producer_id for each in found.aborted] == [7]
+        found.let_go()
+
+
+async def test_t35_a_reader_goes_on_in_the_copy_that_counts() -> None:
+    """Where it stopped in another one it is not told for ever to ask again."""
+    tiers = Tiers()
+    for _ in range(12):
+        tiers.append(batch(2))
+    tiers.copy_and_expire()
+    async with tiers.readers() as readers:
+        found = await readers.read(0, ReadLimits(1, 1 << 40), committed=True)
+        found.let_go()
+        first = tiers.metadata.known[0]
+        assert found.next_offset <= first.end_offset
+        again = dataclasses.replace(first, id=dataclasses.replace(first.id, id=UUID(int=99)))
+        for (id_, kind), data in list(tiers.store.objects.items()):
+            if id_ == first.id.id:
+                tiers.store.objects[UUID(int=99), kind] = data
+        tiers.metadata.known[0] = again
+        with pytest.raises(RemoteNotReady):
+            await readers.read(found.next_offset, committed=True)
+        found = await readers.read(found.next_offset, committed=True)
+        assert found.records
         found.let_go()
