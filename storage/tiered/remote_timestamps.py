@@ -74,13 +74,15 @@ class RemoteTimestamps:
         the local tier alone, and so do we where very many remote segments have no timestamps."""
         local = await self._offload.run(which.max_timestamp, lane=str(which.directory.parent))
         newest_ms = 0 if local is None else local.timestamp  # of equals the first is remote
-        latest: list[tuple[int, int, RemoteLogSegmentMetadata]] = []
+        latest: list[tuple[int, int, int, RemoteLogSegmentMetadata]] = []
+        count = 0  # two copies may begin alike
         async for segment in self._only_remote(which, newest_ms):
-            heappush(latest, (segment.max_timestamp_ms, -segment.start_offset, segment))
+            count -= 1
+            heappush(latest, (segment.max_timestamp_ms, -segment.start_offset, count, segment))
             if len(latest) > LATEST_SEARCHED_MAX:
                 heappop(latest)
         start = which.log_start_offset
-        for newest_ms, _, segment in sorted(latest, reverse=True):
+        for newest_ms, _, _, segment in sorted(latest, reverse=True):
             found = await self._find_in(which, segment, newest_ms, start)
             if found is not None:
                 return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -58,6 +59,26 @@ async def test_the_largest_of_all_may_be_remote() -> None:
     for time in (5, 9, 3, 2, 1, 1, 1, 1, 1):
         tiers.append(batch(2, timestamps=NOW_MS + time))
     tiers.copy_and_expire()
+    async with tiers.readers() as readers:
+        found = await readers.timestamps.find_max(tiers.log)
+        assert found == TimestampAndOffset(NOW_MS + 9, 2, 0)
+
+
+async def test_the_largest_of_all_where_two_copies_begin_alike() -> None:
+    """A leader that was deposed has copied a part of a segment of ours; both end in the same millisecond."""
+    tiers = Tiers()
+    for time in (5, 9, 9, 9, 3, 2, 1, 1, 1, 1, 1):
+        tiers.append(batch(2, timestamps=NOW_MS + time))
+    tiers.copy_and_expire()
+    (slot,) = (n for n, each in enumerate(tiers.metadata.known) if each.start_offset == 0)
+    ours = tiers.metadata.known[slot]
+    shorter = dataclasses.replace(ours.id, id=UUID(int=99))
+    tiers.metadata.known.insert(
+        slot, dataclasses.replace(ours, id=shorter, end_offset=ours.end_offset - 2)
+    )
+    for kind in (None, *IndexType):
+        if (ours.id.id, kind) in tiers.store.objects:
+            tiers.store.objects[shorter.id, kind] = tiers.store.objects[ours.id.id, kind]
     async with tiers.readers() as readers:
         found = await readers.timestamps.find_max(tiers.log)
         assert found == TimestampAndOffset(NOW_MS + 9, 2, 0)
