@@ -1,8 +1,8 @@
 """What a leader does to have its partition's remote segments go when their time has come.
 
 A round moves the log's start first, so that followers know of it before the first object goes, and then
-deletes what `storage/tiered/expiry.py` says, several at once. A segment that cannot be deleted now does not
-keep others.
+deletes what `storage/tiered/expiry.py` says: announced one after the other, deleted several at once. A
+segment whose objects cannot be deleted now does not keep others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from odradek.replication.partition.partition import Partition
 from odradek.seams.clock import Clock
 from odradek.seams.values import value_class
 from odradek.storage.tiered.copying import start_of_log
-from odradek.storage.tiered.errors import RemoteStorageUnavailable
+from odradek.storage.tiered.errors import (
+    InvalidRemoteState,
+    RemoteResourceNotFound,
+    RemoteStorageUnavailable,
+)
 from odradek.storage.tiered.expiry import (
     EXPIRED_AT_ONCE,
     LOOKED_AT_A_STEP,
@@ -218,13 +222,15 @@ async def _delete(
     expired: Iterable[Expired],
     on_deleted: Callable[[RemoteLogSegmentMetadata], None] = lambda segment: None,
 ) -> None:
-    """Several at once: nothing else reads what goes, for the log begins behind it. One that fails keeps
-    others only where the store is away. Raises the first failure."""
+    """One after the other is given up, from the oldest on: whatever a crash leaves has no hole. Then their
+    objects go, several at once. A segment whose objects stay keeps others only where the store is away; one
+    that cannot be given up keeps those behind it, unless somebody else has deleted it. Raises the first
+    failure."""
     failures: list[KafkaError] = []
 
-    async def delete(each: Expired) -> None:
+    async def delete(each: Expired, begun: RemoteLogSegmentMetadata) -> None:
         try:
-            await tools.work.delete(each.segment)
+            await tools.work.delete(begun)
         except KafkaError as error:
             failures.append(error)
         else:
@@ -236,9 +242,20 @@ async def _delete(
     async with trio.open_nursery() as nursery:
         for each in expired:
             await tools.deletions.acquire_on_behalf_of(each.segment.id)
-            if any(isinstance(failure, RemoteStorageUnavailable) for failure in failures):
-                tools.deletions.release_on_behalf_of(each.segment.id)
+            is_begun = False
+            try:
+                if any(isinstance(failure, RemoteStorageUnavailable) for failure in failures):
+                    break
+                begun = await tools.work.begin_to_delete(each.segment)
+                nursery.start_soon(delete, each, begun)
+                is_begun = True
+            except (InvalidRemoteState, RemoteResourceNotFound) as error:
+                failures.append(error)
+            except KafkaError as error:
+                failures.append(error)
                 break
-            nursery.start_soon(delete, each)
+            finally:
+                if not is_begun:
+                    tools.deletions.release_on_behalf_of(each.segment.id)
     if failures:
         raise failures[0]

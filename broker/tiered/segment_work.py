@@ -108,6 +108,19 @@ class SegmentWork:
             raise
         self._metrics.meter("RemoteCopyBytesPerSec", topic=topic).mark(segment.size_bytes)
 
+    async def begin_to_delete(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+        """Nobody is to read it from now on; it is returned as `delete` takes it. Raises KafkaError."""
+        if segment.state is SegmentState.DELETE_SEGMENT_STARTED:
+            return segment
+        try:
+            await self._publish(segment, SegmentState.DELETE_SEGMENT_STARTED)
+        except KafkaError as error:
+            log.info("the deletion of %s cannot begin: %s", segment.id, error)
+            for meter in ("RemoteDeleteRequestsPerSec", "RemoteDeleteErrorsPerSec"):
+                self._metrics.meter(meter, topic=segment.partition.topic).mark()
+            raise
+        return replace(segment, state=SegmentState.DELETE_SEGMENT_STARTED)
+
     async def delete(self, segment: RemoteLogSegmentMetadata) -> None:
         """Delete it, in whatever state it is. Raises KafkaError: it is to be tried again later."""
         topic = segment.partition.topic

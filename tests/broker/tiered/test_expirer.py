@@ -5,8 +5,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from odradek.broker.tiered.remote_log_manager import DELETIONS_AT_ONCE
-from odradek.storage.tiered.errors import RemoteStorageError, RemoteStorageUnavailable
+from odradek.storage.tiered.errors import (
+    InvalidRemoteState,
+    RemoteStorageError,
+    RemoteStorageUnavailable,
+)
 from odradek.storage.tiered.expiry import EXPIRED_AT_ONCE
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadata,
@@ -18,6 +24,7 @@ from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.tiered.tiered_world import (
     DELETING,
     FINISHED,
+    ID,
     OTHER,
     STARTED,
     TIERED,
@@ -106,7 +113,7 @@ async def test_a_segment_that_cannot_be_deleted_does_not_keep_others(clock: Virt
 
 
 async def test_several_go_at_once_and_not_too_many(clock: VirtualClock) -> None:
-    """Each takes two publishes and a delete: one after the other, 100,000 take hours."""
+    """Each takes a delete and a publish: one after the other, 100,000 take hours."""
     async with tiered_world(clock) as world:
         world.fill(25)
         await world.pass_time()
@@ -114,17 +121,83 @@ async def test_several_go_at_once_and_not_too_many(clock: VirtualClock) -> None:
 
         async def slow(event: RemoteLogSegmentMetadataUpdate) -> None:
             nonlocal going, most
+            if event.state is DELETING:
+                return await update(event)
             going += 1
             most = max(most, going)
             await clock.sleep(1)
             going -= 1
-            await update(event)
+            return await update(event)
 
         world.metadata.update_segment = slow  # type: ignore[method-assign]
         world.change(retention_bytes=1)
         await world.pass_time(38)
         assert world.states() == []
         assert most == DELETIONS_AT_ONCE
+
+
+async def test_older_segments_are_given_up_before_younger_ones(clock: VirtualClock) -> None:
+    """Whoever crashes in between, and has lost that the log's start had moved, finds no hole: what is
+    left of the log begins with the first segment that stays."""
+    async with tiered_world(clock) as world:
+        world.fill(8)
+        await world.pass_time()
+        update, left = world.metadata.update_segment, 8.0
+
+        async def slow(event: RemoteLogSegmentMetadataUpdate) -> None:
+            nonlocal left
+            left = max(left - 1, 0)
+            await clock.sleep(left)  # the first take longest
+            await update(event)
+
+        world.metadata.update_segment = slow  # type: ignore[method-assign]
+        world.change(retention_bytes=1)
+        await world.pass_time(60)
+        given_up = [start for start, state in world.published() if state is DELETING]
+        assert given_up == [0, 3, 6, 9, 12, 15, 18, 21]
+        assert world.states() == []
+
+
+@pytest.mark.parametrize("error", [RemoteStorageUnavailable, RemoteStorageError])
+async def test_what_cannot_be_given_up_keeps_younger_ones(
+    clock: VirtualClock, error: type[RemoteStorageError]
+) -> None:
+    async with tiered_world(clock) as world:
+        world.fill(4)
+        await world.pass_time()
+        update = world.metadata.update_segment
+        _, second, *_ = world.metadata.segments(ID)
+
+        async def refuse(event: RemoteLogSegmentMetadataUpdate) -> None:
+            if event.id == second.id:
+                raise error("no")
+            await update(event)
+
+        world.metadata.update_segment = refuse  # type: ignore[method-assign]
+        world.change(retention_bytes=1)
+        await world.pass_time(60)
+        assert world.states() == [(3, FINISHED), (6, FINISHED), (9, FINISHED)]
+        world.metadata.update_segment = update  # type: ignore[method-assign]
+        await world.pass_time(120)
+        assert world.states() == []
+
+
+async def test_what_somebody_else_has_deleted_keeps_no_younger_ones(clock: VirtualClock) -> None:
+    async with tiered_world(clock) as world:
+        world.fill(4)
+        await world.pass_time()
+        update = world.metadata.update_segment
+        first, *_ = world.metadata.segments(ID)
+
+        async def refuse(event: RemoteLogSegmentMetadataUpdate) -> None:
+            if event.id == first.id:
+                raise InvalidRemoteState("no")
+            await update(event)
+
+        world.metadata.update_segment = refuse  # type: ignore[method-assign]
+        world.change(retention_bytes=1)
+        await world.pass_time(60)
+        assert world.states() == [(0, FINISHED)]
 
 
 async def test_while_the_store_is_away_few_are_tried(clock: VirtualClock) -> None:
