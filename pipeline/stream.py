@@ -81,8 +81,8 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Checkpointed, end: Checkpointed) -> Sequence[InputPartition]:
         begin, until = from_checkpoint(start), from_checkpoint(end)
         query = Query(self._options)
-        for where, end in until.items():
-            self._check_forward(where, begin.get(where, 0), end)
+        for where, offset in until.items():
+            self._check_forward(where, begin.get(where, 0), offset)
         ranges = {}
         gone = [where for where in until if where not in query.partitions]
         if gone and self._options.fail_on_data_loss:
