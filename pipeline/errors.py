@@ -16,6 +16,8 @@ class Unread(PipelineError):
     """The object's that should have them; None where it is a broker."""
     unread_from: int | None = None
     """The first of them; None for all that were asked for."""
+    goes_on_at: int | None = None
+    """Behind the last of them; None where nothing is to be had of those that were asked for after it."""
 
 
 class UnreadableSegment(Unread):

@@ -35,16 +35,33 @@ class BrokerRange:
         return (self.high - self.low) * RECORD_BYTES
 
 
-Piece = PackedStretches | BrokerRange
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Offsets that are known not to be had when the query is planned: whoever reads them tells of it."""
+
+    topic: str
+    partition: int
+    low: int
+    high: int
+    reason: str
+    key: str | None = None
+    """That of the object that should have them and cannot be read; None where they are gone."""
+
+    @property
+    def size_bytes(self) -> int:
+        return 0
+
+
+Piece = PackedStretches | BrokerRange | Lost
 """What a plan has, and each of its tasks."""
 
 
 def each_piece(
-    pieces: Iterable[Stretch | Stretches | PackedStretches | BrokerRange],
-) -> Iterator[Stretch | BrokerRange]:
+    pieces: Iterable[Stretch | Stretches | PackedStretches | BrokerRange | Lost],
+) -> Iterator[Stretch | BrokerRange | Lost]:
     """One by one, in their order."""
     for piece in pieces:
-        if isinstance(piece, (Stretch, BrokerRange)):
+        if isinstance(piece, (Stretch, BrokerRange, Lost)):
             yield piece
         else:
             yield from piece
@@ -73,7 +90,10 @@ def tasks_of(
     return [*found, *packer.end()]
 
 
-def _cut(piece: Piece, limit: int, records: int) -> Sequence[BrokerRange] | Stretches:
+_NotStored = BrokerRange | Lost
+
+
+def _cut(piece: Piece, limit: int, records: int) -> Sequence[_NotStored] | Stretches:
     """At most so large, as far as offsets allow."""
     if isinstance(piece, PackedStretches):
         stretches = piece.unpacked()
@@ -81,6 +101,8 @@ def _cut(piece: Piece, limit: int, records: int) -> Sequence[BrokerRange] | Stre
         by_size, by_records = -(-stretches.sizes() // limit), -(-offsets // records)
         parts: Int64s = np.minimum(np.maximum(np.maximum(by_size, by_records), 1), offsets)
         return stretches.cut(parts) if (parts > 1).any() else stretches
+    if isinstance(piece, Lost):
+        return [piece]
     count = piece.high - piece.low
     into = min(max(-(-piece.size_bytes // limit), -(-count // records), 1), count)
     bounds = [piece.low + count * number // into for number in range(into + 1)]
@@ -97,14 +119,16 @@ class _Packer:
         self._size = 0
         self._count = 0
 
-    def add(self, pieces: Sequence[BrokerRange] | Stretches) -> Iterator[tuple[Piece, ...]]:
+    def add(self, pieces: Sequence[_NotStored] | Stretches) -> Iterator[tuple[Piece, ...]]:
         """Those that are full by then."""
         if isinstance(pieces, Stretches):
             offsets = pieces.rows["high"] - pieces.rows["low"]
             sizes, counts = np.cumsum(pieces.sizes()), np.cumsum(offsets)
         else:
             sizes = np.cumsum([each.size_bytes for each in pieces])
-            counts = np.cumsum([each.high - each.low for each in pieces])
+            counts = np.cumsum(
+                [0 if isinstance(each, Lost) else each.high - each.low for each in pieces]
+            )
         at = size_before = count_before = 0
         while at < len(pieces):
             fits = min(
@@ -122,7 +146,7 @@ class _Packer:
             self._count += int(counts[end - 1]) - count_before
             at, size_before, count_before = end, int(sizes[end - 1]), int(counts[end - 1])
 
-    def _take(self, pieces: Sequence[BrokerRange] | Stretches, at: int, end: int) -> None:
+    def _take(self, pieces: Sequence[_NotStored] | Stretches, at: int, end: int) -> None:
         if isinstance(pieces, Stretches):
             self._taken.append(pieces[at:end].packed())
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from uuid import UUID
 
@@ -22,7 +22,7 @@ from odradek.pipeline.errors import BadOption, DataLoss
 from odradek.pipeline.filters import Filtered
 from odradek.pipeline.history import cover
 from odradek.pipeline.options import Options, Position
-from odradek.pipeline.planning import BrokerRange, Piece
+from odradek.pipeline.planning import BrokerRange, Lost, Piece
 from odradek.pipeline.segment_columns import Segments, Stretches
 from odradek.pipeline.store import Beginning, Store, store_at
 from odradek.protocol.errors import KafkaError
@@ -64,6 +64,7 @@ class Query:
         """Packed: there may be millions of them."""
         self._lineages: dict[TopicPartition, list[EpochStart]] = {}
         self._known_ends: dict[TopicPartition, Stretches] = {}
+        self._lost: dict[TopicPartition, Lost] = {}
 
     @cached_property
     def _brokers(self) -> Brokers | None:
@@ -117,17 +118,27 @@ class Query:
         partitions = list(self.partitions)
         starts = self.resolve(partitions, options.starting or Position(everywhere=EARLIEST))
         ends = self._decided(self.resolve(partitions, options.ending, is_end=True))
-        earliest = self._limits(partitions, EARLIEST)
+        return self.left(
+            {where: (starts[where], max(starts[where], ends[where])) for where in partitions}
+        )
+
+    def left(self, asked: Ranges) -> dict[TopicPartition, tuple[int, int]]:
+        """What there is of these offsets now; a plan tells of those before. Raises DataLoss."""
+        earliest = self._limits(list(asked), EARLIEST)
         found = {}
-        for where in partitions:
-            low, first = starts[where], earliest[where]
+        for where, (low, high) in asked.items():
+            first = min(earliest[where], high)
             if low < first:
-                text = f"{where} begins at offset {first} now, and the query at {low}"
-                if options.fail_on_data_loss:
-                    raise DataLoss(f"{text} (failOnDataLoss=false reads what is left)")
-                low = first
-            found[where] = (low, max(low, ends[where]))
+                begins = f"{where} begins at offset {earliest[where]} now"
+                self.lose(where, low, first, f"{begins}, and what is read at {low}")
+            found[where] = (max(low, first), high)
         return found
+
+    def lose(self, where: TopicPartition, low: int, high: int, text: str) -> None:
+        """These offsets are gone. Raises DataLoss, unless that is to be told by who reads them."""
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{text} (failOnDataLoss=false reads what is left)")
+        self._lost[where] = Lost(*where, low, high, text)
 
     def _decided(self, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """As far as the store tells how transactions ended. Raises DataLoss."""
@@ -237,21 +248,28 @@ class Query:
         left = {where: filtered.offsets(*where, *ends) for where, ends in sorted(ranges.items())}
         left = {where: (low, high) for where, (low, high) in left.items() if low < high}
         self._look_up(list(left))
-        for where, (low, high) in left.items():
-            self._plan_partition(plan, where, low, high, filtered)
+        for where in sorted({*left, *self._lost}):
+            self._plan_lost(plan, where, filtered)
+            if where in left:
+                self._plan_partition(plan, where, *left[where], filtered)
             self._segments.pop(where, None)  # the plan has what is needed of them
         return plan
+
+    def _plan_lost(self, plan: Plan, where: TopicPartition, filtered: Filtered) -> None:
+        lost = self._lost.get(where)
+        if lost is not None:
+            low, high = filtered.offsets(*where, lost.low, lost.high)
+            if low < high:
+                plan.pieces.append(replace(lost, low=low, high=high))
 
     def _plan_partition(
         self, plan: Plan, where: TopicPartition, low: int, high: int, filtered: Filtered
     ) -> None:
         stretches = self._covered(where, low, high)
         gaps = _gaps(stretches, low, high)
-        if gaps and self._brokers is None:
-            if self._options.fail_on_data_loss:
-                text = ", ".join(f"{gap_low} to {gap_high - 1}" for gap_low, gap_high, _ in gaps)
-                raise DataLoss(f"the store lacks offsets {text} of {where}")
-            gaps = []
+        if gaps and self._brokers is None and self._options.fail_on_data_loss:
+            text = ", ".join(f"{gap_low} to {gap_high - 1}" for gap_low, gap_high, _ in gaps)
+            raise DataLoss(f"the store lacks offsets {text} of {where}")
         newest = stretches.rows["newest"]
         passing = (newest < 0) | (newest >= filtered.since_ms)
         cursor = 0
@@ -261,10 +279,16 @@ class Query:
             if len(run):
                 plan.pieces.append(run.packed())
             if gap_low < gap_high:
-                plan.pieces.append(BrokerRange(*where, gap_low, gap_high))
+                plan.pieces.append(self._gap(where, gap_low, gap_high))
             cursor = at
         if self._options.read_committed and len(stretches):
             plan.aborted[where.topic, where.partition] = self._aborted(where, low, high)
+
+    def _gap(self, where: TopicPartition, low: int, high: int) -> BrokerRange | Lost:
+        """What the store lacks."""
+        if self._brokers is not None:
+            return BrokerRange(*where, low, high)
+        return Lost(*where, low, high, f"the store lacks offsets {low} to {high - 1} of {where}")
 
     def _covered(self, where: TopicPartition, low: int, high: int) -> Stretches:
         """What the store has of these offsets."""

@@ -7,13 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from odradek.pipeline.brokers import TopicPartition, brokers_at
+from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
 from odradek.pipeline.decoding.batches import decoder_of
 from odradek.pipeline.decoding.schema import GAP, GAPS, RECORDS, arrow_schema
 from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN, Aborted, Wanted
-from odradek.pipeline.errors import BrokersUnavailable, DataLoss, Unread, UnreadableSegment
+from odradek.pipeline.errors import (
+    BrokersUnavailable,
+    DataLoss,
+    MissingSegment,
+    Unread,
+    UnreadableSegment,
+)
 from odradek.pipeline.options import REPORT
-from odradek.pipeline.planning import BrokerRange, each_piece
+from odradek.pipeline.planning import BrokerRange, Lost, each_piece
 from odradek.pipeline.segment_columns import PackedStretches, Stretch, Stretches
 from odradek.protocol.errors import KafkaError
 
@@ -47,24 +53,37 @@ class Reading:
 
 def read_pieces(
     reading: Reading,
-    pieces: Iterable[Stretch | Stretches | PackedStretches | BrokerRange],
+    pieces: Iterable[Stretch | Stretches | PackedStretches | BrokerRange | Lost],
     aborted: Mapping[tuple[str, int], Sequence[Aborted]],
 ) -> Iterator[pa.RecordBatch]:
     """The records of all pieces; where gaps are reported, a table with the column `gap` for each, none of
     whose offsets are in another. Raises PipelineError."""
-    for piece in each_piece(pieces):
-        try:
-            yield from _read(reading, piece, aborted)
-        except Unread as error:
-            low = max(piece.low, error.unread_from or 0)
-            if isinstance(error, DataLoss) and reading.fail_on_data_loss:
-                text = f"{error} (failOnDataLoss=false reads what is left)"
-                raise DataLoss(text) from None
-            if isinstance(error, UnreadableSegment) and reading.unreadable == "fail":
-                raise
-            log.error("offsets %d to %d are left out: %s", low, piece.high - 1, error)
-            if reading.unreadable == REPORT and low < piece.high:
-                yield _gap(reading, piece, low, error)
+    for whole in each_piece(pieces):
+        piece = whole
+        while True:
+            try:
+                yield from _read(reading, piece, aborted)
+                break
+            except Unread as error:
+                low = max(piece.low, error.unread_from or 0)
+                high = piece.high if error.goes_on_at is None else error.goes_on_at
+                yield from _left_out(reading, piece, low, high, error)
+            if high >= piece.high:
+                break
+            piece = replace(piece, low=high)
+
+
+def _left_out(
+    reading: Reading, piece: Stretch | BrokerRange | Lost, low: int, high: int, error: Unread
+) -> Iterator[pa.RecordBatch]:
+    """What stands for offsets that can't be had, where the query goes on without. Raises `error`."""
+    if isinstance(error, DataLoss) and reading.fail_on_data_loss:
+        raise DataLoss(f"{error} (failOnDataLoss=false reads what is left)") from None
+    if isinstance(error, UnreadableSegment) and reading.unreadable == "fail":
+        raise error
+    log.error("offsets %d to %d are left out: %s", low, high - 1, error)
+    if reading.unreadable == REPORT and low < high:
+        yield _gap(reading, piece, low, high, error)
 
 
 def with_gap_column(table: pa.RecordBatch) -> pa.RecordBatch:
@@ -76,13 +95,15 @@ def with_gap_column(table: pa.RecordBatch) -> pa.RecordBatch:
     return table.append_column(GAP, pa.nulls(table.num_rows, GAPS))
 
 
-def _gap(reading: Reading, piece: Stretch | BrokerRange, low: int, error: Unread) -> pa.RecordBatch:
-    """One row that stands for the offsets from `low` to the piece's end."""
+def _gap(
+    reading: Reading, piece: Stretch | BrokerRange | Lost, low: int, high: int, error: Unread
+) -> pa.RecordBatch:
+    """One row that stands for the offsets from `low` on, before `high`."""
     import pyarrow as pa
 
     topic, partition = _where(piece)
     row = {"topic": topic, "partition": partition, "offset": low}
-    gap = {"lastOffset": piece.high - 1, "object": error.key, "reason": str(error)}
+    gap = {"lastOffset": high - 1, "object": error.key, "reason": str(error)}
     schema = arrow_schema(reading.columns, reading.rows)
     columns = [pa.array([row.get(field.name)], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(
@@ -90,17 +111,19 @@ def _gap(reading: Reading, piece: Stretch | BrokerRange, low: int, error: Unread
     )
 
 
-def _where(piece: Stretch | BrokerRange) -> TopicPartition:
-    if isinstance(piece, BrokerRange):
-        return TopicPartition(piece.topic, piece.partition)
-    return TopicPartition(piece.segment.partition.topic, piece.segment.partition.partition)
+def _where(piece: Stretch | BrokerRange | Lost) -> TopicPartition:
+    if isinstance(piece, Stretch):
+        return TopicPartition(piece.segment.partition.topic, piece.segment.partition.partition)
+    return TopicPartition(piece.topic, piece.partition)
 
 
 def _read(
     reading: Reading,
-    piece: Stretch | BrokerRange,
+    piece: Stretch | BrokerRange | Lost,
     aborted: Mapping[tuple[str, int], Sequence[Aborted]],
 ) -> Iterator[pa.RecordBatch]:
+    if isinstance(piece, Lost):
+        raise _lost(piece)
     where = _where(piece)
     wanted = Wanted(
         *where,
@@ -123,7 +146,32 @@ def _read_store(reading: Reading, piece: Stretch, wanted: Wanted) -> Iterator[pa
 
     assert reading.tiered_url is not None
     store = store_at(reading.tiered_url, tuple(sorted(reading.store_options.items())))
-    return read_stretch(store.storage, piece, wanted)
+    try:
+        yield from read_stretch(store.storage, piece, wanted)
+    except MissingSegment as error:
+        if not _is_gone(reading, piece):
+            raise
+        loss = DataLoss(f"retention took them since the query was planned: {error}")
+        loss.key, loss.unread_from = error.key, error.unread_from
+        raise loss from None
+
+
+def _is_gone(reading: Reading, piece: Stretch) -> bool:
+    """Whether the log begins behind it now; what nobody can say is not so."""
+    if reading.bootstrap is None:
+        return False
+    where = _where(piece)
+    try:
+        brokers = brokers_at(reading.bootstrap, reading.request_timeout_ms)
+        return brokers.offsets({where: EARLIEST})[where] >= piece.high
+    except BrokersUnavailable:
+        return False
+
+
+def _lost(piece: Lost) -> Unread:
+    error = DataLoss(piece.reason) if piece.key is None else UnreadableSegment(piece.reason)
+    error.key = piece.key
+    return error
 
 
 def _read_broker(reading: Reading, piece: BrokerRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -140,8 +188,11 @@ def _read_broker(reading: Reading, piece: BrokerRange, wanted: Wanted) -> Iterat
                 max_bytes=reading.fetch_max_bytes,
             )
         except KafkaError:
-            loss = DataLoss(f"offsets {offset} to {piece.high - 1} of {where} are gone")
-            loss.unread_from = offset
+            first = brokers.offsets({where: EARLIEST})[where]
+            goes_on = first if offset < first < piece.high else None
+            last = (goes_on or piece.high) - 1
+            loss = DataLoss(f"offsets {offset} to {last} of {where} are gone")
+            loss.unread_from, loss.goes_on_at = offset, goes_on
             raise loss from None
         gone = [Aborted(producer, first, INT64_MAX) for producer, first in fetched.aborted]
         decoder = decoder_of(

@@ -162,11 +162,11 @@ def _of(
     aborted: Mapping[tuple[str, int], Sequence[Aborted]], pieces: Iterable[Piece]
 ) -> dict[tuple[str, int], list[Aborted]]:
     """What concerns these pieces."""
-    from odradek.pipeline.planning import BrokerRange
+    from odradek.pipeline.planning import BrokerRange, Lost
 
     found: dict[tuple[str, int], list[Aborted]] = {}
     for piece in pieces if aborted else ():
-        if isinstance(piece, BrokerRange):
+        if isinstance(piece, (BrokerRange, Lost)):
             continue
         where = (piece.partition.topic, piece.partition.partition)
         for each in aborted.get(where, ()):

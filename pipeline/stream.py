@@ -84,20 +84,13 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         for where, offset in until.items():
             self._check_forward(where, begin.get(where, 0), offset)
         ranges = {}
-        gone = [where for where in until if where not in query.partitions]
-        if gone and self._options.fail_on_data_loss:
-            raise DataLoss(f"{', '.join(map(str, gone))} were deleted while they were read")
-        known = [where for where in until if where not in gone]
-        earliest = query.resolve(known, Position(everywhere=EARLIEST))
-        for where in known:
+        for where, offset in until.items():
             low = begin.get(where, 0)
-            if low < min(earliest[where], until[where]):
-                text = f"{where} begins at offset {earliest[where]} now, and the batch at {low}"
-                if self._options.fail_on_data_loss:
-                    raise DataLoss(f"{text} (failOnDataLoss=false reads what is left)")
-                low = min(earliest[where], until[where])
-            ranges[where] = (low, until[where])
-        return self._tasks(query.plan(ranges))
+            if where in query.partitions:
+                ranges[where] = (low, offset)
+            else:
+                query.lose(where, low, offset, f"{where} was deleted while it was read")
+        return self._tasks(query.plan(query.left(ranges)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition, Filtered())

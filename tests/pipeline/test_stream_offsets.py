@@ -75,7 +75,7 @@ def test_what_a_new_partition_has_lost_before_it_was_seen_is_data_loss() -> None
     with leader.reachable():
         end = following(stream(), at(10))
         assert end == at(10, 20)
-        with pytest.raises(DataLoss, match=r"t-1 begins at offset 5 now, and the batch at 0"):
+        with pytest.raises(DataLoss, match=r"t-1 begins at offset 5 now, and what is read at 0"):
             stream().partitions(at(10), end)
         leader.logs["t", 1] = Held(0, 20)  # type: ignore[index]
         assert offsets(stream(), at(10), end) == [(1, each) for each in range(20)]

@@ -1,0 +1,122 @@
+"""What is gone is told of once, and no more is left out than that: at planning and while it is read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odradek.pipeline.errors import DataLoss, MissingSegment
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.planning import BrokerRange, Lost, Piece, tasks_of
+from odradek.pipeline.query import Query
+from odradek.pipeline.reading import Reading, read_pieces, with_gap_column
+from odradek.pipeline.segment_columns import Stretch
+from tests.pipeline.test_query import ONLY, query
+from tests.pipeline.test_store import World, segment
+from tests.pipeline.test_stream_offsets import at, stream
+from tests.pipeline.virtual_leader import Held, VirtualLeader
+
+REPORTING = Reading(
+    ("partition", "offset"), "unused:9092", None, {}, False, 1000, 1000, False, "report"
+)
+
+
+def read(reading: Reading, pieces: Any) -> tuple[list[int], list[tuple[int, int, str | None]]]:
+    """The offsets that came, and those that did not: from, to, and whose fault it is."""
+    tables = read_pieces(reading, pieces, {})
+    rows = [row for table in tables for row in with_gap_column(table).to_pylist()]
+    gaps = [
+        (row["offset"], row["gap"]["lastOffset"], row["gap"]["object"])
+        for row in rows
+        if row["gap"] is not None
+    ]
+    return [row["offset"] for row in rows if row["gap"] is None], gaps
+
+
+class Moving(VirtualLeader):
+    """Its log's start moves at the second fetch."""
+
+    fetches = 0
+
+    def fetch(self, where: Any, offset: int, **options: Any) -> Any:
+        self.fetches += 1
+        if self.fetches == 2:
+            self.logs[where] = Held(12, 20)
+        return super().fetch(where, offset, **options)
+
+
+@pytest.mark.parametrize("kind", ["report", "skip", "fail"])
+def test_reading_goes_on_where_the_log_begins_now(kind: str) -> None:
+    leader, piece = Moving((0, 20)), BrokerRange("t", 0, 0, 20)
+    with leader.reachable():
+        found, gaps = read(replace(REPORTING, unreadable=kind), [piece])
+    assert found == [*range(5), *range(12, 20)]
+    assert gaps == ([(5, 11, None)] if kind == "report" else [])
+
+
+def test_data_loss_ends_a_query_that_does_not_allow_it() -> None:
+    leader = Moving((0, 20))
+    with leader.reachable(), pytest.raises(DataLoss, match="offsets 5 to 11 of t-0 are gone"):
+        read(replace(REPORTING, fail_on_data_loss=True), [BrokerRange("t", 0, 0, 20)])
+
+
+def test_what_is_gone_when_a_query_is_planned_is_a_row() -> None:
+    leader = VirtualLeader((10, 20), (0, 3))
+    options = {
+        "kafka.bootstrap.servers": "unused:9092",
+        "subscribe": "t",
+        "startingoffsets": '{"t":{"0":4,"1":0}}',
+    }
+    with leader.reachable():
+        asked = Query(parse_options({**options, "failondataloss": "false"}, streaming=False))
+        ranges = asked.ranges()
+        assert ranges == {ONLY: (10, 20), ("t", 1): (0, 3)}
+        pieces = asked.plan(ranges).pieces
+        found, gaps = read(REPORTING, pieces)
+        assert (found, gaps) == ([*range(10, 20), *range(3)], [(4, 9, None)])
+        with pytest.raises(DataLoss, match="t-0 begins at offset 10 now"):
+            Query(parse_options(options, streaming=False)).ranges()
+
+
+def test_what_the_store_alone_lacks_is_a_row() -> None:
+    world = World()
+    world.has(segment(1, 0, 9), segment(2, 20, 29))
+    with pytest.raises(DataLoss, match="offsets 10 to 19 of t-0"):
+        query(world).plan({ONLY: (0, 30)})
+    pieces = query(world, failOnDataLoss=False).plan({ONLY: (0, 30)}).pieces
+    (lost,) = [each for each in pieces if isinstance(each, Lost)]
+    assert (lost.low, lost.high) == (10, 20)
+    assert [piece.low for piece in pieces] == [0, 10, 20]
+
+
+def test_what_a_deleted_partition_had_is_a_row() -> None:
+    leader = VirtualLeader((0, 3))
+    with leader.reachable():
+        with pytest.raises(DataLoss, match="t-1 was deleted"):
+            stream().partitions(at(0, 2), at(3, 7))
+        tasks = stream(failOnDataLoss=False).partitions(at(0, 2), at(3, 7))
+        pieces = [piece for task in tasks for piece in task.pieces]  # type: ignore[attr-defined]
+        assert read(REPORTING, pieces) == ([0, 1, 2], [(2, 6, None)])
+
+
+def test_what_is_lost_costs_no_task_anything() -> None:
+    lost = Lost("t", 0, 0, 10**9, "gone")
+    pieces: list[Piece] = [lost, BrokerRange("t", 0, 10**9, 10**9 + 5)]
+    (task,) = tasks_of(list(pieces), task_bytes=1 << 30, max_records=10)
+    assert task == tuple(pieces)
+
+
+def test_a_segment_that_retention_takes_before_it_is_read_is_data_loss(tmp_path: Path) -> None:
+    leader = VirtualLeader((30, 40))
+    gone = Stretch(segment(1, 20, 29), 20, 30)
+    reading = replace(REPORTING, tiered_url=f"file://{tmp_path}", unreadable="fail")
+    with leader.reachable():
+        assert read(reading, [gone]) == ([], [])
+        with pytest.raises(DataLoss, match="retention"):
+            read(replace(reading, fail_on_data_loss=True), [gone])
+        leader.logs[ONLY].start = 29
+        with pytest.raises(MissingSegment):
+            read(reading, [gone])
