@@ -1,7 +1,7 @@
 """`odradek remote summarize`: a summary for each partition that has none of a leader's.
 
-They are put as of leader epoch 0, so that any leader's counts more: a leader puts its own before it copies
-anything, and from then on knows better. Without metadata it is the manifests that say what there is.
+They are put as of no leader, so that any leader's counts more: a leader puts its own before it copies
+anything, or removes them, and from then on knows better. Without metadata it is the manifests that say what there is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from odradek.storage.tiered.manifest import Manifest
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.object_names import (
     MANIFEST_SUFFIX,
+    NO_LEADER,
     parse_summary,
     partition_directory,
 )
@@ -67,14 +68,14 @@ class Summaries:
         except ValueError as error:
             self.problems.append(f"{partition} is left without a summary: {error}")
             return
-        await call(self._seams, lambda: self._storage.put_summary(partition, 0, data))
+        await call(self._seams, lambda: self._storage.put_summary(partition, NO_LEADER, data))
         self.partitions += 1
         self.segments += len(segments)
 
     def _has_leaders(self, partition: TopicIdPartition) -> bool:
         page = next(self._objects.pages(partition_directory(partition)), ())
         named = (parse_summary(each.key) for each in page)
-        return any(each is not None and each[1] > 0 for each in named)
+        return any(each is not None and each[1] != NO_LEADER for each in named)
 
     async def _metadata(self, found: Sequence[Finding]) -> list[RemoteLogSegmentMetadata]:
         """ValueError for a manifest that is none."""

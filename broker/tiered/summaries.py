@@ -2,7 +2,7 @@
 who reads history without asking brokers.
 
 It is put before the leader's first copy, so that a reader does not go by one of a leader before, whose
-history may have gone another way; then after every few copies, and has what is finished up to where this
+history may have gone another way: where nothing is copied yet, that one only goes. Then it is put after every few copies, and has what is finished up to where this
 one has copied. What lies behind, readers list. Its rows are taken from the metadata some at a time, with
 turns of others in between.
 """
@@ -51,7 +51,7 @@ class SummaryUpkeep:
         if self._rows is None:
             self._rows = 0
             try:
-                await self._put(start_offset, is_needed=False)
+                await self._put(start_offset)
             except BaseException:
                 self._rows = None
                 raise
@@ -66,15 +66,18 @@ class SummaryUpkeep:
             except KafkaError as error:
                 log.info("the summary of %s is put later: %s", self._id, error)
 
-    async def _put(self, before_offset: int, *, is_needed: bool = True) -> None:
+    async def _put(self, before_offset: int) -> None:
+        """In place of those of leaders before, which may tell of what is not our history. Where nothing is
+        finished there is none."""
         builder = await self._built(before_offset)
-        if not is_needed and not len(builder):
-            return  # nothing is there that an earlier leader's could lead readers away from
-        await self._work.put_summary(self._id, self._leader_epoch, builder)
+        if len(builder):
+            await self._work.put_summary(self._id, self._leader_epoch, builder)
+        else:
+            await self._work.remove_summaries(self._id)
         self._rows, self._copies_behind = len(builder), 0
 
     async def _built(self, before_offset: int) -> SummaryBuilder:
-        """An empty one, by which nobody goes, if the segments are of no kind that has one."""
+        """An empty one also if the segments are of no kind that has one."""
         builder = SummaryBuilder()
         for number, segment in enumerate(self._metadata.segments(self._id), 1):
             if segment.start_offset >= before_offset:

@@ -26,10 +26,12 @@ MANIFEST_SUFFIX = ".manifest"
 SUFFIXES = (LOG_SUFFIX, *(kind.value for kind in IndexType), MANIFEST_SUFFIX)
 
 SUMMARY_SUFFIX = ".summary"
+NO_LEADER = -1
+"""The leader epoch of a summary that no leader has put."""
 
 _DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)-([a-zA-Z0-9_-]{22})", re.ASCII)
 _FILE = re.compile(r"(\d{20})-([a-zA-Z0-9_-]{22})(\.[a-z_]+)", re.ASCII)
-_SUMMARY = re.compile(r"0-(\d{10})\.summary", re.ASCII)
+_SUMMARY = re.compile(r"0-(\d{10})?\.summary", re.ASCII)
 
 
 def partition_directory(partition: TopicIdPartition) -> str:
@@ -44,8 +46,10 @@ def segment_key(metadata: RemoteLogSegmentMetadata, suffix: str) -> str:
 
 
 def summary_key(partition: TopicIdPartition, leader_epoch: int) -> str:
-    """Before all segments in a listing; of two summaries the later one counts."""
-    return f"{partition_directory(partition)}/0-{leader_epoch:010}{SUMMARY_SUFFIX}"
+    """Before all segments in a listing; of two summaries the later one counts, and any leader's more than
+    one of NO_LEADER."""
+    epoch = "" if leader_epoch == NO_LEADER else f"{leader_epoch:010}"
+    return f"{partition_directory(partition)}/0-{epoch}{SUMMARY_SUFFIX}"
 
 
 def keys_from(partition: TopicIdPartition, offset: int) -> str:
@@ -83,11 +87,11 @@ def parse_key(key: str) -> ObjectName | None:
 
 
 def parse_summary(key: str) -> tuple[TopicIdPartition, int] | None:
-    """Whose summary, of which leader epoch; None for an object that is none."""
+    """Whose summary, of which leader epoch (or NO_LEADER); None for an object that is none."""
     directory, _, name = key.rpartition("/")
     match = _SUMMARY.fullmatch(name)
     partition = match and parse_directory(directory)
-    return (partition, int(match[1])) if match and partition else None
+    return (partition, int(match[1] or NO_LEADER)) if match and partition else None
 
 
 def _uuid(text: str) -> UUID | None:

@@ -73,11 +73,11 @@ class RemoteStorageManager(Protocol):
 
     def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None:
         """Keep a summary of the partition's segments (`summary.py`), in place of those of that leader
-        epoch and earlier ones. It is no part of KIP-405, and nothing here reads it."""
+        epoch and earlier ones (NO_LEADER is before all). It is no part of KIP-405, and nothing here reads it."""
         ...
 
     def remove_summaries(self, partition: TopicIdPartition) -> None:
-        """All that there are: the partition has no segments any more."""
+        """All that there are: the partition has no segments any more, or none that a leader goes on from."""
         ...
 
     def close(self) -> None:

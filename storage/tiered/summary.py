@@ -1,11 +1,11 @@
 """A partition's finished segments in one object, so that who reads history need not open a manifest each.
 
-    <partition directory>/0-<leader epoch, 10 digits>.summary
+    <partition directory>/0-<leader epoch, 10 digits, or nothing if no leader put it>.summary
 
 sorts before all segments: the first page of a listing has it, beside what the partition begins with by
 now. It is a hint, never the truth. A leader of that epoch puts it (KIP-405 has nothing like it), with what
-is finished up to where it has copied, before its first copy and after every few of them: from then on it
-copies what lies behind. So whoever reads the one of the latest epoch has only to list what lies behind its
+is finished up to where it has copied, before its first copy (or removes those of leaders before, if that is
+nothing) and after every few of them: from then on it copies what lies behind. So whoever reads the one of the latest epoch has only to list what lies behind its
 last segment, and sees all there is, whatever leaders copied that were deposed meanwhile. What retention
 took since is known by where the listing begins.
 

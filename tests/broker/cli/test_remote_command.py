@@ -22,7 +22,12 @@ from odradek.seams.objects import Objects
 from odradek.seams.real import real_seams
 from odradek.storage.tiered.metadata import RemoteEvent, RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.metadata_records import encode
-from odradek.storage.tiered.object_names import partition_directory, segment_key, summary_key
+from odradek.storage.tiered.object_names import (
+    NO_LEADER,
+    partition_directory,
+    segment_key,
+    summary_key,
+)
 from odradek.storage.tiered.object_store import ObjectStoreStorage
 from odradek.storage.tiered.remote_storage import LogSegmentData
 from odradek.storage.tiered.summary import SummaryBuilder, decode
@@ -129,15 +134,16 @@ def test_partitions_are_summarized_and_summaries_verified(
     copies = [copy(number) for number in range(1, 4)]
     others = TopicIdPartition(UUID(int=3), "others", 1)
     in_the_store(store, *copies, segment(9, 0, 9, partition=others, size=len(LOG)))
-    of_a_leader = store / summary_key(others, 7)
+    of_a_leader = store / summary_key(others, 0)
     of_a_leader.write_bytes(SummaryBuilder().encode())
     where = ("--without-metadata", "--url", str(store))
     ran = offline("remote", "summarize", *where)
+    assert decode(of_a_leader.read_bytes()) == SummaryBuilder().taken()
     assert ran.lines == [
         "3 segments of 1 partitions summarized; 1 partitions have a summary of their leader's"
     ]
     assert offline("remote", "summarize", *where, "--json").json["segments"] == 3
-    made = store / summary_key(FOO_0, 0)
+    made = store / summary_key(FOO_0, NO_LEADER)
     found = list(decode(made.read_bytes()).segments(FOO_0))
     assert [each.id for each in found] == [each.id for each in copies]
     listed = offline("remote", "list", *where, "--json").json
@@ -146,7 +152,7 @@ def test_partitions_are_summarized_and_summaries_verified(
     assert offline("remote", "verify", *where).code == 0
     of_a_leader.write_bytes(b"ODSU, but not whole")
     ran = offline("remote", "verify", *where, code=1)
-    assert ran.lines[0] == f"{summary_key(others, 7)}: no summary of segments: it does not add up"
+    assert ran.lines[0] == f"{summary_key(others, 0)}: no summary of segments: it does not add up"
     for each in (store / segment_key(copy(2), ".manifest"), made):
         each.write_bytes(b"{}")
     ran = offline("remote", "summarize", *where, code=1)

@@ -62,6 +62,20 @@ async def test_a_new_leader_puts_its_own_before_it_copies(clock: VirtualClock) -
         assert len(copied) > len(summarised(world)[5]) - COPIES_BEHIND_MIN > len(before)
 
 
+async def test_an_earlier_leaders_goes_where_nothing_is_copied_yet(clock: VirtualClock) -> None:
+    """It was elected uncleanly: what it copies, readers that go by a summary of another history would list
+    from behind that one's last segment."""
+    async with tiered_world(clock) as world:
+        await world.publish_copy(1000, 1009, (0, 1000), broker=OTHER)
+        world.storage.summaries = {0: b"of 1000 to 1009"}
+        world.lead(5)
+        seen = []
+        world.storage.before_copy = lambda: seen.append(dict(world.storage.summaries))
+        world.fill(1)
+        await world.pass_time()
+        assert seen == [{}]
+
+
 async def test_a_new_leader_without_a_summary_copies_nothing(clock: VirtualClock) -> None:
     """What it would copy, readers that go by an earlier leader's might not see."""
     async with tiered_world(clock) as world:

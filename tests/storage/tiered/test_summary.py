@@ -19,6 +19,7 @@ from odradek.storage.tiered.metadata import (
     TopicIdPartition,
 )
 from odradek.storage.tiered.object_names import (
+    NO_LEADER,
     keys_from,
     parse_key,
     parse_summary,
@@ -90,7 +91,9 @@ def test_a_segment_that_does_not_fit_is_refused() -> None:
 def test_a_summary_sorts_before_segments_and_a_later_epochs_behind() -> None:
     first = replace(SOME, start_offset=0, id=RemoteLogSegmentId(WHERE, UUID(int=0)))
     assert summary_key(WHERE, 7) < summary_key(WHERE, 12) < segment_key(first, ".index")
-    assert parse_summary(summary_key(WHERE, 12)) == (WHERE, 12)
+    assert summary_key(WHERE, NO_LEADER) < summary_key(WHERE, 0)
+    for epoch in (NO_LEADER, 0, 12):
+        assert parse_summary(summary_key(WHERE, epoch)) == (WHERE, epoch)
     assert parse_key(summary_key(WHERE, 12)) is None
     assert parse_summary(segment_key(SOME, ".manifest")) is None
     assert keys_from(WHERE, 99) < segment_key(SOME, ".index")
@@ -108,5 +111,9 @@ def test_the_latest_leaders_is_kept_and_all_go_with_the_partition() -> None:
     assert {key: bytes(data) for key, data in objects.bucket.objects.items()} == {
         summary_key(WHERE, 5): b"newer"
     }
+    storage.put_summary(WHERE, NO_LEADER, b"of none")
+    storage.put_summary(WHERE, 5, b"newest")
+    assert [bytes(each) for each in objects.bucket.objects.values()] == [b"newest"]
+    storage.put_summary(WHERE, NO_LEADER, b"of none")
     storage.remove_summaries(WHERE)
     assert not objects.bucket.objects
