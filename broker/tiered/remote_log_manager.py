@@ -36,7 +36,11 @@ from odradek.replication.partition.partition import Partition
 from odradek.replication.remote.lost_history import Histories, lacks_history
 from odradek.seams import Seams
 from odradek.storage.log_manager import LogManager
-from odradek.storage.tiered.errors import RemoteResourceNotFound, RemoteStorageError
+from odradek.storage.tiered.errors import (
+    RemoteNotReady,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+)
 from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage import RemoteStorageManager
@@ -198,26 +202,34 @@ class RemoteLogManager:
 
     async def _see_to(self, tiered: _Tiered) -> None:
         with tiered.scope:
-            which = tiered.partition.log
-            which.copies_unknown()
-            await self._complete_history(tiered)
-            back_off = BackOff(self._settings, self._seams.entropy)
-            while True:
-                try:
-                    await self._metadata.wait_ready(tiered.id)
-                    copied = await find_copied(self._metadata, tiered.id, which)
-                    break
-                except RemoteResourceNotFound:
-                    return  # it was stopped meanwhile
-                except KafkaError as error:  # it is read anew
-                    log.info("%s: %s", tiered.id, error)
-                    await self._seams.clock.sleep(back_off.next())
+            tiered.partition.log.copies_unknown()
+            copied = await self._look_first(tiered)
+            if copied is None:
+                return
             log.info("%s: this node %s, copied to offset %d", tiered.id, tiered.role.value, copied)
             async with trio.open_nursery() as nursery:
                 if tiered.lacks_history:
                     nursery.start_soon(self._seek_history, tiered)
                 for what, one_round, pool in self._rounds_of(tiered):
                     nursery.start_soon(self._come_round, tiered, what, one_round, pool)
+
+    async def _look_first(self, tiered: _Tiered) -> int | None:
+        """Up to where it is copied, once the metadata is read to the end and the log's history is complete;
+        None if it was stopped meanwhile."""
+        back_off = BackOff(self._settings, self._seams.entropy)
+        is_complete = False
+        while True:
+            try:
+                await self._metadata.wait_ready(tiered.id)
+                if not is_complete:
+                    await self._complete_history(tiered)
+                    is_complete = True
+                return await find_copied(self._metadata, tiered.id, tiered.partition.log)
+            except RemoteResourceNotFound:
+                return None
+            except KafkaError as error:  # it is read anew
+                log.info("%s: %s", tiered.id, error)
+                await self._seams.clock.sleep(back_off.next())
 
     async def _complete_history(self, tiered: _Tiered) -> None:
         """Before anything is looked up by it, if the store answers at all."""
@@ -237,6 +249,7 @@ class RemoteLogManager:
     ) -> RemoteStorageError | None:
         """Return when it is there; with `until_answered` also when none can be read: why."""
         back_off = BackOff(self._settings, self._seams.entropy)
+        copies = tiered.role is Role.LEADS
         while True:
             try:
                 await self._histories.restore(tiered.partition.log, tiered.id)
@@ -244,7 +257,7 @@ class RemoteLogManager:
                 if isinstance(error, RemoteStorageError) and not error.retryable:
                     if until_answered:
                         return error
-                elif tiered.role is Role.LEADS:
+                elif until_answered and copies and not isinstance(error, RemoteNotReady):
                     self._came(tiered, error)
                 log.info("%s: its leader epochs cannot be restored yet: %s", tiered.id, error)
             else:

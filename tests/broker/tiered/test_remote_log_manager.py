@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.storage.log.epochs import format_checkpoint
+from odradek.storage.log.epochs import EpochStart, format_checkpoint
 from odradek.storage.tiered.errors import RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadataUpdate,
@@ -24,9 +24,27 @@ from tests.broker.tiered.tiered_world import (
     OTHER,
     STARTED,
     TIERED,
+    TieredWorld,
     tiered_world,
 )
 from tests.storage.log_manager_world import append
+
+TAKEN_FROM_DISK = replace(TIERED, local_retention_bytes=1)
+
+
+async def lose_history(world: TieredWorld) -> tuple[EpochStart, ...]:
+    """Three segments are copied and leave the disk, and another leads; the log forgets their epochs, which are
+    returned."""
+    log = world.log
+    world.fill(3)
+    await world.pass_time()
+    log.flush()
+    log.delete_expired(world.clock.wall_ms())
+    assert log.local_log_start_offset == 9
+    known = log.epochs.entries
+    world.follow(1)
+    log.epochs.restore(log.epochs.entries_in(9, log.end_offset))
+    return known
 
 
 async def test_a_new_leader_goes_on_where_the_last_one_ended(clock: VirtualClock) -> None:
@@ -230,16 +248,8 @@ async def test_who_has_lost_history_that_no_copy_has_copies_on_and_deletes_nothi
 ) -> None:
     """Nothing was done for such a partition, so that its disk filled. (What expires goes by the epochs: what is
     of forgotten ones would seem to be another log's.)"""
-    async with tiered_world(clock, config=replace(TIERED, local_retention_bytes=1)) as world:
-        log = world.log
-        world.fill(3)
-        await world.pass_time()
-        log.flush()
-        log.delete_expired(clock.wall_ms())
-        assert log.local_log_start_offset == 9
-        known = log.epochs.entries
-        world.follow(1)
-        log.epochs.restore(log.epochs.entries_in(9, log.end_offset))
+    async with tiered_world(clock, config=TAKEN_FROM_DISK) as world:
+        known = await lose_history(world)
         world.lead(2)
         world.change(retention_ms=0)
         world.fill(2)
@@ -253,6 +263,33 @@ async def test_who_has_lost_history_that_no_copy_has_copies_on_and_deletes_nothi
         await world.pass_time(100)
         assert await world.gauge("PartitionsWithoutHistoryCount") == 0
         assert world.states() == []
+
+
+async def test_who_looks_for_lost_history_says_that_of_the_store_which_is_true(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That segments cannot be copied was said while the metadata was only being read, and while they were
+    copied, and the history was looked for beside that."""
+    async with tiered_world(clock, config=TAKEN_FROM_DISK) as world:
+        await lose_history(world)
+        world.manager.gone("orders", 0)
+        world.metadata.hold()
+        world.lead(2)
+        await world.pass_time(100)
+        assert [each.levelname for each in caplog.records if each.levelno >= logging.WARNING] == []
+        world.metadata.release()
+        await world.pass_time(100)
+        assert await world.gauge("PartitionsWithoutHistoryCount") == 1
+        world.storage.failing["index"] = RemoteStorageUnavailable("503 Slow Down")
+        world.fill(1)
+        await world.pass_time(100)
+        assert [state for _, state in world.states()] == [FINISHED] * 4
+        told = [each.levelname for each in caplog.records if each.levelno >= logging.WARNING]
+        assert told == ["ERROR"]
+        world.follow(3)
+        world.lead(4)
+        await world.pass_time(20)
+        assert "cannot be copied" in caplog.records[-1].message, "it waits for the store to answer"
 
 
 async def test_two_leaders_in_a_row_copy_no_segment_twice(clock: VirtualClock) -> None:

@@ -82,6 +82,7 @@ class MemoryStorage:
         raise NotImplementedError
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: object) -> Buffer:
+        self._fail("index")
         if kind not in self.indexes:
             raise RemoteResourceNotFound(f"{metadata.id} has no {kind}")
         return self.indexes[kind]
