@@ -9,7 +9,7 @@ for: what became of later records, nobody there knows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from uuid import UUID
@@ -81,7 +81,7 @@ class Query:
         return store_at(options.tiered_url, tuple(sorted(options.store_options.items())))
 
     @cached_property
-    def partitions(self) -> dict[TopicPartition, TopicIdPartition | None]:
+    def _named(self) -> dict[TopicPartition, TopicIdPartition | None]:
         """The partitions that the query names, as they are now, and as the store calls them."""
         options = self._options
         found: dict[TopicPartition, TopicIdPartition | None] = {}
@@ -101,14 +101,21 @@ class Query:
                         f"the store has two topics called {each.topic}, of which one was deleted:"
                         " kafka.bootstrap.servers would tell which"
                     )
-        if options.assign:
-            found = {w: id for w, id in found.items() if w.partition in options.assign[w.topic]}
-        asked = {*options.subscribe, *options.assign}
-        missing = asked - {where.topic for where in found}
+        missing = {*options.subscribe, *options.assign} - {where.topic for where in found}
         if missing:
             raise BadOption(f"there is no topic {', '.join(sorted(missing))}")
+        if options.assign:
+            asked = {TopicPartition(name, n) for name, all in options.assign.items() for n in all}
+            if asked - found.keys():
+                raise BadOption(f"there is no {_listed(asked - found.keys())}")
+            found = {where: found[where] for where in asked}
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def partitions(self) -> dict[TopicPartition, TopicIdPartition | None]:
+        """Those of them that the filters let through."""
         passes = self._filtered.has_partition
-        return {where: id for where, id in sorted(found.items()) if passes(*where)}
+        return {where: id for where, id in self._named.items() if passes(*where)}
 
     # Where it begins and ends
 
@@ -161,6 +168,7 @@ class Query:
         self, partitions: Sequence[TopicPartition], position: Position, *, is_end: bool = False
     ) -> dict[TopicPartition, int]:
         """The offsets that a position means."""
+        _check_position(position, self._named)
         if position.everywhere is not None:
             return self._limits(partitions, position.everywhere)
         if position.offsets is not None:
@@ -365,6 +373,21 @@ def _gaps(stretches: Stretches, low: int, high: int) -> list[tuple[int, int, int
     ends = np.append(low, stretches.rows["high"])
     at = np.flatnonzero(begins > ends)
     return list(zip(ends[at].tolist(), begins[at].tolist(), at.tolist(), strict=True))
+
+
+def _check_position(position: Position, partitions: Collection[TopicPartition]) -> None:
+    """Offsets and times are of partitions that are read. Raises BadOption."""
+    given = position.offsets or position.timestamps_ms
+    others = {TopicPartition(name, n) for name, all in (given or {}).items() for n in all}
+    others.difference_update(partitions)
+    if others:
+        raise BadOption(
+            f"offsets or timestamps are given for {_listed(others)}: nothing is read there"
+        )
+
+
+def _listed(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(str(each) for each in sorted(partitions))
 
 
 def _given(values: Mapping[str, Mapping[int, int]], where: TopicPartition, what: str) -> int:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from odradek.pipeline.brokers import TopicPartition
-from odradek.pipeline.errors import DataLoss, MissingSegment
+from odradek.pipeline.errors import BadOption, DataLoss, MissingSegment
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.query import Query
 from odradek.storage.log.producer_snapshots import encode_snapshot
 from odradek.storage.log.producers import ProducerEntry
-from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
+from odradek.storage.tiered.metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from odradek.storage.tiered.object_names import segment_key
 from odradek.storage.tiered.remote_storage import IndexType
-from tests.pipeline.test_store import World, segment
+from tests.pipeline.test_store import WHERE, World, segment
 from tests.pipeline.virtual_leader import VirtualLeader
 
 ONLY = TopicPartition("t", 0)
@@ -25,7 +27,7 @@ def query(world: World, leader: VirtualLeader | None = None, **options: Any) -> 
     given = {"tiered.url": "unused", "subscribe": "t", **options}
     if leader is not None:
         given["kafka.bootstrap.servers"] = "unused:9092"
-    named = {name.lower(): str(value) for name, value in given.items()}
+    named = {name.lower(): str(value) for name, value in given.items() if value is not None}
     return Query(parse_options(named, streaming=False), store=world.store)
 
 
@@ -78,3 +80,28 @@ def test_a_log_that_ends_before_the_store_does_has_decided_all() -> None:
     world.has(segment(1, 0, 9))
     with leader.reachable():
         assert query(world, leader, **COMMITTED).plan({ONLY: (0, 5)}).aborted == {("t", 0): []}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"assign": '{"t":[0,9,7]}'}, "there is no t-7, t-9"),
+        ({"assign": '{"u":[0]}'}, "there is no topic u"),
+        ({"startingOffsets": '{"t":{"0":0,"9":1}}'}, "given for t-9"),
+        ({"endingOffsets": '{"t":{"0":0},"u":{"0":4}}'}, "given for u-0"),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":0,"9":1}}'}, "given for t-9"),
+        ({"assign": '{"t":[0]}', "startingOffsets": '{"t":{"0":0,"1":1}}'}, "given for t-1"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("leader", [None, VirtualLeader((0, 10), (0, 10))], ids=["store", "both"])
+def test_partitions_that_are_not_there_are_named(
+    options: dict[str, str], said: str, leader: VirtualLeader | None
+) -> None:
+    world = World()
+    other = replace(WHERE, partition=1)
+    second = RemoteLogSegmentId(other, UUID(int=2))
+    world.has(segment(1, 0, 9), replace(segment(2, 0, 9), id=second))
+    given = {"subscribe": None, **options} if "assign" in options else options
+    with (leader or VirtualLeader()).reachable(), pytest.raises(BadOption, match=said):
+        query(world, leader, **given).ranges()
