@@ -2,8 +2,9 @@
 
 One request is under way at a time; what is proposed meanwhile goes with the next ones, no more in each
 than the controller decides in a moment. Of a partition only the newest proposal counts: a leader makes
-another one when it knows that the last has come to nothing. A request that was not answered, or refused as a whole, is made again until it is: what
-became of it can't be known otherwise. After an error the next one waits a moment.
+another one when it knows that the last has come to nothing. A request that was not answered, or refused
+as a whole, is made again until it is: what became of it can't be known otherwise. After an error the next
+one waits a moment.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ PARTITIONS_AT_ONCE = 30
 
 Replica = tuple[UUID, int]
 """(topic id, partition)"""
-Answered = Callable[[Altered | ErrorCode], int | None]
-"""Returns by how many the set grew; None where it did not change."""
+Answered = Callable[[Altered | ErrorCode], None]
 
 
 @value_class
@@ -113,14 +113,16 @@ class InSyncChanges:
                 self._waiting.setdefault(replica, proposed)
             elif found.error_code is ErrorCode.none:
                 now = Altered(frozenset(found.isr), found.leader_epoch, found.partition_epoch)
-                self._count(proposed.answered(now))
+                proposed.answered(now)
                 continue
             else:
-                self._count(proposed.answered(found.error_code))
+                proposed.answered(found.error_code)
             is_done = False
         return is_done
 
-    def _count(self, grown: int | None) -> None:
+    def count(self, grown: int | None) -> None:
+        """A leader's in-sync set grew by so many with what it proposed (fewer than 0: it shrank), or, for
+        None, an answer says that it did not change."""
         if grown is None:
             self._failures.mark()
         elif grown:

@@ -55,7 +55,10 @@ class InSyncUpkeep:
     def _surroundings(self) -> Surroundings:
         from odradek.replication.partition.leading import Surroundings
 
-        return Surroundings(self._brokers, self._lag_max_ms, self._changes.propose, self._disk_full)
+        changes = self._changes
+        return Surroundings(
+            self._brokers, self._lag_max_ms, changes.propose, self._disk_full, changes.count
+        )
 
     def surroundings(self) -> Surroundings:
         """For a partition that this node leads with other replicas."""

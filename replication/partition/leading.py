@@ -26,8 +26,7 @@ from odradek.seams.values import value_class
 from odradek.storage.errors import DiskFull
 from odradek.storage.log.partition_log import PartitionLog
 
-Answered = Callable[[Altered | ErrorCode], int | None]
-"""By how many the in-sync set grew with that answer (fewer than 0: it shrank); None where it did not change."""
+Answered = Callable[[Altered | ErrorCode], None]
 
 
 @value_class
@@ -37,13 +36,15 @@ class Surroundings:
     `lag_max_ms` is replica.lag.time.max.ms. `propose` asks the controller for an in-sync set of a
     partition, by topic id and index, and has the answer told once, on the loop, never within the
     call; one that is asked for again waits for its turn. `disk_full` hears of an append that has met a
-    full disk.
+    full disk. `became` hears what became of a proposal, where that is known: by how many the in-sync set
+    grew (fewer than 0: it shrank), or None where an answer says that it did not change.
     """
 
     brokers: Callable[[int], BrokerImage | None]
     lag_max_ms: int
     propose: Callable[[UUID, int, AlterPartition, Answered], None]
     disk_full: Callable[[PartitionLog, DiskFull], None]
+    became: Callable[[int | None], None]
 
 
 class LogView:
@@ -90,13 +91,27 @@ class Leading:
         self._propose = surroundings.propose
         self._brokers = surroundings.brokers
         self._disk_full = surroundings.disk_full
+        self._became = surroundings.became
         self._advanced = advanced
         self._unseen = Unseen(log.high_watermark, log.end_offset)
         self._is_over = False
 
     def adopt(self, image: PartitionImage) -> None:
-        """This node leads by `image`. Raises LogFailed where an epoch can't begin in the log."""
+        """This node leads by `image`. Raises LogFailed where an epoch can't begin in the log.
+
+        A proposal that has come to pass may be seen here before it is answered: always, where this node
+        is the active controller, too.
+        """
+        in_sync = self.leader.in_sync
+        proposal, before = in_sync.proposal, in_sync.committed
         self._do(self.leader.adopt(image, self._now_ms()))
+        if (
+            proposal is not None
+            and in_sync.proposal is None
+            and in_sync.leader_epoch == proposal.leader_epoch
+            and in_sync.committed == proposal.in_sync
+        ):
+            self._became(len(proposal.in_sync) - len(before))
 
     def is_ahead_of(self, image: PartitionImage) -> bool:
         """Whether the controller has answered this leader what `image` does not tell yet."""
@@ -167,10 +182,11 @@ class Leading:
                     partial(self._altered, action.proposal),
                 )
 
-    def _altered(self, proposal: Proposal, answer: Altered | ErrorCode) -> int | None:
-        if self._is_over:
-            return None
-        before = self.leader.in_sync.committed
+    def _altered(self, proposal: Proposal, answer: Altered | ErrorCode) -> None:
+        in_sync = self.leader.in_sync
+        if self._is_over or proposal is not in_sync.proposal:
+            return  # an image was here first
+        before = in_sync.committed
         self._do(self.leader.altered(proposal, answer, self._now_ms()))
-        after = self.leader.in_sync.committed
-        return None if after == before else len(after) - len(before)
+        after = in_sync.committed
+        self._became(None if after == before else len(after) - len(before))

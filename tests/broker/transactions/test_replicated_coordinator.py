@@ -63,6 +63,7 @@ class Stand:
             lag_max_ms=30_000,
             propose=lambda *proposal: None,
             disk_full=lambda *full: None,
+            became=lambda grown: None,
         )
         self.partition = Partition(
             self.world.log,

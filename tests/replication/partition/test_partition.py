@@ -57,11 +57,13 @@ class Stand:
         self.world = World(config=replace(FOREVER, min_insync_replicas=min_isr))
         self.proposed: list[tuple[UUID, int, AlterPartition, Answered]] = []
         self.full: list[tuple[PartitionLog, DiskFull]] = []
+        self.became: list[int | None] = []
         surroundings = Surroundings(
             dict(controller.brokers).get,
             lag_max_ms=100,
             propose=lambda *proposal: self.proposed.append(proposal),
             disk_full=lambda *full: self.full.append(full),
+            became=self.became.append,
         )
         self.partition = Partition(
             self.world.log,
@@ -206,8 +208,8 @@ def test_who_catches_up_is_proposed_and_counts_once_it_is_in(stand: Stand) -> No
     ((topic_id, index, asked, answered),) = stand.proposed
     assert (topic_id, index) == (TOPIC_ID, 0)
     assert asked.in_sync == ((1, 1), (2, -1), (3, 1))
-    assert answered(Altered(frozenset({1, 2, 3}), 5, 11)) == 1
-    assert answered(Altered(frozenset({1, 2, 3}), 5, 11)) is None
+    answered(Altered(frozenset({1, 2, 3}), 5, 11))
+    assert stand.became == [1]
     assert stand.partition.leading is not None
     assert stand.partition.leading.leader.in_sync.committed == {1, 2, 3}
     stand.partition.update(stand.image)  # an image of before
@@ -298,11 +300,34 @@ async def test_who_deletes_a_log_waits_for_its_change() -> None:
         assert not nursery.child_tasks
 
 
+@pytest.mark.parametrize(("isr", "became"), [((1, 2, 3), [1]), ((1,), [])])
+def test_an_image_may_come_before_the_answer(
+    stand: Stand, isr: tuple[int, ...], became: list[int]
+) -> None:
+    """As it does wherever the active controller leads: what the image says counts, the answer does not."""
+    stand.fetch(2, 0)
+    stand.fetch(3, 0)
+    ((_, _, _, answered),) = stand.proposed
+    image = stand.see(isr=isr)
+    assert stand.became == became
+    answered(Altered(frozenset(isr), 5, image.partition_epoch))
+    assert stand.became == became
+
+
+def test_a_proposal_that_is_refused_has_failed(stand: Stand) -> None:
+    stand.fetch(2, 0)
+    stand.fetch(3, 0)
+    ((_, _, _, answered),) = stand.proposed
+    answered(ErrorCode.ineligible_replica)
+    assert stand.became == [None]
+
+
 def test_who_is_gone_leads_nothing(stand: Stand) -> None:
     stand.fetch(3, 0)
     ((_, _, _, answered),) = stand.proposed
     stand.partition.retire(UnknownPartition("deleted"))
-    assert answered(ErrorCode.request_timed_out) is None
+    answered(ErrorCode.request_timed_out)
+    assert stand.became == []
     assert len(stand.proposed) == 1
     with pytest.raises(UnknownPartition):
         stand.append()
