@@ -6,8 +6,9 @@ all clients that are the same as far as that entity goes: all of a user, all of 
 id, all with one client id. A default is a quota for each of those that have none of their own, not one
 for them together.
 
-The rate is Kafka's: what was counted in `samples` windows of `window_ms`, over the time since the oldest
-of them began, but at least over all windows but one. So a client that was idle may burst, and then waits
+The rate is Kafka's: what was counted in windows of `window_ms`, over the time since the oldest of them
+began, but at least over `samples` of them but one. A window counts until the last that it counted is
+`samples` windows ago. So a client that was idle may burst, and then waits
 until its average is what it may be. Values are counted after the fact, and count even where they exceed.
 No clock here: time comes in as an argument, in monotonic ms.
 """
@@ -64,24 +65,27 @@ class Rate:
     def __init__(self, samples: int, window_ms: int) -> None:
         self._samples = samples
         self._window_ms = window_ms
-        self._windows: deque[list[float]] = deque()  # [since when, sum], the oldest first
+        self._windows: deque[list[float]] = deque()
+        """[since when, sum, last counted when], the oldest first."""
         self.last_ms = 0
 
     def record(self, value: float, now_ms: int) -> None:
         self.last_ms = now_ms
         if not self._windows or now_ms - self._windows[-1][0] >= self._window_ms:
-            self._windows.append([now_ms, 0.0])
-        self._windows[-1][1] += value
+            self._windows.append([now_ms, 0.0, now_ms])
+        window = self._windows[-1]
+        window[1] += value
+        window[2] = now_ms
 
     def measure(self, now_ms: int) -> tuple[float, float]:
         """The rate, and the ms that it was measured over."""
-        while self._windows and now_ms - self._windows[0][0] >= self._samples * self._window_ms:
+        while self._windows and now_ms - self._windows[0][2] >= self._samples * self._window_ms:
             self._windows.popleft()
         elapsed = now_ms - self._windows[0][0] if self._windows else 0
         full = int(elapsed // self._window_ms)
         elapsed += max(self._samples - 1 - full, 0) * self._window_ms
         elapsed = max(elapsed, 1)
-        return sum(total for _, total in self._windows) / (elapsed / 1000), elapsed
+        return sum(total for _, total, _ in self._windows) / (elapsed / 1000), elapsed
 
 
 class TokenBucket:
