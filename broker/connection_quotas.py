@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING
 
-from odradek.broker.quotas import IDLE_MS, Rate
+from odradek.broker.quotas import Counted, Rate
 from odradek.replication.controller.image import QuotaEntity
 from odradek.replication.controller.quotas import CONNECTION_CREATION_RATE, IP
 
@@ -30,8 +30,7 @@ class ConnectionQuotas:
         self._samples = samples
         self._window_ms = window_ms
         self._limits: dict[Host, float] = {}
-        self._rates: dict[Host, Rate] = {}
-        self._swept_ms = 0
+        self._rates: Counted[Host, Rate] = Counted()
 
     def __bool__(self) -> bool:
         return bool(self._limits)
@@ -53,20 +52,13 @@ class ConnectionQuotas:
             return 0
         rate = self._rates.get(host)
         if rate is None:
-            self._sweep(now_ms)
-            rate = self._rates[host] = Rate(self._samples, self._window_ms)
+            rate = self._rates.begin(host, Rate(self._samples, self._window_ms), now_ms)
         rate.record(1.0, now_ms)
         measured, over_ms = rate.measure(now_ms)
         if measured <= limit:
             return 0
         rate.record(-1.0, now_ms)
         return min(max(round((measured - limit) / limit * over_ms), 1), self._window_ms)
-
-    def _sweep(self, now_ms: int) -> None:
-        if now_ms - self._swept_ms >= IDLE_MS // 10:
-            self._swept_ms = now_ms
-            for host in [h for h, rate in self._rates.items() if now_ms - rate.last_ms >= IDLE_MS]:
-                del self._rates[host]
 
 
 def _host(text: str | None) -> Host:

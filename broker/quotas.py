@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from odradek.replication.controller.image import QuotaEntity
 from odradek.replication.controller.quotas import (
@@ -55,6 +55,9 @@ _PRECEDENCE: Final = (
     (None, "default"),
 )
 """(user, client id) of the entities that a client is part of, the most specific first."""
+
+_Key = tuple[str, str | None, str | None]
+"""(kind, user, client id)"""
 
 
 class Rate:
@@ -110,6 +113,27 @@ class TokenBucket:
         return round(-self.tokens / rate * 1000) if self.tokens < 0 else 0
 
 
+K = TypeVar("K")
+V = TypeVar("V", Rate, TokenBucket)
+
+
+class Counted(dict[K, V]):
+    """What was counted of each; forgotten some time after IDLE_MS without a request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._swept_ms = 0
+
+    def begin(self, key: K, counted: V, now_ms: int) -> V:
+        """With one of whom nothing is known."""
+        if now_ms - self._swept_ms >= IDLE_MS // 10:
+            self._swept_ms = now_ms
+            for idle in [k for k, one in self.items() if now_ms - one.last_ms >= IDLE_MS]:
+                del self[idle]
+        self[key] = counted
+        return counted
+
+
 @value_class
 class Bucket:
     """A client's, and what comes into it."""
@@ -130,7 +154,7 @@ class _Share:
     """What a client is measured by: the limit, and whose rate counts."""
 
     limit: float
-    key: tuple[str, str | None, str | None]
+    key: _Key
 
 
 class ClientQuotas:
@@ -140,13 +164,12 @@ class ClientQuotas:
         """`samples` is quota.window.num; `burst_seconds` those of controller mutations, all windows of
         controller.quota.window.num together."""
         self._burst_seconds = burst_seconds
-        self._buckets: dict[tuple[str, str | None, str | None], TokenBucket] = {}
+        self._buckets: Counted[_Key, TokenBucket] = Counted()
         self._samples = samples
         self._window_ms = window_ms
         self._limits: dict[str, dict[tuple[str | None, str | None, str], float]] = {}
         self._shares: dict[tuple[str, str, str], _Share | None] = {}
-        self._rates: dict[tuple[str, str | None, str | None], Rate] = {}
-        self._swept_ms = 0
+        self._rates: Counted[_Key, Rate] = Counted()
 
     def update(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         """These hold from now on; what was counted counts on."""
@@ -183,8 +206,8 @@ class ClientQuotas:
             return 0
         rate = self._rates.get(share.key)
         if rate is None:
-            self._sweep(now_ms)
-            rate = self._rates[share.key] = Rate(self._samples, self._window_ms)
+            new = Rate(self._samples, self._window_ms)
+            rate = self._rates.begin(share.key, new, now_ms)
         rate.record(value, now_ms)
         measured, window_ms = rate.measure(now_ms)
         if measured <= share.limit:
@@ -200,8 +223,7 @@ class ClientQuotas:
         burst = share.limit * self._burst_seconds
         bucket = self._buckets.get(share.key)
         if bucket is None:
-            self._sweep(now_ms)
-            bucket = self._buckets[share.key] = TokenBucket(now_ms, burst)
+            bucket = self._buckets.begin(share.key, TokenBucket(now_ms, burst), now_ms)
         return Bucket(bucket, share.limit, burst)
 
     def _share(self, kind: str, user: str, client_id: str) -> _Share | None:
@@ -227,15 +249,6 @@ class ClientQuotas:
                 key = (kind, user if user_part else None, client_id if client_part else None)
                 return _Share(limit, key)
         return None
-
-    def _sweep(self, now_ms: int) -> None:
-        if now_ms - self._swept_ms >= IDLE_MS // 10:
-            self._swept_ms = now_ms
-            used: tuple[dict[Any, Rate] | dict[Any, TokenBucket], ...]
-            used = (self._rates, self._buckets)
-            for each in used:
-                for key in [k for k, one in each.items() if now_ms - one.last_ms >= IDLE_MS]:
-                    del each[key]
 
 
 def quotas_from(

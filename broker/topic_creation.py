@@ -30,7 +30,7 @@ async def create_topics(
     topics: Sequence[NewTopic],
     *,
     validate_only: bool,
-    charge: Charge | None = None,
+    charge: Charge = for_free,
 ) -> list[CreatedTopic]:
     """Create topics as the active controller; one answer each. Raises NotController if it is not."""
     from odradek.replication.controller.topics import TopicDefaults, create_topics
@@ -48,7 +48,7 @@ async def create_topics(
             defaults=defaults,
             validate_config=broker.validate_config,
             validate_only=validate_only,
-            charge=charge or for_free,
+            charge=charge,
         )
 
     return await broker.metadata.perform(operation)

@@ -2,9 +2,9 @@
 
 - The file is opened when first used. Entries are read through a read-only map of the entries alone
   (a store or a hole on a full disk would kill the process), and written with `write_at`.
-- Room is taken in steps of 4 KiB, or the whole entries that fit in (`reserve`), **before** the data that an entry points to is
-  written: a full disk shows itself while there is nothing to undo. Kafka takes
-  `segment.index.bytes` at once, as a hole; really taken, 4,000 partitions would need 80 GB.
+- Room is taken in steps of 4 KiB, or the whole entries that fit in (`reserve`), **before** the data
+  that an entry points to is written: a full disk shows itself while there is nothing to undo. Kafka
+  takes `segment.index.bytes` at once, as a hole; really taken, 4,000 partitions would need 80 GB.
   Past the last entry the file holds zeros, as Kafka's does, until it is trimmed (roll, close).
 - Bytes that a map may cover are never changed or cut off in place: a truncation writes the entries
   it keeps to a new file that replaces the old (`take_place`), and whoever still looks into the old

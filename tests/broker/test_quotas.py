@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.broker.quotas import ClientQuotas, Rate
+from odradek.broker.quotas import IDLE_MS, ClientQuotas, Counted, Rate
 from odradek.replication.controller.quotas import (
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,
@@ -122,3 +122,12 @@ def test_the_rate_is_over_all_windows_but_one_at_least(
     for at_ms, value in events:
         measured.record(value, at_ms)
     assert measured.measure(now_ms) == (pytest.approx(rate), window_ms)
+
+
+def test_who_is_idle_for_long_is_forgotten() -> None:
+    counted: Counted[str, Rate] = Counted()
+    for name, now_ms in (("idle", 1), ("busy", IDLE_MS), ("new", IDLE_MS + 1)):
+        counted.begin(name, Rate(11, 1000), now_ms).record(1.0, now_ms)
+    assert counted.keys() == {"idle", "busy", "new"}, "looked at a moment ago"
+    counted.begin("newer", Rate(11, 1000), IDLE_MS + IDLE_MS // 10)
+    assert counted.keys() == {"busy", "new", "newer"}
