@@ -30,13 +30,20 @@ STRICT_SINCE: Final[Mapping[Api, int]] = {
 
 
 class Mutations:
-    """Of one request. `wait` is what its answer says: for how long the client has to wait."""
+    """Of one request."""
 
     def __init__(self, bucket: Bucket | None, clock: Clock, *, strict: bool) -> None:
         self._bucket = bucket
         self._clock = clock
         self._strict = strict
-        self.wait = timedelta()
+        self._missing_ms = 0
+        self._missed_at_ms = 0
+
+    @property
+    def wait(self) -> timedelta:
+        """For how long the client has to wait, as its answer says: what the commit took is over by then."""
+        since_ms = monotonic_ms(self._clock) - self._missed_at_ms
+        return timedelta(milliseconds=max(self._missing_ms - since_ms, 0))
 
     def charge(self, partitions: int) -> None:
         """So many are made or deleted, if this does not raise ItemRefused."""
@@ -45,13 +52,16 @@ class Mutations:
             return
         missing_ms = bucket.missing_ms(now_ms)
         if self._strict and missing_ms:
-            self.wait = timedelta(milliseconds=missing_ms)
+            self._misses(missing_ms, now_ms)
             raise ItemRefused(
                 ErrorCode.throttling_quota_exceeded, "The throttling quota has been exceeded."
             )
         bucket.take(partitions, now_ms)
         if not self._strict:
-            self.wait = timedelta(milliseconds=bucket.missing_ms(now_ms))
+            self._misses(bucket.missing_ms(now_ms), now_ms)
+
+    def _misses(self, missing_ms: int, now_ms: int) -> None:
+        self._missing_ms, self._missed_at_ms = missing_ms, now_ms
 
 
 def mutations_of(ctx: RequestContext) -> Mutations:

@@ -69,7 +69,8 @@ async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             ),
         )
     except KafkaError as error:
-        return {"topics": [_not_created(name, error) for name in _names(request)]}
+        answers = [_not_created(name, error) for name in _names(request)]
+        return {"throttle_time": mutations.wait, "topics": answers}
     return {
         "throttle_time": mutations.wait,
         "topics": [

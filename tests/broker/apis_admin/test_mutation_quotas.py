@@ -9,7 +9,8 @@ import pytest
 
 from odradek.broker.quotas import ClientQuotas, TokenBucket
 from odradek.protocol import apis
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.errors import RequestTimedOut
 
 DONE, REFUSED = ErrorCode.none, ErrorCode.throttling_quota_exceeded
 RATE = 2.0
@@ -85,6 +86,43 @@ async def test_partitions_and_deletions_count_too(
     answer = await client.ask(apis.DELETE_TOPICS, 6, topics=by_name, timeout=30_000)
     assert told(answer, answer.responses) == ([DONE, REFUSED, REFUSED], 5.0)
     assert set(broker.metadata.image.topics_by_name) == {"b", "c"}
+
+
+def commits_late(broker: Any, seconds: float, error: KafkaError | None = None) -> None:
+    decide = broker.metadata.decide
+
+    async def perform(operation: Any) -> Any:
+        result = decide(operation)
+        broker.seams.clock.advance(seconds)
+        if error is not None:
+            raise error
+        return result
+
+    broker.metadata.perform = perform
+
+
+@pytest.mark.parametrize(
+    ("version", "errors", "waits"), [(7, [DONE, REFUSED], 3.0), (5, [DONE, DONE], 3.5)]
+)
+async def test_what_the_commit_takes_is_waited_already(
+    client: Any,
+    broker: Any,
+    quota: ClientQuotas,
+    version: int,
+    errors: list[ErrorCode],
+    waits: float,
+) -> None:
+    commits_late(broker, 1.0)
+    assert await create(client, version, a=16, b=1) == (errors, waits - 1.0)
+    commits_late(broker, 60.0)
+    assert (await create(client, version, c=1, d=40, e=1))[1] == 0.0
+
+
+async def test_what_fails_as_a_whole_may_be_throttled_nonetheless(
+    client: Any, broker: Any, quota: ClientQuotas
+) -> None:
+    commits_late(broker, 0.0, RequestTimedOut())
+    assert await create(client, 5, a=16) == ([ErrorCode.request_timed_out], 3.0)
 
 
 async def test_others_have_no_such_quota(client: Any, broker: Any) -> None:
