@@ -36,7 +36,7 @@ from odradek.broker.metrics.registry import Metrics
 from odradek.broker.node_directories import open_node_directories
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.quorum_member import new_metadata, new_transport
-from odradek.broker.quorum_presence import unless_quorum_is_gone
+from odradek.broker.quorum_presence import QuorumPresence
 from odradek.broker.registration import registration_of
 from odradek.broker.replicas import Replicas
 from odradek.broker.security.configured import change_acls, configured_authorizer, load_acls
@@ -258,6 +258,7 @@ class Broker:
         task_status: trio.TaskStatus[None],
     ) -> None:
         """The house: what a node is to the others of its cluster."""
+        self._presence = QuorumPresence(self.metadata, self.seams.network)
         async with trio.open_nursery() as house:
             self.controller.start(house)
             house.start_soon(self._stop_when, self.metadata.failed)
@@ -290,7 +291,7 @@ class Broker:
                 self.endpoints = ()
                 task_status.started()
                 await self._stop_asked.wait()
-            with unless_quorum_is_gone(house, self.metadata, self.seams.network):
+            with self._presence.unless_gone(house):
                 await self.metadata.shut_down(HAND_OVER_SECONDS)
             house.cancel_scope.cancel()
 
@@ -358,7 +359,7 @@ class Broker:
                 )
                 task_status.started()
                 await self._stop_asked.wait()
-                with unless_quorum_is_gone(serving, self.metadata, self.seams.network):
+                with self._presence.unless_gone(serving):
                     await self.lifecycle.shut_down()
                 serving.cancel_scope.cancel()
             room.cancel_scope.cancel()

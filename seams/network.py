@@ -22,6 +22,10 @@ class ConnectionLost(Exception):
     """The peer is gone, or the connection was closed or aborted on this side."""
 
 
+class ConnectionRefused(ConnectionLost):
+    """The host answers, and nobody listens there."""
+
+
 class Connection(Protocol):
     @property
     def local(self) -> Address: ...
@@ -119,5 +123,5 @@ class Network(Protocol):
         ...
 
     async def connect(self, host: str, port: int) -> Connection:
-        """ConnectionLost if nobody answers."""
+        """ConnectionRefused where nobody listens; ConnectionLost if nobody answers, or none can be made."""
         ...

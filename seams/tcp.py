@@ -36,6 +36,7 @@ from odradek.seams.network import (
     DEFAULT_OPTIONS,
     Address,
     ConnectionLost,
+    ConnectionRefused,
     Listener,
     SocketOptions,
 )
@@ -380,7 +381,9 @@ class TcpNetwork:
         try:
             stream = await trio.open_tcp_stream(host, port)
         except OSError as error:
-            raise ConnectionLost(f"{Address(host, port)}: {_reason(error)}") from error
+            causes = _causes(error)
+            kind = ConnectionRefused if _is_refusal(causes) else ConnectionLost
+            raise kind(f"{Address(host, port)}: {causes[0]}") from error
         sock = socket.socket(fileno=stream.socket.detach())
         try:
             return TcpConnection(sock, _address(sock.getpeername()))
@@ -475,11 +478,15 @@ def _address(name: tuple[str, int] | tuple[str, int, int, int]) -> Address:
     return Address(name[0], name[1])
 
 
-def _reason(error: OSError) -> str:
-    """The cause under trio's "all attempts to connect failed"."""
+def _causes(error: OSError) -> Sequence[BaseException]:
+    """What is under trio's "all attempts to connect failed": one for each address of the host."""
     cause: BaseException = error
     while isinstance(cause.__cause__, Exception):
         cause = cause.__cause__
-    if isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    return str(cause)
+    return cause.exceptions if isinstance(cause, BaseExceptionGroup) else [cause]
+
+
+def _is_refusal(causes: Sequence[BaseException]) -> bool:
+    """By every address of a family that this machine has."""
+    codes = {each.errno if isinstance(each, OSError) else None for each in causes}
+    return codes - _NO_SUCH_FAMILY == {errno.ECONNREFUSED}

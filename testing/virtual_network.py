@@ -27,6 +27,7 @@ from odradek.seams.network import (
     Address,
     Connection,
     ConnectionLost,
+    ConnectionRefused,
     Listener,
     SocketOptions,
 )
@@ -455,7 +456,7 @@ class VirtualNetwork:
         self.power.check()
         listener = self.wires.listeners.get((there.host, there.port))
         if listener is None:
-            raise ConnectionLost(f"{there}: connection refused")
+            raise ConnectionRefused(f"{there}: connection refused")
         there_to_here = _Direction(self.wires, there.host, here.host)
         here_to_there = _Direction(self.wires, here.host, there.host)
         theirs = VirtualConnection(

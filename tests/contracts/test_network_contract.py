@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from odradek.seams.files import Buffer, File, FileSlice, Path
-from odradek.seams.network import Connection, ConnectionLost, Listener
+from odradek.seams.network import Connection, ConnectionLost, ConnectionRefused, Listener
 from odradek.seams.real_files import RealFiles
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
@@ -396,7 +396,7 @@ class TestListening:
         [listener] = await hosts.server.listen(hosts.name, 0)
         await listener.aclose()
         await listener.aclose()
-        with pytest.raises(ConnectionLost):
+        with pytest.raises(ConnectionRefused):
             await hosts.client.connect(hosts.name, listener.address.port)
 
     async def test_closing_tells_who_waits_for_peers(self, hosts: TwoHosts) -> None:

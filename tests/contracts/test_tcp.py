@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.seams.network import Address, ConnectionLost, SocketOptions
+from odradek.seams.network import Address, ConnectionLost, ConnectionRefused, SocketOptions
 from odradek.seams.tcp import TcpConnection, TcpNetwork
 from tests.contracts.conftest import has_ipv6
 from tests.contracts.test_descriptors import descriptors_left
@@ -91,6 +91,21 @@ async def test_a_reset_by_the_peer_is_a_lost_connection() -> None:
     peer.close()
     with pytest.raises(ConnectionLost, match="reset"):
         await connection.receive_into(memoryview(bytearray(1)))
+
+
+async def test_who_cannot_even_try_was_not_refused() -> None:
+    with descriptors_left(0), pytest.raises(ConnectionLost) as lost:
+        await TcpNetwork().connect("127.0.0.1", 1)
+    assert not isinstance(lost.value, ConnectionRefused)
+
+
+@needs_ipv6
+async def test_every_address_of_a_host_may_refuse() -> None:
+    [listener, *others] = await TcpNetwork().listen("localhost", 0)
+    for each in (listener, *others):
+        await each.aclose()
+    with pytest.raises(ConnectionRefused):
+        await TcpNetwork().connect("localhost", listener.address.port)
 
 
 async def test_accepting_goes_on_after_running_out_of_descriptors(

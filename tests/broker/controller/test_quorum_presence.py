@@ -9,13 +9,13 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.broker.quorum_presence import unless_quorum_is_gone
-from odradek.replication.raft.voters import Voter, VoterEndpoint, VoterSet
-from odradek.seams.network import ConnectionLost, Network
+from odradek.broker.quorum_presence import GONE_SECONDS, QuorumPresence
+from odradek.replication.raft.voters import Voter, VoterEndpoint
+from odradek.seams.network import ConnectionLost, ConnectionRefused
 
 
 class Peers:
-    """A network where some listen, some are gone, and some do not answer."""
+    """A network where some listen, some are gone, some do not answer, and some cannot be reached."""
 
     def __init__(self, **nodes: str) -> None:
         self.nodes = {int(name.removeprefix("n")): state for name, state in nodes.items()}
@@ -23,7 +23,9 @@ class Peers:
     async def connect(self, host: str, port: int) -> Any:
         match self.nodes[port]:
             case "gone":
-                raise ConnectionLost("refused")
+                raise ConnectionRefused("nobody listens")
+            case "out of reach":
+                raise ConnectionLost("no route")
             case "silent":
                 await trio.sleep_forever()
         return SimpleNamespace(abort=lambda: None)
@@ -31,7 +33,7 @@ class Peers:
 
 def member(node_id: int, voters: int) -> Any:
     endpoints = [(VoterEndpoint("CONTROLLER", "h", each),) for each in range(1, voters + 1)]
-    known = VoterSet(Voter(at, endpoints=each) for at, each in enumerate(endpoints, 1))
+    known = tuple(Voter(at, endpoints=each) for at, each in enumerate(endpoints, 1))
     return SimpleNamespace(node_id=node_id, quorum=SimpleNamespace(voters=known))
 
 
@@ -41,6 +43,7 @@ def member(node_id: int, voters: int) -> Any:
         (1, Peers(n2="here", n3="gone"), True),
         (1, Peers(n2="silent", n3="gone"), True),
         (1, Peers(n2="gone", n3="gone"), False),
+        (1, Peers(n2="out of reach", n3="gone"), True),
         (1, Peers(n2="gone"), False),
         (1, Peers(), True),
         (9, Peers(n1="here", n2="gone", n3="here"), True),
@@ -56,11 +59,11 @@ async def test_who_is_left_is_waited_for_while_it_is_a_majority(
     waits: bool,
 ) -> None:
     voters = max([node_id if node_id < 9 else 0, *peers.nodes])
-    network: Network = peers
+    presence = QuorumPresence(member(node_id, voters), peers)
     with trio.move_on_after(10) as limit:
-        with unless_quorum_is_gone(nursery, member(node_id, voters), network):
+        with presence.unless_gone(nursery):
             await trio.sleep_forever()
-        assert trio.current_time() < 2
+        assert GONE_SECONDS <= trio.current_time() < 4
     assert limit.cancelled_caught is waits
     nursery.cancel_scope.cancel()
 
@@ -68,8 +71,7 @@ async def test_who_is_left_is_waited_for_while_it_is_a_majority(
 async def test_they_may_go_one_after_the_other(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    peers = Peers(n2="here", n3="here")
-    network: Any = peers
+    peers: Any = Peers(n2="here", n3="here")
 
     async def go() -> None:
         for each in (2, 3):
@@ -77,6 +79,49 @@ async def test_they_may_go_one_after_the_other(
             peers.nodes[each] = "gone"
 
     nursery.start_soon(go)
-    with unless_quorum_is_gone(nursery, member(1, 3), network):
+    with QuorumPresence(member(1, 3), peers).unless_gone(nursery):
         await trio.sleep_forever()
-    assert 2 <= trio.current_time() < 3
+    assert 2 + GONE_SECONDS <= trio.current_time() < 5
+
+
+async def test_who_restarts_is_waited_for(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """A single controller that comes back in time can still commit the controlled shutdown."""
+    peers: Any = Peers(n1="here")
+
+    async def restart() -> None:
+        while True:
+            await trio.sleep(1)
+            peers.nodes[1] = "gone"
+            await trio.sleep(GONE_SECONDS - 0.5)
+            peers.nodes[1] = "here"
+
+    nursery.start_soon(restart)
+    with trio.move_on_after(20) as limit, QuorumPresence(member(9, 1), peers).unless_gone(nursery):
+        await trio.sleep_forever()
+    assert limit.cancelled_caught
+    nursery.cancel_scope.cancel()
+
+
+async def test_as_long_as_no_voters_are_known_none_is_gone(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    presence: Any = QuorumPresence(member(9, 0), Peers())  # type: ignore[arg-type]
+    with trio.move_on_after(10) as limit, presence.unless_gone(nursery):
+        await trio.sleep_forever()
+    assert limit.cancelled_caught
+    nursery.cancel_scope.cancel()
+
+
+async def test_what_was_found_once_is_not_waited_for_again(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """A node waits twice: for its controlled shutdown, and for a successor in the quorum."""
+    presence = QuorumPresence(member(1, 2), Peers(n2="gone"))  # type: ignore[arg-type]
+    for _ in range(2):
+        async with trio.open_nursery() as room:
+            with presence.unless_gone(room):
+                await trio.sleep_forever()
+            room.cancel_scope.cancel()
+    assert GONE_SECONDS <= trio.current_time() < GONE_SECONDS + 1
