@@ -64,11 +64,12 @@ class Mutations:
         self._missing_ms, self._missed_at_ms = missing_ms, now_ms
 
 
-def mutations_of(ctx: RequestContext) -> Mutations:
-    """What a request may do by its client's quota, of which there may be none."""
+def mutations_of(ctx: RequestContext, *, is_free: bool = False) -> Mutations:
+    """What a request may do by its client's quota, of which there may be none. Free is what brokers make
+    for all their clients."""
     quotas, clock = ctx.broker.client_quotas, ctx.broker.seams.clock
     bucket = None
-    if quotas is not None:
+    if quotas is not None and not is_free:
         user = ctx.principal.partition(":")[2]
         bucket = quotas.mutations(user, ctx.client_id or "", monotonic_ms(clock))
     return Mutations(bucket, clock, strict=ctx.api_version >= STRICT_SINCE[ctx.api])

@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from odradek.broker.transactions.markers import MarkerWriter
     from odradek.broker.transactions.verification import TransactionPartitions
     from odradek.protocol.apis import Api
-    from odradek.replication.controller.topics import CreatedTopic, NewTopic
     from odradek.replication.raft.wire_transport import WireTransport
     from odradek.seams.network import Address
     from odradek.storage.directories.opening import Directories
@@ -458,12 +457,6 @@ class Broker:
         return await reserve_producer_ids(self.controller, self.node_id, self.broker_epoch)
 
     # Topics that are made on the way
-
-    async def request_topics(self, topics: Sequence[NewTopic]) -> list[CreatedTopic]:
-        """Have the active controller create topics, wherever it is; one answer each."""
-        from odradek.broker.topic_creation import request_topics
-
-        return await request_topics(self, topics)
 
     async def ensure_topic(
         self,

@@ -1,21 +1,25 @@
 """Topics that a node has made: by itself, where it is the active controller, or by whoever is.
 
-Whoever had them made elsewhere waits until this node knows them, too.
+Whoever had them made elsewhere waits until this node knows them, too. What a client gets by asking for it
+is the client's (KIP-590, KIP-599); what a coordinator needs is this node's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from odradek.broker.mutations import mutations_of
 from odradek.protocol import apis
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.operations import Charge, Plan, for_free
 
 if TYPE_CHECKING:
+    from odradek.broker.context import RequestContext
     from odradek.broker.node import Broker
     from odradek.replication.controller.topics import CreatedTopic, NewTopic
     from odradek.replication.raft.metadata import Metadata
@@ -54,26 +58,55 @@ async def create_topics(
     return await broker.metadata.perform(operation)
 
 
-async def request_topics(broker: Broker, topics: Sequence[NewTopic]) -> list[CreatedTopic]:
-    """Have the active controller create topics; one answer each, which this node knows then.
+async def request_topics(ctx: RequestContext, topics: Sequence[NewTopic]) -> list[CreatedTopic]:
+    """Have the active controller create topics for a client, under its name and by its quota; one answer
+    each, which this node knows then.
 
     Raises KafkaError if there is no active controller.
     """
+    api = apis.CREATE_TOPICS
+    ctx = replace(ctx, api=api, api_version=api.max_version)
+    if ctx.broker.metadata.is_active:
+        is_free = all(ctx.broker.is_internal(topic.name) for topic in topics)
+        charge = mutations_of(ctx, is_free=is_free).charge
+        return await create_topics(ctx.broker, topics, validate_only=False, charge=charge)
+    answer = None
+    with trio.move_on_after(CREATE_SECONDS):
+        answer = await _forward(topics, ctx)
+    if answer is None:
+        raise KafkaError(ErrorCode.request_timed_out, "no active controller has created them")
+    return await _once_known(ctx.broker, answer)
+
+
+async def _forward(topics: Sequence[NewTopic], ctx: RequestContext) -> Any:
+    from odradek.broker.forwarding import forward_values
+
+    try:
+        return await forward_values(_request(topics), ctx)
+    except InvalidFrame as error:  # not the client's, whose connection it would end
+        raise KafkaError(ErrorCode.unsupported_version, str(error)) from error
+
+
+async def _request_as_broker(broker: Broker, topic: NewTopic) -> list[CreatedTopic]:
     if broker.metadata.is_active:
-        return await create_topics(broker, topics, validate_only=False)
-    created = await _request(broker, topics)
+        return await create_topics(broker, [topic], validate_only=False)
+    request = _request([topic])
+    answer = await broker.controller.request(apis.CREATE_TOPICS, request, timeout_s=CREATE_SECONDS)
+    return await _once_known(broker, answer)
+
+
+async def _once_known(broker: Broker, answer: Any) -> list[CreatedTopic]:
+    created = [_created(each) for each in answer.topics]
     await _known(broker.metadata, [each.name for each in created if not each.error_code])
     return created
 
 
-async def _request(broker: Broker, topics: Sequence[NewTopic]) -> list[CreatedTopic]:
-    values = {
+def _request(topics: Sequence[NewTopic]) -> dict[str, Any]:
+    return {
         "topics": [_values(topic) for topic in topics],
         "timeout": int(CREATE_SECONDS * 1000),
         "validate_only": False,
     }
-    answer = await broker.controller.request(apis.CREATE_TOPICS, values, timeout_s=CREATE_SECONDS)
-    return [_created(each) for each in answer.topics]
 
 
 def _values(topic: NewTopic) -> dict[str, Any]:
@@ -132,7 +165,7 @@ async def ensure_topic(
     from odradek.replication.controller.topics import NewTopic
 
     wanted = NewTopic(name, partitions, replication_factor, configs=dict(configs or {}))
-    (created,) = await request_topics(broker, [wanted])
+    (created,) = await _request_as_broker(broker, wanted)
     if created.error_code == ErrorCode.topic_already_exists:
         await _known(broker.metadata, [name])
     elif created.error_code != ErrorCode.none:

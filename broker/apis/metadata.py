@@ -35,6 +35,7 @@ from odradek.broker.coordination.topics import (
     offsets_topic,
     transactions_topic,
 )
+from odradek.broker.topic_creation import request_topics
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
@@ -235,7 +236,7 @@ async def _create(names: Iterable[str], ctx: RequestContext) -> None:
     if not wanted:
         return
     try:
-        created = await ctx.broker.request_topics(wanted)
+        created = await request_topics(ctx, wanted)
     except KafkaError as error:
         log.warning("auto-creation of %d topics failed: %s", len(wanted), error)
         return

@@ -60,7 +60,7 @@ async def in_time(timeout: timedelta, operation: Callable[[], Awaitable[T]]) -> 
 async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     denied = _uncreatable(request, ctx)
     wanted = [_new_topic(topic) for topic in request.topics if topic.name not in denied]
-    mutations = mutations_of(ctx)
+    mutations = mutations_of(ctx, is_free=all(map(ctx.broker.is_internal, _names(request))))
     try:
         created = await in_time(
             request.timeout,

@@ -7,7 +7,7 @@ version it answers in.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -21,13 +21,11 @@ from odradek.broker.node import Broker
 from odradek.broker.quotas import ClientQuotas
 from odradek.broker.security.authorizer import Authorizer
 from odradek.broker.server import Endpoint
-from odradek.broker.topic_creation import create_topics
 from odradek.protocol import apis, messages
 from odradek.replication.controller import image as images
 from odradek.replication.controller.brokers import BrokerRegistration, start_broker
 from odradek.replication.controller.draft import apply_records
 from odradek.replication.controller.image import MetadataImage
-from odradek.replication.controller.topics import CreatedTopic, NewTopic
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.network import Address
 from odradek.testing.virtual_clock import VirtualClock
@@ -48,6 +46,10 @@ class FakeMetadata:
         self.performed = 0
 
     is_active = True
+
+    def subscribe(self, callback: Callable[[Any], None]) -> Callable[[], None]:
+        """Nobody has to be told: what changes has changed when it is awaited."""
+        return lambda: None
 
     @property
     def finalized_features(self) -> Mapping[str, int]:
@@ -98,9 +100,6 @@ class FakeBroker:
         self.metadata.decide(
             lambda image: start_broker(image, registration, next_offset=image.offset + 1)
         )
-
-    async def request_topics(self, topics: Sequence[NewTopic]) -> list[CreatedTopic]:
-        return await create_topics(self, topics, validate_only=False)  # type: ignore[arg-type]
 
     def validate_config(self, *args: Any) -> None:
         Broker.validate_config(self, *args)  # type: ignore[arg-type]

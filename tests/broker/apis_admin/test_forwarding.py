@@ -12,6 +12,7 @@ from odradek.broker.config.types import ResourceType
 from odradek.broker.context import RequestContext
 from odradek.broker.dispatch import FORWARDABLE, find_controller_route, find_route
 from odradek.broker.local_requests import IN_PROCESS, answer_here
+from odradek.broker.quotas import ClientQuotas
 from odradek.broker.security.authorizer import Authorizer
 from odradek.broker.server import Endpoint
 from odradek.protocol import apis, messages
@@ -19,8 +20,9 @@ from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.framing import request_header
 from odradek.protocol.principals import decode_principal, encode_principal
 from odradek.replication.controller.acls import AclOperation, AclResource
+from odradek.replication.controller.image import MetadataImage
 from odradek.seams.network import Address
-from tests.broker.apis_admin.conftest import FakeBroker
+from tests.broker.apis_admin.conftest import FakeBroker, FakeMetadata
 
 ALICE = "User:alice"
 CLIENT = Address("10.0.0.7", 4711)
@@ -47,6 +49,19 @@ class Channel:
             raise KafkaError(ErrorCode.request_timed_out, "nobody")
         self.envelopes.append(values)
         return await answer_here(self.controller, api, values)  # type: ignore[arg-type]
+
+
+class Following(FakeMetadata):
+    """At once where the active controller is."""
+
+    is_active = False
+
+    def __init__(self, active: FakeBroker) -> None:
+        self._active = active
+
+    @property
+    def image(self) -> MetadataImage:  # type: ignore[override]
+        return self._active.metadata.image
 
 
 class Nodes:
@@ -106,6 +121,34 @@ async def test_the_active_controller_does_it(nodes: Nodes) -> None:
     (envelope,) = nodes.broker.controller.envelopes
     assert decode_principal(envelope["request_principal"]) == ALICE
     assert envelope["client_host_address"] == bytes((10, 0, 0, 7))
+
+
+async def ask_for(nodes: Nodes, name: str) -> ErrorCode:
+    values = {"topics": [{"topic_id": None, "name": name}], "allow_auto_topic_creation": True}
+    answer = await nodes.ask(apis.METADATA, values, 12)
+    code: ErrorCode = answer.topics[0].error_code
+    return code
+
+
+async def test_what_is_created_by_asking_for_it_the_client_creates(nodes: Nodes) -> None:
+    """By its own quota, therefore, which is not what the brokers have."""
+    quotas = ClientQuotas(samples=11, window_ms=1000)
+    quotas.update({(("user", "alice"),): {"controller_mutation_rate": 0.01}})
+    nodes.active.client_quotas = quotas
+    nodes.broker.metadata = Following(nodes.active)
+    assert await ask_for(nodes, "t") is ErrorCode.none
+    assert await ask_for(nodes, "u") is ErrorCode.unknown_topic_or_partition
+    assert set(nodes.active.metadata.image.topics_by_name) == {"t"}
+    principals = [each["request_principal"] for each in nodes.broker.controller.envelopes]
+    assert [decode_principal(each) for each in principals] == [ALICE, ALICE]
+
+
+async def test_nobody_there_to_create_what_is_asked_for(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes.broker.controller = Channel(None)
+    assert await ask_for(nodes, "t") is ErrorCode.unknown_topic_or_partition
+    assert "auto-creation of 1 topics failed" in caplog.text
 
 
 async def test_who_is_active_does_it_alone(nodes: Nodes) -> None:

@@ -71,6 +71,30 @@ async def test_versions_before_that_error_are_done_and_throttled(
     assert await create(client, 5, c=1) == ([DONE], 3.5)
 
 
+async def test_what_is_created_by_asking_for_it_counts_as_strictly(
+    client: Any, broker: Any, quota: ClientQuotas
+) -> None:
+    async def ask(name: str) -> ErrorCode:
+        wanted = [{"topic_id": None, "name": name}]
+        answer = await client.ask(apis.METADATA, 12, topics=wanted)
+        (topic,) = answer.topics
+        error: ErrorCode = topic.error_code
+        return error
+
+    assert await create(client, 7, a=10) == ([DONE], 0.0)
+    assert await ask("b") is DONE
+    assert await ask("c") is ErrorCode.unknown_topic_or_partition
+    broker.seams.clock.advance(0.5)
+    assert await ask("c") is DONE
+
+
+async def test_internal_topics_are_free(client: Any, broker: Any, quota: ClientQuotas) -> None:
+    """What a broker needs for all its clients waits for none of them."""
+    assert await create(client, 7, a=16) == ([DONE], 0.0)
+    assert await create(client, 7, __consumer_offsets=50) == ([DONE], 0.0)
+    assert await create(client, 7, b=1) == ([REFUSED], 3.0)
+
+
 async def test_partitions_and_deletions_count_too(
     client: Any, broker: Any, quota: ClientQuotas
 ) -> None:
