@@ -346,7 +346,10 @@ class _Headers:
     def column(self, rows: int, count: int) -> pa.Array:
         self._keys.arrays[1][:count] = 0
         keys = self._keys.column(count, pa.string())
-        keys.validate(full=True)
+        try:
+            keys.validate(full=True)
+        except pa.ArrowInvalid:
+            keys = _as_text(self._keys.column(count))
         pairs = pa.StructArray.from_arrays(
             [keys, self._values.column(count)], fields=list(HEADERS.value_type)
         )
@@ -354,6 +357,11 @@ class _Headers:
         none = ends[1:] == ends[:-1]  # null, as in Spark's own source
         buffers = [_buffer(_validity(none)), _buffer(ends)]
         return pa.Array.from_buffers(HEADERS, rows, buffers, children=[pairs])
+
+
+def _as_text(keys: pa.Array) -> pa.Array:
+    """With U+FFFD for what is no UTF-8, as clients in Java read it: no broker looks at keys of headers."""
+    return pa.array([each.decode(errors="replace") for each in keys.to_pylist()], pa.string())
 
 
 def _validity(nulls: Any) -> Any:

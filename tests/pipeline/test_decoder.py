@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import Batch, batches
+from odradek.protocol.records.crc32c import crc32c
 from odradek.protocol.records.records import Record, build_batch, decode
 
 pa = pytest.importorskip("pyarrow")
@@ -247,3 +248,15 @@ def test_no_record_is_looked_at_for_offsets_alone() -> None:
     batch = _with_body(build_batch([Record(-1, 0, b"k", b"v")]), b"nonsense", 51)
     rows = decoded([bytes(batch)], Wanted("t", 3, ("partition", "offset"), low=40, high=45))
     assert rows == [{"partition": 3, "offset": offset} for offset in range(40, 45)]
+
+
+def test_a_headers_key_that_is_no_text_is_read_as_clients_in_java_read_it() -> None:
+    record = Record(0, 1000, None, b"v", (("a", b"1"), ("b????", None), ("ä", b"")))
+    batch = bytearray(build_batch([record, Record(1, 1000, None, b"w", (("ö", b""),))]))
+    at = batch.index(b"b????")
+    batch[at : at + 5] = b"b\xff\xe2\x82c"
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    (table,) = Decoder(Wanted("t", 0, ("offset", "headers")), "s").feed(bytes(batch))
+    table.validate(full=True)
+    keys = [[each["key"] for each in row] for row in table.column("headers").to_pylist()]
+    assert keys == [["a", "b\ufffd\ufffdc", "ä"], ["ö"]]
