@@ -1,10 +1,10 @@
 """Where records are replayed to, for callers without a loop: a topic of some cluster, and how far the job is.
 
-The state of a job is the offsets of a group in the target's cluster (KIP-98: they are committed with the
-records or not at all). For each source partition the group has the next offset to be replayed, and as
-metadata the range that is replayed, which was fixed when the job first ran. Offsets are kept under the
-target topic's name: a topic of the source's name need not exist there. A group has one for each partition
-of the topic; where the source has more, there are further groups.
+The state of a job is the offsets of groups in the target's cluster (KIP-98: they are committed with the
+records or not at all). Each source partition has a group, whose offset is the next one to be replayed, and
+as metadata the range that is replayed, which was fixed when the job first ran. It is kept under the target
+topic's partition 0: a topic of the source's name need not exist there, and how many partitions the target
+has changes nothing of where a job finds what is its own.
 """
 
 from __future__ import annotations
@@ -40,12 +40,22 @@ class Reached:
 
     topic: str
     topic_id: str
+    partition: int
     low: int
     high: int
     next: int
+    into: int
+    """How many partitions the target had when the job began: by that its keys go where they go."""
 
     def render(self) -> CommittedOffset:
-        fields = {"topic": self.topic, "id": self.topic_id, "from": self.low, "to": self.high}
+        fields = {
+            "topic": self.topic,
+            "id": self.topic_id,
+            "partition": self.partition,
+            "from": self.low,
+            "to": self.high,
+            "into": self.into,
+        }
         return CommittedOffset(self.next, metadata=json.dumps(fields, separators=(",", ":")))
 
     @classmethod
@@ -56,9 +66,11 @@ class Reached:
             return cls(
                 str(fields["topic"]),
                 str(fields["id"]),
+                int(fields["partition"]),
                 int(fields["from"]),
                 int(fields["to"]),
                 committed.offset,
+                int(fields["into"]),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(str(error)) from None
@@ -74,10 +86,9 @@ class JobState:
     """Of the target topic."""
 
     def place(self, source: int) -> tuple[str, TopicPartition]:
-        """The group and the partition that have the offset of a source partition."""
-        number = source // self.partitions
-        group = f"{PREFIX}{self.job}" + (f".{number}" if number else "")
-        return group, TopicPartition(self.topic, source % self.partitions)
+        """The group and the partition that have the offset of a source partition; not a matter of how many
+        partitions the target has, which may become more."""
+        return f"{PREFIX}{self.job}.{source}", TopicPartition(self.topic, 0)
 
     def transactional_id(self, source: int) -> str:
         return f"{PREFIX}{self.job}.{source}"
@@ -110,26 +121,20 @@ class Target:
 
     def progress(self, state: JobState, sources: Iterable[int]) -> dict[int, Reached]:
         """Of those source partitions on which the job has begun."""
-        by_group: dict[str, dict[TopicPartition, int]] = {}
+        found = {}
         for source in sources:
             group, where = state.place(source)
-            by_group.setdefault(group, {})[where] = source
-        found = {}
-        for group, places in by_group.items():
-            asked = partial(committed_offsets, self._cluster, group, list(places))
-            for where, committed in self._ask(f"the offsets of group {group}", asked).items():
-                if committed.offset >= 0:
-                    found[places[where]] = _parsed(group, committed)
+            asked = partial(committed_offsets, self._cluster, group, [where])
+            committed = self._ask(f"the offsets of group {group}", asked)[where]
+            if committed.offset >= 0:
+                found[source] = _parsed(group, source, committed)
         return found
 
     def begin(self, state: JobState, progress: Mapping[int, Reached]) -> None:
         """Fix what is replayed of these source partitions, before anything is."""
-        by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         for source, each in progress.items():
             group, where = state.place(source)
-            by_group.setdefault(group, {})[where] = each.render()
-        for group, offsets in by_group.items():
-            committing = partial(reset_offsets, self._cluster, group, offsets)
+            committing = partial(reset_offsets, self._cluster, group, {where: each.render()})
             self._ask(f"offsets for group {group}", committing)
 
     @contextmanager
@@ -198,13 +203,14 @@ def advanced(progress: Reached, offset: int) -> Reached:
     return replace(progress, next=offset)
 
 
-def _parsed(group: str, committed: CommittedOffset) -> Reached:
-    try:
-        return Reached.parse(committed)
-    except ValueError:
-        raise BadOption(
-            f"group {group} has offsets that are no job's: --job gives this one another name"
-        ) from None
+def _parsed(group: str, source: int, committed: CommittedOffset) -> Reached:
+    with suppress(ValueError):
+        found = Reached.parse(committed)
+        if found.partition == source:
+            return found
+    raise BadOption(
+        f"group {group} has offsets that are no job's: --job gives this one another name"
+    )
 
 
 @lru_cache(maxsize=8)

@@ -2,7 +2,7 @@
 
 Keys, values, headers and timestamps stay what they are, and so does the order within a partition. What is
 replayed is fixed when a job first runs, before anything is written, and kept with how far it is as the
-offsets of the group `odradek-replay.JOB` in the target's cluster (`target.py`). Run again, a job goes on where
+offsets of groups `odradek-replay.JOB.PARTITION` in the target's cluster (`target.py`). Run again, a job goes on where
 it ended, or finds that it is done; the same range under another name is replayed again.
 
 A source partition is read and written in order by one task (`replaying.py`), in transactions: consumers
@@ -193,17 +193,26 @@ def _begun(
                 f"job {state.job} replays {known.topic} ({known.topic_id}), not {where.topic} ({id}):"
                 " --job gives this one another name"
             )
+    for known in found.values():
+        if not keeps_partitions and known.into != state.partitions:
+            raise BadOption(
+                f"{state.topic} had {known.into} partitions when job {state.job} began, and has"
+                f" {state.partitions}: its keys would not go where they went before"
+            )
     new = [where for where in ids if where.partition not in found]
     if new:
         ranges = query.ranges()
-        fixed = {each.partition: _fixed(each, ids[each], *ranges[each]) for each in new}
+        fixed = {
+            each.partition: _fixed(each, ids[each], ranges[each], state.partitions) for each in new
+        }
         target.begin(state, fixed)
         found |= fixed
     return found
 
 
-def _fixed(where: TopicPartition, id: str, low: int, high: int) -> Reached:
-    return Reached(where.topic, id, low, high, low)
+def _fixed(where: TopicPartition, id: str, range: tuple[int, int], into: int) -> Reached:
+    low, high = range
+    return Reached(where.topic, id, where.partition, low, high, low, into)
 
 
 def _dealt(lane: Lane, left: Mapping[int, Reached], most: int) -> list[Lane]:

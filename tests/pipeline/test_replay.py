@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 pytest.importorskip("pyspark")
 
@@ -141,6 +142,37 @@ def test_a_record_goes_where_its_key_says(broker: Broker) -> None:
             mine = [r[2:] for r in expected if r[0] == origin and chosen(r) == number]
             theirs = [r[2:] for r in found if r[0] == number and r[2:] in mine]
             assert theirs == mine, "the order of a partition's records is kept"
+
+
+def test_what_is_known_of_a_job_is_found_again_after_its_target_has_grown(broker: Broker) -> None:
+    source, target = _of_its_own(broker, 5), _of_its_own(broker, 2)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(100):
+        producer.produce(source, b"%d" % number, b"key %d" % number, number % 5)
+    producer.flush()
+    by_key = job(broker, target, {"subscribe": source}, by="key", name="grown")
+    begun = plan_replay(by_key, 5)
+    replay_lane(replace(begun.lanes[0], partitions=(2, 3)))
+    _grow(broker, target, 3)
+    state = replace(begun.state, partitions=3)
+    assert begun.target.progress(state, range(5)) == begun.target.progress(begun.state, range(5))
+    assert begun.done() == 40
+    with pytest.raises(BadOption, match="had 2 partitions when job grown began, and has 3"):
+        plan_replay(by_key, 5)
+    for lane in begun.lanes:
+        replay_lane(lane)
+    assert begun.done() == begun.total == 100
+    found = rows(broker, target, PARTITIONS)
+    assert sorted(row[3] for row in found) == sorted(b"key %d" % number for number in range(100))
+    assert {row[0] for row in found} == {0, 1}
+
+
+def _grow(broker: Broker, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(admin.list_topics(topic, 10).topics[topic].partitions) < partitions:
+        assert time.monotonic() < deadline
 
 
 def test_batches_become_as_small_as_the_topic_wants_them(broker: Broker) -> None:
