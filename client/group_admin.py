@@ -172,9 +172,14 @@ async def delete_groups(cluster: Cluster, groups: Iterable[str]) -> None:
 
 
 async def committed_offsets(
-    cluster: Cluster, group: str, partitions: Iterable[TopicPartition] | None = None
+    cluster: Cluster,
+    group: str,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    stable: bool = True,
 ) -> dict[TopicPartition, CommittedOffset]:
-    """What a group has committed, for these partitions or for all it has committed anything for."""
+    """What a group has committed, for these partitions or for all it has committed anything for; `stable`:
+    not before the end of a transaction that is about to commit some."""
     topics: list[dict[str, Any]] | None = None
     if partitions is not None:
         indexes: dict[str, list[int]] = {}
@@ -192,7 +197,7 @@ async def committed_offsets(
             group_id=group,
             topics=topics,
             groups=[one],
-            require_stable=True,
+            require_stable=stable,
         )
         return _committed(answer.groups[0] if hasattr(answer, "groups") else answer, group)
 

@@ -2,15 +2,16 @@
 
 The state of a job is the offsets of groups in the target's cluster (KIP-98: they are committed with the
 records or not at all). Each source partition has a group, whose offset is the next one to be replayed, and
-as metadata the range that is replayed, which was fixed when the job first ran. It is kept under the target
-topic's partition 0: a topic of the source's name need not exist there, and how many partitions the target
-has changes nothing of where a job finds what is its own.
+as metadata the range that is replayed, which was fixed when the job first ran: in a transaction, too, so
+that of several who begin at once one does. It is kept under the target topic's partition 0: a topic of the
+source's name need not exist there, and how many partitions the target has changes nothing of where a job
+finds what is its own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -20,7 +21,7 @@ import trio
 
 from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError
-from odradek.client.group_admin import CommittedOffset, committed_offsets, reset_offsets
+from odradek.client.group_admin import CommittedOffset, committed_offsets
 from odradek.client.transactions import FENCED, EncodedRecords, TransactionalProducer
 from odradek.pipeline.cluster_thread import connected
 from odradek.pipeline.errors import BadOption, BrokersUnavailable, PipelineError
@@ -90,8 +91,9 @@ class JobState:
         partitions the target has, which may become more."""
         return f"{PREFIX}{self.job}.{source}", TopicPartition(self.topic, 0)
 
-    def transactional_id(self, source: int) -> str:
-        return f"{PREFIX}{self.job}.{source}"
+    def transactional_id(self, source: int | None) -> str:
+        """Of the one who replays that source partition; None: who begins the job."""
+        return f"{PREFIX}{self.job}.{'begin' if source is None else source}"
 
 
 class Target:
@@ -119,37 +121,60 @@ class Target:
                 ) from None
             raise
 
-    def progress(self, state: JobState, sources: Iterable[int]) -> dict[int, Reached]:
-        """Of those source partitions on which the job has begun."""
+    def progress(
+        self, state: JobState, sources: Iterable[int], *, stable: bool = True
+    ) -> dict[int, Reached]:
+        """Of those source partitions on which the job has begun; not `stable`, it may be about to be more,
+        and nobody's transaction is waited for."""
         found = {}
         for source in sources:
             group, where = state.place(source)
-            asked = partial(committed_offsets, self._cluster, group, [where])
+            asked = partial(committed_offsets, self._cluster, group, [where], stable=stable)
             committed = self._ask(f"the offsets of group {group}", asked)[where]
             if committed.offset >= 0:
                 found[source] = _parsed(group, source, committed)
         return found
 
-    def begin(self, state: JobState, progress: Mapping[int, Reached]) -> None:
-        """Fix what is replayed of these source partitions, before anything is."""
-        for source, each in progress.items():
-            group, where = state.place(source)
-            committing = partial(reset_offsets, self._cluster, group, {where: each.render()})
-            self._ask(f"offsets for group {group}", committing)
+    def begin(
+        self, state: JobState, sources: Sequence[int], fix: Callable[[], dict[int, Reached]]
+    ) -> dict[int, Reached]:
+        """How far the job is; `fix` says what is replayed where it has not begun yet.
+
+        Of several who begin a job at the same time the last one alone may fix that: it becomes the one
+        producer of a transactional id, then sees what there is, and commits with that id.
+        """
+        with self._transactions(state.transactional_id(None)) as producer:
+            # Whoever fixed something before has committed it by now. What tasks have not is not waited for:
+            # it may be a dead one's, and the next task that replays the partition ends it.
+            known = self.progress(state, sources, stable=False) or self.progress(state, sources)
+            if known:
+                return known
+            fixed = fix()
+
+            async def commit() -> None:
+                for source, each in fixed.items():
+                    group, where = state.place(source)
+                    await producer.send_offsets(group, {where: each.render()})
+                await producer.commit()
+
+            self._ask(f"the beginning of job {state.job}", commit)
+            return fixed
 
     @contextmanager
     def writing(self, state: JobState, source: int, compression: int) -> Iterator[Writer]:
         """The one who replays a source partition, from now on. What is not committed when it is left
         never becomes visible."""
-        producer = TransactionalProducer(
-            self._cluster,
-            state.transactional_id(source),
-            timeout_ms=TRANSACTION_MS,
-            compression=compression,
-        )
-        self._ask(f"a producer for {state.topic}", producer.begin)
-        try:
+        with self._transactions(state.transactional_id(source), compression) as producer:
             yield Writer(self, producer, state, source)
+
+    @contextmanager
+    def _transactions(self, id: str, compression: int = 0) -> Iterator[TransactionalProducer]:
+        producer = TransactionalProducer(
+            self._cluster, id, timeout_ms=TRANSACTION_MS, compression=compression
+        )
+        self._ask(f"a producer as {id}", producer.begin)
+        try:
+            yield producer
         except Exception:
             with suppress(PipelineError):  # else its readers wait until it is out of time
                 self._ask("the end of a transaction", producer.abort)

@@ -91,9 +91,10 @@ class ReplayPlan:
     """Offsets in the range."""
     lanes: Sequence[Lane]
 
-    def done(self) -> int:
-        """Offsets of the range that are behind us by now."""
-        now = self.target.progress(self.state, self.partitions)
+    def done(self, *, stable: bool = True) -> int:
+        """Offsets of the range that are behind us by now; `stable`: with those of transactions that are
+        about to end."""
+        now = self.target.progress(self.state, self.partitions, stable=stable)
         return sum(each.next - each.low for each in now.values())
 
 
@@ -106,15 +107,17 @@ def replay(
     more, or PipelineError."""
     plan = plan_replay(job, job.tasks or max(1, spark.sparkContext.defaultParallelism))
     clock = RealClock()
-    begun_at, before = clock.monotonic(), plan.done()
+    begun_at, before = clock.monotonic(), plan.done(stable=False)
 
-    def tell() -> Progress:
-        progress = Progress(plan.done(), plan.total, clock.monotonic() - begun_at, before)
+    def tell(*, ended: bool = False) -> Progress:
+        progress = Progress(
+            plan.done(stable=ended), plan.total, clock.monotonic() - begun_at, before
+        )
         on_progress(progress)
         return progress
 
     replayed = _run(spark, plan, tell) if plan.lanes else []
-    return ReplayResult(plan.state.job, replayed, tell())
+    return ReplayResult(plan.state.job, replayed, tell(ended=True))
 
 
 def plan_replay(job: ReplayJob, tasks_max: int) -> ReplayPlan:
@@ -179,13 +182,20 @@ def _begun(
         raise BadOption(
             f"one topic is replayed at a time, not {', '.join(sorted(topics)) or 'none'}"
         )
-    last = max(where.partition for where in ids)
-    if keeps_partitions and last >= state.partitions:
-        raise BadOption(
-            f"{state.topic} has {state.partitions} partitions, and partition {last} is replayed:"
-            " records can go by key"
-        )
-    found = target.progress(state, [where.partition for where in ids])
+
+    def fix() -> dict[int, Reached]:
+        last = max(where.partition for where in ids)
+        if keeps_partitions and last >= state.partitions:
+            raise BadOption(
+                f"{state.topic} has {state.partitions} partitions, and partition {last} is replayed:"
+                " records can go by key"
+            )
+        ranges = query.ranges()
+        return {
+            each.partition: _fixed(each, ids[each], ranges[each], state.partitions) for each in ids
+        }
+
+    found = target.begin(state, [where.partition for where in ids], fix)
     for where, id in ids.items():
         known = found.get(where.partition)
         if known is not None and (known.topic, known.topic_id) != (where.topic, id):
@@ -199,14 +209,6 @@ def _begun(
                 f"{state.topic} had {known.into} partitions when job {state.job} began, and has"
                 f" {state.partitions}: its keys would not go where they went before"
             )
-    new = [where for where in ids if where.partition not in found]
-    if new:
-        ranges = query.ranges()
-        fixed = {
-            each.partition: _fixed(each, ids[each], ranges[each], state.partitions) for each in new
-        }
-        target.begin(state, fixed)
-        found |= fixed
     return found
 
 

@@ -20,6 +20,7 @@ from odradek.pipeline.cli.replay import parse_ranges, parse_time_ms
 from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs.replay import ReplayJob, plan_replay, replay
 from odradek.pipeline.pace import Pace
+from odradek.pipeline.query import Query
 from odradek.pipeline.replaying import Replayed, replay_lane
 from odradek.testing import Broker
 from tests.pipeline.reading import Row, by_consumer
@@ -219,6 +220,26 @@ def test_who_comes_later_takes_over(broker: Broker) -> None:
         replay_lane(lane)
         with pytest.raises(PipelineError, match="another run of the same job has taken over"):
             old.commit(plan.target.progress(state, [0])[0])
+    assert contents(rows(broker, target)) == contents(rows(broker, "events"))
+
+
+def test_who_begins_at_the_same_time_does_not_undo_what_the_other_has_done(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that saw no progress yet is held until the other has replayed all."""
+    target = _of_its_own(broker, 3)
+    given = job(broker, target)
+    asked_for = Query.ranges
+
+    def held(query: Query) -> Any:
+        monkeypatch.setattr(Query, "ranges", asked_for)
+        run(given)
+        return asked_for(query)
+
+    monkeypatch.setattr(Query, "ranges", held)
+    with pytest.raises(PipelineError, match="another run of the same job has taken over"):
+        run(given)
+    assert run(given) == []
     assert contents(rows(broker, target)) == contents(rows(broker, "events"))
 
 
