@@ -20,7 +20,15 @@ from odradek.pipeline.encoding import COLUMNS, Records, cut
 from odradek.pipeline.errors import PipelineError
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.pace import Pace
-from odradek.pipeline.target import JobState, Reached, Target, Writer, advanced, target_at
+from odradek.pipeline.target import (
+    JobState,
+    Reached,
+    Target,
+    Writer,
+    advanced,
+    forgotten,
+    target_at,
+)
 from odradek.seams.clock import RealClock
 from odradek.seams.values import value_class
 
@@ -84,7 +92,9 @@ class _Replay:
     def run(self) -> Replayed:
         lane, number = self._lane, self._partition
         with self._target.writing(lane.state, number, lane.compression) as writer:
-            progress = self._target.progress(lane.state, [number])[number]
+            progress = self._target.progress(lane.state, [number]).get(number)
+            if progress is None:
+                raise forgotten(lane.state)
             if progress.next < progress.high:
                 for table in read(lane.source, progress.topic, number, progress):
                     progress = self._replay(writer, Records(table), progress)

@@ -47,6 +47,10 @@ class Reached:
     next: int
     into: int
     """How many partitions the target had when the job began: by that its keys go where they go."""
+    what: str
+    """A digest of what the job replays and how: a name stands for one."""
+    count: int
+    """So many source partitions the job has."""
 
     def render(self) -> CommittedOffset:
         fields = {
@@ -56,6 +60,8 @@ class Reached:
             "from": self.low,
             "to": self.high,
             "into": self.into,
+            "what": self.what,
+            "count": self.count,
         }
         return CommittedOffset(self.next, metadata=json.dumps(fields, separators=(",", ":")))
 
@@ -72,6 +78,8 @@ class Reached:
                 int(fields["to"]),
                 committed.offset,
                 int(fields["into"]),
+                str(fields["what"]),
+                int(fields["count"]),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(str(error)) from None
@@ -146,7 +154,9 @@ class Target:
         with self._transactions(state.transactional_id(None)) as producer:
             # Whoever fixed something before has committed it by now. What tasks have not is not waited for:
             # it may be a dead one's, and the next task that replays the partition ends it.
-            known = self.progress(state, sources, stable=False) or self.progress(state, sources)
+            known = self.progress(state, sources, stable=False)
+            if not is_whole(known):
+                known = self.progress(state, sources)
             if known:
                 return known
             fixed = fix()
@@ -222,6 +232,19 @@ class Writer:
             await self._producer.commit()
 
         self._target._ask(f"the end of a transaction on {self._state.topic}", both)
+
+
+def is_whole(progress: Mapping[int, Reached]) -> bool:
+    """Whether that is all source partitions of a job."""
+    return bool(progress) and all(each.count == len(progress) for each in progress.values())
+
+
+def forgotten(state: JobState) -> PipelineError:
+    return PipelineError(
+        f"the cluster of {state.topic} no longer knows how far job {state.job} is: it keeps that for a"
+        " while only (offsets.retention.minutes). Under another name (--job) all of the range is replayed,"
+        " what is there already once more"
+    )
 
 
 def advanced(progress: Reached, offset: int) -> Reached:

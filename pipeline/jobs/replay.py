@@ -18,15 +18,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunning
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
 from odradek.pipeline.jobs.progress import Progress
 from odradek.pipeline.options import Options, parse_options
 from odradek.pipeline.query import Query
 from odradek.pipeline.replaying import Lane, Replayed, replay_lane
-from odradek.pipeline.target import JobState, Reached, Target, target_at
+from odradek.pipeline.target import JobState, Reached, Target, forgotten, is_whole, target_at
 from odradek.protocol.records.compression import NAMES
 from odradek.protocol.uuids import uuid_to_text
 from odradek.seams.clock import RealClock
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 PROGRESS_S = 1.0
 BY = ("partition", "key")
-_NOT_OF_THE_JOB = ("kafka.bootstrap.servers", "kafka.request.timeout.ms", "kafka.fetch.max.bytes")
+ISOLATION = "kafka.isolation.level"
 
 
 @value_class
@@ -123,14 +123,16 @@ def replay(
 def plan_replay(job: ReplayJob, tasks_max: int) -> ReplayPlan:
     """What is left of the job, for so many tasks; its ranges are fixed when this returns."""
     source = {
-        "kafka.isolation.level": "read_committed",
+        ISOLATION: "read_committed",
         "startingOffsetsByTimestampStrategy": "latest",
         **job.source,
     }
     options = _checked(job, source)
     target = target_at(job.bootstrap, options.request_timeout_ms)
-    state = JobState(job.name or _name(job, source), job.topic, target.partitions(job.topic))
-    progress = _begun(Query(options), target, state, keeps_partitions=job.by == "partition")
+    what = _digest(job, source)
+    name = job.name or f"{job.topic}.{what}"
+    state = JobState(name, job.topic, target.partitions(job.topic))
+    progress = _begun(Query(options), target, state, what, keeps_partitions=job.by == "partition")
     left = {number: each for number, each in progress.items() if each.next < each.high}
     lane = Lane(
         source={name: value for name, value in source.items() if not _is_range(name)},
@@ -158,19 +160,19 @@ def _checked(job: ReplayJob, source: Mapping[str, str]) -> Options:
     return parse_options(source, streaming=False)
 
 
-def _name(job: ReplayJob, source: Mapping[str, str]) -> str:
-    """The same for the same range into the same topic; not a matter of which brokers are asked."""
+def _digest(job: ReplayJob, source: Mapping[str, str]) -> str:
+    """The same for the same range into the same topic; not a matter of where and how it is read."""
     matters = {
-        name: value
+        name.lower(): value
         for name, value in source.items()
-        if name not in _NOT_OF_THE_JOB and not name.startswith("tiered.")
+        if _is_range(name) or name.lower() == ISOLATION
     }
     text = json.dumps([sorted(matters.items()), job.topic, job.by])
-    return f"{job.topic}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _begun(
-    query: Query, target: Target, state: JobState, *, keeps_partitions: bool
+    query: Query, target: Target, state: JobState, what: str, *, keeps_partitions: bool
 ) -> dict[int, Reached]:
     """How far the job is with each source partition, after its range was fixed if it was not yet."""
     ids = {
@@ -190,31 +192,39 @@ def _begun(
                 f"{state.topic} has {state.partitions} partitions, and partition {last} is replayed:"
                 " records can go by key"
             )
-        ranges = query.ranges()
+        fixed = partial(Reached, into=state.partitions, what=what, count=len(ids))
         return {
-            each.partition: _fixed(each, ids[each], ranges[each], state.partitions) for each in ids
+            each.partition: fixed(each.topic, ids[each], each.partition, low, high, next=low)
+            for each, (low, high) in query.ranges().items()
         }
 
     found = target.begin(state, [where.partition for where in ids], fix)
     for where, id in ids.items():
-        known = found.get(where.partition)
-        if known is not None and (known.topic, known.topic_id) != (where.topic, id):
-            raise BadOption(
-                f"job {state.job} replays {known.topic} ({known.topic_id}), not {where.topic} ({id}):"
-                " --job gives this one another name"
-            )
-    for known in found.values():
-        if not keeps_partitions and known.into != state.partitions:
-            raise BadOption(
-                f"{state.topic} had {known.into} partitions when job {state.job} began, and has"
-                f" {state.partitions}: its keys would not go where they went before"
-            )
+        if where.partition in found:
+            _check_known(found[where.partition], where.topic, id, state, what)
+    if not is_whole(found):
+        raise forgotten(state)
+    into = next(iter(found.values())).into
+    if not keeps_partitions and into != state.partitions:
+        raise BadOption(
+            f"{state.topic} had {into} partitions when job {state.job} began, and has"
+            f" {state.partitions}: its keys would not go where they went before"
+        )
     return found
 
 
-def _fixed(where: TopicPartition, id: str, range: tuple[int, int], into: int) -> Reached:
-    low, high = range
-    return Reached(where.topic, id, where.partition, low, high, low, into)
+def _check_known(known: Reached, topic: str, id: str, state: JobState, what: str) -> None:
+    """Whether that is of the same job."""
+    if known.what != what:
+        raise BadOption(
+            f"job {state.job} was begun with another range, or another --by or --isolation:"
+            " --job gives this one another name"
+        )
+    if (known.topic, known.topic_id) != (topic, id):
+        raise BadOption(
+            f"job {state.job} replays {known.topic} ({known.topic_id}), not {topic} ({id}):"
+            " --job gives this one another name"
+        )
 
 
 def _dealt(lane: Lane, left: Mapping[int, Reached], most: int) -> list[Lane]:

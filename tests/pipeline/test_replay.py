@@ -223,6 +223,42 @@ def test_who_comes_later_takes_over(broker: Broker) -> None:
     assert contents(rows(broker, target)) == contents(rows(broker, "events"))
 
 
+def test_a_name_stands_for_one_job_as_it_was_when_it_began(broker: Broker) -> None:
+    source, target = _of_its_own(broker, 2), _of_its_own(broker, 2)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(source, b"value", b"key", 0)
+    producer.flush()
+    given = job(broker, target, {"subscribe": source}, name="named")
+    run(given)
+    for other in (
+        replace(given, source={**given.source, "endingTimestamp": "1357003000000"}),
+        replace(given, source={**given.source, "kafka.isolation.level": "read_uncommitted"}),
+        replace(given, by="key"),
+    ):
+        with pytest.raises(
+            BadOption, match="job named was begun with another range, or another --by"
+        ):
+            plan_replay(other, 1)
+    with_more = {**given.source, "tiered.region": "x", "failOnDataLoss": "false"}
+    assert plan_replay(replace(given, source=with_more), 1).lanes == []
+    _grow(broker, source, 3)
+    assert list(plan_replay(given, 1).partitions) == [0, 1], "as many as it began with"
+
+
+def test_what_the_cluster_has_forgotten_is_not_replayed_again(broker: Broker) -> None:
+    """The offsets of a group without members go after offsets.retention.minutes."""
+    target = _of_its_own(broker, 3)
+    given = job(broker, target, name="forgotten")
+    plan = plan_replay(given, 1)
+    group, _ = plan.state.place(1)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_consumer_groups([group])[group].result(30)
+    with pytest.raises(PipelineError, match=r"no longer knows .* \(offsets.retention.minutes\)"):
+        replay_lane(plan.lanes[0])
+    with pytest.raises(PipelineError, match=r"no longer knows .* \(offsets.retention.minutes\)"):
+        plan_replay(given, 1)
+
+
 def test_who_begins_at_the_same_time_does_not_undo_what_the_other_has_done(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,7 +306,7 @@ def test_what_means_nothing_is_refused(broker: Broker) -> None:
             plan_replay(given, 1)
     other = _of_its_own(broker, 3)
     plan_replay(job(broker, other, name="one"), 1)
-    with pytest.raises(BadOption, match="job one replays events"):
+    with pytest.raises(BadOption, match="job one was begun with another range"):
         plan_replay(job(broker, other, {"subscribe": other}, name="one"), 1)
     for text in ("0:1", "0:a:2", "0:5:2"):
         with pytest.raises(BadOption, match=text):
