@@ -149,11 +149,12 @@ class _Replay:
             self._write_batches(writer, records, {partition: mine[middle:]})
 
     def _wait(self, writer: Writer, progress: Reached) -> None:
-        """As long as the pace demands; a transaction is not kept open for that."""
+        """As long as the pace demands; a transaction is not kept open for that, and one that got old while
+        the next records were read ends before them."""
         wait_s = self._pace.wait_s(self._clock.monotonic())
+        if self._begun_at is not None and self._age_s() + wait_s > self._lane.commit_s:
+            self._commit(writer, progress)
         if wait_s:
-            if self._begun_at is not None and self._age_s() + wait_s > self._lane.commit_s:
-                self._commit(writer, progress)
             self._target.pause(wait_s)
 
     def _commit(self, writer: Writer, progress: Reached) -> None:

@@ -26,11 +26,14 @@ from odradek.client.transactions import FENCED, EncodedRecords, TransactionalPro
 from odradek.pipeline.cluster_thread import connected
 from odradek.pipeline.errors import BadOption, BrokersUnavailable, PipelineError
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.clock import RealClock
 from odradek.seams.values import value_class
 
 CLIENT_ID = "odradek-replay"
 PREFIX = "odradek-replay."
-TRANSACTION_MS = 60_000
+TRANSACTION_MS = 300_000
+"""One that is open for longer its coordinator aborts: more than a store that throttles holds a task up, and
+less than brokers allow (transaction.max.timeout.ms, 15 minutes)."""
 
 T = TypeVar("T")
 
@@ -193,14 +196,15 @@ class Target:
     def pause(self, seconds: float) -> None:
         self._loop.call(trio.sleep, seconds)
 
-    def _ask(self, what: str, question: Callable[[], Awaitable[T]]) -> T:
+    def _ask(
+        self, what: str, question: Callable[[], Awaitable[T]], *, open_for_s: float = 0.0
+    ) -> T:
+        """`open_for_s`: how long the transaction has been open in which that is asked."""
         try:
             return self._loop.call(question)
         except KafkaError as error:
             if error.code in FENCED:
-                raise PipelineError(
-                    "another run of the same job has taken over (--job names another one)"
-                ) from error
+                raise _fenced(error.code, open_for_s) from error
             raise BrokersUnavailable(f"{self._bootstrap} refused {what}: {error}") from error
         except ClientError as error:
             raise BrokersUnavailable(f"{self._bootstrap} did not grant {what}: {error}") from error
@@ -216,12 +220,16 @@ class Writer:
         self._producer = producer
         self._state = state
         self._source = source
+        self._clock = RealClock()
+        self._begun_at: float | None = None
+        """When the first records of the transaction were sent that is open now."""
 
     def write(self, batches: Mapping[int, EncodedRecords]) -> set[int]:
         """A batch to each of these partitions; those that take none as large, and did not get it."""
         topic = self._state.topic
-        sending = partial(self._producer.send, topic, batches)
-        return self._target._ask(f"records for {topic}", sending)
+        if self._begun_at is None:
+            self._begun_at = self._clock.monotonic()
+        return self._ask(f"records for {topic}", partial(self._producer.send, topic, batches))
 
     def commit(self, progress: Reached) -> None:
         """All that was written becomes visible, and with it how far that is."""
@@ -231,7 +239,30 @@ class Writer:
             await self._producer.send_offsets(group, {where: progress.render()})
             await self._producer.commit()
 
-        self._target._ask(f"the end of a transaction on {self._state.topic}", both)
+        self._ask(f"the end of a transaction on {self._state.topic}", both)
+        self._begun_at = None
+
+    def _ask(self, what: str, question: Callable[[], Awaitable[T]]) -> T:
+        now_s = self._clock.monotonic()
+        open_for_s = 0.0 if self._begun_at is None else now_s - self._begun_at
+        return self._target._ask(what, question, open_for_s=open_for_s)
+
+
+def _fenced(code: ErrorCode, open_for_s: float) -> PipelineError:
+    """Brokers answer the same to one whose transaction ran out of time as to one whom another has followed:
+    how old it was tells which, or else which code it is."""
+    again = "run again, the job goes on after what is committed"
+    if open_for_s * 1000 >= TRANSACTION_MS:
+        return PipelineError(
+            f"a transaction ran out of time, nothing of it is visible: it was open for {open_for_s:.0f} s,"
+            f" and may be for {TRANSACTION_MS // 1000} s; {again}"
+        )
+    if code is ErrorCode.producer_fenced:
+        return PipelineError("another run of the same job has taken over, and goes on with it")
+    return PipelineError(
+        "a transaction was ended by its coordinator: another run of the same job has taken over, or a"
+        f" broker has lost what it knew of this one; {again}"
+    )
 
 
 def is_whole(progress: Mapping[int, Reached]) -> bool:

@@ -10,18 +10,21 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
 
 pytest.importorskip("pyspark")
 
 from odradek.client.partitioner import partition_for_key
+from odradek.client.transactions import EncodedRecords
 from odradek.pipeline.cli.replay import parse_ranges, parse_time_ms
 from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs.replay import ReplayJob, plan_replay, replay
 from odradek.pipeline.pace import Pace
 from odradek.pipeline.query import Query
 from odradek.pipeline.replaying import Replayed, replay_lane
+from odradek.protocol.records.batch import HEADER_SIZE
+from odradek.protocol.records.records import Record, build_batch
 from odradek.testing import Broker
 from tests.pipeline.reading import Row, by_consumer
 
@@ -39,7 +42,9 @@ FOR_EVER = {"retention.ms": "-1"}
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     """With a topic of three partitions; of each third record a transaction has been given up."""
-    with Broker() as broker:
+    with Broker(
+        configs={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+    ) as broker:
         broker.create_topic("events", 3, FOR_EVER)
         _produce(broker, COUNT, {"compression.type": "zstd"})
         _produce(broker, 300, {"transactional.id": "t"}, ends=False)
@@ -277,6 +282,37 @@ def test_who_begins_at_the_same_time_does_not_undo_what_the_other_has_done(
         run(given)
     assert run(given) == []
     assert contents(rows(broker, target)) == contents(rows(broker, "events"))
+
+
+def test_a_transaction_that_ran_out_of_time_is_told_as_that(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator ends it while nothing is written; nobody else has begun the job."""
+    monkeypatch.setattr("odradek.pipeline.target.TRANSACTION_MS", 1000)
+    target = _of_its_own(broker, 1)
+    given = job(broker, target, {"assign": '{"events":[0]}'}, name="stalled")
+    plan = plan_replay(given, 1)
+    batch = EncodedRecords(build_batch([Record(-1, 1000, None, b"v")])[HEADER_SIZE:], 1, 1000, 1000)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with plan.target.writing(plan.state, 0, 0) as writer:
+        writer.write({0: batch})
+        while _is_open(broker, target):
+            assert time.monotonic() < deadline
+        with pytest.raises(PipelineError, match=r"ran out of time.*run again, the job goes on"):
+            writer.write({0: batch})
+    run(given)
+    assert contents(rows(broker, target, (0,))) == contents(rows(broker, "events", (0,)))
+
+
+def _is_open(broker: Broker, topic: str) -> bool:
+    """Whether a transaction holds up who reads what is committed."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    where = TopicPartition(topic, 0)
+    stable, end = (
+        admin.list_offsets({where: OffsetSpec.latest()}, isolation_level=level)[where]
+        for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+    )
+    return bool(stable.result(10).offset < end.result(10).offset)
 
 
 def test_the_topic_can_be_replayed_into_itself(broker: Broker) -> None:
