@@ -18,7 +18,7 @@ import numpy as np
 
 from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers, TopicPartition, brokers_at
 from odradek.pipeline.decoding.wanted import Aborted
-from odradek.pipeline.errors import BadOption, DataLoss
+from odradek.pipeline.errors import BadOption, DataLoss, UnreadableSegment
 from odradek.pipeline.filters import Filtered
 from odradek.pipeline.history import cover
 from odradek.pipeline.options import Options, Position
@@ -28,6 +28,7 @@ from odradek.pipeline.store import Beginning, Store, store_at
 from odradek.protocol.errors import KafkaError
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.tiered.object_names import parse_key
 from odradek.storage.tiered.summary import decode
 
 log = logging.getLogger("odradek.pipeline")
@@ -65,6 +66,8 @@ class Query:
         self._lineages: dict[TopicPartition, list[EpochStart]] = {}
         self._known_ends: dict[TopicPartition, Stretches] = {}
         self._lost: dict[TopicPartition, Lost] = {}
+        self._unreadable: dict[TopicPartition, list[UnreadableSegment]] = {}
+        """Manifests, where they end no query."""
 
     @cached_property
     def _brokers(self) -> Brokers | None:
@@ -273,21 +276,21 @@ class Query:
     def _plan_partition(
         self, plan: Plan, where: TopicPartition, low: int, high: int, filtered: Filtered
     ) -> None:
-        stretches = self._covered(where, low, high)
+        stretches = self._decided_before_gaps(self._covered(where, low, high), low, high)
         gaps = _gaps(stretches, low, high)
-        if gaps and self._brokers is None and self._options.fail_on_data_loss:
-            text = ", ".join(f"{gap_low} to {gap_high - 1}" for gap_low, gap_high, _ in gaps)
-            raise DataLoss(f"the store lacks offsets {text} of {where}")
+        lacking = [self._gap(where, begin, end) for begin, end, _ in gaps]
+        lost = [each for each in lacking if isinstance(each, Lost) and each.key is None]
+        if lost and self._options.fail_on_data_loss:
+            raise DataLoss("; ".join(each.reason for each in lost))
         newest = stretches.rows["newest"]
         passing = (newest < 0) | (newest >= filtered.since_ms)
         cursor = 0
-        for gap_low, gap_high, at in [*gaps, (high, high, len(stretches))]:
+        for number, (_, _, at) in enumerate([*gaps, (high, high, len(stretches))]):
             run = stretches[cursor:at]
             run = run if passing[cursor:at].all() else run[passing[cursor:at]]
             if len(run):
                 plan.pieces.append(run.packed())
-            if gap_low < gap_high:
-                plan.pieces.append(self._gap(where, gap_low, gap_high))
+            plan.pieces += lacking[number : number + 1]
             cursor = at
         if self._options.read_committed and len(stretches):
             plan.aborted[where.topic, where.partition] = self._aborted(where, low, high)
@@ -296,7 +299,28 @@ class Query:
         """What the store lacks."""
         if self._brokers is not None:
             return BrokerRange(*where, low, high)
-        return Lost(*where, low, high, f"the store lacks offsets {low} to {high - 1} of {where}")
+        begins = ((_start_offset(error), error) for error in self._unreadable.get(where, ()))
+        for start, error in begins:
+            if start < high and (start >= low or not len(self._covered(where, start, low))):
+                return Lost(*where, low, high, str(error), error.key)
+        text = f"the store lacks offsets {low} to {high - 1} of {where}"
+        if self._options.read_committed:
+            text += ", or does not tell how transactions there ended"
+        return Lost(*where, low, high, text)
+
+    def _decided_before_gaps(self, stretches: Stretches, low: int, high: int) -> Stretches:
+        """Without what is of transactions, of read_committed, that may have ended where nobody can look:
+        what the store alone lacks begins with the first of these."""
+        store = self._store
+        if self._brokers is not None or store is None or not self._options.read_committed:
+            return stretches
+        rows = stretches.rows.copy()
+        for _, _, before in _gaps(stretches, low, high):
+            if before:
+                (last,) = stretches[before - 1 : before]
+                first = store.undecided_from(last.segment)
+                rows["high"][:before] = np.minimum(rows["high"][:before], first)
+        return replace(stretches, rows=rows[rows["low"] < rows["high"]])
 
     def _covered(self, where: TopicPartition, low: int, high: int) -> Stretches:
         """What the store has of these offsets."""
@@ -332,7 +356,14 @@ class Query:
         tiered = self.partitions[where]
         if tiered is None:
             return b"", []
-        segments = self._store.segments(tiered, self._beginnings.pop(where, None))
+        unreadable: list[UnreadableSegment] = []
+        fails = self._options.corrupt_segments == "fail"
+        segments = self._store.segments(
+            tiered, self._beginnings.pop(where, None), None if fails else unreadable.append
+        )
+        for error in unreadable:
+            log.error("a segment of %s is passed over: %s", where, error)
+        self._unreadable[where] = unreadable
         if not len(segments):
             return b"", []
         if self._brokers is None:
@@ -373,6 +404,13 @@ def _gaps(stretches: Stretches, low: int, high: int) -> list[tuple[int, int, int
     ends = np.append(low, stretches.rows["high"])
     at = np.flatnonzero(begins > ends)
     return list(zip(ends[at].tolist(), begins[at].tolist(), at.tolist(), strict=True))
+
+
+def _start_offset(error: UnreadableSegment) -> int:
+    """Of the segment whose manifest it is."""
+    name = parse_key(error.key or "")
+    assert name is not None, "it was listed as a manifest"
+    return name.start_offset
 
 
 def _check_position(position: Position, partitions: Collection[TopicPartition]) -> None:

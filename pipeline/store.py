@@ -17,20 +17,28 @@ from functools import cached_property, lru_cache
 from typing import TypeVar
 
 from odradek.pipeline.decoding.wanted import Aborted
-from odradek.pipeline.errors import BadOption, CorruptSegment, MissingSegment, StoreUnavailable
+from odradek.pipeline.errors import (
+    BadOption,
+    CorruptSegment,
+    DeniedSegment,
+    MissingSegment,
+    StoreUnavailable,
+    UnreadableSegment,
+)
 from odradek.pipeline.segment_columns import Segments, Stretches
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.object_store import open_objects
-from odradek.seams.objects import ObjectMissing, Objects, ObjectsUnavailable
+from odradek.seams.objects import ObjectDenied, ObjectMissing, Objects, ObjectsUnavailable
 from odradek.seams.real_files import RealFiles
 from odradek.storage.log.epochs import CorruptEpochs, EpochStart, parse_checkpoint
 from odradek.storage.log.producer_snapshots import CorruptSnapshot, decode_snapshot
-from odradek.storage.log.transaction_index import ENTRY as ABORTED
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
+    RemoteAccessDenied,
     RemoteResourceNotFound,
     RemoteStorageError,
 )
+from odradek.storage.tiered.index_entries import aborted_in, check_index
 from odradek.storage.tiered.manifest import Manifest
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.object_names import (
@@ -109,20 +117,27 @@ class Store:
                 break
         return Beginning(summary, manifests, last)
 
-    def segments(self, partition: TopicIdPartition, beginning: Beginning | None = None) -> Segments:
+    def segments(
+        self,
+        partition: TopicIdPartition,
+        beginning: Beginning | None = None,
+        pass_over: Callable[[UnreadableSegment], None] | None = None,
+    ) -> Segments:
         """The finished ones of a partition: what its summary says, but for those that went since, and the
-        manifests of those that are not in it."""
+        manifests of those that are not in it. A manifest that cannot be read is passed over by
+        `pass_over`, which is told of it, from any thread; without that it raises."""
         beginning = beginning or self.beginning(partition)
         if not beginning.manifests:
             return Segments.of(partition, ())
         known = self._summarised(partition, beginning)
         if known is None:
             later = self._listed(partition, beginning.last)
-            return Segments.of(partition, self._opened([*beginning.manifests, *later]))
+            return Segments.of(partition, self._opened([*beginning.manifests, *later], pass_over))
         last_start = int(known.rows["start"][-1])
         ids = known.ids_at(last_start)
         later = self._listed(partition, keys_from(partition, last_start))
-        added = self._opened([key for key in later if _name(key).id.id.bytes not in ids])
+        new = [key for key in later if _name(key).id.id.bytes not in ids]
+        added = self._opened(new, pass_over)
         return known.starting_from(_name(beginning.manifests[0]).start_offset).and_also(added)
 
     def _summarised(self, partition: TopicIdPartition, beginning: Beginning) -> Segments | None:
@@ -133,7 +148,7 @@ class Store:
         with _named(key):
             try:
                 found = Segments.summarised(partition, decode(self._objects.get(key)))
-            except (ObjectMissing, CorruptRemoteData) as error:
+            except (ObjectMissing, ObjectDenied, CorruptRemoteData) as error:
                 log.warning("%s is passed over: %s", key, error)
                 return None
         return found if len(found) else None
@@ -141,13 +156,14 @@ class Store:
     def lineage(self, segments: Segments) -> list[EpochStart]:
         """The partition's leader epochs, as the segment has them that was written last."""
         latest = segments.latest()
+        key = segment_key(latest, IndexType.LEADER_EPOCH.value)
         data = self._index(latest, IndexType.LEADER_EPOCH)
         try:
             found = [] if data is None else parse_checkpoint(data)
         except CorruptEpochs as error:
-            raise CorruptSegment(f"{latest.id}: {error}") from None
+            raise CorruptSegment(f"{key}: {error}") from None
         if not found:
-            raise CorruptSegment(f"{latest.id}: its leader epochs are not in the store")
+            raise MissingSegment(f"{key}: the partition's leader epochs are not in the store")
         return found
 
     def aborted(self, stretches: Stretches, before: int) -> tuple[list[Aborted], bool]:
@@ -162,26 +178,25 @@ class Store:
                 lambda each: self._index(each.segment, IndexType.TRANSACTION), some
             )
             for each, data in zip(some, indexes, strict=True):
-                for _, producer_id, first, last, stable in ABORTED.iter_unpack(data or b""):
-                    if each.low <= last < each.high:
-                        found.append(Aborted(producer_id, first, last))
-                        if stable >= before:
-                            return found, True
+                more, is_all = aborted_in(data or b"", each.low, before, each.high)
+                found += [Aborted(e.producer_id, e.first_offset, e.last_offset) for e in more]
+                if is_all:
+                    return found, True
         return found, False
 
     def undecided_from(self, segment: RemoteLogSegmentMetadata) -> int:
         """The first offset of a transaction that was not ended where the segment ends; the offset behind
         it if there is none. How those ended, only a broker knows."""
         data = self._index(segment, IndexType.PRODUCER_SNAPSHOT)
+        key = segment_key(segment, IndexType.PRODUCER_SNAPSHOT.value)
         if data is None:
-            key = segment_key(segment, IndexType.PRODUCER_SNAPSHOT.value)
             raise MissingSegment(
                 f"{key} is not in the store, and tells which transactions are open"
             )
         try:
             producers = decode_snapshot(data)
         except CorruptSnapshot as error:
-            raise CorruptSegment(f"{segment.id}: the producer snapshot: {error}") from None
+            raise CorruptSegment(f"{key}: {error}") from None
         open_at = [each.transaction_start for each in producers if each.transaction_start >= 0]
         return min([*open_at, segment.end_offset + 1])
 
@@ -207,8 +222,19 @@ class Store:
         pages = self._pages(partition_directory(partition), after)
         return [key for page in pages for key in _manifests(page)]
 
-    def _opened(self, keys: Sequence[str]) -> list[RemoteLogSegmentMetadata]:
-        return [each for each in self._at_once(self._manifest, keys) if each is not None]
+    def _opened(
+        self, keys: Sequence[str], pass_over: Callable[[UnreadableSegment], None] | None
+    ) -> list[RemoteLogSegmentMetadata]:
+        def opened(key: str) -> RemoteLogSegmentMetadata | None:
+            try:
+                return self._manifest(key)
+            except UnreadableSegment as error:
+                if pass_over is None:
+                    raise
+                pass_over(error)
+                return None
+
+        return [each for each in self._at_once(opened, keys) if each is not None]
 
     def _manifest(self, key: str) -> RemoteLogSegmentMetadata | None:
         """None if it went since it was listed: the segment is being deleted."""
@@ -219,9 +245,12 @@ class Store:
                 return None
 
     def _index(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes | None:
-        with _named(str(segment.id)):
+        with _named(segment_key(segment, kind.value)):
             try:
-                return bytes(self.storage.fetch_index(segment, kind))
+                data = bytes(self.storage.fetch_index(segment, kind))
+                if kind is IndexType.TRANSACTION:
+                    check_index(data, kind, segment)
+                return data
             except RemoteResourceNotFound:
                 return None
 
@@ -237,15 +266,21 @@ def _name(manifest: str) -> ObjectName:
 
 
 @contextmanager
-def _named(what: str) -> Iterator[None]:
+def _named(key: str) -> Iterator[None]:
+    """What goes wrong with the object, or with those whose keys begin so, is an error that names it."""
+    found: UnreadableSegment
     try:
         yield
+    except (ObjectDenied, RemoteAccessDenied) as error:
+        found = DeniedSegment(f"{key}: the store does not let us read it: {error}")
+        found.key = key
+        raise found from error
+    except (CorruptRemoteData, ValueError) as error:
+        found = CorruptSegment(f"{key}: {error}")
+        found.key = key
+        raise found from error
     except (ObjectsUnavailable, RemoteStorageError) as error:
-        if isinstance(error, CorruptRemoteData):
-            raise CorruptSegment(f"{what}: {error}") from error
-        raise StoreUnavailable(f"{what} cannot be read: {error}") from error
-    except ValueError as error:
-        raise CorruptSegment(f"{what}: {error}") from error
+        raise StoreUnavailable(f"{key} cannot be read: {error}") from error
 
 
 def open_store(target: str, options: Mapping[str, str]) -> Store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -9,14 +10,24 @@ from uuid import UUID
 import pytest
 
 from odradek.pipeline.brokers import TopicPartition
-from odradek.pipeline.errors import BadOption, DataLoss, MissingSegment
+from odradek.pipeline.errors import (
+    BadOption,
+    CorruptSegment,
+    DataLoss,
+    DeniedSegment,
+    MissingSegment,
+    PipelineError,
+)
 from odradek.pipeline.options import parse_options
+from odradek.pipeline.planning import BrokerRange, Lost
 from odradek.pipeline.query import Query
+from odradek.seams.objects import ObjectDenied
 from odradek.storage.log.producer_snapshots import encode_snapshot
 from odradek.storage.log.producers import ProducerEntry
 from odradek.storage.tiered.metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from odradek.storage.tiered.object_names import segment_key
+from odradek.storage.tiered.object_names import MANIFEST_SUFFIX, segment_key
 from odradek.storage.tiered.remote_storage import IndexType
+from odradek.testing.virtual_objects import VirtualObjects
 from tests.pipeline.test_store import WHERE, World, segment
 from tests.pipeline.virtual_leader import VirtualLeader
 
@@ -105,3 +116,84 @@ def test_partitions_that_are_not_there_are_named(
     given = {"subscribe": None, **options} if "assign" in options else options
     with (leader or VirtualLeader()).reachable(), pytest.raises(BadOption, match=said):
         query(world, leader, **given).ranges()
+
+
+class Denying(VirtualObjects):
+    """Some objects are nobody's to read."""
+
+    denied = ""
+
+    def get(self, key: str) -> Any:
+        if self.denied and key.endswith(self.denied):
+            raise ObjectDenied(f"{key}: 403 Forbidden")
+        return super().get(key)
+
+
+def with_three(how: str) -> tuple[World, str]:
+    """Segments of 10 offsets, the second of which has a manifest that cannot be read; its key."""
+    world = World(objects=Denying())
+    segments = [segment(number, 10 * number, 10 * number + 9) for number in range(3)]
+    world.has(*segments)
+    for each in segments:
+        snapshot(world, each)
+    key = segment_key(segments[1], MANIFEST_SUFFIX)
+    if how == "corrupt":
+        world.objects.put(key, [b"{"])
+    else:
+        Denying.denied = key
+    return world, key
+
+
+@pytest.fixture(autouse=True)
+def nothing_denied() -> Iterator[None]:
+    yield
+    Denying.denied = ""
+
+
+@pytest.mark.parametrize(("how", "kind"), [("corrupt", CorruptSegment), ("denied", DeniedSegment)])
+def test_a_manifest_that_cannot_be_read_is_named_or_is_a_gap(
+    how: str, kind: type[PipelineError]
+) -> None:
+    world, key = with_three(how)
+    with pytest.raises(kind, match=key):
+        query(world).ranges()
+    leader = VirtualLeader((0, 30))
+    for given in ({}, COMMITTED):
+        asked = query(world, onCorruptSegment="report", **given)
+        assert asked.ranges() == {ONLY: (0, 30)}
+        first, lost, last = asked.plan(asked.ranges()).pieces
+        assert isinstance(lost, Lost)
+        assert (first.high, lost.low, lost.high, last.low, lost.key) == (10, 10, 20, 20, key)
+        (part,) = query(world, onCorruptSegment="skip").plan({ONLY: (13, 17)}).pieces
+        assert isinstance(part, Lost)
+        assert part.key == key
+    with leader.reachable():
+        pieces = query(world, leader, onCorruptSegment="skip").plan({ONLY: (0, 30)}).pieces
+    assert pieces[1] == BrokerRange("t", 0, 10, 20)
+
+
+def test_what_may_have_ended_in_a_gap_is_not_given_out() -> None:
+    """A transaction is open from offset 4 on where the first segment ends."""
+    world, _ = with_three("corrupt")
+    snapshot(world, segment(0, 0, 9), 4)
+    asked = query(world, onCorruptSegment="report", **COMMITTED)
+    first, lost, _ = asked.plan({ONLY: (0, 30)}).pieces
+    assert (first.low, first.high, lost.low, lost.high) == (0, 4, 4, 20)
+    only = asked.plan({ONLY: (5, 30)}).pieces
+    assert [(each.low, each.high) for each in only] == [(5, 20), (20, 30)]
+
+
+@pytest.mark.parametrize("how", ["corrupt", "denied"])
+@pytest.mark.parametrize("kind", [IndexType.LEADER_EPOCH, IndexType.TRANSACTION])
+def test_what_else_cannot_be_read_at_planning_is_named(how: str, kind: IndexType) -> None:
+    world = World(objects=Denying())
+    of = replace(segment(1, 0, 9), txn_index_empty=False)
+    world.has(of)
+    snapshot(world, of)
+    key = segment_key(of, kind.value)
+    world.objects.put(key, [b"nonsense"])
+    if how == "denied":
+        Denying.denied = key
+    asked = query(world, **COMMITTED)
+    with pytest.raises(DeniedSegment if how == "denied" else CorruptSegment, match=key):
+        asked.plan(asked.ranges())

@@ -52,8 +52,8 @@ def segment(number: int, start: int, end: int, epoch: int = 0) -> RemoteLogSegme
 
 
 class World:
-    def __init__(self, page_objects: int = 10) -> None:
-        self.objects = VirtualObjects(page_objects=page_objects)
+    def __init__(self, page_objects: int = 10, objects: VirtualObjects | None = None) -> None:
+        self.objects = objects or VirtualObjects(page_objects=page_objects)
         self.storage = ObjectStoreStorage(self.objects, SeededEntropy(1))
         self.store = Store(self.objects, self.storage)
 
