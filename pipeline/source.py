@@ -82,6 +82,10 @@ class Reads:
         self._options = options
         self._schema = schema
         check_schema(schema, BATCH_SPARK_TYPES if options.rows == BATCHES else SPARK_TYPES)
+        if options.corrupt_segments == REPORT and GAP not in schema.fieldNames():
+            raise BadOption(
+                f"onCorruptSegment={REPORT} makes rows with the column {GAP}, which the schema has not"
+            )
 
     def _tasks(self, plan: Plan) -> list[ReadTask]:
         from odradek.pipeline.planning import tasks_of

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import (
@@ -21,6 +22,7 @@ from odradek.pipeline.errors import (
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.planning import BrokerRange, Lost
 from odradek.pipeline.query import Query
+from odradek.pipeline.source import BatchReader
 from odradek.seams.objects import ObjectDenied
 from odradek.storage.log.producer_snapshots import encode_snapshot
 from odradek.storage.log.producers import ProducerEntry
@@ -30,6 +32,7 @@ from odradek.storage.tiered.remote_storage import IndexType
 from odradek.testing.virtual_objects import VirtualObjects
 from tests.pipeline.test_store import WHERE, World, segment
 from tests.pipeline.virtual_leader import VirtualLeader
+from tests.pipeline.virtual_reading import FULL
 
 ONLY = TopicPartition("t", 0)
 
@@ -197,3 +200,13 @@ def test_what_else_cannot_be_read_at_planning_is_named(how: str, kind: IndexType
     asked = query(world, **COMMITTED)
     with pytest.raises(DeniedSegment if how == "denied" else CorruptSegment, match=key):
         asked.plan(asked.ranges())
+
+
+def test_gaps_are_reported_where_there_is_a_column_for_them() -> None:
+    given = {"tiered.url": "unused", "subscribe": "t", "onCorruptSegment": "report"}
+    options = parse_options(given, streaming=False)
+    with pytest.raises(BadOption, match="the column gap"):
+        BatchReader(options, FULL)
+    fields = {"lastOffset": LongType(), "object": StringType(), "reason": StringType()}
+    gap = StructType([StructField(name, kind) for name, kind in fields.items()])
+    BatchReader(options, StructType([*FULL.fields, StructField("gap", gap)]))
