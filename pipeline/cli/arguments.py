@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from odradek.pipeline.errors import BadOption
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +25,13 @@ def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
         help="a setting of Spark's, such as spark.executor.memory; may be repeated",
     )
     add("--json", action="store_true", help="all that is told as JSON, one object a line")
+
+
+def session_of(args: argparse.Namespace, name: str) -> AbstractContextManager[SparkSession]:
+    """The one that these arguments describe. Raises BadOption."""
+    from odradek.pipeline.session import open_session
+
+    return open_session(name, args.master, named_values("--conf", args.conf))
 
 
 def named_values(option: str, given: Sequence[str]) -> dict[str, str]:

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from odradek.pipeline.cli.arguments import add_spark_arguments, named_values, session_of
+
 if TYPE_CHECKING:
     from odradek.pipeline.jobs.audit import AuditReport
     from odradek.storage.tiered.audit import Finding
@@ -39,31 +41,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what belongs to nothing and is younger may be of a copy under way (3600; 86400"
         " without --bootstrap)",
     )
-    parser.add_argument("--master", default="local[*]", help="of Spark (local[*])")
-    parser.add_argument("--json", action="store_true", help="the report as JSON")
+    add_spark_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.cli.progress import Teller
-    from odradek.pipeline.errors import BadOption
     from odradek.pipeline.jobs.audit import AuditJob, audit
-    from odradek.pipeline.session import open_session
 
-    options = {}
-    for text in args.option:
-        name, is_there, value = text.partition("=")
-        if not is_there:
-            raise BadOption(f"{text} is no NAME=VALUE")
-        options[name] = value
     job = AuditJob(
         tiered_url=args.tiered,
         bootstrap=args.bootstrap,
-        store_options=options,
+        store_options=named_values("--option", args.option),
         topics=args.topics,
         young_ms=None if args.older_than is None else round(args.older_than * 1000),
     )
     tell = Teller("segments", as_json=args.json)
-    with open_session("odradek-audit", args.master) as spark:
+    with session_of(args, "odradek-audit") as spark:
         report = audit(spark, job, tell.progress)
     tell.row(as_json(report))
     for line in as_text(report):

@@ -7,6 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from odradek.pipeline.cli.arguments import add_spark_arguments, session_of
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -28,8 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="so many (20)")
     parser.add_argument("--fail", action="store_true", help="end at the first that is broken")
     parser.add_argument("--columns", action="store_true", help="only say which columns there are")
-    parser.add_argument("--master", default="local[*]", help="of Spark (local[*])")
-    parser.add_argument("--json", action="store_true", help="rows as JSON, one a line")
+    add_spark_arguments(parser)
 
 
 def add_registry_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +75,6 @@ def decoding_of(args: argparse.Namespace) -> Decoding:
 
 def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.errors import PipelineError, said_by_spark
-    from odradek.pipeline.session import open_session
 
     decoding = decoding_of(args)
     if args.columns:
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from pyspark.errors import PySparkException
 
-    with open_session("odradek-decode", args.master) as spark:
+    with session_of(args, "odradek-decode") as spark:
         try:
             found = _frame(spark, args, decoding).collect()
         except PySparkException as error:
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _frame(spark: SparkSession, args: argparse.Namespace, decoding: Decoding) -> DataFrame:
-    from odradek.pipeline.jobs.decode import decoded
+    from odradek.pipeline.jobs.decode import DECODED, decoded
     from odradek.pipeline.source import NAME, register
 
     source = {"subscribe": args.topic}
@@ -106,20 +106,22 @@ def _frame(spark: SparkSession, args: argparse.Namespace, decoding: Decoding) ->
     register(spark)
     frame = spark.read.format(NAME).options(**source).load()
     frame = decoded(frame, decoding, fail=args.fail)
-    frame = frame.withColumn("value", frame["decoded"]).drop("decoded")
+    frame = frame.withColumn("value", frame[DECODED]).drop(DECODED)
     if args.where is not None:
         frame = frame.where(args.where)
     return frame.limit(args.limit)
 
 
 def _line(row: dict[str, Any], *, as_json: bool) -> str:
+    from odradek.pipeline.jobs.decode import ERROR
+
     if as_json:
         return json.dumps(row, default=_plain, ensure_ascii=False)
     where = (
         f"{row['topic']}-{row['partition']} {row['offset']} {row['timestamp']:%Y-%m-%d %H:%M:%S}"
     )
-    if row["error"] is not None:
-        return f"{where}  BROKEN: {row['error']}"
+    if row[ERROR] is not None:
+        return f"{where}  BROKEN: {row[ERROR]}"
     return f"{where}  {json.dumps(row['value'], default=_plain, ensure_ascii=False)}"
 
 

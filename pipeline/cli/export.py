@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from odradek.pipeline.cli.arguments import add_spark_arguments, named_values
+from odradek.pipeline.cli.arguments import add_spark_arguments, named_values, session_of
 from odradek.pipeline.cli.decode import add_registry_arguments, decoding_of
 from odradek.pipeline.cli.progress import Teller
 
@@ -49,11 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.jobs.export import export
-    from odradek.pipeline.session import open_session
 
     job = _job(args)
     teller = Teller("offsets", as_json=args.json)
-    with open_session("odradek-export", args.master, named_values("--conf", args.conf)) as spark:
+    with session_of(args, "odradek-export") as spark:
         batches = export(spark, job, lambda batch: _tell(teller, batch), teller.progress)
     records = sum(batch.records for batch in batches)
     dead = sum(batch.dead_letters for batch in batches)

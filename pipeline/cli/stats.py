@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from odradek.pipeline.cli.arguments import add_spark_arguments, session_of
+
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
@@ -47,14 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--price", type=float, metavar="P", help="of a GiB a month, for what is kept"
     )
-    parser.add_argument("--master", default="local[*]", help="of Spark (local[*])")
-    parser.add_argument("--json", action="store_true", help="rows as JSON, one a line")
+    add_spark_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.jobs.stats import StatsJob, stats
     from odradek.pipeline.options import duration_ms
-    from odradek.pipeline.session import open_session
 
     source = {"subscribe": args.topic}
     if args.bootstrap is not None:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         top_keys=args.top,
         late_after_ms=_given("--late-after", args.late_after, duration_ms),
     )
-    with open_session("odradek-stats", args.master) as spark:
+    with session_of(args, "odradek-stats") as spark:
         rows = stats(spark, job).collect()
     _tell(args.json, [_as_json(row) for row in rows], lambda: as_text(rows))
     return 0
@@ -79,11 +79,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _what_if(args: argparse.Namespace, source: Mapping[str, str], rules: Sequence[Rule]) -> int:
     from odradek.pipeline.jobs.retention import retention
-    from odradek.pipeline.session import open_session
     from odradek.seams.clock import RealClock
 
     now_ms = RealClock().wall_ms()
-    with open_session("odradek-stats", args.master) as spark:
+    with session_of(args, "odradek-stats") as spark:
         outcomes = retention(spark, source, rules, now_ms)
     rows = [_outcome(each, args.price) for each in outcomes]
     _tell(args.json, rows, lambda: outcomes_as_text(outcomes, args.price))

@@ -1,9 +1,10 @@
-"""What `stats` and `decode` are given, and what they show."""
+"""What `stats`, `decode` and others are given, and what they show."""
 
 from __future__ import annotations
 
 import argparse
 from datetime import UTC, datetime
+from types import ModuleType
 
 import pytest
 
@@ -11,7 +12,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import Row
 
-from odradek.pipeline.cli import decode
+from odradek.pipeline.cli import audit, decode, export, stats
 from odradek.pipeline.cli.stats import as_text, outcomes_as_text, parsed_rule
 from odradek.pipeline.cli.table import in_bytes
 from odradek.pipeline.errors import BadOption
@@ -93,6 +94,16 @@ def test_sizes_for_people() -> None:
         "5.0 TiB",
         None,
     ]
+
+
+@pytest.mark.parametrize("job", [audit, decode, export, stats])
+def test_jobs_run_on_any_spark(job: ModuleType) -> None:
+    parser = argparse.ArgumentParser()
+    job.add_arguments(parser)
+    needed = {"export": ["--out", "o", "--bootstrap", "b"], "audit": ["--tiered", "s"]}
+    words = ["-t", "a", "--master", "spark://h:7077", "--conf", "spark.cores.max=1", "--json"]
+    args = parser.parse_args([*words, *needed.get(job.__name__.rpartition(".")[2], [])])
+    assert (args.master, args.conf, args.json) == ("spark://h:7077", ["spark.cores.max=1"], True)
 
 
 def test_subjects_are_the_topics_own_unless_they_are_named() -> None:
