@@ -6,9 +6,9 @@ batch that a crash cut short is made again with the same offsets, and how a tabl
 is in `tables.py`. What can't be decoded, or not be read, is in the dead letters, or ends the job, by choice:
 every offset is in one of them. When the job has ended, any reader of the table sees each record once.
 
-    OUT/topic=T/date=D/batch=N/part-….parquet    the records, as Parquet
-    OUT/_dead_letters/batch=N/…                  what could not be decoded, as it was; offsets that are gone
-    OUT/_checkpoint                              how far the export is: keep it with the records
+    OUT/topic=T/date=D/export=E/batch=N/part-….parquet   the records, as Parquet
+    OUT/_dead_letters/export=E/batch=N/…                 what could not be decoded, as it was; offsets that are gone
+    OUT/_checkpoint                                      how far the export is: keep it with the records
 """
 
 from __future__ import annotations
@@ -183,11 +183,11 @@ class _Course:
         self._done = 0
         self._since = RealClock().monotonic()
 
-    def offsets_of(self, batch: int) -> int:
-        """How many offsets it has."""
-        begin = self._from(batch - 1)
+    def offsets_of(self, batch: int) -> dict[TopicPartition, tuple[int, int]]:
+        """Which offsets it has, from the first on, before the second. Partitions that came later begin at 0."""
+        begin = self._checkpoint.ends(batch - 1) if batch > 0 else self._starts
         ends = self._checkpoint.ends(batch)
-        return sum(end - begin.get(where, 0) for where, end in ends.items())
+        return {where: (begin.get(where, 0), end) for where, end in ends.items()}
 
     def has(self, batch: ExportBatch) -> None:
         self._done += batch.offsets

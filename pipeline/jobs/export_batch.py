@@ -4,18 +4,20 @@ Most batches have no gaps and are written once: the batch is read and written in
 before anything is committed when a row says that offsets can't be read. Such a batch, and one that may have
 been written before its driver died, is taken with care: what is missing is found first and written to the
 dead letters, and the records after that, without any of those offsets, even if they have come back since.
+Both replace what was written before, of which nothing is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.decoding.schema import GAP
 from odradek.pipeline.jobs.checkpoint import Checkpoint
-from odradek.pipeline.jobs.decode import ERROR
-from odradek.pipeline.jobs.tables import Table
+from odradek.pipeline.jobs.decode import DECODED, ERROR
+from odradek.pipeline.jobs.tables import Batch, Table
 from odradek.pipeline.jobs.values import Values, columns_of_good
 from odradek.seams.values import value_class
 
@@ -57,20 +59,23 @@ class BatchWriter:
         self._checkpoint = checkpoint
         self._pending = checkpoint.pending()
 
-    def write(self, frame: DataFrame, number: int, offsets: int) -> ExportBatch:
-        """Raises what Spark raises."""
+    def write(
+        self, frame: DataFrame, number: int, offsets: Mapping[TopicPartition, tuple[int, int]]
+    ) -> ExportBatch:
+        """The batch with these offsets, from the first on, before the second. Raises what Spark raises."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
+        batch = Batch(self._checkpoint.query_id, number, offsets)
         if number != self._pending:
             try:
-                return self._at_once(frame, number, offsets)
+                return self._at_once(frame, batch)
             except (PySparkException, Py4JJavaError) as error:
                 if GAP_FOUND not in str(error):
                     raise
-        return self._with_care(frame, number, offsets)
+        return self._with_care(frame, batch)
 
-    def _at_once(self, frame: DataFrame, number: int, offsets: int) -> ExportBatch:
+    def _at_once(self, frame: DataFrame, batch: Batch) -> ExportBatch:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -81,13 +86,13 @@ class BatchWriter:
             f.count(f.lit(1)).alias("all"),
             f.count(ERROR).alias("dead"),
         )
-        self._write_good(observed, number)
+        self._table.write(_good(observed), batch)
         dead = counted.get["dead"]
         if dead:
-            self._write_dead(decoded, (), number)
-        return ExportBatch(number, counted.get["all"] - dead, dead, 0, offsets)
+            self._dead_letters.write(self._dead(decoded, ()), batch)
+        return _told(batch, counted.get["all"], dead, 0)
 
-    def _with_care(self, frame: DataFrame, number: int, offsets: int) -> ExportBatch:
+    def _with_care(self, frame: DataFrame, batch: Batch) -> ExportBatch:
         from pyspark.sql import functions as f
 
         gaps = _gaps(frame)
@@ -95,23 +100,15 @@ class BatchWriter:
         (counts,) = decoded.agg(
             f.count(f.lit(1)).alias("all"), f.count(ERROR).alias("dead")
         ).collect()
-        if counts["dead"] or gaps:
-            self._write_dead(decoded, gaps, number)
-        else:
-            self._dead_letters.clear(number)
-        self._write_good(decoded, number)
-        return ExportBatch(
-            number, counts["all"] - counts["dead"], counts["dead"], len(gaps), offsets
-        )
+        dead = self._dead(decoded, gaps) if counts["dead"] or gaps else None
+        self._dead_letters.replace(dead, batch)
+        self._table.replace(_good(decoded), batch)
+        return _told(batch, counts["all"], counts["dead"], len(gaps))
 
-    def _write_good(self, decoded: DataFrame, number: int) -> None:
-        good = columns_of_good(decoded.where(f"{ERROR} is null"))
-        self._table.write(good, self._checkpoint.query_id, number)
-
-    def _write_dead(self, decoded: DataFrame, gaps: Sequence[Row], number: int) -> None:
+    def _dead(self, decoded: DataFrame, gaps: Sequence[Row]) -> DataFrame:
         from pyspark.sql import functions as f
 
-        kept = [name for name in decoded.columns if name not in (ERROR, "decoded")]
+        kept = [name for name in decoded.columns if name not in (ERROR, DECODED)]
         dead = decoded.where(f"{ERROR} is not null").select(
             *kept,
             f.col("offset").alias("lastOffset"),
@@ -121,7 +118,16 @@ class BatchWriter:
         if gaps:
             rows = self._spark.createDataFrame(list(gaps), GAP_ROWS)
             dead = dead.unionByName(rows, allowMissingColumns=True)
-        self._dead_letters.write(dead, self._checkpoint.query_id, number)
+        return dead
+
+
+def _good(decoded: DataFrame) -> DataFrame:
+    return columns_of_good(decoded.where(f"{ERROR} is null"))
+
+
+def _told(batch: Batch, records: int, dead: int, gaps: int) -> ExportBatch:
+    offsets = sum(max(0, high - low) for low, high in batch.offsets.values())
+    return ExportBatch(batch.number, records - dead, dead, gaps, offsets)
 
 
 def _gaps(frame: DataFrame) -> list[Row]:

@@ -1,38 +1,54 @@
 """Where an export writes: Parquet or Delta, each with its own way to have a batch once.
 
-A batch may be written again: its driver died before Spark noted that it was done. Parquet has files of a
-batch in directories of its own, which are replaced as a whole. Delta is told which export and which batch it
-is (`txnAppId`, `txnVersion`), and passes over what it has.
+A batch may be made again: its driver died before Spark noted that it was done. What an attempt has left need
+not be what the next one makes: offsets may be gone meanwhile, or values have another schema. So all of it goes.
+Parquet has files of a batch in directories of its own, which are removed first: the batch is under way as
+long as they lack. Delta replaces the rows in one commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
+from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONINGS = {"none": (), "date": ("date",), "hour": ("date", "hour")}
-"""By name, the directories between topic and batch."""
+"""By name, the directories between topic and export."""
+OF_BATCH = ("export", "batch")
+"""The columns that say whose rows they are: directories in Parquet, and in Delta of dead letters alone."""
+
+
+@value_class
+class Batch:
+    """The `number`th of the `export` that is so called in its checkpoint; `offsets` are those that it is
+    about, from the first on, before the second."""
+
+    export: str
+    number: int
+    offsets: Mapping[TopicPartition, tuple[int, int]]
 
 
 class Table(Protocol):
-    """What batches are written to. `by` is one of PARTITIONINGS, or None where a table is small."""
+    """What batches are written to. `by` is one of PARTITIONINGS; None is for dead letters, which may be of
+    several exports of the same topics."""
 
     def exists(self) -> bool: ...
 
     def read(self) -> DataFrame: ...
 
-    def write(self, frame: DataFrame, export: str, batch: int) -> None:
-        """The rows of a batch, once, however often it is written."""
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """The rows of a batch that was never tried."""
         ...
 
-    def clear(self, batch: int) -> None:
-        """An attempt at the batch had rows for this table; this one has none."""
+    def replace(self, frame: DataFrame | None, batch: Batch) -> None:
+        """The rows of a batch, if it has any, in place of all that attempts at it have left."""
         ...
 
 
@@ -49,23 +65,34 @@ class ParquetTable:
     def read(self) -> DataFrame:
         return self._spark.read.parquet(self._out)
 
-    def write(self, frame: DataFrame, export: str, batch: int) -> None:
-        from pyspark.sql import functions as f
-
-        frame, directories = _with_directories(frame, self._by)
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        frame = _with_batch(_with_directories(frame, self._by), batch)
         (
-            frame.withColumn("batch", f.lit(batch))
-            .write.mode("overwrite")
+            frame.write.mode("overwrite")
             .option("partitionOverwriteMode", "dynamic")
-            .partitionBy(*directories, "batch")
+            .partitionBy(*_directories(self._by), *OF_BATCH)
             .parquet(self._out)
         )
 
-    def clear(self, batch: int) -> None:
-        self._files.remove(f"{self._out}/batch={batch}")
+    def replace(self, frame: DataFrame | None, batch: Batch) -> None:
+        above = [self._out]
+        for name in _directories(self._by):
+            above = [
+                f"{each}/{child}"
+                for each in above
+                for child in self._files.names(each)
+                if child.startswith(f"{name}=")
+            ]
+        for each in above:
+            self._files.remove(f"{each}/export={batch.export}/batch={batch.number}")
+        if frame is not None:
+            self.write(frame, batch)
 
 
 class DeltaTable:
+    """Records have no columns that say which batch they are of: a table may be there before, with its own.
+    A batch's are those with its offsets, and `txnAppId` and `txnVersion` say that it was written."""
+
     def __init__(self, spark: SparkSession, out: str, by: str | None) -> None:
         self._spark = spark
         self._files = HadoopFiles(spark)
@@ -78,20 +105,40 @@ class DeltaTable:
     def read(self) -> DataFrame:
         return self._spark.read.format("delta").load(self._out)
 
-    def write(self, frame: DataFrame, export: str, batch: int) -> None:
-        frame, directories = _with_directories(frame, self._by)
+    def write(self, frame: DataFrame, batch: Batch) -> None:
         writer = (
-            frame.write.format("delta")
+            self._with_columns(frame, batch)
+            .write.format("delta")
             .mode("append")
-            .option("txnAppId", f"odradek-{export}")
-            .option("txnVersion", batch)
+            .option("txnAppId", f"odradek-{batch.export}")
+            .option("txnVersion", batch.number)
         )
         if not self.exists():
-            writer = writer.partitionBy(*directories)
+            writer = writer.partitionBy(*_directories(self._by))
         writer.save(self._out)
 
-    def clear(self, batch: int) -> None:
-        pass  # what is committed was meant
+    def replace(self, frame: DataFrame | None, batch: Batch) -> None:
+        if not batch.offsets or not self.exists():
+            if frame is not None:
+                self.write(frame, batch)
+            return
+        rows = self.read().limit(0) if frame is None else self._with_columns(frame, batch)
+        writer = rows.write.format("delta").mode("overwrite")
+        writer.option("replaceWhere", self._rows_of(batch)).save(self._out)
+
+    def _with_columns(self, frame: DataFrame, batch: Batch) -> DataFrame:
+        frame = _with_directories(frame, self._by)
+        return _with_batch(frame, batch) if self._by is None else frame
+
+    def _rows_of(self, batch: Batch) -> str:
+        """In SQL."""
+        if self._by is None:
+            return f"export = '{batch.export}' AND batch = {batch.number}"
+        each = (
+            f"(topic = '{topic}' AND `partition` = {partition} AND offset >= {low} AND offset < {high})"
+            for (topic, partition), (low, high) in batch.offsets.items()
+        )
+        return " OR ".join(each)
 
 
 FORMATS: dict[str, type[ParquetTable | DeltaTable]] = {
@@ -123,11 +170,21 @@ def _has_class(spark: SparkSession, name: str) -> bool:
     return True
 
 
-def _with_directories(frame: DataFrame, by: str | None) -> tuple[DataFrame, Sequence[str]]:
+def _directories(by: str | None) -> Sequence[str]:
+    return () if by is None else ("topic", *PARTITIONINGS[by])
+
+
+def _with_directories(frame: DataFrame, by: str | None) -> DataFrame:
     from pyspark.sql import functions as f
 
-    if by is None:
-        return frame, ()
     columns = {"date": f.to_date("timestamp"), "hour": f.hour("timestamp")}
-    names = PARTITIONINGS[by]
-    return frame.withColumns({name: columns[name] for name in names}), ("topic", *names)
+    return frame.withColumns({name: columns[name] for name in _directories(by)[1:]})
+
+
+def _with_batch(frame: DataFrame, batch: Batch) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    values = (batch.export, batch.number)
+    return frame.withColumns(
+        {name: f.lit(value) for name, value in zip(OF_BATCH, values, strict=True)}
+    )

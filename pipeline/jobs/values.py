@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs.decode import DECODED, ERROR, Decoding, decoded
+from odradek.pipeline.jobs.tables import OF_BATCH
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def columns_of_good(frame: DataFrame) -> DataFrame:
     if DECODED not in frame.columns:
         return frame.drop(ERROR)
     kind = cast("StructType", frame.schema[DECODED].dataType)
-    taken = {name.lower() for name in (*frame.columns, "date", "hour", "batch")} - {"value"}
+    taken = {name.lower() for name in (*frame.columns, "date", "hour", *OF_BATCH)} - {"value"}
     if twice := [name for name in kind.fieldNames() if name.lower() in taken]:
         raise BadOption(f"values have columns that the table has already: {', '.join(twice)}")
     return frame.drop("value", ERROR).select("*", f"{DECODED}.*").drop(DECODED)

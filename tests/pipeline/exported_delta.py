@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs.export import ExportBatch, ExportJob, export
+from odradek.pipeline.jobs.values import Values
 from odradek.pipeline.session import open_session
+from tests.pipeline.replaced_batches import dead_letters, records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +56,7 @@ def _export(spark: SparkSession, job: ExportJob) -> dict[str, Any]:
 
 
 def _fields(job: ExportJob) -> dict[str, Any]:
-    names = ("source", "out", "format", "by", "value", "schema", "offsets_a_batch")
+    names = ("source", "out", "format", "by", "values", "offsets_a_batch")
     return {name: getattr(job, name) for name in names}
 
 
@@ -68,10 +70,12 @@ def main(bootstrap: str, directory: str, jars: str) -> None:
     }
     source = {"kafka.bootstrap.servers": bootstrap, "subscribe": "events"}
     common: dict[str, Any] = {
-        "source": source, "value": "json", "schema": "n int", "offsets_a_batch": 40,
+        "source": source, "values": Values("json", "n int"), "offsets_a_batch": 40,
     }  # fmt: skip
     with open_session("delta", "local[1]", conf) as spark:
         told = _export(spark, ExportJob(out=f"{directory}/delta", format="delta", **common))
+        told["replaced"] = records(spark, "delta", f"{directory}/replaced")
+        told["replacedDead"] = dead_letters(spark, "delta", f"{directory}/dead")
     sys.stdout.write(json.dumps(told) + "\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker(topics={"events": 2}) as broker:
+    with Broker(topics={"events": 2, "others": 1}) as broker:
         yield broker
 
 
@@ -86,6 +87,27 @@ def test_what_is_no_json_goes_to_the_dead_letters(
     dead = spark.read.parquet(str(tmp_path / "_dead_letters")).collect()
     assert {bytes(row.value) for row in dead} == {b"nonsense", b'{"a": "no number"}'}
     assert all(row.offset == row.lastOffset and "no JSON" in row.reason for row in dead)
+
+
+def test_two_exports_have_one_lake(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    _produce(broker, [b'{"a": 1}', b"nonsense"])
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for value in (b'{"a": 3}', b"no sense"):
+        producer.produce("others", value)
+    producer.flush()
+    for topic in ("events", "others"):
+        given = job(broker, tmp_path, values=Values("json", "a int"))
+        given = replace(
+            given,
+            source={**given.source, "subscribe": topic},
+            checkpoint=str(tmp_path / "_checkpoints" / topic),
+        )
+        (batch,) = export(spark, given)
+        assert (batch.number, batch.records, batch.dead_letters) == (0, 1, 1)
+    rows = spark.read.parquet(str(tmp_path)).select("topic", "a").collect()
+    assert sorted(map(tuple, rows)) == [("events", 1), ("others", 3)]
+    dead = spark.read.parquet(str(tmp_path / "_dead_letters")).collect()
+    assert {bytes(row.value) for row in dead} == {b"nonsense", b"no sense"}
 
 
 def test_values_of_a_registry_are_columns_also_when_they_change(

@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from odradek.bench.peers.delta import SPARK_VERSION, delta_jars
 from odradek.bench.peers.older_spark import spark_environment
 from odradek.testing import Broker
+from tests.pipeline.replaced_batches import DEAD_LETTERS, RECORDS
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -47,3 +48,8 @@ def test_each_record_once_over_runs_that_break(told: dict[str, Any]) -> None:
     assert told["rows"] == sorted([n % 2, n // 2, n] for n in range(100) if n != 7)
     assert told["dead"] == [[1, 3, "nonsense", "the value is no JSON of that schema"]]
     assert "records of these topics already" in told["refused"]
+
+
+def test_nothing_is_left_of_a_batch_that_was_made_again(told: dict[str, Any]) -> None:
+    assert [tuple(row) for row in told["replaced"]] == RECORDS
+    assert [tuple(row) for row in told["replacedDead"]] == DEAD_LETTERS

@@ -1,0 +1,57 @@
+"""What a table has to do with batches that are made again, whatever its format."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from odradek.pipeline.brokers import TopicPartition
+from odradek.pipeline.jobs.tables import Batch, open_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Row = tuple[str, int]
+"""Topic and offset, of partition 0; the offset is the day, too."""
+
+
+def batch_of(export: str, topic: str, number: int) -> Batch:
+    """Of ten offsets each."""
+    offsets = {TopicPartition(topic, 0): (10 * number, 10 * number + 10)}
+    return Batch(export, number, offsets)
+
+
+def frame_of(spark: SparkSession, topic: str, *offsets: int) -> DataFrame:
+    rows = [(topic, 0, each, datetime(2026, 1, each + 1, tzinfo=UTC)) for each in offsets]
+    return spark.createDataFrame(
+        rows, "topic string, partition int, offset long, timestamp timestamp"
+    )
+
+
+def records(spark: SparkSession, format: str, out: str) -> list[Row]:
+    """After batches of two exports into one table, of which one was made again from other records."""
+    table = open_table(spark, format, out, "date")
+    table.write(frame_of(spark, "a", 1, 2), batch_of("one", "a", 0))
+    table.write(frame_of(spark, "a", 11), batch_of("one", "a", 1))
+    table.write(frame_of(spark, "b", 1, 3), batch_of("two", "b", 0))
+    table.replace(frame_of(spark, "a", 2, 4), batch_of("one", "a", 0))
+    table.replace(frame_of(spark, "a", 2, 5), batch_of("one", "a", 0))
+    return sorted(map(tuple, table.read().select("topic", "offset").collect()))
+
+
+RECORDS = [("a", 2), ("a", 5), ("a", 11), ("b", 1), ("b", 3)]
+
+
+def dead_letters(spark: SparkSession, format: str, out: str) -> list[Row]:
+    """Of two exports of one topic into one place; one of the batches turns out to have none."""
+    table = open_table(spark, format, out, None)
+    table.replace(None, batch_of("one", "a", 0))
+    table.write(frame_of(spark, "a", 1), batch_of("one", "a", 0))
+    table.write(frame_of(spark, "a", 2, 3), batch_of("two", "a", 0))
+    table.write(frame_of(spark, "a", 11), batch_of("two", "a", 1))
+    table.replace(None, batch_of("one", "a", 0))
+    table.replace(frame_of(spark, "a", 3, 4), batch_of("two", "a", 0))
+    return sorted(map(tuple, table.read().select("topic", "offset").collect()))
+
+
+DEAD_LETTERS = [("a", 3), ("a", 4), ("a", 11)]
