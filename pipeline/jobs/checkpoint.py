@@ -60,12 +60,17 @@ class Checkpoint:
         if not self._files.exists(where):
             self._files.write(where, json.dumps(job))
             return
-        found = json.loads(self._files.read(where))
+        try:
+            found = dict(json.loads(self._files.read(where)))
+        except ValueError:
+            raise BadOption(
+                f"{where} is cut short: remove it, and run the export that {self.path} is of"
+            ) from None
         for name, value in job.items():
             if found.get(name, value) != value:
                 raise BadOption(
-                    f"{self.path} is of an export with {name} {found[name]}, not {value}:"
-                    " go on as it began, or begin anew elsewhere"
+                    f"{self.path} is of an export with {name} {found[name] or 'unset'}, not"
+                    f" {value or 'unset'}: go on as it began, or begin anew elsewhere"
                 )
 
     def _last(self, log: str) -> int | None:

@@ -13,7 +13,9 @@ every offset is in one of them. When the job has ended, any reader of the table 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from odradek.pipeline.brokers import EARLIEST, LATEST, TopicPartition
@@ -77,6 +79,26 @@ class ExportJob:
             **unreadable,
         }
 
+    def identity(self) -> dict[str, str]:
+        """What may not change while it goes on; "" is what is not given. Where brokers, store and registry
+        are may: they move."""
+        options = parse_options(self.options(), streaming=True)
+        decoding = self.values.decoding
+        subjects = None if decoding is None else {**asdict(decoding), "registry": None}
+        return {
+            "format": self.format,
+            "by": self.by,
+            "out": self.out,
+            "subscribe": ",".join(options.subscribe),
+            "subscribePattern": options.pattern or "",
+            "assign": json.dumps(options.assign, sort_keys=True) if options.assign else "",
+            "isolation": "read_committed" if options.read_committed else "read_uncommitted",
+            "headers": str(options.include_headers).lower(),
+            "values": self.values.kind,
+            "schema": self.values.schema or "",
+            "subjects": "" if subjects is None else json.dumps(subjects, sort_keys=True),
+        }
+
 
 def export(
     spark: SparkSession,
@@ -95,7 +117,7 @@ def export(
     options = parse_options(job.options(), streaming=True)
     if not checkpoint.exists:
         _check_untouched(table, options, job)
-    checkpoint.belongs_to(_identity(job))
+    checkpoint.belongs_to(job.identity())
     course = _Course(options, checkpoint)
     dead_letters = open_table(spark, job.format, job.dead_letters_path, None)
     writer = BatchWriter(spark, job.values, table, dead_letters, checkpoint)
@@ -135,12 +157,6 @@ def _check(job: ExportJob) -> None:
     if job.unreadable not in UNREADABLE:
         raise BadOption(f"what can't be read: {' or '.join(UNREADABLE)}, not {job.unreadable}")
     job.values.check()
-
-
-def _identity(job: ExportJob) -> dict[str, str]:
-    """What may not change while an export goes on."""
-    topics = {n: v for n, v in job.source.items() if n.lower() in ("subscribe", "subscribepattern")}
-    return {"format": job.format, "by": job.by, "out": job.out, **topics}
 
 
 def _check_untouched(table: Table, options: Options, job: ExportJob) -> None:

@@ -35,13 +35,16 @@ class HadoopFiles:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """In place of what is there; whoever reads meanwhile may see a part of it."""
+        """A new file, there as a whole or not at all. Raises OSError if it was there."""
         files, at = self._at(path)
-        stream = files.create(at, True)
+        _, begun = self._at(f"{path}.new")
+        stream = files.create(begun, True)
         try:
             stream.write(bytearray(text.encode()))
         finally:
             stream.close()
+        if files.exists(at) or not files.rename(begun, at):
+            raise OSError(f"{path} could not be written: somebody else has written it")
 
     def remove(self, directory: str) -> None:
         """With all that is in it; no error if there is none."""

@@ -1,0 +1,86 @@
+"""A checkpoint goes on with the export that it is of, and with no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from odradek.pipeline.errors import BadOption
+from odradek.pipeline.jobs.checkpoint import JOB, Checkpoint
+from odradek.pipeline.jobs.decode import Decoding
+from odradek.pipeline.jobs.export import ExportJob
+from odradek.pipeline.jobs.hadoop_files import HadoopFiles
+from odradek.pipeline.jobs.values import Values
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SOURCE = {"kafka.bootstrap.servers": "h:9092", "subscribe": "a"}
+JOB_BEGUN = ExportJob(SOURCE, "out", values=Values("json", "a int"))
+
+
+def registry(url: str, **more: Any) -> Values:
+    return Values("registry", decoding=Decoding(url, **more))
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({"by": "hour"}, "by"),
+        ({"source": {**SOURCE, "subscribe": "b"}}, "subscribe"),
+        ({"source": {**SOURCE, "kafka.isolation.level": "read_committed"}}, "isolation"),
+        ({"source": {**SOURCE, "includeHeaders": "true"}}, "headers"),
+        ({"values": Values("json", "a long")}, "schema"),
+    ],
+)
+def test_what_may_not_change(changed: dict[str, Any], name: str) -> None:
+    begun, other = JOB_BEGUN.identity(), replace(JOB_BEGUN, **changed).identity()
+    assert {each for each in begun if begun[each] != other[each]} == {name}
+
+
+def test_which_partitions_may_not_change() -> None:
+    begun, other = (
+        replace(
+            JOB_BEGUN, source={"kafka.bootstrap.servers": "h:9092", "assign": f'{{"a": {each}}}'}
+        ).identity()
+        for each in ("[0]", "[0, 1]")
+    )
+    assert begun["assign"] != other["assign"]
+    assert begun["subscribe"] == other["subscribe"] == ""
+    assert JOB_BEGUN.identity()["assign"] == ""
+
+
+def test_what_may_move() -> None:
+    """And no password is in it."""
+    begun = replace(JOB_BEGUN, values=registry("http://me:secret@r", subjects=("a-value",)))
+    moved = replace(
+        begun,
+        source={**SOURCE, "kafka.bootstrap.servers": "i:9092", "tiered.url": "s3://b/p"},
+        values=registry("http://q", subjects=("a-value",)),
+    )
+    assert begun.identity() == moved.identity()
+    assert "secret" not in str(begun.identity())
+    other = replace(begun, values=registry("http://q", subjects=("b-value",)))
+    assert begun.identity() != other.identity()
+
+
+@pytest.mark.interop
+@pytest.mark.slow
+def test_what_it_is_of_is_there_as_a_whole(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = Checkpoint(HadoopFiles(spark), str(tmp_path))
+    (tmp_path / JOB).write_text("")
+    with pytest.raises(BadOption, match=f"{JOB} is cut short: remove it"):
+        checkpoint.belongs_to({"by": "date"})
+    (tmp_path / JOB).unlink()
+    checkpoint.belongs_to({"by": "date", "assign": ""})
+    checkpoint.belongs_to({"by": "date", "assign": ""})
+    assert {each.name for each in tmp_path.glob("[!.]*")} == {JOB}
+    with pytest.raises(BadOption, match="with by date, not none: go on as it began"):
+        checkpoint.belongs_to({"by": "none"})
+    with pytest.raises(BadOption, match="with assign unset, not a"):
+        checkpoint.belongs_to({"by": "date", "assign": "a"})
