@@ -52,12 +52,12 @@ class Records:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def by_key(self, partitions: int, otherwise: int) -> Any:
-        """The partition of each row among so many, as Kafka's clients choose it; `otherwise` for rows
-        without a key."""
+    def by_key(self, partitions: int, otherwise: int, low: int, high: int) -> Any:
+        """The partition of each row from `low` on, before `high`, among so many, as Kafka's clients choose
+        it; `otherwise` for rows without a key."""
         keys = self._keys
-        found = np.full(len(self), otherwise, np.int32)
-        partitions_of(keys.ends, keys.nulls, keys.data, partitions, found)
+        found = np.full(high - low, otherwise, np.int32)
+        partitions_of(keys.ends[low : high + 1], keys.nulls[low:high], keys.data, partitions, found)
         return found
 
     def encode(self, rows: Any) -> EncodedRecords:

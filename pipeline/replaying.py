@@ -125,7 +125,7 @@ class _Replay:
             self._write_batches(writer, records, {self._partition: rows})
             return
         count = self._lane.state.partitions
-        chosen = records.by_key(count, self._partition % count)[low:high]
+        chosen = records.by_key(count, self._partition % count, low, high)
         mine = {int(each): rows[chosen == each] for each in np.unique(chosen)}
         batches = {
             partition: [its[a:b] for a, b in cut(records.sizes[its], BATCH_BYTES, BATCH_RECORDS)]

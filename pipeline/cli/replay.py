@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from odradek.pipeline.cli.arguments import add_spark_arguments, named_values
 from odradek.pipeline.errors import BadOption
 
 if TYPE_CHECKING:
@@ -49,10 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--isolation", default="read_committed", help="read_uncommitted or read_committed"
     )
-    parser.add_argument("--master", default="local[*]", help="of Spark (local[*])")
     parser.add_argument(
-        "--json", action="store_true", help="progress and result as JSON, one a line"
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a further one of the source, such as tiered.aws_region; may be repeated",
     )
+    add_spark_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.jobs.replay import replay
     from odradek.pipeline.session import open_session
 
-    job, tell = _job(args), Teller("offsets", as_json=args.json)
-    with open_session("odradek-replay", args.master) as spark:
+    job, tell = job_of(args), Teller("offsets", as_json=args.json)
+    with open_session("odradek-replay", args.master, named_values("--conf", args.conf)) as spark:
         result = replay(spark, job, tell.progress)
     for each in result.partitions:
         tell.row(
@@ -78,13 +83,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _job(args: argparse.Namespace) -> ReplayJob:
+def job_of(args: argparse.Namespace) -> ReplayJob:
     from odradek.pipeline.jobs.replay import ReplayJob
 
     to = args.to_bootstrap or args.bootstrap
     if to is None:
         raise BadOption("whose topic is it? Give --to-bootstrap, or --bootstrap")
-    source = {"kafka.isolation.level": args.isolation}
+    source = {"kafka.isolation.level": args.isolation, **named_values("--option", args.option)}
     if args.bootstrap is not None:
         source["kafka.bootstrap.servers"] = args.bootstrap
     if args.tiered is not None:

@@ -21,9 +21,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from odradek.pipeline.decoding.schema import RECORDS
 from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
 from odradek.pipeline.jobs.progress import Progress
-from odradek.pipeline.options import Options, parse_options
+from odradek.pipeline.options import REPORT, Options, parse_options
 from odradek.pipeline.query import Query
 from odradek.pipeline.replaying import Lane, Replayed, replay_lane
 from odradek.pipeline.target import JobState, Reached, Target, forgotten, is_whole, target_at
@@ -157,7 +158,10 @@ def _checked(job: ReplayJob, source: Mapping[str, str]) -> Options:
     for rate in (job.records_per_s, job.bytes_per_s):
         if rate is not None and rate <= 0:
             raise BadOption("a rate is more than nothing")
-    return parse_options(source, streaming=False)
+    options = parse_options(source, streaming=False)
+    if options.rows != RECORDS or options.corrupt_segments == REPORT:
+        raise BadOption("records alone are replayed: neither rows=batches nor reports of gaps")
+    return options
 
 
 def _digest(job: ReplayJob, source: Mapping[str, str]) -> str:

@@ -52,10 +52,11 @@ def test_records_come_out_as_they_went_in(records: list[Record], data: st.DataOb
 @small
 @given(records=some_records, count=st.integers(1, 20))
 def test_a_key_goes_where_clients_send_it(records: list[Record], count: int) -> None:
-    found = columns(records).by_key(count, 99)
-    assert found.tolist() == [
-        99 if each.key is None else partition_for_key(each.key, count) for each in records
-    ]
+    expected = [99 if each.key is None else partition_for_key(each.key, count) for each in records]
+    found = columns(records)
+    assert found.by_key(count, 99, 0, len(records)).tolist() == expected
+    middle = len(records) // 2
+    assert found.by_key(count, 99, middle, len(records)).tolist() == expected[middle:]
 
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 100), st.integers(1, 10))

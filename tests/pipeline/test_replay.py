@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ pytest.importorskip("pyspark")
 
 from odradek.client.partitioner import partition_for_key
 from odradek.client.transactions import EncodedRecords
-from odradek.pipeline.cli.replay import parse_ranges, parse_time_ms
+from odradek.pipeline.cli.replay import add_arguments, job_of, parse_ranges, parse_time_ms
 from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs.replay import ReplayJob, plan_replay, replay
 from odradek.pipeline.pace import Pace
@@ -348,6 +349,22 @@ def test_what_means_nothing_is_refused(broker: Broker) -> None:
         with pytest.raises(BadOption, match=text):
             parse_ranges([text])
     assert parse_time_ms("2013-02-08T06:00") == parse_time_ms("1360303200000") == 1360303200000
+
+
+def test_what_the_source_and_spark_need_besides_is_given_as_to_other_jobs(broker: Broker) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    given = ["--topic", "events", "--bootstrap", broker.bootstrap, "--to", _of_its_own(broker, 3)]
+    more = ["--option", "tiered.aws_region=x", "--option", "failOnDataLoss=false"]
+    args = parser.parse_args([*given, *more, "--conf", "spark.executor.memory=2g", "--json"])
+    assert args.conf == ["spark.executor.memory=2g"]
+    made = job_of(args)
+    assert made.source["tiered.aws_region"] == "x"
+    assert made.source["subscribe"] == "events"
+    assert plan_replay(made, 1).state == plan_replay(job_of(parser.parse_args(given)), 1).state
+    for refused in ("onCorruptSegment=report", "rows=batches"):
+        with pytest.raises(BadOption, match="records alone are replayed"):
+            plan_replay(job_of(parser.parse_args([*given, "--option", refused])), 1)
 
 
 def test_nothing_goes_faster_than_it_may() -> None:
