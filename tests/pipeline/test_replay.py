@@ -23,9 +23,11 @@ from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs.replay import ReplayJob, plan_replay, replay
 from odradek.pipeline.pace import Pace
 from odradek.pipeline.query import Query
-from odradek.pipeline.replaying import Replayed, replay_lane
+from odradek.pipeline.replaying import Replayed, read, replay_lane
+from odradek.pipeline.target import Reached
 from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.clock import RealClock
 from odradek.testing import Broker
 from tests.pipeline.reading import Row, by_consumer
 
@@ -283,6 +285,34 @@ def test_who_begins_at_the_same_time_does_not_undo_what_the_other_has_done(
         run(given)
     assert run(given) == []
     assert contents(rows(broker, target)) == contents(rows(broker, "events"))
+
+
+class JumpingClock(RealClock):
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + JumpingClock.ahead_s
+
+
+def test_a_transaction_does_not_wait_for_records_that_come_late(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = _of_its_own(broker, 1)
+    plan = plan_replay(job(broker, target, {"assign": '{"events":[0]}'}), 1)
+    lane = replace(plan.lanes[0], commit_s=300.0)
+    seen = []
+
+    def late(source: Any, topic: str, number: int, left: Reached) -> Iterator[Any]:
+        yield from read(source, topic, number, replace(left, high=100))
+        JumpingClock.ahead_s += 1000.0
+        yield from read(source, topic, number, replace(left, next=100))
+        seen.append(plan.target.progress(plan.state, [0])[0].next)
+
+    monkeypatch.setattr("odradek.pipeline.replaying.RealClock", JumpingClock)
+    monkeypatch.setattr("odradek.pipeline.replaying.read", late)
+    replay_lane(lane)
+    assert seen == [100], "committed before what came late was written"
+    assert contents(rows(broker, target, (0,))) == contents(rows(broker, "events", (0,)))
 
 
 def test_a_transaction_that_ran_out_of_time_is_told_as_that(
