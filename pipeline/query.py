@@ -17,7 +17,7 @@ from uuid import UUID
 import numpy as np
 
 from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers, TopicPartition, brokers_at
-from odradek.pipeline.decoding.wanted import Aborted
+from odradek.pipeline.decoding.wanted import INT64_MAX, Aborted
 from odradek.pipeline.errors import BadOption, DataLoss, UnreadableSegment
 from odradek.pipeline.filters import Filtered
 from odradek.pipeline.history import cover
@@ -65,7 +65,7 @@ class Query:
         """Packed: there may be millions of them."""
         self._lineages: dict[TopicPartition, list[EpochStart]] = {}
         self._known_ends: dict[TopicPartition, Stretches] = {}
-        self._lost: dict[TopicPartition, Lost] = {}
+        self._lost: dict[TopicPartition, list[Lost]] = {}
         self._unreadable: dict[TopicPartition, list[UnreadableSegment]] = {}
         """Manifests, where they end no query."""
 
@@ -127,13 +127,12 @@ class Query:
         options = self._options
         partitions = list(self.partitions)
         starts = self.resolve(partitions, options.starting or Position(everywhere=EARLIEST))
-        ends = self._decided(self.resolve(partitions, options.ending, is_end=True))
-        return self.left(
-            {where: (starts[where], max(starts[where], ends[where])) for where in partitions}
-        )
+        ends = self.resolve(partitions, options.ending, is_end=True)
+        asked = {where: (starts[where], max(starts[where], ends[where])) for where in partitions}
+        return self.left(self._decided(asked))
 
     def left(self, asked: Ranges) -> dict[TopicPartition, tuple[int, int]]:
-        """What there is of these offsets now; a plan tells of those before. Raises DataLoss."""
+        """What there is of these offsets now; the plan tells of those before. Raises DataLoss."""
         earliest = self._limits(list(asked), EARLIEST)
         found = {}
         for where, (low, high) in asked.items():
@@ -148,24 +147,22 @@ class Query:
         """These offsets are gone. Raises DataLoss, unless that is to be told by who reads them."""
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{text} (failOnDataLoss=false reads what is left)")
-        self._lost[where] = Lost(*where, low, high, text)
+        self._lost.setdefault(where, []).append(Lost(*where, low, high, text))
 
-    def _decided(self, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """As far as the store tells how transactions ended. Raises DataLoss."""
+    def _decided(self, asked: Ranges) -> Ranges:
+        """As far as the store tells how transactions ended. Raises DataLoss, where an end was named."""
         options = self._options
         if self._brokers is not None or not options.read_committed:
-            return ends
-        limits = self._limits(list(ends), LATEST)
-        for where, end in ends.items() if options.ending.offsets is not None else ():
-            if end > limits[where]:
-                text = (
-                    f"the store tells how transactions in {where} ended before offset"
-                    f" {limits[where]}, and the query ends at {end}"
-                )
-                if options.fail_on_data_loss:
-                    raise DataLoss(f"{text} (failOnDataLoss=false reads what is decided)")
-                log.error("%s: what is behind is left out", text)
-        return {where: min(end, limits[where]) for where, end in ends.items()}
+            return asked
+        limits = self._limits(list(asked), LATEST)
+        found = {}
+        for where, (low, high) in asked.items():
+            end = min(high, max(low, limits[where]))
+            if end < high and options.ending.offsets is not None:
+                tells = f"how transactions of {where} ended is known before offset {limits[where]}"
+                self.lose(where, end, high, f"{tells}, and what is read ends at {high}")
+            found[where] = (low, end)
+        return found
 
     def resolve(
         self, partitions: Sequence[TopicPartition], position: Position, *, is_end: bool = False
@@ -260,17 +257,21 @@ class Query:
         left = {where: (low, high) for where, (low, high) in left.items() if low < high}
         self._look_up(list(left))
         for where in sorted({*left, *self._lost}):
-            self._plan_lost(plan, where, filtered)
+            low, high = left.get(where, ranges.get(where, (0, 0)))
+            self._plan_lost(plan, where, filtered, 0, high)
             if where in left:
-                self._plan_partition(plan, where, *left[where], filtered)
+                self._plan_partition(plan, where, low, high, filtered)
+            self._plan_lost(plan, where, filtered, high, INT64_MAX)
             self._segments.pop(where, None)  # the plan has what is needed of them
         return plan
 
-    def _plan_lost(self, plan: Plan, where: TopicPartition, filtered: Filtered) -> None:
-        lost = self._lost.get(where)
-        if lost is not None:
+    def _plan_lost(
+        self, plan: Plan, where: TopicPartition, filtered: Filtered, since: int, until: int
+    ) -> None:
+        """What is known to be gone and begins there."""
+        for lost in self._lost.get(where, ()):
             low, high = filtered.offsets(*where, lost.low, lost.high)
-            if low < high:
+            if low < high and since <= low < until:
                 plan.pieces.append(replace(lost, low=low, high=high))
 
     def _plan_partition(

@@ -69,6 +69,18 @@ def test_the_store_alone_ends_where_nobody_knows_what_was_committed(
     for more in ({**ending, "failOnDataLoss": False}, {}, {"endingOffsets": '{"t":{"0":5}}'}):
         assert query(world, **COMMITTED, **more).ranges() == {ONLY: (0, 5)}
     assert query(world, endingOffsets='{"t":{"0":10}}').ranges() == {ONLY: (0, 10)}
+    left = query(
+        world, **COMMITTED, **ending, failOnDataLoss=False, startingOffsets='{"t":{"0":3}}'
+    )
+    pieces = left.plan(left.ranges()).pieces
+    assert [(each.low, isinstance(each, Lost)) for each in pieces] == [(3, False), (5, True)]
+    assert pieces[-1].high in (6, 10)
+    behind = query(
+        world, **COMMITTED, failOnDataLoss=False,
+        startingOffsets='{"t":{"0":7}}', endingOffsets='{"t":{"0":9}}',
+    )  # fmt: skip
+    (lost,) = behind.plan(behind.ranges()).pieces
+    assert (lost.low, lost.high) == (7, 9)
 
 
 def test_without_its_snapshot_a_segment_does_not_pass_for_decided() -> None:
