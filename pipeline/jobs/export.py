@@ -83,6 +83,7 @@ class ExportJob:
         """What may not change while it goes on; "" is what is not given. Where brokers, store and registry
         are may: they move."""
         options = parse_options(self.options(), streaming=True)
+        given = {name.lower(): value for name, value in self.source.items()}
         decoding = self.values.decoding
         subjects = None if decoding is None else {**asdict(decoding), "registry": None}
         return {
@@ -93,7 +94,7 @@ class ExportJob:
             "subscribePattern": options.pattern or "",
             "assign": json.dumps(options.assign, sort_keys=True) if options.assign else "",
             "isolation": "read_committed" if options.read_committed else "read_uncommitted",
-            "headers": str(options.include_headers).lower(),
+            "headers": given.get("includeheaders", "false").lower(),
             "values": self.values.kind,
             "schema": self.values.schema or "",
             "subjects": "" if subjects is None else json.dumps(subjects, sort_keys=True),
