@@ -174,11 +174,9 @@ class Store:
         found: list[Aborted] = []
         for at in range(0, len(listed), AT_ONCE):
             some = list(listed[at : at + AT_ONCE])
-            indexes = self._at_once(
-                lambda each: self._index(each.segment, IndexType.TRANSACTION), some
-            )
+            indexes = self._at_once(lambda each: self._transactions(each.segment), some)
             for each, data in zip(some, indexes, strict=True):
-                more, is_all = aborted_in(data or b"", each.low, before, each.high)
+                more, is_all = aborted_in(data, each.low, before, each.high)
                 found += [Aborted(e.producer_id, e.first_offset, e.last_offset) for e in more]
                 if is_all:
                     return found, True
@@ -243,6 +241,14 @@ class Store:
                 return Manifest.parse(self._objects.get(key)).metadata
             except ObjectMissing:
                 return None
+
+    def _transactions(self, segment: RemoteLogSegmentMetadata) -> bytes:
+        """The index of a segment that has one; without it aborted records would pass for committed."""
+        data = self._index(segment, IndexType.TRANSACTION)
+        if data is None:
+            key = segment_key(segment, IndexType.TRANSACTION.value)
+            raise MissingSegment(f"{key} is not in the store, and tells what was aborted")
+        return data
 
     def _index(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes | None:
         with _named(segment_key(segment, kind.value)):

@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from odradek.pipeline.errors import UnreadableSegment
 from odradek.pipeline.options import LATEST, Position, parse_options
 from odradek.pipeline.planning import BrokerRange, each_piece
 from odradek.pipeline.query import Query
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.interop
 
 PARTITIONS = (0, 1)
+NARROW = StructType([StructField("partition", IntegerType()), StructField("offset", LongType())])
 QUICK = {
     "remote.log.manager.task.interval.ms": "100",
     "log.retention.check.interval.ms": "100",
@@ -161,18 +163,33 @@ def test_what_the_store_lacks_hides_no_transaction_that_was_given_up(
     for summary in tmp_path.rglob("*.summary"):
         summary.unlink()
     given = options(broker, tmp_path / "tier", **{"kafka.isolation.level": "read_committed"})
-    narrow = StructType(
-        [StructField("partition", IntegerType()), StructField("offset", LongType())]
-    )
     manifests = sorted(tmp_path.rglob("events-*/*.manifest"))
     for manifest in manifests:
         data = manifest.read_bytes()
         manifest.unlink()
-        reader = BatchReader(parse_options(given, streaming=False), narrow)
+        reader = BatchReader(parse_options(given, streaming=False), NARROW)
         tables = [table for task in reader.partitions() for table in reader.read(task)]
         manifest.write_bytes(data)
         found = [row for each in tables for row in zip(*each.to_pydict().values(), strict=True)]
         assert sorted(found) == expected, manifest.name
+
+
+@pytest.mark.parametrize("what", ["*.txnindex", "*"])
+def test_transactions_that_are_lost_while_a_query_is_planned_are_named(
+    broker: Broker, tier: Path, tmp_path: Path, what: str
+) -> None:
+    """The index alone, or with its segment: without it aborted records would pass for committed."""
+    shutil.copytree(tier, tmp_path / "tier")
+    alone = {"tiered.url": str(tmp_path / "tier"), "subscribe": "events"}
+    query = Query(
+        parse_options({**alone, "kafka.isolation.level": "read_committed"}, streaming=False)
+    )
+    ranges = query.ranges()
+    lost = sorted(tmp_path.rglob("events-*/*.txnindex"))[0]
+    for each in lost.parent.glob(what if what == "*.txnindex" else f"{lost.stem}.*"):
+        each.unlink()
+    with pytest.raises(UnreadableSegment, match=lost.name):
+        query.plan(ranges)
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
