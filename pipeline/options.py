@@ -74,8 +74,6 @@ class Options:
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60 * 1000
-    include_headers: bool = False
-    """What the schema goes by, unless one is given."""
     fail_on_data_loss: bool = True
     read_committed: bool = False
     request_timeout_ms: int = 30_000
@@ -130,7 +128,6 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         max_offsets_per_trigger=read.number("maxoffsetspertrigger", 1),
         min_offsets_per_trigger=read.number("minoffsetspertrigger", 1),
         max_trigger_delay_ms=read.checked("maxtriggerdelay", duration_ms) or 15 * 60 * 1000,
-        include_headers=read.flag("includeheaders", False),
         fail_on_data_loss=read.flag("failondataloss", True),
         read_committed=read.choice(
             "kafka.isolation.level", ("read_uncommitted", "read_committed"), "read_uncommitted"
@@ -142,6 +139,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         corrupt_segments=read.choice("oncorruptsegment", ("fail", "skip", REPORT), "fail"),
         rows=read.choice("rows", (RECORDS, BATCHES), RECORDS),
     )
+    read.flag("includeheaders", False)  # the schema goes by it
     read.refuse_the_rest()
     return made
 

@@ -48,6 +48,7 @@ def segment(number: int, start: int, end: int, epoch: int = 0) -> RemoteLogSegme
         (EpochStart(epoch, start),),
         100,
         SegmentState.COPY_SEGMENT_FINISHED,
+        txn_index_empty=True,
     )
 
 
