@@ -49,8 +49,15 @@ def fill(bootstrap: str) -> None:
 def wait_compacted(broker: BrokerProcess) -> None:
     first = broker.partition_directory(TOPIC) / f"{0:020}.log"
     with deadline(30, "the first segment to be empty") as check:
-        while first.stat().st_size:
+        while _size(first):
             check()
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return -1  # another one is about to take its name
 
 
 def set_policy(bootstrap: str, policy: str) -> None:

@@ -245,6 +245,7 @@ def test_kafkas_directories_are_opened_and_every_record_is_served(tmp_path: Path
             assert after.committed == before.committed
 
 
+@pytest.mark.slow
 def test_our_directories_are_opened_by_kafka(tmp_path: Path) -> None:
     writer = BROKERS[0]
     starter: Start = start_odradek if writer == "odradek" else start_kafka

@@ -57,6 +57,7 @@ def test_large_and_compressed_batches_are_followed(company: MixedCompany, codec:
     assert read(company.ours.bootstrap, name, len(values), **NEAR_US) == values
 
 
+@pytest.mark.slow
 def test_a_leader_that_is_killed_is_succeeded_and_followed_again(company: MixedCompany) -> None:
     create(company, "killed", **{"min.insync.replicas": "1"})
     before = numbered(100)

@@ -624,6 +624,7 @@ def _records_of(broker: BrokerProcess, groups: tuple[str, ...]) -> list[list[str
     return found
 
 
+@pytest.mark.slow
 def test_groups_move_from_kafka_to_us_and_back(tmp_path: Path) -> None:
     """One directory, opened by Kafka, by us, killed, by us again, and by Kafka."""
     config = {"offsets.topic.num.partitions": "5"}

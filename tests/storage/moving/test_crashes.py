@@ -56,7 +56,13 @@ async def test_killed_at_every_use_of_the_disk(step: int, bad: bool) -> None:
 
 
 @pytest.mark.parametrize("when", ["at", "after"])
-@pytest.mark.parametrize("bad", [False, True], ids=["", "with a bad directory"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param(False, id=""),
+        pytest.param(True, id="with a bad directory", marks=pytest.mark.slow),
+    ],
+)
 async def test_power_cut_at_every_sync(when: str, bad: bool) -> None:
     promised, world, _ = await undisturbed()
     first, last = promised.syncs_began + 1, world.files.syncs

@@ -464,6 +464,7 @@ def test_the_same_hash(brokers: list[BrokerProcess], readers: list[Reader]) -> N
     assert hashes == [Topics(image).hash_of(TOPICS)]
 
 
+@pytest.mark.slow
 def test_groups_move_from_kafka_to_us_and_back(tmp_path: Path) -> None:
     """One directory, opened by Kafka, by us, killed, by us again, and by Kafka."""
     with start_kafka(tmp_path / "kafka", config=CONFIG) as kafka:
