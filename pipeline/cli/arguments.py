@@ -13,6 +13,32 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def add_source_arguments(
+    parser: argparse.ArgumentParser, *, bootstrap_required: bool = False
+) -> None:
+    """Where the job reads from, but for what of it."""
+    add = parser.add_argument
+    add("--bootstrap", required=bootstrap_required, metavar="HOST:PORT", help="the brokers")
+    add("--tiered", metavar="DIR|URL", help="the store of tiered segments")
+    add(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a further one of the source, such as tiered.aws_region; may be repeated",
+    )
+
+
+def source_of(args: argparse.Namespace) -> dict[str, str]:
+    """The options of the source that these arguments are. Raises BadOption."""
+    source = named_values("--option", args.option)
+    if args.bootstrap is not None:
+        source["kafka.bootstrap.servers"] = args.bootstrap
+    if args.tiered is not None:
+        source["tiered.url"] = args.tiered
+    return source
+
+
 def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
     """What jobs have in common: where they run, and how they tell."""
     add = parser.add_argument

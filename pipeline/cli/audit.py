@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.cli.arguments import add_spark_arguments, named_values, session_of
@@ -90,7 +90,9 @@ def as_json(report: AuditReport) -> dict[str, Any]:
 
 
 def as_text(report: AuditReport) -> Iterator[str]:
-    yield from _table([_HEAD, *_rows(report)])
+    from odradek.pipeline.cli.table import table_lines
+
+    yield from table_lines(_HEAD, list(_rows(report)))
     for each in report.partitions:
         where = f"{each.partition.topic}-{each.partition.partition}"
         for low, high in each.gaps:
@@ -131,11 +133,3 @@ def _name(finding: Finding) -> str:
         return segment_key(finding.metadata, "")
     assert finding.stored is not None
     return str(finding.stored.id)
-
-
-def _table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    found = list(rows)
-    widths = [max(map(len, column)) for column in zip(*found, strict=True)]
-    for row in found:
-        cells = zip(row, widths, strict=True)
-        yield "  ".join(cell.ljust(width) for cell, width in cells).rstrip()

@@ -7,7 +7,12 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from odradek.pipeline.cli.arguments import add_spark_arguments, session_of
+from odradek.pipeline.cli.arguments import (
+    add_source_arguments,
+    add_spark_arguments,
+    session_of,
+    source_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,8 +24,7 @@ LINE = "records whose values are Avro, Protobuf or JSON by a schema registry, as
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", "-t", required=True, help="what is decoded")
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="the brokers")
-    parser.add_argument("--tiered", metavar="DIR|URL", help="the store of tiered segments")
+    add_source_arguments(parser)
     add_registry_arguments(parser)
     parser.add_argument(
         "--where",
@@ -98,11 +102,7 @@ def _frame(spark: SparkSession, args: argparse.Namespace, decoding: Decoding) ->
     from odradek.pipeline.jobs.decode import DECODED, decoded
     from odradek.pipeline.source import NAME, register
 
-    source = {"subscribe": args.topic}
-    if args.bootstrap is not None:
-        source["kafka.bootstrap.servers"] = args.bootstrap
-    if args.tiered is not None:
-        source["tiered.url"] = args.tiered
+    source = {**source_of(args), "subscribe": args.topic}
     register(spark)
     frame = spark.read.format(NAME).options(**source).load()
     frame = decoded(frame, decoding, fail=args.fail)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from odradek.pipeline.cli.arguments import add_spark_arguments, named_values, session_of
+from odradek.pipeline.cli.arguments import (
+    add_source_arguments,
+    add_spark_arguments,
+    session_of,
+    source_of,
+)
 from odradek.pipeline.cli.decode import add_registry_arguments, decoding_of
 from odradek.pipeline.cli.progress import Teller
 
@@ -20,8 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--topic", "-t", required=True, help="what is exported")
     add("--out", required=True, metavar="DIR|URL", help="where to")
     add("--format", default="parquet", help="parquet or delta (parquet)")
-    add("--bootstrap", required=True, metavar="HOST:PORT", help="the brokers")
-    add("--tiered", metavar="DIR|URL", help="the store of tiered segments")
+    add_source_arguments(parser, bootstrap_required=True)
     add("--by", default="date", help="directories below a topic's: none, date or hour (date)")
     add("--value", default="binary", help="values are binary, string, json or registry")
     add("--schema", metavar="DDL", help="the columns of json values")
@@ -37,13 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint", metavar="DIR|URL", help="how far it is (OUT/_checkpoint)")
     add("--dead-letters", metavar="DIR|URL", help="where to (OUT/_dead_letters)")
     add("--offsets-a-batch", type=int, metavar="N", help="so many records are written at once")
-    add(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a further one of the source, such as tiered.aws_region; may be repeated",
-    )
     add_spark_arguments(parser)
 
 
@@ -69,14 +66,11 @@ def _job(args: argparse.Namespace) -> ExportJob:
     from odradek.pipeline.jobs.values import Values
 
     source = {
-        "kafka.bootstrap.servers": args.bootstrap,
         "subscribe": args.topic,
         "kafka.isolation.level": args.isolation,
         "includeHeaders": str(args.headers).lower(),
-        **named_values("--option", args.option),
+        **source_of(args),
     }
-    if args.tiered is not None:
-        source["tiered.url"] = args.tiered
     return ExportJob(
         source=source,
         out=args.out,

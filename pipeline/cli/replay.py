@@ -8,7 +8,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from odradek.pipeline.cli.arguments import add_spark_arguments, named_values
+from odradek.pipeline.cli.arguments import (
+    add_source_arguments,
+    add_spark_arguments,
+    session_of,
+    source_of,
+)
 from odradek.pipeline.errors import BadOption
 
 if TYPE_CHECKING:
@@ -19,8 +24,7 @@ LINE = "a range of a topic back into a topic, each record once over any number o
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", "-t", required=True, help="what is replayed")
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="the brokers that have it")
-    parser.add_argument("--tiered", metavar="DIR|URL", help="the store of its tiered segments")
+    add_source_arguments(parser)
     parser.add_argument("--to", required=True, metavar="TOPIC", help="where to; it has to be there")
     parser.add_argument(
         "--to-bootstrap", metavar="HOST:PORT", help="the brokers of that topic (--bootstrap)"
@@ -50,23 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--isolation", default="read_committed", help="read_uncommitted or read_committed"
     )
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a further one of the source, such as tiered.aws_region; may be repeated",
-    )
     add_spark_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.cli.progress import Teller
     from odradek.pipeline.jobs.replay import replay
-    from odradek.pipeline.session import open_session
 
     job, tell = job_of(args), Teller("offsets", as_json=args.json)
-    with open_session("odradek-replay", args.master, named_values("--conf", args.conf)) as spark:
+    with session_of(args, "odradek-replay") as spark:
         result = replay(spark, job, tell.progress)
     for each in result.partitions:
         tell.row(
@@ -89,14 +85,8 @@ def job_of(args: argparse.Namespace) -> ReplayJob:
     to = args.to_bootstrap or args.bootstrap
     if to is None:
         raise BadOption("whose topic is it? Give --to-bootstrap, or --bootstrap")
-    source = {"kafka.isolation.level": args.isolation, **named_values("--option", args.option)}
-    if args.bootstrap is not None:
-        source["kafka.bootstrap.servers"] = args.bootstrap
-    if args.tiered is not None:
-        source["tiered.url"] = args.tiered
-    source |= _range(args)
     return ReplayJob(
-        source=source,
+        source={"kafka.isolation.level": args.isolation, **source_of(args), **_range(args)},
         topic=args.to,
         bootstrap=to,
         name=args.job,

@@ -8,7 +8,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from odradek.pipeline.cli.arguments import add_spark_arguments, session_of
+from odradek.pipeline.cli.arguments import (
+    add_source_arguments,
+    add_spark_arguments,
+    session_of,
+    source_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -20,8 +25,7 @@ LINE = "bytes, records, compression, keys and late records; what other retention
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", "-t", required=True, metavar="NAME,…", help="of which topics")
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="the brokers")
-    parser.add_argument("--tiered", metavar="DIR|URL", help="the store of tiered segments")
+    add_source_arguments(parser)
     parser.add_argument(
         "--by", default="partition", help="a row for each topic, partition or hour (partition)"
     )
@@ -56,11 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.jobs.stats import StatsJob, stats
     from odradek.pipeline.options import duration_ms
 
-    source = {"subscribe": args.topic}
-    if args.bootstrap is not None:
-        source["kafka.bootstrap.servers"] = args.bootstrap
-    if args.tiered is not None:
-        source["tiered.url"] = args.tiered
+    source = {**source_of(args), "subscribe": args.topic}
     rules = [parsed_rule(text) for text in args.what_if]
     if rules:
         return _what_if(args, source, rules)
