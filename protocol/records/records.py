@@ -9,7 +9,7 @@ accounted for; and where Java's is not: offsets rise, and lie within the batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import (
@@ -163,21 +163,27 @@ def read_varlong(body: bytes, position: int) -> tuple[int, int]:
     raise CorruptBatch("a varint of more than 64 bits")
 
 
+class Framing(TypedDict, total=False):
+    """What a batch says of itself, whatever its records are; `level` is the compression's."""
+
+    compression: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    leader_epoch: int
+    transactional: bool
+    control: bool
+    timestamp_type: int
+    level: int | None
+
+
 def build_batch(
     records: Sequence[Record],
     *,
     base_offset: int = 0,
-    compression: int = 0,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    leader_epoch: int = -1,
-    transactional: bool = False,
-    control: bool = False,
-    timestamp_type: int = 0,
-    level: int | None = None,
+    **framing: Unpack[Framing],
 ) -> bytearray:
-    """A batch of these records.
+    """A batch of these records; `framing` is `frame_batch`'s.
 
     A record's offset is at least `base_offset` and more than the one before it; -1 is the one after
     the record before. The base timestamp is the first record's. There is no batch of no records.
@@ -200,15 +206,7 @@ def build_batch(
         last_delta=last_delta,
         base_timestamp=base_timestamp,
         max_timestamp=max(record.timestamp for record in records),
-        compression=compression,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        leader_epoch=leader_epoch,
-        transactional=transactional,
-        control=control,
-        timestamp_type=timestamp_type,
-        level=level,
+        **framing,
     )
 
 
