@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.bench.model import PeerUnavailable
@@ -19,10 +19,9 @@ from tests.interop.spark_connector import (
     SparkConnector,
     spark_connector,
 )
+from tests.pipeline.varied import PARTITIONS, Ends, produce_varied
 
 pytestmark = pytest.mark.slow
-
-PARTITIONS = (0, 1, 2)
 
 
 @pytest.fixture(scope="module")
@@ -45,28 +44,12 @@ def create(bootstrap: str, topic: str) -> None:
 
 
 def produce(
-    bootstrap: str, topic: str, numbers: Sequence[int], ends: str = "", **config: Any
+    bootstrap: str, topic: str, numbers: Sequence[int], ends: Ends = "", **config: Any
 ) -> None:
-    config = {"bootstrap.servers": bootstrap, "batch.size": 1500, "linger.ms": 5, **config}
+    config = {"batch.size": 1500, "linger.ms": 5, **config}
     if ends:
         config["transactional.id"] = f"{topic}-{ends}"
-    producer = Producer(config)
-    if ends:
-        producer.init_transactions()
-        producer.begin_transaction()
-    for number in numbers:
-        producer.produce(
-            topic,
-            key=None if number % 5 == 0 else b"key %d" % number,
-            value=None if number % 7 == 0 else b"value %d" % number * (number % 40),
-            partition=number % 3,
-            headers=[("a", b"%d" % number), ("b", None)] if number % 4 == 0 else None,
-        )
-    producer.flush()
-    if ends == "commit":
-        producer.commit_transaction()
-    elif ends:
-        producer.abort_transaction()
+    produce_varied(bootstrap, topic, numbers, ends, **config)
 
 
 def consumed(bootstrap: str, topic: str, isolation: str = "read_uncommitted") -> list[Row]:

@@ -24,6 +24,7 @@ from odradek.pipeline.log_walk import LogWalk
 from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.tiered.metadata import EpochStart, RemoteLogSegmentMetadata
 from odradek.testing import Broker
+from tests.pipeline.tiering import QUICK, TIERED
 from tests.storage.tiered.remote_segments import segment
 
 if TYPE_CHECKING:
@@ -31,18 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.interop
 
-QUICK = {
-    "remote.log.manager.task.interval.ms": "100",
-    "log.retention.check.interval.ms": "100",
-    "log.initial.task.delay.ms": "100",
-    "log.segment.delete.delay.ms": "0",
-}
-TIERED = {
-    "remote.storage.enable": "true",
-    "internal.segment.bytes": "20000",
-    "local.retention.bytes": "1",
-    "retention.ms": "-1",
-}
+FOR_EVER = {**TIERED, "retention.ms": "-1"}
 COUNT = 1500
 PATIENCE_SECONDS = 60.0
 
@@ -56,7 +46,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def broker(tier: Path) -> Iterator[Broker]:
     """All but the last segments of its topic are in the store, and there alone."""
     with Broker(configs=QUICK, tiered=tier) as broker:
-        broker.create_topic("events", 2, TIERED)
+        broker.create_topic("events", 2, FOR_EVER)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 3000})
         for number in range(COUNT):
             producer.produce("events", value=b"value %d" % number * 10, partition=number % 2)

@@ -30,13 +30,13 @@ from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.clock import RealClock
 from odradek.testing import Broker
 from tests.pipeline.reading import Row, by_consumer
+from tests.pipeline.varied import PARTITIONS, Ends, produce_varied
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.interop
 
-PARTITIONS = (0, 1, 2)
 COUNT = 900
 PATIENCE_SECONDS = 60.0
 FOR_EVER = {"retention.ms": "-1"}
@@ -49,29 +49,18 @@ def broker() -> Iterator[Broker]:
         configs={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
     ) as broker:
         broker.create_topic("events", 3, FOR_EVER)
-        _produce(broker, COUNT, {"compression.type": "zstd"})
-        _produce(broker, 300, {"transactional.id": "t"}, ends=False)
-        _produce(broker, 30, {"transactional.id": "t"}, ends=True)
+        _produce(broker, COUNT, **{"compression.type": "zstd"})
+        _produce(broker, 300, "abort", **{"transactional.id": "t"})
+        _produce(broker, 30, "commit", **{"transactional.id": "t"})
         yield broker
 
 
-def _produce(broker: Broker, count: int, config: dict[str, Any], ends: bool | None = None) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 2000, **config})
-    if ends is not None:
-        producer.init_transactions()
-        producer.begin_transaction()
-    for number in range(count):
-        producer.produce(
-            "events",
-            key=None if number % 5 == 0 else b"key %d" % number,
-            value=None if number % 7 == 0 else b"value %d" % number * (number % 40),
-            partition=number % 3,
-            timestamp=1_357_000_000_000 + number * 60_000,
-            headers=[("a", b"%d" % number), ("b", None)] if number % 4 == 0 else None,
-        )
-    producer.flush()
-    if ends is not None:
-        producer.commit_transaction() if ends else producer.abort_transaction()
+def _produce(broker: Broker, count: int, ends: Ends = "", **config: Any) -> None:
+    produce_varied(broker.bootstrap, "events", range(count), ends, _minute, **config)
+
+
+def _minute(number: int) -> int:
+    return 1_357_000_000_000 + number * 60_000
 
 
 def job(broker: Broker, topic: str, source: dict[str, str] | None = None, **more: Any) -> ReplayJob:

@@ -6,50 +6,30 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
 
 from odradek.testing import Broker
 from tests.pipeline.reading import by_consumer, by_spark, table
+from tests.pipeline.varied import PARTITIONS, Ends, produce_varied
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.interop
 
-PARTITIONS = (0, 1, 2)
-
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with Broker(topics={"events": 3, "other": 1}) as broker:
         for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-            _produce(broker, 400, {"compression.type": codec})
-        _produce(broker, 300, {"transactional.id": "kept"}, ends="commit")
-        _produce(broker, 300, {"transactional.id": "given up"}, ends="abort")
-        _produce(broker, 300, {"transactional.id": "kept"}, ends="commit")
+            _produce(broker, 400, **{"compression.type": codec})
+        _produce(broker, 300, "commit", **{"transactional.id": "kept"})
+        _produce(broker, 300, "abort", **{"transactional.id": "given up"})
+        _produce(broker, 300, "commit", **{"transactional.id": "kept"})
         yield broker
 
 
-def _produce(broker: Broker, count: int, config: dict[str, Any], ends: str = "") -> None:
-    producer = Producer(
-        {"bootstrap.servers": broker.bootstrap, "linger.ms": 2, "batch.size": 2000, **config}
-    )
-    if ends:
-        producer.init_transactions()
-        producer.begin_transaction()
-    for number in range(count):
-        producer.produce(
-            "events",
-            key=None if number % 5 == 0 else b"key %d" % number,
-            value=None if number % 7 == 0 else b"value %d" % number * (number % 40),
-            partition=number % 3,
-            headers=[("a", b"%d" % number), ("b", None)] if number % 4 == 0 else None,
-        )
-    producer.flush()
-    if ends == "commit":
-        producer.commit_transaction()
-    elif ends:
-        producer.abort_transaction()
+def _produce(broker: Broker, count: int, ends: Ends = "", **config: Any) -> None:
+    produce_varied(broker.bootstrap, "events", range(count), ends, **{"linger.ms": 2, **config})
 
 
 def options(broker: Broker, **more: Any) -> dict[str, Any]:

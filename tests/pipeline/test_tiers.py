@@ -23,6 +23,7 @@ from odradek.pipeline.segment_columns import Stretch
 from odradek.pipeline.source import BatchReader
 from odradek.testing import Broker
 from tests.pipeline.reading import by_consumer, by_spark, table
+from tests.pipeline.tiering import QUICK, TIERED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,17 +32,6 @@ pytestmark = pytest.mark.interop
 
 PARTITIONS = (0, 1)
 NARROW = StructType([StructField("partition", IntegerType()), StructField("offset", LongType())])
-QUICK = {
-    "remote.log.manager.task.interval.ms": "100",
-    "log.retention.check.interval.ms": "100",
-    "log.initial.task.delay.ms": "100",
-    "log.segment.delete.delay.ms": "0",
-}
-TIERED = {
-    "remote.storage.enable": "true",
-    "internal.segment.bytes": "20000",
-    "local.retention.bytes": "1",
-}
 PATIENCE_SECONDS = 60.0
 
 
