@@ -4,6 +4,11 @@ A follower is caught up if it has all that the leader has, or had it at some mom
 `replica.lag.time.max.ms`. Under a steady stream of small appends a fetch is behind the leader's end
 always; so a fetch that reaches what was the leader's end at the fetch before counts as caught up at
 that time.
+
+A follower that comes back with less than it had (its disk was replaced, or lost its tail with the power)
+has to fetch all of it before it counts again. What it once had says nothing any more; the high watermark,
+and so every producer with acks=all, would wait for the whole copy. (Apache Kafka waits, for up to
+`replica.lag.time.max.ms`.)
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ class Progress:
         self, offset: int, start_offset: int, broker_epoch: int, leader_end_offset: int, now_ms: int
     ) -> Progress:
         """The follower asked for what is at `offset`: it has all that is below."""
-        caught_up_ms = self.caught_up_ms
+        caught_up_ms = self.caught_up_ms if offset >= self.end_offset else NEVER
         if offset >= leader_end_offset:
             caught_up_ms = max(caught_up_ms, now_ms)
         elif offset >= self.leader_end_offset:

@@ -192,6 +192,26 @@ def test_who_lags_leaves() -> None:
     assert stand.do(stand.leader.altered(asked.proposal, answer, 101)) == [AdvanceHighWatermark(6)]
 
 
+def test_who_comes_back_with_less_is_not_waited_for() -> None:
+    """An emptied disk: producers would wait until all of it is copied."""
+    stand = Stand()
+    stand.fetch(2, 4, 1)
+    stand.fetch(3, 4, 1)
+    stand.do(stand.leader.adopt(replace(stand.image, isr=(1, 2), partition_epoch=11), 2))
+    stand.fetch(3, 0, 3)
+    stand.write(1, 4)
+    assert stand.fetch(2, 5, 5) == [AdvanceHighWatermark(5)]
+    stand.fetch(3, 2, 6)
+    stand.write(1, 7)
+    assert stand.fetch(2, 6, 8) == [AdvanceHighWatermark(6)]
+    stand.fetch(3, 5, 9)  # all that there was at its last fetch
+    stand.write(1, 10)
+    assert stand.fetch(2, 7, 11) == []
+    joining = _asked(stand.fetch(3, 7, 12))
+    assert joining is not None
+    assert joining.proposal.in_sync == {1, 2, 3}
+
+
 def test_who_has_everything_does_not_lag() -> None:
     stand = Stand()
     stand.fetch(2, 4, 1)
