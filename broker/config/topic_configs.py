@@ -131,7 +131,7 @@ TOPIC_ROWS: Rows = (
     row("remote.log.copy.disable", BOOLEAN, "false", MEDIUM, scope=Scope.TOPIC, effect=True,
         doc="Copy no more segments, and leave what is in the remote store to retention: it can still be "
             "read."),
-    row("remote.log.delete.on.disable", BOOLEAN, "false", MEDIUM, scope=Scope.TOPIC,
+    row("remote.log.delete.on.disable", BOOLEAN, "false", MEDIUM, scope=Scope.TOPIC, effect=True,
         doc="Delete the remote data when `remote.storage.enable` is turned off, which must be said to "
             "turn it off."),
     row("internal.segment.bytes", INT, None, MEDIUM, scope=Scope.TOPIC, internal=True, effect=True,

@@ -45,6 +45,10 @@ class TooManyReads(RemoteStorageUnavailable):
     """remote.log.reader.max.pending.tasks wait already (T-13)."""
 
 
+class NoRoom(Exception):
+    """Others hold the memory that it would take, for now."""
+
+
 class OverQuota(RemoteStorageUnavailable):
     """remote.log.manager.fetch.max.bytes.per.second is used up for now."""
 
@@ -191,15 +195,20 @@ class Pieces:
         ]
         return max(found, key=lambda each: (each.is_here, each.end), default=None)
 
-    async def at(self, segment: RemoteLogSegmentMetadata, position: int, end: int) -> Piece:
+    async def at(
+        self, segment: RemoteLogSegmentMetadata, position: int, end: int, *, waits: bool = True
+    ) -> Piece:
         """The piece with the byte at `position`; one is fetched up to `end` where there is none.
-        Pinned. Raises RemoteStorageError."""
+        Pinned. Raises RemoteStorageError, and NoRoom where it would wait for that, and may not."""
         segment_id = segment.id.id
         while True:
             piece = self.find(segment_id, position)
             if piece is None:
                 end = self._up_to_next(segment_id, position, min(end, segment.size_bytes))
-                if not await self._make_room(end - position):
+                if not self._has_room(end - position):
+                    if not waits:
+                        raise NoRoom
+                    await self._room.wait()
                     continue  # meanwhile it may have come
                 piece = self._begin(segment, position, end)
             piece.pin()
@@ -306,15 +315,12 @@ class Pieces:
 
     # Room
 
-    async def _make_room(self, size_bytes: int) -> bool:
-        """False after a wait: look again."""
+    def _has_room(self, size_bytes: int) -> bool:
+        """Once what nobody uses is gone."""
         if self._evict_for(size_bytes, self._used) or self._evict_for(size_bytes, self._ahead):
             return True
         half = self._bytes_max // 2
-        if size_bytes > half and self.total_bytes <= half:
-            return True
-        await self._room.wait()
-        return False
+        return size_bytes > half and self.total_bytes <= half
 
     def _evict_for(self, size_bytes: int, pieces: dict[Piece, None]) -> bool:
         """Whether there is room for so much, without `pieces` that nobody uses."""

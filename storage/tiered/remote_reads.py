@@ -33,7 +33,7 @@ from odradek.storage.tiered.errors import (
 from odradek.storage.tiered.index_cache import RemoteIndexCache
 from odradek.storage.tiered.index_entries import lookup_offset
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
-from odradek.storage.tiered.pieces import Pieces, Span
+from odradek.storage.tiered.pieces import NoRoom, Pieces, Span
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage import IndexType
 
@@ -116,6 +116,8 @@ class RemoteReads:
         self._pieces = pieces
         self._aborted = aborted
         self._aside = aside
+        self._turn = trio.Lock()
+        """Who has it may wait for room while holding some: one alone, else all might wait for each other."""
         self._places: dict[tuple[TopicIdPartition, int], _Place] = {}
 
     async def read(
@@ -220,6 +222,22 @@ class RemoteReads:
         self, which: PartitionLog, place: _Place, offset: int, limits: ReadLimits
     ) -> RemoteRead | None:
         """None if the segment ends before `offset`."""
+        try:
+            return await self._read_pieces(which, place, offset, limits, may_wait=False)
+        except NoRoom:
+            async with self._turn:
+                return await self._read_pieces(which, place, offset, limits, may_wait=True)
+
+    async def _read_pieces(
+        self,
+        which: PartitionLog,
+        place: _Place,
+        offset: int,
+        limits: ReadLimits,
+        *,
+        may_wait: bool,
+    ) -> RemoteRead | None:
+        """`may_wait`: for room for more than a first piece, which others may be waiting for."""
         segment = place.segment
         walk = BatchWalk(
             segment,
@@ -237,7 +255,9 @@ class RemoteReads:
             while not walk.is_done:
                 if not walk.advance(span.bytes_at, span.end):
                     await trio.lowlevel.checkpoint()
-                elif not walk.is_done and not await self._extend(span, segment, walk, at_once):
+                elif walk.is_done or not await self._extend(
+                    span, segment, walk, at_once, may_wait=may_wait
+                ):
                     break
             if walk.begin is None:
                 return RemoteRead(offset) if walk.position < segment.size_bytes else None
@@ -248,7 +268,13 @@ class RemoteReads:
         return RemoteRead(walk.next_offset, records, walk.base_offset)
 
     async def _extend(
-        self, span: Span, segment: RemoteLogSegmentMetadata, walk: BatchWalk, at_once: int
+        self,
+        span: Span,
+        segment: RemoteLogSegmentMetadata,
+        walk: BatchWalk,
+        at_once: int,
+        *,
+        may_wait: bool,
     ) -> bool:
         """Have more of the segment in `span`. False if that would be a wait, and there is something
         already."""
@@ -256,7 +282,8 @@ class RemoteReads:
             after = self._pieces.find(segment.id.id, span.end)
             if after is None or not after.is_here:
                 return False
-        span.add(await self._pieces.at(segment, span.end, max(walk.needed, span.end + at_once)))
+        end = max(walk.needed, span.end + at_once)
+        span.add(await self._pieces.at(segment, span.end, end, waits=may_wait))
         return True
 
     # Its next place, and what will be wanted there

@@ -360,6 +360,30 @@ async def test_a_batch_that_is_larger_than_all_the_memory_is_read() -> None:
         assert await readers.offsets(1, ReadLimits(100, 1000)) == [1]
 
 
+async def test_many_who_read_large_batches_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each has the beginning of its batch in memory; nobody's rest has room beside all of those."""
+    monkeypatch.setattr(remote_reads, "FETCH_BYTES", 300)
+    monkeypatch.setattr(remote_reads, "FETCH_BYTES_MAX", 300)
+    tiers = Tiers(bytes_max=6000)
+    tiers.log.update_config(dataclasses.replace(tiers.log.config, internal_segment_bytes=3000))
+    for _ in range(21):
+        tiers.append(batch(1, size=2500))
+    tiers.copy_and_expire()
+    read: list[int] = []
+    async with tiers.readers() as readers:
+
+        async def read_at(offset: int) -> None:
+            read.extend(await readers.offsets(offset, ReadLimits(300, 1000)))
+            assert readers.pieces.total_bytes <= 6000
+
+        async with trio.open_nursery() as nursery:
+            for offset in range(20):
+                nursery.start_soon(read_at, offset)
+    assert sorted(read) == list(range(20))
+
+
 async def test_a_reader_that_leaves_loses_nothing(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
