@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final
 
 from odradek.replication.remote.auxiliary_state import history
@@ -66,7 +66,20 @@ class Histories:
                 log.info("%s: not by %s: %s", id, segment.id, error)
         if failure is not None:
             raise failure
-        log.error("%s: the leader epochs of what left the disk are lost", id)
+        if self._is_there(which, id):
+            log.error("%s: the leader epochs of what left the disk are lost", id)
+        else:  # it has expired: a start was forgotten with the kill that came before its checkpoint
+            log.info("%s: nothing of what left the disk is in the remote tier any more", id)
+
+    def _is_there(self, which: PartitionLog, id: TopicIdPartition) -> bool:
+        """Whether the remote tier has anything of what left the disk, of whatever lineage."""
+        end = _end(which)
+        before = takewhile(lambda each: each.start_offset < end, self._metadata.segments(id))
+        return any(
+            each.state is SegmentState.COPY_SEGMENT_FINISHED
+            and each.end_offset >= which.log_start_offset
+            for each in before
+        )
 
     async def _restore_from(
         self, segment: RemoteLogSegmentMetadata, which: PartitionLog, id: TopicIdPartition

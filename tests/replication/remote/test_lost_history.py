@@ -110,7 +110,8 @@ def test_an_unclean_leaders_segment_is_not_taken_for_the_logs_own() -> None:
     assert restored(world, tier) == {0: 0, 2: 5}
 
 
-def test_what_the_tier_does_not_know_stays_unknown() -> None:
+def test_what_the_tier_does_not_have_stays_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    """It has expired, and a kill came before the log's start was in its checkpoint: nothing is lost."""
     tier = Tier()
     world = filled(tier, "00", local="1")
     forget(world, but_from=2)
@@ -118,6 +119,15 @@ def test_what_the_tier_does_not_know_stays_unknown() -> None:
     tier.metadata.topic.events.clear()
     tier.announce(world.log)
     assert restored(world, tier) == {1: 2}
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+    later = World(TIERED)
+    later.log.topic_id = world.log.topic_id
+    write(later, "22")
+    later.log.roll()
+    later.log.advance_high_watermark(2)
+    tier.copy(later.log)  # something is there, and nobody knows whose
+    assert restored(world, tier) == {1: 2}
+    assert [each.levelname for each in caplog.records if each.levelname == "ERROR"] == ["ERROR"]
 
 
 def test_a_store_that_is_away_changes_nothing() -> None:
