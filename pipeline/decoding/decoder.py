@@ -22,7 +22,7 @@ import pyarrow as pa
 from odradek.pipeline.decoding import kernels
 from odradek.pipeline.decoding.bodies import Bodies
 from odradek.pipeline.decoding.schema import HEADERS, TYPES, arrow_schema
-from odradek.pipeline.decoding.wanted import INT64_MIN, Aborted, Wanted
+from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN, Aborted, Wanted
 from odradek.pipeline.errors import CorruptSegment
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD
@@ -162,6 +162,9 @@ class Decoder:
         )
         if wanted.since_ms > INT64_MIN:
             keep &= found["max_timestamp"] >= wanted.since_ms
+        if wanted.until_ms < INT64_MAX:  # of others nobody knows the earliest record
+            is_append = found["attributes"] & LOG_APPEND_TIME != 0
+            keep &= ~is_append | (found["max_timestamp"] < wanted.until_ms)
         if self._aborted and len(found):
             last = int(found["last_offset"][-1])
             transactional = found["attributes"] & TRANSACTIONAL != 0

@@ -173,6 +173,20 @@ def test_a_wrong_bit_does_not_hide_a_batch(byte: int, bit: int) -> None:
         decoded([bytes(batch)], Wanted("t", 3, ALL, low=7, since_ms=1))
 
 
+def test_a_batch_whose_records_are_all_too_late_is_not_looked_into() -> None:
+    """As LogAppendTime has it; of CreateTime the header says only how late they are at most."""
+    for kind, is_looked_into in ((1, False), (0, True)):
+        batch = build_batch([Record(-1, 5_000, b"k", b"v")], timestamp_type=kind)
+        batch[61] = 0x7F  # no length of a record
+        batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
+        assert decoded([bytes(batch)], Wanted("t", 3, ALL, since_ms=5_001)) == []
+        if is_looked_into:
+            with pytest.raises(CorruptSegment):
+                decoded([bytes(batch)], Wanted("t", 3, ALL, until_ms=5_000))
+        else:
+            assert decoded([bytes(batch)], Wanted("t", 3, ALL, until_ms=5_000)) == []
+
+
 @small
 @given(st.binary(min_size=7, max_size=200), st.integers(0, 20))
 def test_garbage_with_a_good_crc_is_refused_as_the_protocol_refuses_it(
