@@ -124,6 +124,9 @@ class MadeUpObjects:
             self._asked("list")
         return names
 
+    def outside_directories(self, prefix: str) -> Sequence[ObjectInfo]:
+        return []
+
     def pages(self, prefix: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         of = parse_directory(prefix)
         assert of is not None, prefix

@@ -228,6 +228,13 @@ class ObjectStoreObjects:
             found = list_with_delimiter(self.store, prefix or None)["common_prefixes"]
         return sorted(each.rstrip("/").rpartition("/")[2] for each in found)
 
+    def outside_directories(self, prefix: str) -> Sequence[ObjectInfo]:
+        from obstore import list_with_delimiter
+
+        with _translated(prefix):
+            found = list_with_delimiter(self.store, prefix or None)["objects"]
+        return sorted(map(_info, found), key=lambda each: each.key)
+
     def sweep(self, put_before_ms: int) -> Sequence[str]:
         return []
 
@@ -309,6 +316,10 @@ class DirectoryObjects(ObjectStoreObjects):
     def directories(self, prefix: str) -> Sequence[str]:
         self._check_root()
         return super().directories(prefix)
+
+    def outside_directories(self, prefix: str) -> Sequence[ObjectInfo]:
+        self._check_root()
+        return [each for each in super().outside_directories(prefix) if each.key != MARK]
 
     def sweep(self, put_before_ms: int) -> Sequence[str]:
         """obstore writes to `<name>#<number>`, and renames."""

@@ -91,6 +91,10 @@ class Objects(Protocol):
         of them, however many objects they have."""
         ...
 
+    def outside_directories(self, prefix: str) -> Sequence[ObjectInfo]:
+        """Those whose keys have no other "/" behind `prefix`, sorted; what `directories` has not."""
+        ...
+
     def sweep(self, put_before_ms: int) -> Sequence[str]:
         """Remove what puts left that were never finished (their process was killed) and began before
         then; what that was. Such remains are no objects, and in no listing. Where the store alone can

@@ -200,6 +200,13 @@ class VirtualObjects:
         self._leave(fault, prefix)
         return found
 
+    def outside_directories(self, prefix: str) -> Sequence[ObjectInfo]:
+        below = f"{prefix.rstrip('/')}/" if prefix else ""
+        fault = self._enter("list", prefix)
+        keys = [key for key in sorted(self.bucket.objects) if key.startswith(below)]
+        self._leave(fault, prefix)
+        return [self.bucket.info(key) for key in keys if "/" not in key[len(below) :]]
+
     def sweep(self, put_before_ms: int) -> Sequence[str]:
         """A put is done at once, or not at all."""
         return []

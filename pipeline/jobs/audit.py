@@ -1,7 +1,7 @@
 """Every remote segment against its metadata: what of the store is whole, what is lost, what is garbage.
 
     1. where brokers' own logs begin is asked, then the metadata topic is read to its end
-    2. the store is listed, every object is accounted for (`storage.tiered.audit`), and segments that have
+    2. the store is listed, many partitions at once, every object is accounted for (`storage.tiered.audit`), and segments that have
        all their objects are read by tasks while the listing goes on (`auditing.py`)
     3. of each partition it is seen whether its offsets are all there
     4. the metadata is read on: what was deleted meanwhile is not lost, what was finished no garbage
@@ -28,6 +28,7 @@ from odradek.pipeline.auditing import (
 from odradek.pipeline.brokers import Brokers, TopicPartition, brokers_at
 from odradek.pipeline.errors import PipelineError, StoreUnavailable, said_by_spark
 from odradek.pipeline.jobs.progress import Progress
+from odradek.pipeline.listing import pages_of
 from odradek.seams.clock import RealClock
 from odradek.seams.objects import ObjectsUnavailable
 from odradek.seams.values import value_class
@@ -37,6 +38,7 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
+from odradek.storage.tiered.object_names import parse_directory, segment_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,11 +143,13 @@ def run_audit(
         world.read_on()
         listed.settle()
         broken = [each for each in broken if world.is_finished(each)]
+    broken.sort(key=lambda each: each.problems[0])
+    findings = [each for each in listed.findings if each.standing is not Standing.WHOLE]
     on_progress(Progress(done, done, clock.monotonic() - begun_at))
     return AuditReport(
         tallies=listed.tallies,
         partitions=sorted(partitions, key=lambda each: _order(each.partition)),
-        findings=[each for each in listed.findings if each.standing is not Standing.WHOLE],
+        findings=sorted(findings, key=_key),
         problems=[text for each in broken for text in each.problems],
         records=records,
         size_bytes=size_bytes,
@@ -197,10 +201,21 @@ class _World:
 
 
 def _whole(listed: Audit, source: AuditSource) -> Iterator[Finding]:
-    """What has all its objects, while everything is listed."""
+    """What has all its objects, while everything is listed, but for partitions that nobody asks for."""
+    parts: dict[str, Audit] = defaultdict(listed.part)
     try:
-        for page in source.store().objects.pages(""):
-            yield from _to_read(listed.take(page))
+        objects = source.store().objects
+        yield from _to_read(listed.take(objects.outside_directories("")))
+        directories = [
+            each
+            for each in objects.directories("")
+            if (of := parse_directory(each)) is None or listed.is_wanted(of)
+        ]
+        for directory, page in pages_of(objects, directories):
+            if page is not None:
+                yield from _to_read(parts[directory].take(page))
+            else:
+                yield from _to_read(listed.join(parts.pop(directory, listed.part())))
     except ObjectsUnavailable as error:
         raise StoreUnavailable(f"the store could not be listed: {error}") from error
     yield from _to_read(listed.end())
@@ -243,6 +258,13 @@ def _check_partition(task: _History) -> PartitionReport:
 
 def _order(partition: TopicIdPartition) -> tuple[str, int, bytes]:
     return partition.topic, partition.partition, partition.topic_id.bytes
+
+
+def _key(finding: Finding) -> str:
+    """The first of its objects; where there is none, what they would be called."""
+    known = finding.metadata
+    keys = finding.removal_order() or ["" if known is None else segment_key(known, "")]
+    return min(keys)
 
 
 def _on_spark(spark: SparkSession, act: Callable[[T], R], items: Sequence[T]) -> list[R]:

@@ -1,6 +1,6 @@
 """Every object of the remote tier accounted for: what of it is whole, what is missing, what is garbage.
 
-A listing of the store comes in, in the order of keys, beside what the metadata says; what stands how
+A listing of the store comes in, each directory in the order of keys, beside what the metadata says; what stands how
 comes out. No I/O, and little memory: of segments with which all is well only their number and bytes
 are kept.
 
@@ -226,6 +226,19 @@ class Audit:
             self._open.append(info)
         return judged
 
+    def part(self) -> Audit:
+        """Takes the pages of other directories, meanwhile, and tells of them here: `join` it when they have
+        no more."""
+        part = Audit(self._known, old_before_ms=self._old_before_ms, wanted=self.is_wanted)
+        part._done, part.tallies = self._done, self.tallies
+        part.findings, part.summaries = self.findings, self.summaries
+        return part
+
+    def join(self, part: Audit) -> list[Finding]:
+        """The directories of a part have ended."""
+        self.objects += part.objects
+        return [*part._close(), *part._leave_directory()]
+
     def end(self) -> list[Finding]:
         """The listing is over: now it is known as well which segments are not in it."""
         judged = self._close()
@@ -318,7 +331,7 @@ class Audit:
             missing = self._missing_of(directory.partition, directory.seen)
             return missing + self._left_summaries(self._known, directory)
         if not directory.has_manifests:
-            self.findings = [
+            self.findings[:] = [
                 Finding(Standing.FOREIGN, each.stored)
                 if each.partition == directory.partition
                 else each

@@ -134,6 +134,9 @@ def test_directories(objects: Objects) -> None:
     assert objects.directories("") == ["t-0", "t-01", "t-1"]
     assert objects.directories("t-0") == ["a"]
     assert objects.directories("none") == []
+    assert [each.key for each in objects.outside_directories("")] == ["t"]
+    assert [each.key for each in objects.outside_directories("t-0")] == ["t-0/b"]
+    assert objects.outside_directories("none") == []
 
 
 def test_pages_are_in_order(objects: Objects) -> None:

@@ -67,6 +67,35 @@ def audited(
     return audit, found
 
 
+@pytest.mark.parametrize("with_metadata", [True, False])
+def test_directories_that_are_listed_at_once_are_as_one_after_the_other(
+    with_metadata: bool,
+) -> None:
+    other = segment(2, 0, 9, partition=BAR_0)
+    lost = segment(3, 10, 19, partition=BAR_0)
+    known = known_to_be(FINISHED) if with_metadata else None
+    for copy in (other, lost) if known else ():
+        known.apply(copy)
+        known.apply(becomes(copy, FINISHED, OLD))
+    foo, bar = objects_of(COPY), objects_of(other, NEEDED)
+    alone, expected = audited(known, foo, bar)
+    audit = Audit(known, old_before_ms=OLD_BEFORE)
+    parts = [(audit.part(), foo), (audit.part(), bar)]
+    for at in range(len(foo)):
+        for part, listed in parts:
+            part.take(listed[at : at + 1])
+    judged = [each for part, _ in parts for each in audit.join(part)]
+    judged += audit.end()
+    audit.settle()
+    standings = {
+        of.id.id.int: each.standing
+        for each in (*(e for e in judged if e.standing is Standing.WHOLE), *audit.findings)
+        if (of := each.stored or each.metadata) is not None
+    }
+    assert standings == expected
+    assert (audit.tallies, audit.objects) == (alone.tallies, alone.objects)
+
+
 @pytest.mark.parametrize(
     ("known", "suffixes", "put_ms", "standing"),
     [

@@ -1,0 +1,64 @@
+"""Directories of a store are listed at once, each as a listing alone would have it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from threading import Barrier
+
+import pytest
+
+from odradek.pipeline.listing import AT_ONCE, pages_of
+from odradek.seams.objects import ObjectInfo, ObjectsUnavailable
+from odradek.testing.virtual_objects import Fault, FaultKind, VirtualObjects
+
+
+class Together(VirtualObjects):
+    """Answers nobody until so many ask."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(page_objects=3)
+        self._barrier = Barrier(count)
+
+    def pages(self, prefix: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
+        self._barrier.wait(10)
+        yield from super().pages(prefix, after)
+
+
+def filled(objects: VirtualObjects, directories: int) -> list[str]:
+    names = [f"d{number}" for number in range(directories)]
+    for number, name in enumerate(names):
+        for key in range(number % 10):
+            objects.put(f"{name}/{key}", [b""])
+    return names
+
+
+@pytest.mark.parametrize("directories", [0, 1, AT_ONCE, 3 * AT_ONCE])
+def test_each_directory_is_listed_in_order_and_ends_once(directories: int) -> None:
+    objects = VirtualObjects(page_objects=3)
+    names = filled(objects, directories)
+    found: dict[str, list[str]] = defaultdict(list)
+    ended: list[str] = []
+    for name, page in pages_of(objects, names):
+        assert name not in ended
+        if page is None:
+            ended.append(name)
+        else:
+            found[name] += [each.key for each in page]
+    assert sorted(ended) == sorted(names)
+    for name in names:
+        assert found[name] == [each.key for each in objects.list(name)]
+
+
+def test_many_are_asked_for_at_once() -> None:
+    objects = Together(AT_ONCE)
+    names = filled(objects, AT_ONCE)
+    assert sum(page is None for _, page in pages_of(objects, names)) == AT_ONCE
+
+
+def test_what_cannot_be_listed_is_no_end() -> None:
+    objects = VirtualObjects(page_objects=3)
+    names = filled(objects, 50)
+    objects.bucket.inject(Fault(FaultKind.FAILS, after=60))
+    with pytest.raises(ObjectsUnavailable):
+        list(pages_of(objects, names))
