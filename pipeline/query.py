@@ -18,6 +18,7 @@ import numpy as np
 
 from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers, TopicPartition, brokers_at
 from odradek.pipeline.decoding.wanted import INT64_MAX, Aborted
+from odradek.pipeline.doubts import Doubt, concerning
 from odradek.pipeline.errors import BadOption, DataLoss, UnreadableSegment
 from odradek.pipeline.filters import Filtered
 from odradek.pipeline.history import cover
@@ -64,6 +65,8 @@ class Query:
         self._segments: dict[TopicPartition, bytes] = {}
         """Packed: there may be millions of them."""
         self._lineages: dict[TopicPartition, list[EpochStart]] = {}
+        self._unproven: dict[TopicPartition, Doubt] = {}
+        """What the lineage does not reach back to, without the object that had it."""
         self._known_ends: dict[TopicPartition, Stretches] = {}
         self._lost: dict[TopicPartition, list[Lost]] = {}
         self._unreadable: dict[TopicPartition, list[UnreadableSegment]] = {}
@@ -96,10 +99,14 @@ class Query:
                     found[TopicPartition(name, index)] = tiered
         else:
             assert self._store is not None
-            for each, beginning in self._store.partitions(options.wants).items():
+            partitions = self._store.partitions(options.wants, self._is_read)
+            for each, beginning in partitions.items():
                 where = TopicPartition(each.topic, each.partition)
+                is_first = found.setdefault(where, each) == each
+                if beginning is None:
+                    continue
                 self._beginnings[where] = beginning
-                if found.setdefault(where, each) != each:
+                if not is_first:
                     raise BadOption(
                         f"the store has two topics called {each.topic}, of which one was deleted:"
                         " kafka.bootstrap.servers would tell which"
@@ -113,6 +120,11 @@ class Query:
                 raise BadOption(f"there is no {_listed(asked - found.keys())}")
             found = {where: found[where] for where in asked}
         return dict(sorted(found.items()))
+
+    def _is_read(self, partition: TopicIdPartition) -> bool:
+        assign, index = self._options.assign, partition.partition
+        is_named = not assign or index in assign.get(partition.topic, ())
+        return is_named and self._filtered.has_partition(partition.topic, index)
 
     @cached_property
     def partitions(self) -> dict[TopicPartition, TopicIdPartition | None]:
@@ -150,16 +162,17 @@ class Query:
         self._lost.setdefault(where, []).append(Lost(*where, low, high, text))
 
     def _decided(self, asked: Ranges) -> Ranges:
-        """As far as the store tells how transactions ended. Raises DataLoss, where an end was named."""
+        """As far as it can be read by now. Raises DataLoss, where an end was named."""
         options = self._options
-        if self._brokers is not None or not options.read_committed:
+        is_named = options.ending.offsets is not None
+        if not (options.read_committed if self._brokers is None else is_named):
             return asked
         limits = self._limits(list(asked), LATEST)
         found = {}
         for where, (low, high) in asked.items():
             end = min(high, max(low, limits[where]))
-            if end < high and options.ending.offsets is not None:
-                tells = f"how transactions of {where} ended is known before offset {limits[where]}"
+            if end < high and is_named:
+                tells = _ends_at(where, limits[where], options.read_committed)
                 self.lose(where, end, high, f"{tells}, and what is read ends at {high}")
             found[where] = (low, end)
         return found
@@ -216,7 +229,8 @@ class Query:
             if not len(stretches):
                 return 0
             if which == EARLIEST:
-                return stretches.low
+                unproven = self._unproven.get(where)
+                return stretches.low if unproven is None else unproven.low
             return store.undecided_from(stretches.last.segment) if committed else stretches.high
 
         self._look_up(partitions)
@@ -238,6 +252,8 @@ class Query:
         assert self._store is not None
         storage = self._store.storage
         stretches = self._covered(where, 0, 1 << 62)
+        if where in self._unproven:
+            raise self._unproven[where].error
         wanted = Wanted(*where, ("offset",), since_ms=at_ms)
         for each in stretches[stretches.rows["newest"] >= at_ms]:
             narrow = narrowed_to_time(storage, each, at_ms)
@@ -278,9 +294,17 @@ class Query:
         self, plan: Plan, where: TopicPartition, low: int, high: int, filtered: Filtered
     ) -> None:
         stretches = self._decided_before_gaps(self._covered(where, low, high), low, high)
+        doubts = [self._unproven[where]] if where in self._unproven else []
+        if self._options.read_committed and len(stretches):
+            plan.aborted[where.topic, where.partition] = self._aborted(where, low, high, doubts)
+        doubts = concerning(doubts, low, high)
+        if doubts and self._options.corrupt_segments == "fail":
+            raise doubts[0].error
+        for doubt in doubts:
+            stretches = stretches.without(doubt.low, doubt.high)
         gaps = _gaps(stretches, low, high)
-        lacking = [self._gap(where, begin, end) for begin, end, _ in gaps]
-        lost = [each for each in lacking if isinstance(each, Lost) and each.key is None]
+        lacking = [self._lacking(where, begin, end, doubts) for begin, end, _ in gaps]
+        lost = [e for each in lacking for e in each if isinstance(e, Lost) and e.key is None]
         if lost and self._options.fail_on_data_loss:
             raise DataLoss("; ".join(each.reason for each in lost))
         newest = stretches.rows["newest"]
@@ -291,10 +315,23 @@ class Query:
             run = run if passing[cursor:at].all() else run[passing[cursor:at]]
             if len(run):
                 plan.pieces.append(run.packed())
-            plan.pieces += lacking[number : number + 1]
+            plan.pieces += lacking[number] if number < len(lacking) else ()
             cursor = at
-        if self._options.read_committed and len(stretches):
-            plan.aborted[where.topic, where.partition] = self._aborted(where, low, high)
+
+    def _lacking(
+        self, where: TopicPartition, low: int, high: int, doubts: Sequence[Doubt]
+    ) -> list[BrokerRange | Lost]:
+        """What stands for offsets that no stretch has."""
+        found: list[BrokerRange | Lost] = []
+        for doubt in doubts:
+            begin, end = max(low, doubt.low), min(high, doubt.high)
+            if begin >= end:
+                continue
+            if low < begin:
+                found.append(self._gap(where, low, begin))
+            found.append(Lost(*where, begin, end, str(doubt.error), doubt.error.key))
+            low = end
+        return [*found, self._gap(where, low, high)] if low < high else found
 
     def _gap(self, where: TopicPartition, low: int, high: int) -> BrokerRange | Lost:
         """What the store lacks."""
@@ -368,16 +405,21 @@ class Query:
         if not len(segments):
             return b"", []
         if self._brokers is None:
-            return segments.packed(), self._store.lineage(segments)
+            lineage, unproven = self._store.lineage_and_doubt(segments)
+            if unproven is not None:
+                self._unproven[where] = unproven
+            return segments.packed(), lineage
         return segments.packed(), self._brokers.lineage(where, segments.epochs())
 
-    def _aborted(self, where: TopicPartition, low: int, high: int) -> list[Aborted]:
+    def _aborted(
+        self, where: TopicPartition, low: int, high: int, doubts: list[Doubt]
+    ) -> list[Aborted]:
         """Of the offsets in the store from `low` on: markers may lie in later segments, or only on the
         broker, which then names the transactions that reach over the end of the store, or into what
-        it lacks."""
+        it lacks. What cannot be told is added to the doubts."""
         assert self._store is not None
         covering = self._covered(where, low, 1 << 62)
-        found, is_all = self._store.aborted(covering, high)
+        found, is_all = self._store.aborted(covering, high, doubts)
         if self._brokers is not None:
             ends = [begin for begin, _, before in _gaps(covering, low, covering.high) if before]
             for end in ends if is_all else (*ends, covering.high):
@@ -405,6 +447,13 @@ def _gaps(stretches: Stretches, low: int, high: int) -> list[tuple[int, int, int
     ends = np.append(low, stretches.rows["high"])
     at = np.flatnonzero(begins > ends)
     return list(zip(ends[at].tolist(), begins[at].tolist(), at.tolist(), strict=True))
+
+
+def _ends_at(where: TopicPartition, limit: int, committed: bool) -> str:
+    """In words: up to where it can be read now."""
+    if not committed:
+        return f"{where} ends at offset {limit} now"
+    return f"how transactions of {where} ended is known before offset {limit}"
 
 
 def _start_offset(error: UnreadableSegment) -> int:

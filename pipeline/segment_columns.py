@@ -169,8 +169,13 @@ class Segments:
 
     def latest(self) -> RemoteLogSegmentMetadata:
         """The last of the latest epoch."""
+        return self.latest_first(1)[0]
+
+    def latest_first(self, count: int) -> list[RemoteLogSegmentMetadata]:
+        """So many, the last of the latest epoch first."""
         ends = self.rows["start"] + self.rows["last"]
-        return self[int(np.lexsort((ends, self.rows["epoch"]))[-1])]
+        order = np.lexsort((ends, self.rows["epoch"]))[::-1]
+        return [self[int(each)] for each in order[:count]]
 
     def stretches(self, chosen: npt.NDArray[np.integer], low: Int64s, high: Int64s) -> Stretches:
         found = np.empty(len(chosen), READ)
@@ -227,6 +232,16 @@ class Stretches:
     def last(self) -> Stretch:
         (found,) = self[-1:]
         return found
+
+    def without(self, low: int, high: int) -> Stretches:
+        """What is left but for the offsets from `low` on, before `high`."""
+        before, behind = self.rows.copy(), self.rows.copy()
+        before["high"] = np.minimum(before["high"], low)
+        behind["low"] = np.maximum(behind["low"], high)
+        rows = np.concatenate([before, behind])
+        rows = rows[rows["low"] < rows["high"]]
+        order = np.argsort(rows["low"], kind="stable")
+        return Stretches(self.partition, rows[order], self.customs)
 
     def sizes(self) -> Int64s:
         """Of each, in bytes, about: as if all records of a segment were equally large."""

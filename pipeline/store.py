@@ -11,12 +11,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeVar
 
+import numpy as np
+
 from odradek.pipeline.decoding.wanted import Aborted
+from odradek.pipeline.doubts import Doubt, proven_lineage
 from odradek.pipeline.errors import (
     BadOption,
     CorruptSegment,
@@ -66,6 +69,8 @@ log = logging.getLogger("odradek.pipeline")
 
 AT_ONCE = 32
 """Small objects fetched at the same time."""
+LINEAGES_MAX = 8
+"""So many segments are asked for leader epochs, where those of the last one cannot be read."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -98,14 +103,20 @@ class Store:
         """As they are in the store."""
         return self._objects
 
-    def partitions(self, wants: Callable[[str], bool]) -> dict[TopicIdPartition, Beginning]:
-        """All that have a finished segment, of topics that are wanted."""
+    def partitions(
+        self,
+        wants: Callable[[str], bool],
+        is_read: Callable[[TopicIdPartition], bool] = lambda partition: True,
+    ) -> dict[TopicIdPartition, Beginning | None]:
+        """All that have a finished segment, of topics that are wanted; of those that are not read nobody
+        asks whether they have (None)."""
         with _named("the store"):
             names = self._objects.directories("")
         found = [each for name in names if (each := parse_directory(name)) and wants(each.topic)]
-        beginnings = self._at_once(self.beginning, found)
-        pairs = zip(found, beginnings, strict=True)
-        return {where: beginning for where, beginning in pairs if beginning.manifests}
+        asked = [each for each in found if is_read(each)]
+        beginnings = dict(zip(asked, self._at_once(self.beginning, asked), strict=True))
+        empty = {where for where, beginning in beginnings.items() if not beginning.manifests}
+        return {where: beginnings.get(where) for where in found if where not in empty}
 
     def beginning(self, partition: TopicIdPartition) -> Beginning:
         summary, last = None, ""
@@ -155,32 +166,80 @@ class Store:
 
     def lineage(self, segments: Segments) -> list[EpochStart]:
         """The partition's leader epochs, as the segment has them that was written last."""
-        latest = segments.latest()
-        key = segment_key(latest, IndexType.LEADER_EPOCH.value)
-        data = self._index(latest, IndexType.LEADER_EPOCH)
+        return self._epochs(segments.latest())
+
+    def lineage_and_doubt(self, segments: Segments) -> tuple[list[EpochStart], Doubt | None]:
+        """The same. Where those of the last segment cannot be read: what others prove, or what that one
+        has itself, and which offsets are in doubt then."""
+        try:
+            return self.lineage(segments), None
+        except UnreadableSegment as error:
+            latest, *others = segments.latest_first(LINEAGES_MAX)
+            first = int(segments.rows["start"][0])
+            found = [*latest.epochs] if first >= latest.start_offset else None
+            for each in others if found is None else ():
+                with suppress(UnreadableSegment):
+                    found = proven_lineage(self._epochs(each), latest.epochs)
+                    break
+            if found is None:
+                return [*latest.epochs], Doubt(first, latest.start_offset, error)
+            log.warning("others tell the leader epochs of %s: %s", segments.partition, error)
+            return found, None
+
+    def _epochs(self, segment: RemoteLogSegmentMetadata) -> list[EpochStart]:
+        """The leader epochs up to its end. Raises UnreadableSegment."""
+        key = segment_key(segment, IndexType.LEADER_EPOCH.value)
+        data = self._index(segment, IndexType.LEADER_EPOCH)
         try:
             found = [] if data is None else parse_checkpoint(data)
         except CorruptEpochs as error:
-            raise CorruptSegment(f"{key}: {error}") from None
+            raise _of_object(key, CorruptSegment(f"{key}: {error}")) from None
         if not found:
-            raise MissingSegment(f"{key}: the partition's leader epochs are not in the store")
+            text = f"{key}: the partition's leader epochs are not in the store"
+            raise _of_object(key, MissingSegment(text))
         return found
 
-    def aborted(self, stretches: Stretches, before: int) -> tuple[list[Aborted], bool]:
+    def aborted(
+        self, stretches: Stretches, before: int, doubts: list[Doubt] | None = None
+    ) -> tuple[list[Aborted], bool]:
         """The transactions whose markers in these stretches say that they were given up, as far as that
         concerns offsets before `before`; and whether these are all of them, whatever follows. What a
-        deposed leader's segment says of later offsets is not of the log."""
-        listed = stretches[stretches.rows["flags"] & TXN_INDEX_EMPTY == 0]
+        deposed leader's segment says of later offsets is not of the log. An index that cannot be read is
+        added to `doubts`, with the offsets that it concerns; without them it raises."""
         found: list[Aborted] = []
+        listed = np.flatnonzero(stretches.rows["flags"] & TXN_INDEX_EMPTY == 0)
         for at in range(0, len(listed), AT_ONCE):
-            some = list(listed[at : at + AT_ONCE])
-            indexes = self._at_once(lambda each: self._transactions(each.segment), some)
-            for each, data in zip(some, indexes, strict=True):
+            some = listed[at : at + AT_ONCE]
+            indexes = self._at_once(self._transactions, [each.segment for each in stretches[some]])
+            for number, data in zip(some.tolist(), indexes, strict=True):
+                (each,) = stretches[number : number + 1]
+                if isinstance(data, UnreadableSegment):
+                    if doubts is None:
+                        raise data
+                    doubt = self._doubt(stretches, number, data)
+                    if doubt.low >= before:
+                        return found, True
+                    doubts.append(doubt)
+                    continue
                 more, is_all = aborted_in(data, each.low, before, each.high)
                 found += [Aborted(e.producer_id, e.first_offset, e.last_offset) for e in more]
                 if is_all:
                     return found, True
         return found, False
+
+    def _doubt(self, stretches: Stretches, number: int, error: UnreadableSegment) -> Doubt:
+        """What may be of transactions that ended in a stretch whose index cannot be read: of those, too,
+        that were open where the one before it ends."""
+        rows = stretches.rows
+        low, high = int(rows["low"][number]), int(rows["high"][number])
+        if number:
+            (last,) = stretches[number - 1 : number]
+            is_next = last.high == low == last.segment.end_offset + 1
+            try:
+                low = self.undecided_from(last.segment) if is_next else stretches.low
+            except UnreadableSegment:
+                low = stretches.low
+        return Doubt(low, high, error)
 
     def undecided_from(self, segment: RemoteLogSegmentMetadata) -> int:
         """The first offset of a transaction that was not ended where the segment ends; the offset behind
@@ -188,13 +247,12 @@ class Store:
         data = self._index(segment, IndexType.PRODUCER_SNAPSHOT)
         key = segment_key(segment, IndexType.PRODUCER_SNAPSHOT.value)
         if data is None:
-            raise MissingSegment(
-                f"{key} is not in the store, and tells which transactions are open"
-            )
+            text = f"{key} is not in the store, and tells which transactions are open"
+            raise _of_object(key, MissingSegment(text))
         try:
             producers = decode_snapshot(data)
         except CorruptSnapshot as error:
-            raise CorruptSegment(f"{key}: {error}") from None
+            raise _of_object(key, CorruptSegment(f"{key}: {error}")) from None
         open_at = [each.transaction_start for each in producers if each.transaction_start >= 0]
         return min([*open_at, segment.end_offset + 1])
 
@@ -242,13 +300,16 @@ class Store:
             except ObjectMissing:
                 return None
 
-    def _transactions(self, segment: RemoteLogSegmentMetadata) -> bytes:
-        """The index of a segment that has one; without it aborted records would pass for committed."""
-        data = self._index(segment, IndexType.TRANSACTION)
-        if data is None:
-            key = segment_key(segment, IndexType.TRANSACTION.value)
-            raise MissingSegment(f"{key} is not in the store, and tells what was aborted")
-        return data
+    def _transactions(self, segment: RemoteLogSegmentMetadata) -> bytes | UnreadableSegment:
+        """The index of a segment that has one, or why it cannot be read: without it aborted records would
+        pass for committed."""
+        key = segment_key(segment, IndexType.TRANSACTION.value)
+        try:
+            data = self._index(segment, IndexType.TRANSACTION)
+        except UnreadableSegment as error:
+            return error
+        text = f"{key} is not in the store, and tells what was aborted"
+        return _of_object(key, MissingSegment(text)) if data is None else data
 
     def _index(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes | None:
         with _named(segment_key(segment, kind.value)):
@@ -274,19 +335,20 @@ def _name(manifest: str) -> ObjectName:
 @contextmanager
 def _named(key: str) -> Iterator[None]:
     """What goes wrong with the object, or with those whose keys begin so, is an error that names it."""
-    found: UnreadableSegment
     try:
         yield
     except (ObjectDenied, RemoteAccessDenied) as error:
-        found = DeniedSegment(f"{key}: the store does not let us read it: {error}")
-        found.key = key
-        raise found from error
+        text = f"{key}: the store does not let us read it: {error}"
+        raise _of_object(key, DeniedSegment(text)) from error
     except (CorruptRemoteData, ValueError) as error:
-        found = CorruptSegment(f"{key}: {error}")
-        found.key = key
-        raise found from error
+        raise _of_object(key, CorruptSegment(f"{key}: {error}")) from error
     except (ObjectsUnavailable, RemoteStorageError) as error:
         raise StoreUnavailable(f"{key} cannot be read: {error}") from error
+
+
+def _of_object(key: str, error: UnreadableSegment) -> UnreadableSegment:
+    error.key = key
+    return error
 
 
 def open_store(target: str, options: Mapping[str, str]) -> Store:

@@ -198,20 +198,134 @@ def test_what_may_have_ended_in_a_gap_is_not_given_out() -> None:
     assert [(each.low, each.high) for each in only] == [(5, 20), (20, 30)]
 
 
-@pytest.mark.parametrize("how", ["corrupt", "denied"])
-@pytest.mark.parametrize("kind", [IndexType.LEADER_EPOCH, IndexType.TRANSACTION])
-def test_what_else_cannot_be_read_at_planning_is_named(how: str, kind: IndexType) -> None:
-    world = World(objects=Denying())
-    of = replace(segment(1, 0, 9), txn_index_empty=False)
-    world.has(of)
-    snapshot(world, of)
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_end_that_brokers_cannot_give_out_yet_is_data_loss(committed: bool) -> None:
+    """A transaction is open from offset 5 on; the log ends at 10."""
+    leader = VirtualLeader((0, 10))
+    leader.logs[ONLY].undecided = 5
+    isolation = COMMITTED if committed else {}
+    end = 5 if committed else 10
+    with leader.reachable():
+        asked: Any = {**isolation, "endingOffsets": '{"t":{"0":12}}'}
+        said = "before offset 5" if committed else "ends at offset 10 now"
+        with pytest.raises(DataLoss, match=f"{said}, and what is read ends at 12"):
+            query(World(), leader, **asked).ranges()
+        left = query(World(), leader, **asked, failOnDataLoss=False)
+        assert left.ranges() == {ONLY: (0, end)}
+        read, lost = left.plan({ONLY: (0, end)}).pieces
+        assert (read, lost.low, lost.high) == (BrokerRange("t", 0, 0, end), end, 12)
+        for ending in ({}, {"endingOffsets": '{"t":{"0":-1}}'}):
+            assert query(World(), leader, **isolation, **ending).ranges() == {ONLY: (0, end)}
+
+
+def unreadable(world: World, of: RemoteLogSegmentMetadata, kind: IndexType, how: str) -> str:
+    """One of a segment's objects; its key."""
     key = segment_key(of, kind.value)
     world.objects.put(key, [b"nonsense"])
     if how == "denied":
         Denying.denied = key
-    asked = query(world, **COMMITTED)
-    with pytest.raises(DeniedSegment if how == "denied" else CorruptSegment, match=key):
-        asked.plan(asked.ranges())
+    elif how == "missing":
+        world.objects.delete(key)
+    return key
+
+
+HOW = pytest.mark.parametrize(
+    ("how", "kind"),
+    [("corrupt", CorruptSegment), ("denied", DeniedSegment), ("missing", MissingSegment)],
+)
+
+
+def listing_transactions(count: int) -> tuple[World, list[RemoteLogSegmentMetadata]]:
+    """Segments of 10 offsets with transaction indexes, where none is open at any end."""
+    world = World(objects=Denying())
+    segments = [
+        replace(segment(number, 10 * number, 10 * number + 9), txn_index_empty=False)
+        for number in range(count)
+    ]
+    world.has(*segments)
+    for each in segments:
+        snapshot(world, each)
+        world.objects.put(segment_key(each, IndexType.TRANSACTION.value), [b""])
+    return world, segments
+
+
+@HOW
+def test_a_transaction_index_that_cannot_be_read_concerns_who_needs_it(
+    how: str, kind: type[PipelineError]
+) -> None:
+    """That of the second of three; a transaction is open from offset 4 on where it begins."""
+    world, segments = listing_transactions(3)
+    snapshot(world, segments[0], 4)
+    key = unreadable(world, segments[1], IndexType.TRANSACTION, how)
+    for low, high in ((0, 10), (3, 5), (10, 30), (18, 19)):
+        with pytest.raises(kind, match=key):
+            query(world, **COMMITTED).plan({ONLY: (low, high)})
+    for low, high in ((0, 4), (1, 3), (20, 30)):
+        plan = query(world, **COMMITTED).plan({ONLY: (low, high)})
+        assert [(each.low, each.high) for each in plan.pieces] == [(low, high)]
+    assert len(query(world).plan({ONLY: (0, 30)}).pieces) == 1, "of no matter to uncommitted reads"
+    asked = query(world, onCorruptSegment="report", **COMMITTED)
+    before, lost, behind = asked.plan({ONLY: (0, 30)}).pieces
+    assert isinstance(lost, Lost)
+    assert (before.high, lost.low, lost.high, behind.low, lost.key) == (4, 4, 20, 20, key)
+
+
+def test_what_may_have_been_open_is_told_by_no_snapshot_either() -> None:
+    world, segments = listing_transactions(3)
+    unreadable(world, segments[0], IndexType.PRODUCER_SNAPSHOT, "corrupt")
+    key = unreadable(world, segments[1], IndexType.TRANSACTION, "corrupt")
+    with pytest.raises(CorruptSegment, match=key):
+        query(world, **COMMITTED).plan({ONLY: (0, 3)})
+    asked = query(world, onCorruptSegment="skip", **COMMITTED)
+    lost, behind = asked.plan({ONLY: (0, 30)}).pieces
+    assert (lost.low, lost.high, behind.low, behind.high) == (0, 20, 20, 30)
+
+
+@HOW
+def test_leader_epochs_are_told_by_another_segment_of_the_same_epoch(
+    how: str, kind: type[PipelineError]
+) -> None:
+    world = World(objects=Denying())
+    segments = [segment(number, 10 * number, 10 * number + 9) for number in range(3)]
+    world.has(*segments)
+    unreadable(world, segments[2], IndexType.LEADER_EPOCH, how)
+    asked = query(world)
+    assert asked.ranges() == {ONLY: (0, 30)}
+    (piece,) = asked.plan({ONLY: (0, 30)}).pieces
+    assert (piece.low, piece.high) == (0, 30)
+
+
+def test_the_only_segment_has_its_leader_epochs_itself() -> None:
+    world = World()
+    world.has(segment(1, 10, 19, 4))
+    unreadable(world, segment(1, 10, 19, 4), IndexType.LEADER_EPOCH, "corrupt")
+    assert query(world).ranges() == {ONLY: (10, 20)}
+
+
+@HOW
+def test_leader_epochs_that_nobody_has_concern_what_lies_before(
+    how: str, kind: type[PipelineError]
+) -> None:
+    """The last segment is of another epoch: what was written of the one before may have been given up."""
+    world = World(objects=Denying())
+    segments = [segment(1, 0, 9), segment(2, 10, 19), segment(3, 20, 29, 2)]
+    world.has(*segments)
+    key = unreadable(world, segments[2], IndexType.LEADER_EPOCH, how)
+    asked = query(world)
+    assert asked.ranges() == {ONLY: (0, 30)}
+    for low, high in ((0, 30), (3, 5), (19, 21)):
+        with pytest.raises(kind, match=key):
+            asked.plan({ONLY: (low, high)})
+    (piece,) = asked.plan({ONLY: (20, 30)}).pieces
+    assert (piece.low, piece.high) == (20, 30)
+    with pytest.raises(kind, match=key):
+        query(world, startingTimestamp=1000).ranges()
+    lost, rest = query(world, onCorruptSegment="report").plan({ONLY: (5, 30)}).pieces
+    assert isinstance(lost, Lost)
+    assert (lost.low, lost.high, lost.key, rest.low) == (5, 20, key, 20)
+    leader = VirtualLeader((0, 30))
+    with leader.reachable():
+        assert query(world, leader).plan({ONLY: (0, 5)}).pieces, "brokers have them"
 
 
 def test_gaps_are_reported_where_there_is_a_column_for_them() -> None:

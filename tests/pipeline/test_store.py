@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odradek.pipeline.filters import Filtered
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.planning import each_piece
 from odradek.pipeline.query import Query
@@ -126,6 +127,22 @@ def test_a_query_of_the_store_alone_costs_few_requests() -> None:
     ]
     # the topics; the beginning and what is behind the summary; it, and the epochs, with their manifest
     assert (world.requests("list"), world.requests("get")) == (1 + 2, 3)
+
+
+@pytest.mark.parametrize("by", ["assign", "filter"])
+def test_of_many_partitions_those_are_looked_into_that_are_read(by: str) -> None:
+    world = World()
+    partitions = [replace(WHERE, partition=number) for number in range(40)]
+    for number, each in enumerate(partitions):
+        world.has(replace(segment(1, 0, 9), id=RemoteLogSegmentId(each, UUID(int=number))))
+    world.asked()
+    given = {"assign": '{"t":[7]}'} if by == "assign" else {"subscribe": "t"}
+    options = parse_options({**given, "tiered.url": "unused"}, streaming=False)
+    filtered = Filtered() if by == "assign" else Filtered(partitions=frozenset([7]))
+    query = Query(options, filtered, store=world.store)
+    (piece,) = query.plan(query.ranges()).pieces
+    assert (piece.low, piece.high) == (0, 10)
+    assert world.requests("list") == 1 + 2, "the directories; one of them, and what lies behind"
 
 
 def test_the_latest_leaders_summary_counts() -> None:

@@ -30,6 +30,11 @@ class Held:
 
     start: int
     end: int
+    undecided: int | None = None
+    """From there on a transaction is open."""
+
+    def readable(self, *, committed: bool) -> int:
+        return self.end if self.undecided is None or not committed else self.undecided
 
 
 class VirtualLeader(Brokers):
@@ -47,7 +52,9 @@ class VirtualLeader(Brokers):
     ) -> dict[TopicPartition, int]:
         assert set(wanted.values()) <= {EARLIEST, LATEST}
         return {
-            where: self.logs[where].start if which == EARLIEST else self.logs[where].end
+            where: self.logs[where].start
+            if which == EARLIEST
+            else self.logs[where].readable(committed=read_committed)
             for where, which in wanted.items()
         }
 
@@ -58,14 +65,15 @@ class VirtualLeader(Brokers):
         self, where: TopicPartition, offset: int, *, read_committed: bool, max_bytes: int
     ) -> FetchedBatches:
         held = self.logs[where]
+        end = held.readable(committed=read_committed)
         if not held.start <= offset <= held.end:
             raise OutOfRange(f"{where} at offset {offset}")
         records = [
             Record(each, 1000 + each, None, b"value %d" % each)
-            for each in range(offset, min(offset + RECORDS_A_FETCH, held.end))
+            for each in range(offset, min(offset + RECORDS_A_FETCH, end))
         ]
         data = bytes(build_batch(records, base_offset=offset)) if records else b""
-        return FetchedBatches(data, (), held.end, held.start)
+        return FetchedBatches(data, (), end, held.start)
 
     @contextmanager
     def reachable(self) -> Iterator[None]:
