@@ -250,9 +250,11 @@ class DirectoryObjects(ObjectStoreObjects):
         super().__init__(open_store)
         self._root = directory.root
         self._check_root = directory.check
+        self._begin = directory.begin
 
     def put(self, key: str, parts: Iterable[Buffer]) -> None:
         self._check_root()
+        self._begin()
         super().put(key, parts)
         self.make_durable(key)
         self._check_root()

@@ -1,9 +1,9 @@
 """A directory that is a remote store, told from whatever lies in its place while it is unmounted.
 
-Who uses a directory first puts a mark into it, a random text that no other store has. A node remembers
-in a file of its own which mark the directory had; from then on it takes no other directory for it, and
-makes none: the store is away until the mark is there. Where the node keeps no memory (tools), it is the
-directory that was there when it was opened.
+Who puts something into a directory first puts a mark there, a random text that no other store has. A node
+remembers in a file of its own which mark the directory had; from then on it takes no other directory for
+it, and makes none: the store is away until the mark is there. Until there is one, whatever is mounted there
+is the store. Where the node keeps no memory (tools), it is the directory that was there when it was opened.
 
 Order: the mark is synced before it is remembered, and remembered before the first object is put. A
 crash in between leaves a mark that the next start finds.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path as OsPath
 from uuid import uuid4
@@ -29,23 +30,31 @@ MARK = ".odradek-store"
 
 
 class StoreDirectory:
-    """`check` before each use. Any thread."""
+    """`check` before each use, `begin` before what is put. Any thread."""
 
     def __init__(self, root: OsPath, memory: OsPath | None = None) -> None:
         """Makes the directory, unless it was there before. OSError where that cannot be done."""
         self.root = root
         self._memory = memory
         self._identity: tuple[int, int] | None = None
+        self._beginning = threading.Lock()
         self._mark = None if memory is None else _remembered(memory, root)
         self.is_remembered = self._mark is not None
         if self._mark is None:
             root.mkdir(parents=True, exist_ok=True)
-            self._mark = _read_mark(root) if memory is None else _begin(root, memory)
+            self._mark = _read_mark(root) if memory is None else _meet(root, memory)
             self._identity = _identity(root)
+
+    @property
+    def _is_to_begin(self) -> bool:
+        return self._mark is None and self._memory is not None
 
     def check(self) -> None:
         """Raises ObjectsUnavailable where it is not that directory."""
         here = _identity(self.root)
+        if here is not None and self._is_to_begin:
+            self._look_for_a_mark(here)
+            return
         if here is not None and here == self._identity:
             return
         if here is not None and self._mark is not None and _read_mark(self.root) == self._mark:
@@ -56,6 +65,27 @@ class StoreDirectory:
             f"{self.root} is not the directory that it was: mount it again{anew}"
         )
 
+    def begin(self) -> None:
+        """It has a mark, and is remembered by it. Raises ObjectsUnavailable where that cannot be."""
+        with self._beginning:
+            if not self._is_to_begin:
+                return
+            assert self._memory is not None
+            try:
+                mark = _read_mark(self.root) or _put_mark(self.root)
+                _remember(self._memory, str(self.root), mark)
+            except OSError as error:
+                raise ObjectsUnavailable(f"{self.root} cannot be made a store: {error}") from error
+            self._identity, self._mark = _identity(self.root), mark
+
+    def _look_for_a_mark(self, here: tuple[int, int]) -> None:
+        """Another node may have put one there, or the store was mounted."""
+        with self._beginning:
+            self._identity = here
+            if self._is_to_begin and _read_mark(self.root) is not None:
+                assert self._memory is not None
+                self._mark = _meet(self.root, self._memory)
+
 
 def _identity(path: OsPath) -> tuple[int, int] | None:
     try:
@@ -65,14 +95,16 @@ def _identity(path: OsPath) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _begin(root: OsPath, memory: OsPath) -> str | None:
-    """The mark, of whoever was first, remembered. None where that cannot be: a read-only store."""
+def _meet(root: OsPath, memory: OsPath) -> str | None:
+    """The mark that is there, remembered. None where there is none yet, or no memory of it can be kept: a
+    read-only disk."""
     before, mark_before = _said(memory)
+    mark = _read_mark(root)
+    if mark is None or mark != mark_before:  # else the same one, mounted elsewhere
+        _warn_of_another(before, str(root))
     try:
-        mark = _read_mark(root) or _put_mark(root)
-        if mark != mark_before:  # else the same one, mounted elsewhere
-            _warn_of_another(before, str(root))
-        _remember(memory, str(root), mark)
+        if (before, mark_before) != (str(root), mark or ""):
+            _remember(memory, str(root), mark or "")
     except OSError:
         return None
     return mark
@@ -119,9 +151,9 @@ def _put_mark(root: OsPath) -> str:
 
 
 def _remembered(memory: OsPath, root: OsPath) -> str | None:
-    """The mark of `root`; None if this memory is of another directory, or of none."""
+    """The mark of `root`; None if it had none yet, or this memory is of another directory, or of none."""
     place, mark = _said(memory)
-    return mark if place == str(root) else None
+    return mark or None if place == str(root) else None
 
 
 def _said(memory: OsPath) -> tuple[str | None, str | None]:

@@ -9,9 +9,10 @@
 | no replica, not tiered | | | |
 
 Each of these is a task of the partition that comes round by itself (rounds.py), a number of them at a
-time. It begins when the metadata of the partition is read to the end, and is cancelled when the role is
-another: what it had under way is then of a leadership that is over (T-38). Where a log has lost the leader
-epochs of what left its disk, and no copy of them can be read, copies go on and nothing expires.
+time. It begins when the metadata of the partition is read to the end and the store has what was copied
+(store_presence.py), or is away; it is cancelled when the role is another: what it had under way is then of a
+leadership that is over (T-38). Where a log has lost the leader epochs of what left its disk, and no copy of
+them can be read, copies go on and nothing expires.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from odradek.broker.tiered.rounds import BackOff, rounds
 from odradek.broker.tiered.segment_work import SegmentWork
 from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.broker.tiered.store_health import REMIND_SECONDS, Backlog, StoreHealth
+from odradek.broker.tiered.store_presence import StorePresence
 from odradek.protocol.errors import KafkaError
 from odradek.replication.partition.partition import Partition
 from odradek.replication.remote.lost_history import Histories, lacks_history
@@ -139,8 +141,12 @@ class RemoteLogManager:
         self._table: dict[Name, _Tiered] = {}
         self._nursery: trio.Nursery | None = None
         self._health = StoreHealth()
+        self._presence = StorePresence(storage, metadata, seams, settings)
         metrics.gauge("RemoteLogManagerTasksAvgIdlePercent", self._idle_part)
         metrics.gauge("PartitionsWithoutHistoryCount", self._without_history)
+        metrics.gauge(
+            "RemoteStoreAway", lambda: int(self._presence.is_missed or self._health.is_failing)
+        )
         throttled_ms = self._quota.throttled_ms
         metrics.gauge("remote-copy-throttle-time-avg", lambda: throttled_ms.average)
         metrics.gauge("remote-copy-throttle-time-max", lambda: throttled_ms.largest)
@@ -196,6 +202,7 @@ class RemoteLogManager:
                 for each in self._table.values():
                     self._nursery.start_soon(self._see_to, each)
                 self._nursery.start_soon(self._remind)
+                self._nursery.start_soon(self._presence.run)
                 task_status.started()
         finally:
             self._nursery = None
@@ -214,13 +221,15 @@ class RemoteLogManager:
                     nursery.start_soon(self._come_round, tiered, what, one_round, pool)
 
     async def _look_first(self, tiered: _Tiered) -> int | None:
-        """Up to where it is copied, once the metadata is read to the end and the log's history is complete;
-        None if it was stopped meanwhile."""
+        """Up to where it is copied, once the metadata is read to the end, the store is there, or away, and
+        the log's history is complete; None if it was stopped meanwhile."""
         back_off = BackOff(self._settings, self._seams.entropy)
         is_complete = False
         while True:
             try:
                 await self._metadata.wait_ready(tiered.id)
+                if tiered.role is not Role.REMOVES:
+                    await self._presence.look_for(tiered.id)
                 if not is_complete:
                     await self._complete_history(tiered)
                     is_complete = True

@@ -30,6 +30,10 @@ class StoreHealth:
         self._told_at = 0.0
         self._reason = ""
 
+    @property
+    def is_failing(self) -> bool:
+        return self._since is not None
+
     def seconds_away(self, now: float) -> float:
         """For how long copies have failed; 0 while they work."""
         return 0.0 if self._since is None else now - self._since

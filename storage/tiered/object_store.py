@@ -176,6 +176,10 @@ class ObjectStoreStorage:
             rest = (each for each in SUFFIXES if each not in (MANIFEST_SUFFIX, LOG_SUFFIX))
             self._objects.delete_all([segment_key(metadata, each) for each in rest])
 
+    def has_any_of(self, partition: TopicIdPartition) -> bool:
+        with _translated():
+            return any(self._objects.pages(partition_directory(partition)))
+
     def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None:
         with _translated():
             self._objects.put(summary_key(partition, leader_epoch), [data])

@@ -71,6 +71,11 @@ class RemoteStorageManager(Protocol):
         have succeeded. After an error a part may be gone: repeat it."""
         ...
 
+    def has_any_of(self, partition: TopicIdPartition) -> bool:
+        """Whether there is anything of the partition, whole or not. No part of KIP-405: where segments were
+        copied and there is nothing, this is not the store that they were copied to, or was emptied."""
+        ...
+
     def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None:
         """Keep a summary of the partition's segments (`summary.py`), in place of those of that leader
         epoch and earlier ones (NO_LEADER is before all). It is no part of KIP-405, and nothing here reads it."""

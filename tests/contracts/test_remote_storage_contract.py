@@ -199,8 +199,11 @@ def test_each_attempt_is_apart(storage: RemoteStorageManager, copied: Copy) -> N
 
 def test_deleting(storage: RemoteStorageManager, copied: Copy, objects: Objects) -> None:
     """T-20: nothing is left, and what is not there is deleted without complaint."""
+    assert not storage.has_any_of(segment().partition)
     metadata = copied(segment())
+    assert storage.has_any_of(metadata.partition)
     storage.delete_segment(metadata)
+    assert not storage.has_any_of(metadata.partition)
     assert objects.list("") == []
     storage.delete_segment(metadata)
     storage.delete_segment(segment(8))

@@ -96,15 +96,28 @@ def test_nodes_share_its_mark(store: Store) -> None:
 
 
 def test_another_store_in_its_place_is_not_it(store: Store) -> None:
-    store.opened(1)
+    store.opened(1).put("k", [b"x"])
     store.unmount()
-    store.opened(2)
+    store.opened(2).put("k", [b"y"])
     assert is_away(store.opened(1))
+
+
+def test_whoever_put_nothing_takes_what_is_mounted_later(store: Store) -> None:
+    """A node that is new while it is unmounted puts no mark into what lies in its place by looking there."""
+    store.opened(1).put("k", [b"kept"])
+    store.unmount()
+    for objects in (store.opened(2), store.opened(2)):
+        assert objects.list("") == []
+    assert [*store.root.iterdir()] == []
+    store.mount()
+    assert bytes(objects.get("k")) == b"kept"
+    store.unmount()
+    assert is_away(store.opened(2))
 
 
 def test_who_forgets_begins_anew(store: Store) -> None:
     """As the error says, where a store is gone for good."""
-    store.opened()
+    store.opened().put("k", [b"x"])
     store.unmount()
     with pytest.raises(ObjectsUnavailable, match=f"or remove {store.memory()}"):
         store.opened().list("")

@@ -62,6 +62,7 @@ class MemoryStorage:
         self.custom: bytes | None = None
         self.indexes: dict[object, Buffer] = {}
         """What is told of every segment's index of that kind."""
+        self.has_some = True
         self.before_copy: Callable[[], None] = lambda: None
         self.summaries: dict[int, bytes] = {}
         """By the leader's epoch."""
@@ -91,6 +92,10 @@ class MemoryStorage:
         self.calls.append(f"delete {metadata.start_offset}")
         self._fail("delete")
         self.kept.pop(metadata.id, None)
+
+    def has_any_of(self, partition: TopicIdPartition) -> bool:
+        self._fail("look")
+        return self.has_some
 
     def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None:
         self._fail("summary")

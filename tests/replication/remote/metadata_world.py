@@ -69,6 +69,9 @@ class Store:
         self.deletions.append(metadata.id.id)
         self.objects.discard(metadata.id.id)
 
+    def has_any_of(self, partition: TopicIdPartition) -> bool:
+        return bool(self.objects)
+
     def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None: ...
 
     def remove_summaries(self, partition: TopicIdPartition) -> None:

@@ -67,6 +67,9 @@ class MemoryStorage:
     def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
         self.logs.pop(metadata.id, None)
 
+    def has_any_of(self, partition: TopicIdPartition) -> bool:
+        return bool(self.logs)
+
     def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None: ...
 
     def remove_summaries(self, partition: TopicIdPartition) -> None: ...

@@ -107,6 +107,9 @@ class Store:
         for key in [each for each in self.objects if each[0] == metadata.id.id]:
             del self.objects[key]
 
+    def has_any_of(self, partition: TopicIdPartition) -> bool:
+        return bool(self.objects)
+
     def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None: ...
 
     def remove_summaries(self, partition: TopicIdPartition) -> None: ...
