@@ -12,6 +12,9 @@ from odradek.testing.simulation.many import HASH_SEED, Summary, load, run_many
 from odradek.testing.simulation.plan import NODES
 from odradek.testing.simulation.run import simulate
 
+TOLD_EVERY = 100
+"""After so many runs what came of them is told."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(
@@ -36,21 +39,23 @@ def main() -> int:
 def _run(seeds: range, args: argparse.Namespace) -> int:
     began, summary = time.perf_counter(), Summary()
     many = run_many(seeds, nodes=args.nodes, jobs=args.jobs, keep=args.keep, tiered=args.tiered)
-    for row in many:
-        summary.add(row)
-        for anomaly in row["anomalies"]:
-            print(f"seed {row['seed']}: {anomaly}", flush=True)
-    seconds = time.perf_counter() - began
+    is_stopped = False
+    try:
+        for row in many:
+            summary.add(row)
+            for anomaly in row["anomalies"]:
+                print(f"seed {row['seed']}: {anomaly}", flush=True)
+            if summary.runs % TOLD_EVERY == 0 and summary.runs < len(seeds):
+                print(summary.figures(time.perf_counter() - began), flush=True)
+    except KeyboardInterrupt:
+        is_stopped = True
     print(summary.table())
-    print(
-        f"{summary.runs} runs, {len(summary.failed)} with anomalies, in {seconds:.0f} s: "
-        f"{summary.virtual_s / 3600:.1f} virtual hours, "
-        f"{summary.virtual_s / seconds:.0f} virtual seconds a second, "
-        f"{summary.cpu_s / max(summary.runs, 1):.2f} s of CPU a run"
-    )
+    print(summary.figures(time.perf_counter() - began))
+    if is_stopped:
+        print(f"stopped: {len(seeds) - summary.runs} of {len(seeds)} seeds are left")
     if summary.failed:
         print(f"kept in {args.keep}: seeds {summary.failed}")
-    return 1 if summary.failed else 0
+    return 1 if summary.failed else 130 if is_stopped else 0
 
 
 def _replay(path: Path) -> int:

@@ -106,8 +106,10 @@ class Checkers:
         )
 
     def is_settled(self) -> bool:
-        """Whether every replica ends where the others do, and knows that all of it is committed.
-        Followers hear of a high watermark by their next fetch."""
+        """Whether every replica ends where the others do, knows that all of it is committed, and is in the
+        log directory where it is to be. Followers hear of a high watermark by their next fetch."""
+        if any(broker.logs.mover.moves() for _, broker in self._cluster.running()):
+            return False
         return self.is_whole() and all(
             partition.log.high_watermark == partition.log.end_offset == self._end_of(partition)
             for _, broker in self._cluster.running()
@@ -144,7 +146,12 @@ class Checkers:
             for index, partition in topic.partitions.items()
             if not _is_whole(partition)
         ]
-        return f"images are at {offsets}, {'; '.join(behind) or 'all in sync'}"
+        moves = {
+            node.number: moves
+            for node, broker in self._cluster.running()
+            if (moves := broker.logs.mover.moves())
+        }
+        return f"images are at {offsets}, {'; '.join(behind) or 'all in sync'}, moves are {moves}"
 
     def final(self) -> None:
         """All is healed, and nobody writes any more."""

@@ -27,6 +27,8 @@ PORT = 9092
 CONTROLLER_PORT = 9093
 CLIENTS = "clients"
 DATA = "/data"
+OTHER_DATA = "/other"
+"""Where topics are tiered, replicas are in either, and move."""
 CLUSTER_ID = "simulated-cluster-0001"
 
 COMMON: Mapping[str, str] = {
@@ -52,6 +54,8 @@ OF_MANY: Mapping[str, str] = {
     "controller.quorum.retry.backoff.ms": "100",
 }
 TIERED: Mapping[str, str] = {
+    "log.dirs": f"{DATA},{OTHER_DATA}",
+    "replica.alter.log.dirs.io.max.bytes.per.second": "10000",  # takes as long as some copies do
     "remote.log.storage.system.enable": "true",
     "remote.log.storage.manager.class.name": "odradek.ObjectStore",
     "rsm.config.url": "memory:///",  # in a virtual world any is the world's bucket

@@ -10,13 +10,16 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol
 
 import trio
 
+from odradek.client.errors import ClientError
+from odradek.protocol.errors import KafkaError
 from odradek.testing.simulation.checkers import Checkers
 from odradek.testing.simulation.cluster import CLIENTS, DATA, SimulatedCluster, host
-from odradek.testing.simulation.plan import OF_STORE, UNCLEAN, Fault, Kind
+from odradek.testing.simulation.plan import ASKED_S, OF_NO_NODE, UNCLEAN, Fault, Kind
 from odradek.testing.simulation.store_faults import STORE_KINDS, StoreFaults
 
 SLOW_NETWORK_S = (0.05, 0.4)
@@ -42,6 +45,14 @@ class Administrator(Protocol):
 
     async def lead(self, node: int) -> None:
         """That a node leads, of those that have the partition."""
+        ...
+
+    async def move_directories(self, fault: Fault) -> None:
+        """What a move between log directories says."""
+        ...
+
+    async def copy_at_all(self, copies: bool) -> None:
+        """Switch copies of the topic off, or on."""
         ...
 
 
@@ -83,7 +94,7 @@ class Faults:
     async def _happen(self, fault: Fault) -> None:
         self.coverage[fault.kind.value, self._state(fault.node)] += 1
         what = fault.kind.value
-        if fault.kind not in OF_STORE:
+        if fault.kind not in OF_NO_NODE:
             what += f" of {host(fault.node)}"
         self._cluster.trace.add(f"{what} for {fault.seconds} s")
         await _HAPPEN[fault.kind](self, fault)
@@ -215,6 +226,16 @@ class Faults:
     async def _reassignment(self, fault: Fault) -> None:
         await self._administrator.reassign(fault)
 
+    async def _move_directories(self, fault: Fault) -> None:
+        await self._administrator.move_directories(fault)
+
+    async def _switch_copies_off(self, fault: Fault) -> None:
+        for copies in (False, True):
+            with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
+                await self._administrator.copy_at_all(copies)
+            if not copies:
+                await trio.sleep(fault.seconds)
+
     async def _miss_an_epoch(self, fault: Fault) -> None:
         controllers = [
             node.number for node, broker in self._cluster.running() if broker.metadata.is_active
@@ -255,6 +276,8 @@ _HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[None]]] = {
     Kind.CLOCK_JUMP: Faults._clock_jump,
     Kind.REASSIGNMENT: Faults._reassignment,
     Kind.MISSED_EPOCH: Faults._miss_an_epoch,
+    Kind.DIRECTORY_MOVE: Faults._move_directories,
+    Kind.COPIES_OFF: Faults._switch_copies_off,
     **dict.fromkeys(STORE_KINDS, Faults._store_fault),
     Kind.STORE_LIES: Faults._store_fault,
     Kind.STORE_KILLS: Faults._kill_at_the_store,

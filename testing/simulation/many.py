@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -45,6 +46,15 @@ class Summary:
         self.coverage.update({(kind, state): count for kind, state, count in row["coverage"]})
         if row["anomalies"]:
             self.failed.append(row["seed"])
+
+    def figures(self, seconds: float) -> str:
+        """Of all runs so far, which took so long."""
+        return (
+            f"{self.runs} runs, {len(self.failed)} with anomalies, in {seconds:.0f} s: "
+            f"{self.virtual_s / 3600:.1f} virtual hours, "
+            f"{self.virtual_s / seconds:.0f} virtual seconds a second, "
+            f"{self.cpu_s / max(self.runs, 1):.2f} s of CPU a run"
+        )
 
     def table(self) -> str:
         """Which faults met which states."""
@@ -145,6 +155,7 @@ def _rows(workers: Iterable[subprocess.Popen[str]]) -> Iterator[dict[str, Any]]:
 
 
 def _work(keep: str, nodes: str, tiered: str, *seeds: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever has started this
     logging.disable(logging.CRITICAL)
     for seed in seeds:
         row = run_one(int(seed), int(nodes), bool(tiered), Path(keep) if keep else None)

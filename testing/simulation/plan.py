@@ -19,6 +19,8 @@ RUN_S = 3.0
 """For how long (virtual) faults begin, and clients begin new work."""
 FAULTS_MAX = 6
 LONGEST_S = 2.5
+ASKED_S = 2.0
+"""How long it is tried, amid trouble, to have the cluster do something."""
 CLIENTS = 0
 """In place of a node: the machine that all clients are on."""
 
@@ -51,6 +53,11 @@ class Kind(enum.Enum):
     MISSED_EPOCH = "missed epoch"
     """A leader that hears nothing of the controller is followed by another one and leads again: it
     hears of both at once. Then it can't reach one of its followers, and is killed."""
+    DIRECTORY_MOVE = "moves between log directories"
+    """No fault either: what the node has moves to one of its log directories, and, there or not, to the
+    other."""
+    COPIES_OFF = "copies switched off"
+    """The topic gets remote.log.copy.disable, and loses it again."""
     STORE_KILLS = "killed at the store"
     """The node that makes some request to the store is killed before it, or behind it."""
     STORE_AWAY = "store away"
@@ -77,7 +84,10 @@ OF_MANY = DAMAGING | {
 }
 """For these there must be others: who hold the records, or to whom there is a network."""
 OF_STORE = frozenset(each for each in Kind if each.name.startswith("STORE_"))
-"""For these there must be an object store. The node that such a fault names has no part in it."""
+OF_TIER = OF_STORE | {Kind.DIRECTORY_MOVE, Kind.COPIES_OFF}
+"""For these the topic must be tiered."""
+OF_NO_NODE = OF_STORE | {Kind.COPIES_OFF}
+"""The node that such a fault names has no part in it."""
 
 
 @value_class
@@ -123,8 +133,8 @@ def draw_plan(seed: int, *, nodes: int = NODES, tiered: bool = False) -> Plan:
 
 def _draw_fault(chance: random.Random, nodes: int, tiered: bool) -> Fault:
     kinds = [each for each in Kind if nodes > 1 or each not in OF_MANY]
-    of_store = tiered and chance.random() < 0.5
-    kind = chance.choice([each for each in kinds if (each in OF_STORE) == of_store])
+    of_tier = tiered and chance.random() < 0.5
+    kind = chance.choice([each for each in kinds if (each in OF_TIER) == of_tier])
     node = chance.randint(1, nodes)
     others = [each for each in range(1, nodes + 1) if each != node]
     return Fault(

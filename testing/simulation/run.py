@@ -119,8 +119,16 @@ class _Simulation:
         await cluster.stop_all()
 
     async def _check_tier(self, cluster: SimulatedCluster, work: Workload) -> None:
-        lied = any(fault.kind is Kind.STORE_LIES for fault in self._plan.faults)
-        tier = TierChecks(cluster, self._world.bucket, TOPIC, seed=self._plan.seed, may_dangle=lied)
+        kinds = {fault.kind for fault in self._plan.faults}
+        if Kind.COPIES_OFF in kinds:  # nobody may have heard that they are to go on
+            await work.copy_at_all(True)
+        tier = TierChecks(
+            cluster,
+            self._world.bucket,
+            TOPIC,
+            seed=self._plan.seed,
+            may_dangle=Kind.STORE_LIES in kinds,
+        )
         await tier.run(work.history.final, work)
         self._run.anomalies += tier.anomalies
 

@@ -19,8 +19,8 @@ Starts = Mapping[int, int]
 
 
 class Administrator(Protocol):
-    async def configure(self, name: str, value: str) -> None:
-        """Set a config of the topic."""
+    async def configure(self, configs: Mapping[str, str]) -> None:
+        """Set these of the topic."""
         ...
 
     async def delete_records(self, before: Mapping[int, int]) -> None:
@@ -69,7 +69,7 @@ async def let_go(chance: random.Random, logs: Sequence[LedLog], admin: Administr
 async def _by_size(chance: random.Random, logs: Sequence[LedLog], admin: Administrator) -> Starts:
     """The oldest segments go as long as what is left is not less than the topic is to keep (S-02)."""
     kept_bytes = max(1, int(chance.random() * max(_size(log) for log in logs)))
-    await admin.configure("retention.bytes", str(kept_bytes))
+    await admin.configure({"retention.bytes": str(kept_bytes)})
     starts = {}
     for log in logs:
         breach = _size(log) - kept_bytes
@@ -88,8 +88,7 @@ def _size(log: LedLog) -> int:
 
 async def _by_time(logs: Sequence[LedLog], admin: Administrator) -> Starts:
     """All is too old, the active segment too."""
-    await admin.configure("local.retention.ms", "1")
-    await admin.configure("retention.ms", "1")
+    await admin.configure({"local.retention.ms": "1", "retention.ms": "1"})
     return {log.index: log.end_offset for log in logs}
 
 

@@ -28,6 +28,7 @@ from odradek.client.admin import (
 )
 from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError
+from odradek.client.log_dir_admin import Replica, alter_replica_log_dirs
 from odradek.client.metadata import Cluster
 from odradek.client.producer import Producer, ProducerOptions, open_producer
 from odradek.client.reassignment_admin import alter_reassignments
@@ -36,8 +37,9 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import SeededEntropy
 from odradek.storage.tiered.audit import KnownSegments
+from odradek.testing.simulation.cluster import DATA, OTHER_DATA
 from odradek.testing.simulation.history import History, Outcome, Seen, Sent, Transaction
-from odradek.testing.simulation.plan import RUN_S, Fault, Plan
+from odradek.testing.simulation.plan import ASKED_S, RUN_S, Fault, Plan
 from odradek.testing.simulation.readers import Readers
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.simulation.transactional_client import (
@@ -62,6 +64,11 @@ TIERED_TOPIC = {
     "file.delete.delay.ms": "100",
 }
 """Some ten segments in a run, of which the disks keep the last."""
+COPIES_OFF = {"remote.log.copy.disable": "true", "local.retention.ms": "-2"}
+COPIES_ON = {
+    "remote.log.copy.disable": "false",
+    "local.retention.ms": TIERED_TOPIC["local.retention.ms"],
+}
 WRITES = 12
 TRANSACTIONS = 4
 PATIENCE_S = 60.0
@@ -126,6 +133,23 @@ class Workload:
                     ELECT_LEADERS,
                     {"election_type": 0, "topic_partitions": rows, "timeout": 1000},
                 )
+
+    async def move_directories(self, fault: Fault) -> None:
+        """To the one, and later to the other: the first of these may be no move."""
+        replicas = [Replica(fault.node, TOPIC, index) for index in (SHARED, MOVED)]
+        paths = (DATA, OTHER_DATA) if fault.amount < 0.5 else (OTHER_DATA, DATA)
+        async with self._connect() as cluster:
+            for path in paths:
+                with suppress(KafkaError, ClientError), trio.move_on_after(ASKED_S):
+                    codes = await alter_replica_log_dirs(cluster, dict.fromkeys(replicas, path))
+                    told = ", ".join(f"{each}: {code.name}" for each, code in codes.items())
+                    self._trace.add(f"to {path}: {told}")
+                await trio.sleep(fault.seconds * fault.amount / 2)
+
+    async def copy_at_all(self, copies: bool) -> None:
+        """Switch copies of the topic off, or on."""
+        await self.configure(COPIES_ON if copies else COPIES_OFF)
+        self._trace.add("copies are switched on" if copies else "copies are switched off")
 
     async def write(self) -> None:
         """All that writers and transactional clients do; returns when they are done."""
@@ -203,9 +227,9 @@ class Workload:
         async with self._connect() as cluster:
             return await self._readers.read_again(cluster, starts)
 
-    async def configure(self, name: str, value: str) -> None:
-        """Set a config of the topic."""
-        changes = [ConfigChange(ConfigOperation.SET, name, value)]
+    async def configure(self, configs: Mapping[str, str]) -> None:
+        """Set these of the topic."""
+        changes = [ConfigChange(ConfigOperation.SET, *each) for each in configs.items()]
         async with self._connect() as cluster:
             alter = partial(alter_configs, cluster, ResourceType.TOPIC, TOPIC, changes)
             await cluster.retrying(alter, timeout_s=PATIENCE_S)

@@ -7,11 +7,16 @@ from typing import Any
 
 import pytest
 
+from odradek.broker.tiered.remote_log_manager import Role, _Tiered
 from odradek.broker.tiered.segment_work import SegmentWork
+from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer
 from odradek.storage.log import expiry as local_expiry
+from odradek.storage.log import relocation
+from odradek.storage.log.state import LogState
 from odradek.storage.tiered import expiry
 from odradek.storage.tiered.manifest import StoredObject
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 from odradek.storage.tiered.object_names import segment_key
 from odradek.storage.tiered.object_store import ObjectStoreStorage, _Counted
 
@@ -56,9 +61,55 @@ def count_sizes_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(expiry._Decision, "__init__", begin)
 
 
+def begin_where_the_disk_does(patch: pytest.MonkeyPatch) -> None:
+    """A log that moves forgets that it begins in the tier."""
+    honest = relocation.switch
+
+    def switch(log: LogState, *args: Any) -> None:
+        honest(log, *args)
+        log.starts_at(log.segment_list.first.base_offset)
+
+    patch.setattr(relocation, "switch", switch)
+
+
+def take_what_moves_for_copied(patch: pytest.MonkeyPatch) -> None:
+    """A log that moves is wrong about how far it is copied."""
+    honest = relocation.switch
+
+    def switch(log: LogState, *args: Any) -> None:
+        honest(log, *args)
+        log.copied_to(log.end_offset - 1)
+
+    patch.setattr(relocation, "switch", switch)
+
+
+def stay_switched_off(patch: pytest.MonkeyPatch) -> None:
+    """Whoever leads without copies does so until another leads."""
+    honest = _Tiered.is_as
+
+    def is_as(tiered: _Tiered, partition: Partition, role: Role | None) -> bool:
+        is_off = tiered.role is Role.LEADS_WITHOUT_COPIES and role is Role.LEADS
+        return honest(tiered, partition, tiered.role if is_off else role)
+
+    patch.setattr(_Tiered, "is_as", is_as)
+
+
+def forget_what_is_given_up(patch: pytest.MonkeyPatch) -> None:
+    """A copy that is switched off half done, or whose leader is another, is nobody's."""
+
+    def hand_over(work: SegmentWork, step: object, segment: RemoteLogSegmentMetadata) -> None:
+        work.in_hand[segment.id] = None
+
+    patch.setattr(SegmentWork, "_hand_over", hand_over)
+
+
 PLANTED = [
     let_go_of_what_was_not_copied,
     leave_what_others_began,
     take_the_store_at_its_word,
     count_sizes_twice,
+    begin_where_the_disk_does,
+    take_what_moves_for_copied,
+    stay_switched_off,
+    forget_what_is_given_up,
 ]

@@ -31,9 +31,13 @@ FOUND_BY = {
 }
 FOUND_IN_TIER_BY = {
     "let_go_of_what_was_not_copied": [0],
-    "leave_what_others_began": [34],
+    "leave_what_others_began": [40],
     "take_the_store_at_its_word": [3017],
     "count_sizes_twice": [0],
+    "begin_where_the_disk_does": [17],
+    "take_what_moves_for_copied": [17],
+    "stay_switched_off": [2],
+    "forget_what_is_given_up": [608, 559],
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from odradek.testing.simulation.many import run_many
-from odradek.testing.simulation.plan import OF_STORE, draw_plan, from_json, to_json
+from odradek.testing.simulation.plan import OF_TIER, draw_plan, from_json, to_json
 from odradek.testing.simulation.run import simulate
 
 
@@ -35,8 +35,8 @@ def test_a_plan_with_a_store_makes_the_same_run_again() -> None:
 def test_a_plan_with_a_store_is_written_down_and_read_again() -> None:
     plans = [draw_plan(seed, tiered=True) for seed in range(50)]
     assert [from_json(json.loads(json.dumps(to_json(plan)))) for plan in plans] == plans
-    assert {fault.kind for plan in plans for fault in plan.faults} >= OF_STORE
-    assert not any(fault.kind in OF_STORE for seed in range(50) for fault in draw_plan(seed).faults)
+    assert {fault.kind for plan in plans for fault in plan.faults} >= OF_TIER
+    assert not any(fault.kind in OF_TIER for seed in range(50) for fault in draw_plan(seed).faults)
 
 
 @pytest.mark.alone
