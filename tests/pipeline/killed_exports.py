@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import signal
@@ -21,8 +22,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -45,8 +46,11 @@ TIERED = {
 }
 RECORDS_AT_ONCE = 20_000
 OFFSETS_A_BATCH = 4_000
-VICTIMS = ("driver", "driver", "executor", "python worker")
-START_SECONDS, END_SECONDS = 120.0, 600.0
+VICTIMS = ("driver", "driver", "executor", "executor", "python worker")
+BATCHES_BETWEEN = (0, 0, 1, 1, 2)
+START_SECONDS, END_SECONDS = 300.0, 900.0
+
+log = logging.getLogger("odradek.tests")
 
 
 class Export:
@@ -62,8 +66,10 @@ class Export:
             stderr=self._log,
             start_new_session=True,
         )
-        self.has_told = threading.Event()
-        self.rows: list[dict[str, object]] = []
+        self.batches_done = 0
+        self._told = threading.Condition()
+        self._has_begun = False
+        self._ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -71,9 +77,23 @@ class Export:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             with suppress(ValueError):  # a line that its death cut short
-                self.rows.append(json.loads(line))
-                self.has_told.set()
-        self.has_told.set()
+                is_batch = "batch" in json.loads(line)
+                with self._told:
+                    self._has_begun = True
+                    self.batches_done += is_batch
+                    self._told.notify_all()
+        with self._told:
+            self._ended = True
+            self._told.notify_all()
+
+    def await_batches(self, count: int) -> None:
+        """Until so many are done, and the first is under way; or it has ended."""
+        with self._told:
+            done = self._told.wait_for(
+                lambda: self._ended or (self._has_begun and self.batches_done >= count),
+                START_SECONDS,
+            )
+        assert done, f"the export does not come to its batch {count}"
 
     def end(self) -> int:
         end_group(self.process)
@@ -83,7 +103,7 @@ class Export:
 
 
 class Killing:
-    """See the module. `killed` counts who was."""
+    """See the module. `killed` counts who was, `given_up` the runs that Spark ended for it."""
 
     def __init__(self, cluster: SparkCluster, broker: Broker, directory: Path, seed: int) -> None:
         self._cluster = cluster
@@ -94,33 +114,51 @@ class Killing:
         self._runs = 0
         self.out = directory / "out"
         self.killed: Counter[str] = Counter()
+        self.given_up = 0
         self._arguments = [
             "--topic", TOPIC, "--bootstrap", broker.bootstrap, "--tiered", str(directory / "tier"),
             "--out", str(self.out), "--offsets-a-batch", str(OFFSETS_A_BATCH), "--json",
             "--option", "maxBytesPerTask=60000", *cluster.arguments,
         ]  # fmt: skip
 
-    def run(self, kills: int) -> None:
-        """Kill so many, and then nobody."""
+    def run(self, victims: Iterable[str]) -> None:
+        """Kill these, one after the other, and then nobody."""
         self.produce()
         export = self._start()
         try:
-            while self.killed.total() < kills:
-                if export.process.poll() is not None:
-                    self._check_ended_well(export)
-                    self.produce()
-                    export = self._start()
-                if self._kill(export) == "driver":
+            for victim in victims:
+                while not self._kill(victim, export):
+                    if export.process.poll() is not None:
+                        export = self._next(export)
+                self.killed[victim] += 1
+                log.info(
+                    "%d: %s, of run %d after %d batches",
+                    self.killed.total(),
+                    victim,
+                    self._runs,
+                    export.batches_done,
+                )
+                if victim == "driver":
                     export.end()
                     export = self._start()
         finally:
             export.end()
         export = self._start()
         try:
-            export.process.wait(END_SECONDS)
-            self._check_ended_well(export)
+            assert export.process.wait(END_SECONDS) == 0, self._last_words()
         finally:
             export.end()
+
+    def _next(self, ended: Export) -> Export:
+        """With more to export; or, where Spark gave up after a kill, with the same again."""
+        if ended.process.wait() == 0:
+            self.produce()
+        else:
+            self.given_up += 1
+            assert self.given_up <= self.killed.total(), self._last_words()
+            log.info("run %d was given up", self._runs)
+        ended.end()
+        return self._start()
 
     def produce(self) -> None:
         for number in range(self._produced, self._produced + RECORDS_AT_ONCE):
@@ -151,31 +189,30 @@ class Killing:
         self._runs += 1
         return Export(self._arguments, self._directory / "exports.log")
 
-    def _kill(self, export: Export) -> str | None:
-        """Somebody, at some moment of the run; None if it ended before."""
-        victim = self._random.choice(VICTIMS)
+    def _kill(self, victim: str, export: Export) -> bool:
+        """At some moment of the run; False if it ended before, or there is none just then."""
         if victim == "driver" and self._random.random() < 0.2:
             time.sleep(self._random.uniform(0.0, 8.0))  # while it comes up
         else:
-            assert export.has_told.wait(START_SECONDS), "the export tells nothing"
+            export.await_batches(export.batches_done + self._random.choice(BATCHES_BETWEEN))
             time.sleep(self._random.uniform(0.0, 5.0))
         if export.process.poll() is not None:
-            return None
+            return False
         if victim == "driver":
             end_group(export.process)
-        else:
-            of = self._cluster.executors if victim == "executor" else self._cluster.python_workers
-            pids = of()
-            if not pids:
-                return None
-            with suppress(ProcessLookupError):
-                os.kill(self._random.choice(sorted(pids)), signal.SIGKILL)
-        self.killed[victim] += 1
-        return victim
+            return True
+        of = self._cluster.executors if victim == "executor" else self._cluster.python_workers
+        pids = sorted(of())
+        if not pids:
+            return False
+        try:
+            os.kill(self._random.choice(pids), signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
 
-    def _check_ended_well(self, export: Export) -> None:
-        log = (self._directory / "exports.log").read_text(errors="replace")
-        assert export.process.wait() == 0, log[-4000:]
+    def _last_words(self) -> str:
+        return (self._directory / "exports.log").read_text(errors="replace")[-4000:]
 
 
 def value(number: int) -> bytes:
@@ -199,14 +236,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--directory", type=Path, help="an empty one, to look at afterwards")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory, killing(Path(directory), args.seed) as run:
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    log.setLevel(logging.INFO)
+    victims = random.Random(args.seed).choices(VICTIMS, k=args.kills)
+    with (
+        nullcontext(args.directory) if args.directory else tempfile.TemporaryDirectory() as where,
+        killing(Path(where), args.seed) as run,
+    ):
         began = time.monotonic()
-        run.run(args.kills)
+        run.run(victims)
         records = run.check()
         killed = ", ".join(f"{count} {victim}s" for victim, count in sorted(run.killed.items()))
         sys.stdout.write(
-            f"killed {killed} in {time.monotonic() - began:.0f} s:"
+            f"killed {killed} in {time.monotonic() - began:.0f} s, {run.given_up} runs given up:"
             f" {records} records, each exactly once\n"
         )
 
