@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from odradek.bench.goals import CLUSTER_GOALS, TABLE_GOALS, TIERED_GOALS, Goal
+from odradek.bench.goals import CLUSTER_GOALS, REBUILD_GOALS, TABLE_GOALS, TIERED_GOALS, Goal
 from odradek.seams.values import value_class
 
 
@@ -45,14 +45,21 @@ Every sample is in [{file}](../bench/results/{file}).
 """
 
 TIERED = """\
-Three brokers under a controller, and KIP-405's questions: what tiering costs producers, and how soon an emptied
-broker is back. The remote store is a directory, of Kafka's LocalTieredStorage there; here its objects are
-synced to the disk, there they are not. Every sample is in [{file}](../bench/results/{file}).
+Three brokers under a controller, and KIP-405's question: what does tiering cost producers? The remote store is a
+directory, of Kafka's LocalTieredStorage there; here its objects are synced to the disk, there they are not.
+Every sample is in [{file}](../bench/results/{file}).
+"""
+
+REBUILD = """\
+The same three brokers: one is stopped, what it has is removed, and it is started. `plain_s` is until it is in sync
+without tiering, `tiered_s` with 64 MiB of the history on the brokers' disks, both with the start of the process in
+it; the p99 is of producers with acks=all meanwhile. Every sample is in [{file}](../bench/results/{file}).
 """
 
 SECTIONS = {
     "clusters": Section("Three brokers", CLUSTERS, CLUSTER_GOALS),
     "tiered": Section("Tiered storage", TIERED, TIERED_GOALS),
+    "rebuild": Section("An emptied broker", REBUILD, REBUILD_GOALS),
     "tables": Section("Topics as Spark tables", TABLES, TABLE_GOALS, READING_TABLES),
 }
 """By the beginning of a file's name."""

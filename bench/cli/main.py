@@ -119,7 +119,7 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="RESULTS.json",
-        help="a further part of that page: clusters-*, tiered-* or tables-*",
+        help="a further part of that page: clusters-*, tiered-*, rebuild-* or tables-*",
     )
 
 

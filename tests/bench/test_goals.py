@@ -10,6 +10,7 @@ import pytest
 from odradek.bench.goals import (
     CLUSTER_GOALS,
     GOALS,
+    REBUILD_GOALS,
     TABLE_GOALS,
     TIERED_GOALS,
     Goal,
@@ -30,7 +31,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 VERSION = version("odradek")
 
 
-ALL_GOALS = (*GOALS, *CLUSTER_GOALS, *TIERED_GOALS, *TABLE_GOALS)
+ALL_GOALS = (*GOALS, *CLUSTER_GOALS, *TIERED_GOALS, *REBUILD_GOALS, *TABLE_GOALS)
 
 
 @pytest.mark.parametrize("goal", ALL_GOALS, ids=lambda goal: f"{goal.workload}-{goal.metric}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,7 @@ from odradek.pipeline.errors import (
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.planning import BrokerRange, Lost
 from odradek.pipeline.query import Query
-from odradek.pipeline.source import BatchReader
+from odradek.pipeline.source import BatchReader, ReadTask
 from odradek.seams.objects import ObjectDenied
 from odradek.storage.log.producer_snapshots import encode_snapshot
 from odradek.storage.log.producers import ProducerEntry
@@ -336,3 +337,13 @@ def test_gaps_are_reported_where_there_is_a_column_for_them() -> None:
     fields = {"lastOffset": LongType(), "object": StringType(), "reason": StringType()}
     gap = StructType([StructField(name, kind) for name, kind in fields.items()])
     BatchReader(options, StructType([*FULL.fields, StructField("gap", gap)]))
+
+
+def test_spark_s_collections_after_a_task_leave_out_what_is_imported() -> None:
+    options = parse_options({"tiered.url": "unused", "subscribe": "t"}, streaming=False)
+    reader = BatchReader(options, StructType([StructField("offset", LongType())]))
+    gc.unfreeze()
+    assert list(reader.read(ReadTask((), {}))) == []
+    assert gc.get_freeze_count() > 10_000
+    looked_at = gc.get_objects()
+    assert len(looked_at) < 1000
