@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from odradek.protocol.apis import Api
 from odradek.seams.network import Address
+from odradek.seams.values import state_class
 
 if TYPE_CHECKING:
     from odradek.broker.node import Broker
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from odradek.broker.server import Endpoint
 
 
-@dataclass(slots=True)
+@state_class
 class RequestContext:
     broker: Broker
     api: Api

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import trio
 
 from odradek.broker.coordination.waiter import ClientWaiter
 from odradek.client.errors import ClientError
+from odradek.seams.values import state_class
 
 log = logging.getLogger("odradek.peers")
 
@@ -27,7 +27,7 @@ QUESTIONS_MAX = 1000
 """In one request."""
 
 
-@dataclass(slots=True, eq=False)
+@state_class
 class _Asked(Generic[Q, A]):
     key: Hashable
     question: Q

@@ -11,7 +11,7 @@ Nothing is sent twice here. What an error means, and whether to ask again, is th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -20,12 +20,13 @@ from odradek.client.errors import Unreachable, Unsupported
 from odradek.protocol.apis import Api
 from odradek.replication.controller.image import MetadataImage
 from odradek.seams.network import Address, Network
+from odradek.seams.values import state_class
 
 if TYPE_CHECKING:
     from odradek.client.connection import BrokerConnection
 
 
-@dataclass(eq=False, slots=True)
+@state_class
 class _Peer:
     """The connection to one broker, if there is one."""
 

@@ -41,6 +41,7 @@ MODULES = (
     "odradek.broker.apis.metadata",
     "odradek.protocol.schemas.topic_records",
     "odradek.replication.controller.topics",
+    "odradek.broker.topic_creation",
     "odradek.broker.apis.topics",
     "odradek.broker.apis.produce",
     "odradek.broker.apis.fetch",

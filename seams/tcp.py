@@ -399,8 +399,9 @@ async def _addresses_to_bind(host: str, port: int) -> list[tuple[int, str, int]]
         if socket.has_ipv6:
             every.append((socket.AF_INET6, "::", 0))
         return every
+    plain = host.encode() if host.isascii() else host  # else Python loads its codec for names
     found = await trio.socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        plain, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     addresses = {
         (int(family), str(address[0]), int(address[3]) if len(address) > 3 else 0): None

@@ -25,7 +25,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 from uuid import UUID
 
@@ -36,7 +36,7 @@ from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.offload import Offload
-from odradek.seams.values import value_class
+from odradek.seams.values import state_class, value_class
 from odradek.storage.directories import names
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanMark
@@ -54,7 +54,7 @@ CHUNK = 32
 KNOWN = frozenset({names.REMOTE_INDEX_CACHE, "lost+found"})
 
 
-@dataclass(slots=True)
+@state_class
 class Found:
     """The directories in a log directory, sorted by what is to be done with them."""
 

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from odradek.protocol import messages
+
 if TYPE_CHECKING:
     from odradek.bench.s3_server import S3Server
 
 
 def pytest_configure() -> None:
     """Hear Ctrl-C also where a shell runs the tests in its background, and has it ignored: what
-    they start would inherit that."""
+    they start would inherit that. And hear of misspelt names in messages."""
+    messages.check_names()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

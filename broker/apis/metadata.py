@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import trio
@@ -35,12 +35,13 @@ from odradek.broker.coordination.topics import (
     offsets_topic,
     transactions_topic,
 )
-from odradek.broker.topic_creation import request_topics
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
 from odradek.replication.controller.acls import AclOperation
-from odradek.replication.controller.topics import NewTopic
+
+if TYPE_CHECKING:
+    from odradek.replication.controller.topics import NewTopic
 
 log = logging.getLogger("odradek.metadata")
 
@@ -228,6 +229,8 @@ def _partition(view: TopicView, partition: PartitionView, version: int) -> Value
 
 async def _create(names: Iterable[str], ctx: RequestContext) -> None:
     """Create what can be created; whoever asks sees by the answer what could not."""
+    from odradek.broker.topic_creation import request_topics
+
     wanted = [
         _new_topic(name, ctx.broker.config)
         for name in names
@@ -256,6 +259,8 @@ async def _create(names: Iterable[str], ctx: RequestContext) -> None:
 
 
 def _new_topic(name: str, config: ServerConfig) -> NewTopic:
+    from odradek.replication.controller.topics import NewTopic
+
     for internal, settings in (
         (OFFSETS_TOPIC, offsets_topic),
         (TRANSACTIONS_TOPIC, transactions_topic),

@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     command = _load(chosen) if chosen in COMMANDS else _load_added(chosen)
-    parser = build_parser(chosen if command else None, command)
+    parser = build_parser(chosen if command else None, command, alone=arguments[:1] == [chosen])
     args = parser.parse_args(arguments)
     if command is None:  # no command at all: the teaching page, as an error
         parser.print_help(sys.stderr)
@@ -131,8 +131,11 @@ def _run(arguments: list[str]) -> int:
     return code
 
 
-def build_parser(chosen: str | None, command: Command | None) -> argparse.ArgumentParser:
-    """The parser in which only the chosen command knows its arguments."""
+def build_parser(
+    chosen: str | None, command: Command | None, *, alone: bool = False
+) -> argparse.ArgumentParser:
+    """The parser in which only the chosen command knows its arguments. `alone`: the others are not
+    in it, since it is not asked for what comes before the command."""
     parser: argparse.ArgumentParser = _Parser(
         prog="odradek",
         description="A Kafka-wire-compatible broker, and the tools to talk to any Kafka cluster.",
@@ -141,7 +144,7 @@ def build_parser(chosen: str | None, command: Command | None) -> argparse.Argume
     )
     parser.add_argument("--version", action=_Version, help="show the version and exit")
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
-    for name, (_, line) in COMMANDS.items():
+    for name, (_, line) in () if command is not None and alone else COMMANDS.items():
         if command is None or name != chosen:
             subparsers.add_parser(name, help=line)
     if command is not None:

@@ -9,13 +9,13 @@ Iteration is in the order of joining, so that equal histories give equal groups.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from odradek.broker.groups.actions import NO_ERROR, Protocols, StoredMember, Waiter
 from odradek.protocol.errors import ErrorCode
+from odradek.seams.values import state_class
 
 
-@dataclass(slots=True, eq=False)
+@state_class
 class Member:
     """One member; `deadline_ms` is when its session ends unless it is heard of (None: no timer)."""
 

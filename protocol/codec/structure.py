@@ -65,7 +65,7 @@ class Structure:
     """A message or a struct within one: plain fields in wire order, then tagged ones by tag.
 
     `absent` are fields of the class that this version has not on the wire, with their defaults.
-    `unknown_names` tells which of some names are no field's in any version.
+    `unknown_names` tells which of some names are no field's in any version, as far as it is known.
     """
 
     entity_type: type[Any]

@@ -1,7 +1,8 @@
 """Nested dicts or entities to bytes: writers compiled from structures.
 
 A mapping may leave out any field (its default is written) and may carry fields of other versions
-(they are passed over); a name that no version has is a bug of the caller's. Values are taken as
+(they are passed over); a name that no version has is a bug of the caller's, and raises KeyError where
+the structure can tell. Values are taken as
 handlers have them: durations and times as ints in ms, error codes as ints, the zero UUID as None,
 next to timedelta, datetime, ErrorCode and UUID.
 """

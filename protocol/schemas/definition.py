@@ -11,11 +11,11 @@ these and follow the record that holds them.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, field
 from typing import Any, Final, TypeVar, dataclass_transform
 from uuid import UUID
 
-from odradek.seams.values import compared_by_fields
+from odradek.seams.values import bare_dataclass, compared_by_fields
 
 NEVER: Final = 1 << 15
 ZERO_UUID: Final = UUID(int=0)
@@ -26,7 +26,7 @@ T = TypeVar("T")
 def record(cls: type[T]) -> type[T]:
     """A class of records or of structs in them: a dataclass with slots, keywords and value semantics,
     at the price of `value_class`."""
-    return compared_by_fields(dataclass(slots=True, kw_only=True, eq=False, repr=False)(cls))
+    return compared_by_fields(bare_dataclass(cls, kw_only=True))
 
 
 def wire(

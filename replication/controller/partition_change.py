@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from odradek.replication.controller.image import NO_LEADER, PartitionImage
 from odradek.replication.controller.partition_state import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE
-from odradek.seams.values import value_class
+from odradek.seams.values import state_class, value_class
 
 if TYPE_CHECKING:
     from odradek.protocol.schemas.topic_records import PartitionChangeRecord
@@ -94,7 +94,7 @@ def decide_change(
     return _record(topic_id, index, now, target, change, around)
 
 
-@dataclass(slots=True)
+@state_class
 class _Change:
     """The fields of the record so far; None (and -2, -1) is unchanged."""
 

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from operator import attrgetter
 
 import trio
 
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.raft.replay import Transactions
+from odradek.seams.values import state_class
 
 Listener = Callable[[MetadataDelta], None]
 
 
-@dataclass(slots=True, eq=False)
+@state_class
 class Commit:
     """Somebody waits for all below `offset` to be committed; `error` says why it never will."""
 

@@ -18,7 +18,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Protocol
 
@@ -49,6 +49,7 @@ from odradek.replication.raft.transport import Transport, Unanswered
 from odradek.replication.raft.voter_changes import Refusal
 from odradek.replication.raft.voter_history import ControlChange
 from odradek.seams import Seams
+from odradek.seams.values import state_class
 from odradek.storage.errors import DiskFull, LogFailed
 
 log = logging.getLogger("odradek.metadata")
@@ -76,7 +77,7 @@ class Owner(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
+@state_class
 class _Waiting:
     """Who asked this node something; the request is kept, for its identity says which it is."""
 
@@ -85,7 +86,7 @@ class _Waiting:
     answered: trio.Event = field(default_factory=trio.Event)
 
 
-@dataclass(slots=True, eq=False)
+@state_class
 class _Line:
     """What is being asked of one node: only the newest; the one before has to let go first."""
 

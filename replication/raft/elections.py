@@ -8,12 +8,12 @@ most one leader, and that leader has all that is committed (Raft, sections 5.2 a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 from uuid import UUID
 
 from odradek.replication.raft.voters import NO_DIRECTORY, NOBODY, ReplicaKey, VoterSet
-from odradek.seams.values import value_class
+from odradek.seams.values import state_class, value_class
 
 
 @value_class
@@ -55,7 +55,7 @@ def grants(election: Election, candidate: ReplicaKey, *, up_to_date: bool, pre_v
     return election.leader_id == NOBODY and up_to_date
 
 
-@dataclass(slots=True, eq=False)
+@state_class
 class Tally:
     """The votes of one election among the voters as they were when it began."""
 

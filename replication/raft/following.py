@@ -6,13 +6,14 @@ fetch tells the leader what this node has on its disk, and two could bring the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from odradek.replication.raft.messages import Endpoints, FetchSnapshotAnswer
 from odradek.replication.raft.snapshots import SnapshotId
+from odradek.seams.values import state_class
 
 
-@dataclass(slots=True, eq=False)
+@state_class
 class Download:
     """A snapshot that the leader sends piece by piece; `position` is what has arrived, in bytes."""
 
@@ -29,7 +30,7 @@ class Download:
         return self.position >= piece.size
 
 
-@dataclass(slots=True, eq=False)
+@state_class
 class Following:
     """`fetch_until_ms`: a voter that gets no answer until then campaigns."""
 

@@ -11,17 +11,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from odradek.replication.raft.voter_changes import PendingChange
 from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey, VoterSet
+from odradek.seams.values import state_class
 
 OBSERVER_SESSION_MS: Final = 300_000
 CAUGHT_UP_WITHIN_MS: Final = 3_600_000
 
 
-@dataclass(slots=True, eq=False)
+@state_class
 class Progress:
     """How far a replica is. Times are the machine's `now_ms`; -1 is never."""
 

@@ -6,11 +6,10 @@ answer with its number means nothing any more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from odradek.replication.raft.messages import Request
-from odradek.seams.values import value_class
+from odradek.seams.values import state_class, value_class
 
 ANYONE: Final = -2
 
@@ -22,7 +21,7 @@ class Asked:
     request: Request
 
 
-@dataclass(slots=True, eq=False)
+@state_class
 class _Line:
     """To one node. `until_ms`: the request times out then, or the pause is over."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from odradek.protocol.errors import ErrorCode
@@ -37,7 +37,7 @@ from odradek.replication.raft.requests import Requests
 from odradek.replication.raft.voter_changes import PendingChange
 from odradek.replication.raft.voter_history import BEFORE_THE_LOG, VoterHistory
 from odradek.replication.raft.voters import NOBODY, ReplicaKey, Voter, VoterSet
-from odradek.seams.values import value_class
+from odradek.seams.values import state_class, value_class
 
 KIB: Final = 1024
 
@@ -71,12 +71,12 @@ class QuorumSettings:
     can_become_voter: bool = True
 
 
-@dataclass(slots=True, eq=False)
+@state_class
 class Unattached:
     until_ms: int
 
 
-@dataclass(slots=True, eq=False)
+@state_class
 class Nominee:
     """Prospective, as long as it is only pre-votes that it asks for; then candidate."""
 
@@ -85,7 +85,7 @@ class Nominee:
     pre_vote: bool
 
 
-@dataclass(slots=True, eq=False)
+@state_class
 class Resigned:
     until_ms: int
     successors: tuple[ReplicaKey, ...]

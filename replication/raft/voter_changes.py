@@ -8,7 +8,6 @@ the voters will be.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from odradek.protocol.errors import ErrorCode
@@ -19,13 +18,13 @@ from odradek.replication.raft.messages import (
     UpdateVoterRequest,
 )
 from odradek.replication.raft.voters import ReplicaKey, Voter, VoterSet
-from odradek.seams.values import value_class
+from odradek.seams.values import state_class, value_class
 
 if TYPE_CHECKING:
     from odradek.replication.raft.voter_history import VoterHistory
 
 
-@dataclass(slots=True, eq=False)
+@state_class
 class PendingChange:
     """A change that is under way. `last_offset` is that of its record, once there is one.
 

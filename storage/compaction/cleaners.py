@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
 
 from odradek.protocol.errors import KafkaError
 from odradek.seams.entropy import Entropy
+from odradek.seams.values import state_class
 from odradek.seams.workers import Worker, WorkerDied, Workers
 from odradek.storage.compaction.settings import CleanerSettings
 from odradek.storage.log.partition_log import PartitionLog
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@state_class
 class CleanerStatistics:
     """As of now, for whoever shows them; Kafka's metrics in brackets."""
 

@@ -7,15 +7,15 @@ the log is opened (leftovers.py). Slices that are pinned outlive even the unlink
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 from odradek.seams.files import Files, Path
+from odradek.seams.values import state_class
 from odradek.storage.log.names import DELETED
 from odradek.storage.log.producer_snapshots import ProducerSnapshots
 from odradek.storage.log.segment import Segment
 
 
-@dataclass(slots=True)
+@state_class
 class _Doomed:
     at_ms: int
     segment: Segment

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from odradek.protocol.errors import KafkaError
 from odradek.seams.files import Files, Path
-from odradek.seams.values import value_class
+from odradek.seams.values import state_class, value_class
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import CorruptEpochs, LeaderEpochCache
 from odradek.storage.log.leftovers import clear_leftovers
@@ -26,7 +25,7 @@ from odradek.storage.log.segment import Segment
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@state_class
 class Loaded:
     """What a log starts with. `producers` is None where they need not be known yet."""
 

@@ -32,7 +32,6 @@ Read by `read_at`, never through a map; no record is decoded but those of transa
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 from odradek.protocol.records.batch import (
     CRC_START,
@@ -44,6 +43,7 @@ from odradek.protocol.records.batch import (
 )
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Files
+from odradek.seams.values import state_class
 from odradek.storage.directories.failure import takes_offline
 from odradek.storage.log.epochs import LeaderEpochCache
 from odradek.storage.log.index_builder import IndexBuilder
@@ -60,7 +60,7 @@ CHUNK_BYTES = 4 << 20
 _log = logging.getLogger(__name__)
 
 
-@dataclass
+@state_class
 class Recovery:
     """One log's recovery. `run` leaves `segments` with those that remain."""
 

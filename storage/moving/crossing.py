@@ -32,7 +32,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ import trio
 
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import OutOfDescriptors, Path
+from odradek.seams.values import state_class
 from odradek.storage.directories import names
 from odradek.storage.directories.names import TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
@@ -65,7 +66,7 @@ ROUNDS = 8
 """How often it is tried to come that close: a producer may be faster than the disk."""
 
 
-@dataclass(slots=True)
+@state_class
 class Crossing:
     """One try. `run` never leaves a directory half renamed unless its disk failed."""
 

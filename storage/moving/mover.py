@@ -6,20 +6,20 @@ in the order in which they were asked for; all of them together keep `intra.brok
 What a move does next is states.py's table; what the copy is, mirror.py's; the swap, crossing.py's.
 
 While a replica moves it is not compacted (J-12; Kafka does the same). A move that fails for its
-destination leaves the replica where it is.
+destination leaves the replica where it is. What only moves need is loaded by the first one.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
 
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import OutOfDescriptors, Path
+from odradek.seams.values import state_class
 from odradek.storage.directories import names
 from odradek.storage.directories.names import NAME_BYTES_MAX, TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
@@ -35,16 +35,14 @@ from odradek.storage.errors import (
 )
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_registry import offline_reason
-from odradek.storage.moving.blame import judge
-from odradek.storage.moving.crossing import Crossing
-from odradek.storage.moving.mirror import Mirror
-from odradek.storage.moving.move import Move, MoveStatus
 from odradek.storage.moving.settings import UNLIMITED, MoverSettings
 from odradek.storage.moving.states import Action, Event, State
 from odradek.storage.throttle import Throttle
 
 if TYPE_CHECKING:
     from odradek.storage.log_manager import LogManager
+    from odradek.storage.moving.mirror import Mirror
+    from odradek.storage.moving.move import Move, MoveStatus
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +56,7 @@ RETRY_SECONDS = 0.1
 """After a swap that could not be done right now, or a lack of descriptors."""
 
 
-@dataclass(slots=True)
+@state_class
 class MoverStatistics:
     """Since the start, for whoever shows them."""
 
@@ -156,6 +154,9 @@ class Mover:
         self, name: TopicPartition, which: PartitionLog, source: DirectoryLogs, home: DirectoryLogs
     ) -> None:
         """What fails is taken back: a `.move` that is left would be a move to the next start."""
+        from odradek.storage.moving.mirror import Mirror
+        from odradek.storage.moving.move import Move
+
         directory = home.directory
         mirror = Mirror(self._manager.files, which, directory.path / names.moving_name(*name))
         refusal: StorageError | None = None
@@ -175,6 +176,9 @@ class Mover:
 
     def resume(self, name: TopicPartition, destination: DirectoryLogs, found: Path) -> None:
         """A start has found an unfinished copy of a log that is served from elsewhere (J-13)."""
+        from odradek.storage.moving.mirror import Mirror
+        from odradek.storage.moving.move import Move
+
         registry = self._manager.registry
         which = registry.logs[name]
         path = destination.directory.path / names.moving_name(*name)
@@ -250,6 +254,8 @@ class Mover:
             event = await self._do(move, action)
 
     async def _do(self, move: Move, action: Action) -> Event:
+        from odradek.storage.moving.blame import judge
+
         try:
             if action is Action.CROSS:
                 return await self._cross(move)
@@ -282,6 +288,8 @@ class Mover:
         return max(SLICE_BYTES_MIN, min(SLICE_BYTES, rate // SLICES_PER_SECOND))
 
     async def _cross(self, move: Move) -> Event:
+        from odradek.storage.moving.crossing import Crossing
+
         crossing = Crossing(
             self._manager, self._entropy, move.name, move.which, move.mirror, move.destination
         )

@@ -1,14 +1,15 @@
-"""What `value_class` promises: all that a frozen dataclass with slots does, but for who enforces it."""
+"""What `value_class` promises: all that a frozen dataclass with slots does, but for who enforces it;
+and `state_class`: all that one with slots does that is compared by identity."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 
 import pytest
 
-from odradek.seams.values import value_class
+from odradek.seams.values import state_class, value_class
 
 
 @value_class
@@ -48,6 +49,37 @@ class Reference:
     start: int
     end: int = 7
     labels: tuple[str, ...] = field(default_factory=tuple)
+
+
+@value_class
+class Account:
+    name: str
+    _: KW_ONLY
+    secret: bytes = field(repr=False)
+    seen_ms: int = field(default=-1, compare=False)
+
+
+@value_class
+class Options:
+    _: KW_ONLY
+    level: int
+    depth: int = 2
+
+
+@state_class
+class Counter:
+    step: int
+    count: int = 0
+    history: list[int] = field(default_factory=list)
+    total: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.total = self.count * self.step
+
+
+@state_class
+class Titled(Counter):
+    title: str = "plain"
 
 
 def test_equal_where_all_fields_are() -> None:
@@ -93,3 +125,47 @@ def test_what_a_class_says_itself_stays() -> None:
     assert repr(Named("a", 1)) == "<a>"
     assert Named("a", 1) == Named("a", 2)
     assert hash(Named("a", 1)) == hash(Named("a", 2))
+
+
+def test_what_is_not_compared_and_what_is_not_shown() -> None:
+    one = Account("a", secret=b"s", seen_ms=1)
+    assert one == Account("a", secret=b"s", seen_ms=2)
+    assert hash(one) == hash(Account("a", secret=b"s"))
+    assert one != Account("a", secret=b"t", seen_ms=1)
+    assert repr(one) == "Account(name='a', seen_ms=1)"
+
+
+def test_fields_by_keyword() -> None:
+    assert (Options(level=1).level, Options(level=1).depth, Options(level=1, depth=4).depth) == (
+        1,
+        2,
+        4,
+    )
+    with pytest.raises(TypeError, match="keyword"):
+        Account("a")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="positional"):
+        Options(1)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("again", range(2), ids=["compiled", "as compiled before"])
+def test_wrong_arguments_are_told_of_the_class(again: int) -> None:
+    with pytest.raises(TypeError, match=r"Size\.__init__\(\) missing .* 'size'"):
+        Size()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Span\.__init__\(\) got an unexpected .* 'begin'"):
+        Span(begin=again)  # type: ignore[call-arg]
+
+
+def test_a_state_is_the_object_that_changes() -> None:
+    one, other = Counter(2, 3), Counter(2, 3)
+    assert one.total == 6
+    assert one != other
+    one.count += 1
+    one.history.append(one.count)
+    assert repr(one) == "Counter(step=2, count=4, history=[4], total=6)"
+    assert other.history == []
+
+
+def test_an_heir_has_more_fields() -> None:
+    heir = Titled(2, title="n")
+    assert (heir.step, heir.count, heir.title, heir.total) == (2, 0, "n", 0)
+    assert Counter(5, 1).total == 5
