@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from odradek.pipeline.errors import PipelineError, said_by_spark
 from odradek.testing import Broker
-from tests.pipeline.reading import by_consumer, by_spark, table
+from tests.pipeline.reading import by_consumer, by_spark, by_tasks, table
 from tests.pipeline.varied import PARTITIONS, Ends, produce_varied
 
 if TYPE_CHECKING:
@@ -36,19 +38,29 @@ def options(broker: Broker, **more: Any) -> dict[str, Any]:
     return {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "events", **more}
 
 
-@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+ISOLATIONS = ("read_uncommitted", "read_committed")
+SPLITS = ({}, {"minPartitions": 20}, {"maxRecordsPerPartition": 97})
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+def test_the_rows_of_a_consumer_at_any_split(
+    broker: Broker, isolation: str, split: dict[str, int]
+) -> None:
+    expected = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
+    found = by_tasks(options(broker, **split, **{"kafka.isolation.level": isolation}))
+    assert found == expected
+
+
 @pytest.mark.parametrize(
-    "split",
+    ("isolation", "split"),
     [
-        {"minPartitions": 20},
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in ({}, {"maxRecordsPerPartition": 97})
-        ),
+        ("read_committed", {"minPartitions": 5}),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in product(ISOLATIONS, SPLITS)),
     ],
     ids=str,
 )
-def test_the_rows_of_a_consumer_at_any_split(
+def test_spark_has_the_rows_of_a_consumer(
     spark: SparkSession, broker: Broker, isolation: str, split: dict[str, int]
 ) -> None:
     expected = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
@@ -91,7 +103,7 @@ def test_what_is_asked_for_in_offsets_times_and_columns(
     assert sorted(tuple(row) for row in narrow.collect()) == [row[:2] for row in rows]
 
 
-def test_where_it_begins_and_ends(spark: SparkSession, broker: Broker) -> None:
+def test_where_it_begins_and_ends(broker: Broker) -> None:
     rows = by_consumer(broker.bootstrap, "events", PARTITIONS)
     ranges = options(
         broker,
@@ -99,11 +111,11 @@ def test_where_it_begins_and_ends(spark: SparkSession, broker: Broker) -> None:
         endingOffsets='{"events":{"0":15,"1":3,"2":-1}}',
     )
     limits = {0: (5, 15), 1: (0, 3), 2: (10, 1 << 62)}
-    assert by_spark(spark, ranges) == [
+    assert by_tasks(ranges) == [
         row for row in rows if limits[row[0]][0] <= row[1] < limits[row[0]][1]
     ]
     middle = sorted(row[2] for row in rows)[len(rows) // 2]
-    late = by_spark(spark, options(broker, startingTimestamp=middle))
+    late = by_tasks(options(broker, startingTimestamp=middle))
     firsts = {
         number: min(row[1] for row in rows if row[0] == number and row[2] >= middle)
         for number in PARTITIONS
@@ -123,9 +135,16 @@ def test_where_it_begins_and_ends(spark: SparkSession, broker: Broker) -> None:
         ({"startingOffsets": '{"events":{"0":1}}'}, "not for events-1"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_plainly(
-    spark: SparkSession, broker: Broker, given: dict[str, str], said: str
-) -> None:
-    with pytest.raises(Exception, match="odradek") as caught:
-        by_spark(spark, {**options(broker), **given})
+def test_what_is_wrong_is_said_plainly(broker: Broker, given: dict[str, str], said: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        by_tasks({**options(broker), **given})
     assert said in str(caught.value)
+
+
+def test_spark_says_what_is_wrong(spark: SparkSession, broker: Broker) -> None:
+    for given in ({"minPartitions": "0"}, {"subscribe": "nowhere"}):
+        with pytest.raises(PipelineError) as caught:
+            by_tasks({**options(broker), **given})
+        with pytest.raises(Exception, match="odradek") as by_way_of_spark:
+            by_spark(spark, {**options(broker), **given})
+        assert said_by_spark(by_way_of_spark.value) == str(caught.value)

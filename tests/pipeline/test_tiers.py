@@ -22,7 +22,7 @@ from odradek.pipeline.query import Query
 from odradek.pipeline.segment_columns import Stretch
 from odradek.pipeline.source import BatchReader
 from odradek.testing import Broker
-from tests.pipeline.reading import by_consumer, by_spark, table
+from tests.pipeline.reading import by_consumer, by_spark, by_tasks, table
 from tests.pipeline.tiering import QUICK, TIERED
 
 if TYPE_CHECKING:
@@ -101,11 +101,24 @@ def options(broker: Broker, tier: Path, **more: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-@pytest.mark.parametrize(
-    "split", [pytest.param({}, marks=pytest.mark.slow), {"maxBytesPerTask": 7_000}], ids=str
-)
+ISOLATIONS = ("read_uncommitted", "read_committed")
+SPLITS: tuple[dict[str, int], ...] = ({}, {"maxBytesPerTask": 7_000})
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("split", SPLITS, ids=str)
 def test_both_tiers_are_one_table_at_any_split(
+    broker: Broker, tier: Path, isolation: str, split: dict[str, int]
+) -> None:
+    expected = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
+    given = options(broker, tier, **split, **{"kafka.isolation.level": isolation})
+    assert by_tasks(given) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+def test_spark_has_both_tiers_as_one_table(
     spark: SparkSession, broker: Broker, tier: Path, isolation: str, split: dict[str, int]
 ) -> None:
     expected = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
@@ -182,51 +195,61 @@ def test_transactions_that_are_lost_while_a_query_is_planned_are_named(
         query.plan(ranges)
 
 
-@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_the_store_alone_has_what_was_tiered(
-    spark: SparkSession, broker: Broker, tier: Path, isolation: str
-) -> None:
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_the_store_alone_has_what_was_tiered(broker: Broker, tier: Path, isolation: str) -> None:
     expected = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
     given = options(broker, tier, **{"kafka.isolation.level": isolation})
     del given["kafka.bootstrap.servers"]
-    found = by_spark(spark, given)
+    found = by_tasks(given)
     for partition in PARTITIONS:
         rows = [row for row in found if row[0] == partition]
         assert len(rows) > 500
         assert rows == [row for row in expected if row[0] == partition][: len(rows)]
 
 
-def test_offsets_alone_are_read_from_batch_headers(
-    spark: SparkSession, broker: Broker, tier: Path
-) -> None:
+def test_offsets_alone_are_read_from_batch_headers(broker: Broker, tier: Path) -> None:
     expected = [row[:2] for row in by_consumer(broker.bootstrap, "events", PARTITIONS)]
-    narrow = (
-        spark.read.format("odradek")
-        .options(**options(broker, tier))
-        .schema("partition int, offset long")
-        .load()
-    )
-    assert sorted(tuple(row) for row in narrow.collect()) == expected
+    reader = BatchReader(parse_options(options(broker, tier), streaming=False), NARROW)
+    tables = [table for task in reader.partitions() for table in reader.read(task)]
+    found = [row for each in tables for row in zip(*each.to_pydict().values(), strict=True)]
+    assert sorted(found) == expected
 
 
-def test_a_broken_segment_is_named_or_left_out_by_choice(
+def test_a_broken_segment_is_named_or_left_out_by_choice(broker: Broker, tier: Path) -> None:
+    victim = sorted(tier.rglob("*.log"))[1]
+    whole = victim.read_bytes()
+    victim.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
+    try:
+        with pytest.raises(UnreadableSegment, match=victim.name):
+            by_tasks(options(broker, tier))
+        left = by_tasks(options(broker, tier, onCorruptSegment="skip"))
+    finally:
+        victim.write_bytes(whole)
+    all_rows = by_tasks(options(broker, tier))
+    assert 0 < len(all_rows) - len(left) < 200
+    assert set(left) < set(all_rows)
+    victim.unlink()
+    try:
+        with pytest.raises(UnreadableSegment, match=victim.name):
+            by_tasks(options(broker, tier))
+    finally:
+        victim.write_bytes(whole)
+
+
+@pytest.mark.slow
+def test_spark_names_what_is_broken_and_reads_on_by_choice(
     spark: SparkSession, broker: Broker, tier: Path
 ) -> None:
     victim = sorted(tier.rglob("*.log"))[1]
     whole = victim.read_bytes()
     victim.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
+    given = options(broker, tier)
     try:
         with pytest.raises(Exception, match=victim.name):
-            table(spark, options(broker, tier)).collect()
-        left = by_spark(spark, options(broker, tier, onCorruptSegment="skip"))
+            table(spark, given).collect()
+        skipping = {**given, "onCorruptSegment": "skip"}
+        assert by_spark(spark, skipping) == by_tasks(skipping)
     finally:
         victim.write_bytes(whole)
-    all_rows = by_spark(spark, options(broker, tier))
-    assert 0 < len(all_rows) - len(left) < 200
-    assert set(left) < set(all_rows)
-    victim.unlink()
-    try:
-        with pytest.raises(Exception, match=victim.name):
-            table(spark, options(broker, tier)).collect()
-    finally:
-        victim.write_bytes(whole)
+    narrow = spark.read.format("odradek").options(**given).schema(NARROW).load()
+    assert sorted(map(tuple, narrow.collect())) == [row[:2] for row in by_tasks(given)]

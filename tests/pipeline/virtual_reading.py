@@ -158,7 +158,7 @@ class VirtualSource:
     async def rows(self, reader: Reads, tasks: Sequence[Any], chance: Random) -> list[Row]:
         rows: list[Row] = []
         for task in chance.sample(tasks, len(tasks)):
-            rows += await self.aside(lambda task=task: _rows(reader, task))  # type: ignore[misc]
+            rows += await self.aside(lambda task=task: rows_of(reader, task))  # type: ignore[misc]
         return sorted(rows, key=lambda row: row[:2])
 
     async def aside(self, act: Callable[[], T]) -> T:
@@ -196,7 +196,8 @@ class VirtualStream:
         return start, end, list(reader.partitions(start, end))
 
 
-def _rows(reader: Reads, task: Any) -> list[Row]:
+def rows_of(reader: Reads, task: Any) -> list[Row]:
+    """What a task reads; it and its reader are pickled on their way, as Spark does."""
     sent, given = pickle.loads(pickle.dumps((reader, task)))
     found: list[Row] = []
     for table in sent.read(given):
