@@ -23,6 +23,11 @@ from tests.interop.broker_process import deadline
 from tests.interop.clients import create_topic, produce, read_all
 
 PATIENCE_S = 60
+SHORT_SESSIONS = (
+    *("--set", "broker.session.timeout.ms=2000"),
+    *("--set", "broker.heartbeat.interval.ms=300"),
+)
+"""Who is killed is missed soon, and let in again."""
 
 
 class Command:
@@ -159,7 +164,7 @@ def test_a_start_waits_for_nodes_of_the_last_run(command: Command) -> None:
 
 
 def test_a_node_that_ends_while_the_cluster_starts_ends_it(command: Command) -> None:
-    command.start("--brokers", "2", "--listen", "127.0.0.1:0")
+    command.start("--brokers", "2", "--listen", "127.0.0.1:0", *SHORT_SESSIONS)
     *_, second = command.port_file.read_text().split()
     command.stop()
     host, _, port = second.rpartition(":")
@@ -176,7 +181,7 @@ def test_where_no_cluster_is_there_is_nothing_to_show(command: Command) -> None:
 
 
 def test_three_brokers_know_each_other_and_survive_one(command: Command) -> None:
-    command.start("--brokers", "3", "--listen", "127.0.0.1:0")
+    command.start("--brokers", "3", "--listen", "127.0.0.1:0", *SHORT_SESSIONS)
     addresses = command.port_file.read_text().split()
     rows = json.loads(command.run("status", "--json").stdout)["brokers"]
     assert [(row["id"], row["address"], row["state"]) for row in rows] == [
