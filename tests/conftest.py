@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from odradek.protocol import messages
 
 if TYPE_CHECKING:
     from odradek.bench.s3_server import S3Server
+
+
+# Properties are judged by what they say, not by how long a busy machine takes to say it.
+settings.register_profile("without a deadline", deadline=None)
+settings.load_profile("without a deadline")
 
 
 def pytest_configure() -> None:
@@ -20,6 +27,12 @@ def pytest_configure() -> None:
     messages.check_names()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test is there to the end, thousands of tests and all modules: whoever
+    looks for garbage need not look there."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
