@@ -65,6 +65,7 @@ def tiered_configs(store: Path, brokers: int) -> dict[str, str]:
         "rlmm.config.remote.log.metadata.topic.replication.factor": str(brokers),
         "rlmm.config.remote.log.metadata.initialization.retry.interval.ms": "300",
         "remote.log.manager.task.interval.ms": "500",
+        "log.initial.task.delay.ms": "0",
         "log.retention.check.interval.ms": "500",
         "log.segment.delete.delay.ms": "500",
         "log.cleaner.enable": "false",
