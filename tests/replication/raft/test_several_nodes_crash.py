@@ -152,7 +152,7 @@ def test_what_was_acknowledged_survives() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hundred", range(5))
+@pytest.mark.parametrize("hundred", range(2))
 def test_what_was_acknowledged_survives_in_the_long_run(hundred: int) -> None:
     for seed in range(1000 + 100 * hundred, 1100 + 100 * hundred):
         live_through(seed)

@@ -38,8 +38,15 @@ async def test_a_move_that_nothing_disturbs() -> None:
     await check_next_life(world.killed(), promised, at_least=promised.acknowledged)
 
 
-@pytest.mark.parametrize("bad", [False, True], ids=["", "with a bad directory"])
-@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("step", "bad"),
+    [
+        pytest.param(11, False, id="11-"),
+        pytest.param(17, True, id="17-with a bad directory"),
+        pytest.param(1, False, id="1-", marks=pytest.mark.slow),
+        pytest.param(3, True, id="3-with a bad directory", marks=pytest.mark.slow),
+    ],
+)
 async def test_killed_at_every_use_of_the_disk(step: int, bad: bool) -> None:
     promised, _, power = await undisturbed()
     first, last = promised.move_began + 1, power.uses
