@@ -1,16 +1,19 @@
-"""What only the active controller can do, asked of the other kind of broker: envelopes, both ways.
+"""A broker of each kind, under a controller of each kind.
 
-Apache Kafka's broker puts its clients' requests into envelopes for our controller, and our broker does
-so for Kafka's (KIP-590).
+One topic is replicated both ways: each leads a part of the partitions and follows the other's. Logs are
+passed on as they were written, so in the end both have the same bytes. And what only the active controller can
+do is asked of the other kind of broker: Apache Kafka's puts its clients' requests into envelopes for our
+controller, and ours does so for Kafka's (KIP-590).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -21,11 +24,12 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.interop.broker_process import deadline
+from tests.interop.broker_process import BrokerProcess, deadline
 from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_company
 
 pytestmark = pytest.mark.interop
 PATIENCE_S = 30
+ASSIGNMENT = [[OURS, THEIRS], [THEIRS, OURS], [OURS, THEIRS], [THEIRS, OURS]]
 
 
 @pytest.fixture(scope="module", params=[OURS, THEIRS], ids=["our controller", "their controller"])
@@ -36,6 +40,9 @@ def company(
     directory = tmp_path_factory.mktemp("mixed")
     with mixed_company(directory, controller=request.param) as company:
         yield company, request.param
+
+
+# Forwarded
 
 
 @pytest.fixture
@@ -109,3 +116,65 @@ def test_configs_are_checked_by_the_broker_and_changed_by_the_controller(
     entry = ConfigEntry("retention.ms", "soon", incremental_operation=AlterConfigOpType.SET)
     wrong = ConfigResource(ResourceType.TOPIC, "configured", incremental_configs=[entry])
     assert refused(admin.incremental_alter_configs([wrong])) == KafkaError.INVALID_CONFIG
+
+
+# Replicated
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_topic_is_replicated_both_ways(
+    company: tuple[MixedCompany, int], compression: str
+) -> None:
+    both, _ = company
+    name = f"both-ways-{compression}"
+    admin = AdminClient({"bootstrap.servers": both.ours.bootstrap})
+    topic = NewTopic(
+        name,
+        num_partitions=len(ASSIGNMENT),
+        replica_assignment=ASSIGNMENT,
+        config={"min.insync.replicas": "2"},
+    )
+    admin.create_topics([topic])[name].result(30)
+    assert both.leaders(name) == [each[0] for each in ASSIGNMENT]
+    failed = produce(both.theirs.bootstrap, name, 4000, compression)
+    assert failed == []
+    for partition in range(len(ASSIGNMENT)):
+        wait_for_equal_logs(both, name, partition)
+
+
+def produce(bootstrap: str, topic: str, count: int, compression: str) -> list[object]:
+    """Idempotent, with acks=all; the errors."""
+    failed: list[object] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "compression.type": compression,
+            "batch.num.messages": 50,
+        }
+    )
+    for number in range(count):
+        producer.produce(
+            topic,
+            b"%06d" % number,
+            partition=number % len(ASSIGNMENT),
+            on_delivery=lambda error, _: failed.append(error) if error is not None else None,
+        )
+        producer.poll(0)
+    assert producer.flush(PATIENCE_S) == 0
+    return failed
+
+
+def wait_for_equal_logs(company: MixedCompany, topic: str, partition: int) -> None:
+    with deadline(20, f"both to have the same of {topic}-{partition}") as check:
+        while True:
+            ours, theirs = (log(each, topic, partition) for each in (company.ours, company.theirs))
+            if ours and ours == theirs:
+                return
+            assert ours.startswith(theirs) or theirs.startswith(ours), "the logs have parted"
+            check()
+
+
+def log(broker: BrokerProcess, topic: str, partition: int) -> bytes:
+    directory: Path = broker.partition_directory(topic, partition)
+    return (directory / f"{0:020d}.log").read_bytes().rstrip(b"\0")

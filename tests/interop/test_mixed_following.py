@@ -1,7 +1,9 @@
-"""A partition that this broker leads and Apache Kafka follows: who is in sync, what acks=all waits for.
+"""Two brokers, one of each kind, of which each follows the other; the controller is ours, too.
 
-The controller is ours, too. A follower that dies is fenced and leaves the in-sync set, comes back, cuts
-nothing that it should keep, catches up and joins; one that is stopped (SIGSTOP) lags and leaves.
+Of a partition that this broker leads and Apache Kafka follows: who is in sync, what acks=all waits for. A
+follower that dies is fenced and leaves the in-sync set, comes back, cuts nothing that it should keep,
+catches up and joins; one that is stopped (SIGSTOP) lags and leaves. Of one that Kafka leads and this broker
+follows: what is read here is what was written there, whatever happened to either of them meanwhile.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.interop.broker_process import deadline
@@ -21,6 +23,8 @@ from tests.interop.mixed_company import OURS, THEIRS, MixedCompany, mixed_compan
 pytestmark = pytest.mark.interop
 
 LAG_MS = 2000
+NEAR_US = {"client.rack": "here"}
+"""So that a leader sends its consumers to this broker, which follows (KIP-392)."""
 
 
 @pytest.fixture(scope="module")
@@ -30,18 +34,19 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCompany]:
         "replica.selector.class": ("org.apache.kafka.common.replica.RackAwareReplicaSelector"),
     }
     with mixed_company(
-        tmp_path_factory.mktemp("followers"),
+        tmp_path_factory.mktemp("following"),
         {**settings, "broker.rack": "here"},
         {**settings, "broker.rack": "there"},
     ) as it:
         yield it
 
 
-def create(company: MixedCompany, name: str, **configs: str) -> None:
+def create(company: MixedCompany, name: str, *, leader: int = OURS, **configs: str) -> None:
     admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
-    topic = NewTopic(name, num_partitions=1, replica_assignment=[[OURS, THEIRS]], config=configs)
+    assignment = [[leader, OURS + THEIRS - leader]]
+    topic = NewTopic(name, num_partitions=1, replica_assignment=assignment, config=configs)
     admin.create_topics([topic])[name].result(30)
-    assert company.leaders(name) == [OURS]
+    assert company.leaders(name) == [leader]
 
 
 def wait_in_sync(company: MixedCompany, topic: str, *brokers: int) -> None:
@@ -93,6 +98,9 @@ def numbered(count: int, size: int = 100) -> list[bytes]:
     return [b"%06d" % number + b"x" * size for number in range(count)]
 
 
+# This broker leads
+
+
 def test_kafka_follows(company: MixedCompany) -> None:
     create(company, "followed", **{"min.insync.replicas": "2"})
     values = numbered(2000)
@@ -136,3 +144,51 @@ def wait_in_sync_under_writes(company: MixedCompany) -> None:
     producer.produce("strict", b"unreplicated")
     assert producer.flush(PATIENCE_S) == 0
     wait_in_sync(company, "strict", OURS)
+
+
+# Kafka leads
+
+
+def test_it_is_followed_and_read_here(company: MixedCompany) -> None:
+    create(company, "led", leader=THEIRS, **{"min.insync.replicas": "2"})
+    values = numbered(5000)
+    assert produce(company, "led", values) == [None] * len(values)
+    wait_in_sync(company, "led", OURS, THEIRS)
+    assert read(company.ours.bootstrap, "led", len(values), **NEAR_US) == values
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_large_and_compressed_batches_are_followed(company: MixedCompany, codec: str) -> None:
+    name = f"large-{codec}"
+    create(company, name, leader=THEIRS, **{"min.insync.replicas": "2"})
+    values = numbered(300, 50_000)
+    told = produce(company, name, values, **{"compression.type": codec, "linger.ms": 20})
+    assert told == [None] * len(values)
+    assert read(company.ours.bootstrap, name, len(values), **NEAR_US) == values
+
+
+@pytest.mark.slow
+def test_a_leader_that_is_killed_is_succeeded_and_followed_again(company: MixedCompany) -> None:
+    create(company, "killed", leader=THEIRS, **{"min.insync.replicas": "1"})
+    before = numbered(100)
+    assert produce(company, "killed", before) == [None] * len(before)
+    wait_in_sync(company, "killed", OURS, THEIRS)
+    company.kill_theirs()
+    wait_in_sync(company, "killed", OURS)
+    after = [b"after " + value for value in before]
+    assert produce(company, "killed", after) == [None] * len(after)
+    company.restart_theirs()
+    wait_in_sync(company, "killed", OURS, THEIRS)
+    prefer(company, "killed")
+    last = [b"last " + value for value in before]
+    assert produce(company, "killed", last) == [None] * len(last)
+    assert read(company.ours.bootstrap, "killed", 300, **NEAR_US) == before + after + last
+
+
+def prefer(company: MixedCompany, topic: str) -> None:
+    """Have the first replica lead again."""
+    admin = AdminClient({"bootstrap.servers": company.ours.bootstrap})
+    where = TopicPartition(topic, 0)
+    found = admin.elect_leaders(ElectionType.PREFERRED, [where]).result(30)
+    assert found[where] is None
+    assert company.leaders(topic) == [THEIRS]
