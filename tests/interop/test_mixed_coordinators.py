@@ -62,6 +62,7 @@ def commit(company: MixedCompany, producer: Producer, group: str, topic: str, of
     consumer.close()
 
 
+@pytest.mark.slow
 def test_there_and_back(company: MixedCompany) -> None:
     bootstrap = f"{company.ours.bootstrap},{company.theirs.bootstrap}"
     company.create_topic("t", [THEIRS, OURS], replicas=2)

@@ -236,6 +236,7 @@ async def test_a_directory_of_kafkas_goes_to_us_and_back(tmp_path: Path) -> None
         }
 
 
+@pytest.mark.slow
 async def test_a_directory_of_ours_goes_to_kafka_and_back(tmp_path: Path) -> None:
     log_dir = tmp_path / "data"
     log_dir.mkdir()

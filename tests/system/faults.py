@@ -29,6 +29,8 @@ BOUNCES = 2
 LONG_S = 8.0
 """Longer than a client waits for an answer. Where it passes, time itself is the fault."""
 MBIT_3_BYTES = 3_000_000 / 8
+SLOWLY = 5
+"""Transactions that show that it goes on, where each takes a second or more."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def leader_paused(scene: Scene) -> None:
 def slow_network_between_brokers(scene: Scene) -> None:
     scene.cluster.degrade(latency_ms=100, bytes_per_s=MBIT_3_BYTES)
     time.sleep(LONG_S)
-    scene.load.wait_for_progress()
+    scene.load.wait_for_progress(SLOWLY)
     scene.cluster.heal()
 
 
