@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from odradek.pipeline.decoding.schema import BATCHES, RECORDS
@@ -101,20 +102,24 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
     topics = [name for name in _TOPIC_OPTIONS if name in options]
     if len(topics) != 1:
         raise BadOption("one of subscribe, subscribePattern and assign must be given, and no other")
-    bootstrap = read.text("kafka.bootstrap.servers")
-    url = read.text("tiered.url")
+    bootstrap = read.checked("kafka.bootstrap.servers", _bootstrap)
+    url = read.checked("tiered.url", store_url)
     if bootstrap is None and url is None:
         raise BadOption(
             "kafka.bootstrap.servers names the brokers to read from, tiered.url the store of tiered"
             " segments: at least one of them must be given"
         )
+    settings = read.below("tiered.")
+    if url is None and settings:
+        names = ", ".join(f"tiered.{name}" for name in sorted(settings))
+        raise BadOption(f"{names} says something of a store, and tiered.url names none")
     if bootstrap is None and streaming:
         raise BadOption("a stream needs kafka.bootstrap.servers: new records come from there")
     made = Options(
         bootstrap=bootstrap,
         tiered_url=url,
-        store_options=read.below("tiered."),
-        subscribe=tuple(_names(read.text("subscribe"))),
+        store_options=settings,
+        subscribe=read.checked("subscribe", _names) or (),
         pattern=read.checked("subscribepattern", _pattern),
         assign=read.checked("assign", _assignment) or {},
         starting=read.position("starting"),
@@ -231,8 +236,23 @@ class _Read:
             raise BadOption(f"{name} is not an option of this source (docs/pipeline.md)")
 
 
-def _names(text: str | None) -> list[str]:
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
+def store_url(text: str) -> str:
+    """A directory as it is called from everywhere: tasks run elsewhere than who names it."""
+    return text if "://" in text else str(Path(text).absolute())
+
+
+def _bootstrap(text: str) -> str:
+    from odradek.client.metadata import parse_bootstrap
+
+    parse_bootstrap(text)
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
+        raise ValueError("names no topic")
+    return found
 
 
 def _pattern(text: str) -> str:

@@ -57,6 +57,7 @@ def read_stretch(
     key = segment_key(segment, LOG_SUFFIX)
     low, high = max(stretch.low, wanted.low), min(stretch.high, wanted.high)
     decoder = decoder_of(replace(wanted, low=low, high=high), key)
+    decoder.within(segment.start_offset, segment.end_offset)
     try:
         start, end = _positions(storage, stretch, low, high)
         decoder.seek(start)

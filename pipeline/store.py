@@ -14,7 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TypeVar
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
@@ -361,11 +363,19 @@ def open_store(target: str, options: Mapping[str, str]) -> Store:
         properties |= {CLASS_NAME: LOCAL_TIERED_STORAGE, f"{OWN_PREFIX}dir": target}
     try:
         settings = Settings(properties)
+        _check_directory(target)
         objects = open_objects(settings.url(), settings.store_options(), settings.patience())
         form = settings.form(RealFiles())
     except ValueError as error:
         raise BadOption(str(error).replace(OWN_PREFIX, "tiered.")) from None
     return Store(objects, ObjectStoreStorage(objects, RealEntropy(), form=form))
+
+
+def _check_directory(target: str) -> None:
+    """To open one that is not there would make it. Raises BadOption."""
+    directory = unquote(urlsplit(target).path) if target.startswith("file:") else target
+    if ("://" not in target or target.startswith("file:")) and not Path(directory).is_dir():
+        raise BadOption(f"{target}: there is no such directory")
 
 
 @lru_cache(maxsize=8)

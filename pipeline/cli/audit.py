@@ -47,9 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.cli.progress import Teller
     from odradek.pipeline.jobs.audit import AuditJob, audit
+    from odradek.pipeline.options import store_url
 
     job = AuditJob(
-        tiered_url=args.tiered,
+        tiered_url=store_url(args.tiered),
         bootstrap=args.bootstrap,
         store_options=named_values("--option", args.option),
         topics=args.topics,

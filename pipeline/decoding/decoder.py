@@ -6,7 +6,7 @@ as early as can be: batches by their headers, records by offset and time, column
 offsets are all that is asked for, no record is looked at, as long as the header says that there is one
 for each offset.
 
-A CRC that does not match, or records that make no sense, end it with `CorruptSegment`, which names the
+A CRC that does not match, offsets that do not rise, or records that make no sense, end it with `CorruptSegment`, which names the
 object and the byte. Nothing is left out in silence.
 """
 
@@ -48,6 +48,7 @@ _WRONG = {
     kernels.LEFT_OVER: "bytes are left after the last record",
     kernels.BAD_HEADER: "a record's headers do not add up",
 }
+_WRONG_OFFSETS = "the batch's offsets are not where they should be"
 
 
 class Decoder:
@@ -65,6 +66,9 @@ class Decoder:
         self._rest: bytes = b""
         self._bodies = Bodies(2 * GROUP_BYTES)
         self._aborted = sorted(wanted.aborted, key=lambda each: each.first_offset)
+        self._bounds = (0, INT64_MAX)
+        self._last_offset = -1
+        """Of the last batch, wanted or not."""
 
     @property
     def is_done(self) -> bool:
@@ -74,6 +78,10 @@ class Decoder:
     def seek(self, position: int) -> None:
         """The next piece begins at this byte of the source; for messages alone."""
         self._position = position
+
+    def within(self, first: int, last: int) -> None:
+        """No batch has other offsets than these: what has is not of the source."""
+        self._bounds, self._last_offset = (first, last), first - 1
 
     def feed(self, piece: Buffer) -> Iterator[pa.RecordBatch]:
         """The records of all batches that are whole by now. Raises CorruptSegment."""
@@ -95,9 +103,12 @@ class Decoder:
         position = 0
         while True:
             count, after, error = kernels.find_batches(data, position, found.view(np.recarray))
-            if count:
-                yield from self._decode(data, found[:count])
-                self._have_seen(found[:count])
+            good = self._in_order(found[:count]) if count else 0
+            if good:
+                yield from self._decode(data, found[:good])
+                self._have_seen(found[:good])
+            if good < count and not (self.is_done and self._is_within(found[good])):
+                raise self._corrupt(_WRONG_OFFSETS, int(found["position"][good]))
             position = after
             if error and not self.is_done:
                 raise self._corrupt(_WRONG[error], position)
@@ -106,6 +117,24 @@ class Decoder:
         if not self.is_done:
             self._rest = bytes(view[position:])
         self._position += position
+
+    def _in_order(self, found: Any) -> int:
+        """How many batches, from the first on, have offsets that can be theirs: no CRC is over the first of
+        these. Of two that overlap the one is wrong that does not follow on what was before."""
+        base, last = found["base_offset"], found["last_offset"]
+        before = np.append(self._last_offset, last[:-1])
+        first, end = self._bounds
+        self._last_offset = int(last[-1])
+        wrong = (base < first) | (last > end) | (last < base) | (base <= before)
+        if not wrong.any():
+            return len(found)
+        at = int(np.argmax(wrong))
+        overlaps = at > 0 and base[at] <= before[at]
+        return at - 1 if overlaps and base[at - 1] != before[at - 1] + 1 else at
+
+    def _is_within(self, batch: Any) -> bool:
+        first, end = self._bounds
+        return bool(first <= batch["base_offset"] and batch["last_offset"] <= end)
 
     def _have_seen(self, batches: Any) -> None:
         self.next_offset = max(self.next_offset, int(batches["last_offset"][-1]) + 1)

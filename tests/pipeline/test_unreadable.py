@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -111,6 +112,38 @@ def test_what_lies_before_a_broken_batch_is_read_and_the_rest_is_told(broken: in
     assert isinstance(error, CorruptSegment)
     assert (error.key, error.unread_from) == (key, len(found))
     assert key in str(error)
+
+
+@pytest.mark.parametrize("broken", range(BATCHES))
+@pytest.mark.parametrize("bit", [*range(7), 17, 62, 63])
+def test_a_batch_with_other_offsets_is_told_though_its_crc_matches(broken: int, bit: int) -> None:
+    """No CRC is over a batch's first offset."""
+    objects = VirtualObjects(VirtualBucket())
+    storage, stretch, key = _stored(objects)
+    log = bytearray(objects.bucket.objects[key])
+    log[sum(map(len, _log()[:broken])) + bit // 8] ^= 1 << bit % 8
+    objects.bucket.objects[key] = bytes(log)
+    found, error = _read(storage, stretch)
+    assert found == list(range(broken * RECORDS_A_BATCH))
+    assert isinstance(error, CorruptSegment)
+    assert (error.key, error.unread_from) == (key, len(found))
+    assert "offsets are not where they should be" in str(error)
+
+
+@pytest.mark.parametrize("first", [-100, -5, 5, 100])
+def test_a_log_that_is_another_segments_is_told(first: int) -> None:
+    """Of the same size, too: it reads well, and has nothing of what is looked for."""
+    objects = VirtualObjects(VirtualBucket())
+    storage, stretch, key = _stored(objects)
+    segment = replace(stretch.segment, start_offset=200, end_offset=200 + LAST)
+    log = bytearray(objects.bucket.objects[key])
+    at = 0
+    for number, batch in enumerate(_log()):
+        log[at : at + 8] = (200 + first + number * RECORDS_A_BATCH).to_bytes(8, "big")
+        at += len(batch)
+    objects.bucket.objects[segment_key(segment, LOG_SUFFIX)] = bytes(log)
+    _, error = _read(storage, Stretch(segment, 200, 200 + LAST + 1))
+    assert isinstance(error, CorruptSegment)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,45 @@
+"""What a query says that means nothing is refused, by a line that tells what it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odradek.pipeline.errors import BadOption
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.store import open_store
+
+GIVEN = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kafka.bootstrap.servers": "h"}, "kafka.bootstrap.servers=h: 'h' is not HOST:PORT"),
+        ({"kafka.bootstrap.servers": ""}, "is not HOST:PORT"),
+        ({"subscribe": " , "}, "subscribe= , : names no topic"),
+        ({"tiered.ulr": "/tier"}, "tiered.ulr says something of a store, and tiered.url names none"),
+        ({"startingOffset": "latest"}, "startingoffset is not an option"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        parse_options({**GIVEN, **given}, streaming=False)
+    assert said in str(caught.value)
+
+
+def test_a_directory_is_called_as_tasks_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given, called in (("tier", str(tmp_path / "tier")), ("s3://b/p", "s3://b/p")):
+        found = parse_options({**GIVEN, "tiered.url": given}, streaming=False)
+        assert found.tiered_url == called
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_store_that_is_not_there_is_not_made(tmp_path: Path, form: str) -> None:
+    with pytest.raises(BadOption, match="there is no such directory"):
+        open_store(form.format(tmp_path / "tiers"), {})
+    assert not (tmp_path / "tiers").exists()
