@@ -8,7 +8,9 @@ that is not finished, and not in hand, never will be.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from uuid import UUID
 
@@ -72,7 +74,8 @@ class SegmentWork:
         self._seams = seams
         self._metrics = metrics
         self._settings = settings
-        self.in_hand: dict[RemoteLogSegmentId, None] = {}
+        self.in_hand: Counter[RemoteLogSegmentId] = Counter()
+        """How many here are at work on it."""
         self._nursery: trio.Nursery | None = None
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -172,8 +175,7 @@ class SegmentWork:
         went wrong, unless it is over all the same."""
         failure: KafkaError | OSError | None = None
         back_off = BackOff(self._settings, self._seams.entropy)
-        self.in_hand[segment.id] = None
-        try:
+        with self._taking_in_hand(segment):
             while not steps.is_over:
                 try:
                     segment = await self._do(steps.step, segment, data)
@@ -188,11 +190,22 @@ class SegmentWork:
                     refusal = self._refusal(segment) if steps.step is Step.COPY else None
                     failure = failure or refusal
                     steps.came(Came.DONE if refusal is None else Came.REFUSED)
-        finally:
-            del self.in_hand[segment.id]
         wanted = Step.DELETED if data is None else Step.COPIED
         if failure is not None and steps.step not in (wanted, Step.COPIED):
             raise failure
+
+    @contextmanager
+    def _taking_in_hand(self, segment: RemoteLogSegmentMetadata) -> Iterator[None]:
+        self.in_hand[segment.id] += 1
+        try:
+            yield
+        finally:
+            self._let_go(segment)
+
+    def _let_go(self, segment: RemoteLogSegmentMetadata) -> None:
+        self.in_hand[segment.id] -= 1
+        if not self.in_hand[segment.id]:
+            del self.in_hand[segment.id]
 
     def _what_came(
         self, step: Step, segment: RemoteLogSegmentMetadata, error: Exception, *, is_own: bool
@@ -208,17 +221,23 @@ class SegmentWork:
         return Came.FAILED
 
     def _hand_over(self, step: Step, segment: RemoteLogSegmentMetadata) -> None:
-        """Its copier was cancelled."""
+        """Its copier was cancelled. It stays in hand, also between attempts: nobody else is to begin with it."""
         if self._nursery is None or step is Step.PUBLISH_COPY_STARTED:
             return  # nothing is copied
         is_copied = step is Step.PUBLISH_COPY_FINISHED
-        self.in_hand[segment.id] = None
+        self.in_hand[segment.id] += 1
         self._nursery.start_soon(
             self._see_to_the_end, step if is_copied else Step.PUBLISH_DELETE_STARTED, segment
         )
 
     async def _see_to_the_end(self, step: Step, segment: RemoteLogSegmentMetadata) -> None:
-        """What is copied is published; else it is deleted, in the end."""
+        """What is copied is published; else it is deleted, in the end, and let go."""
+        try:
+            await self._try_to_the_end(step, segment)
+        finally:
+            self._let_go(segment)
+
+    async def _try_to_the_end(self, step: Step, segment: RemoteLogSegmentMetadata) -> None:
         back_off = BackOff(self._settings, self._seams.entropy)
         while True:
             steps = SegmentSteps(step)

@@ -102,6 +102,25 @@ async def test_what_is_copied_while_its_topic_is_deleted_is_deleted(clock: Virtu
         assert world.storage.kept == {}
 
 
+async def test_what_was_given_up_is_deleted_by_one_alone(clock: VirtualClock) -> None:
+    """Its topic is tiered no more while the store is away: nobody else begins with it between attempts."""
+    async with tiered_world(clock) as world:
+        world.fill(1)
+        world.storage.before_copy = lambda: world.change(
+            remote_storage_enable=False, remote_log_delete_on_disable=True
+        )
+        world.storage.failing["delete"] = RemoteStorageUnavailable("503")
+        await world.pass_time(0.1)
+        for _ in range(100):
+            (segment,) = world.metadata.segments(ID)
+            assert world.manager.work.in_hand == {segment.id: 1}
+            await world.pass_time(0.7)
+        world.storage.failing.clear()
+        await world.pass_time(60)
+        assert world.storage.kept == {}
+        assert not world.manager.work.in_hand
+
+
 async def test_what_was_removed_while_it_was_copied_is_deleted(clock: VirtualClock) -> None:
     """T-51: this node hears last that the topic is deleted."""
     async with tiered_world(clock) as world:
