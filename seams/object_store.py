@@ -7,6 +7,7 @@ obstore documents. What is put into a directory is synced, file and names: obsto
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -45,6 +46,7 @@ _XML_ERROR = re.compile(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", re.DOT
 _UNFINISHED = re.compile(r".+#\d+")
 _URLS = "stores are file:///directory, s3://bucket/prefix, gs://bucket, az://container, memory:///"
 _OPTION_PREFIXES = ("aws_", "google_", "azure_")
+_ENDPOINTS = ("_endpoint", "_endpoint_url", "_endpoint_url_s3")
 
 
 def open_objects(
@@ -71,8 +73,8 @@ def open_objects(
     scheme = url.partition(":")[0]
     if scheme not in ("memory", "file"):
         settings |= _asked_patiently(patience)
-        if any(str(value).startswith("http://") for value in settings.values()):
-            settings["client_options"]["allow_http"] = True
+        if any(each.lower().startswith("http://") for each in _endpoints(options or {})):
+            settings["client_options"]["allow_http"] = True  # which it does not ask AWS_ALLOW_HTTP
     try:
         if scheme == "file":
             open_store = partial(from_url, url, automatic_cleanup=True, **settings)
@@ -85,6 +87,21 @@ def open_objects(
     if memory is not None:
         remember_url(OsPath(memory), url)
     return ObjectStoreObjects(lambda: store)
+
+
+def _endpoints(options: Mapping[str, object]) -> list[str]:
+    """Where the store is by the options, or by the environment, whose names are the same in capitals. Raises
+    ValueError for one that is no URL: obstore would panic when it is first used."""
+    said = {name.lower(): value for name, value in os.environ.items()} | dict(options)
+    found = {
+        name: str(value)
+        for name, value in said.items()
+        if name.startswith(_OPTION_PREFIXES) and name.endswith(_ENDPOINTS) and "_use_" not in name
+    }
+    for name, value in found.items():
+        if not value.lower().startswith(("http://", "https://")):
+            raise ValueError(f"{name} is {value!r}: it has to begin with https://, or http://")
+    return list(found.values())
 
 
 def _open_directory(

@@ -126,3 +126,25 @@ def test_the_text_is_one_line_that_says_what_happened(serving: Serving) -> None:
     assert re.fullmatch(
         r"k: .*PUT http://127.*403 Forbidden: SlowDown: Please reduce your rate", str(caught.value)
     )
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT", "AWS_ENDPOINT_URL"])
+def test_the_environment_names_a_store_without_tls(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As MinIO's users have it."""
+    _, store = serving()
+    monkeypatch.setenv(name, f"http://127.0.0.1:{store.server_port}")
+    others = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_region": "r"}
+    assert bytes(open_objects("s3://b", others).get("k")) == b"data"
+
+
+def test_an_endpoint_that_is_no_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told when it is opened: used, it would end the process."""
+    with pytest.raises(
+        ValueError, match=r"aws_endpoint is .127\.0\.0\.1:9000.: it has to begin with"
+    ):
+        open_objects("s3://b", {"aws_endpoint": "127.0.0.1:9000"})
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
+    with pytest.raises(ValueError, match="aws_endpoint_url is 'localhost:9000'"):
+        open_objects("s3://b")
