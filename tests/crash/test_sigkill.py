@@ -26,6 +26,8 @@ PARTITIONS = 3
 PRODUCERS = 2
 ROUNDS = 50
 ROUNDS_A_TEST = 5
+QUEUED_MAX = 4000
+"""Of each producer's records, while the broker is away: some megabytes, more than a segment."""
 CONFIG = {
     "log.index.interval.bytes": "512",
     "log.initial.task.delay.ms": "0",
@@ -49,6 +51,7 @@ class Writer:
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 1,
+                "queue.buffering.max.messages": QUEUED_MAX,
                 "reconnect.backoff.ms": 10,
                 "reconnect.backoff.max.ms": 100,
                 "retry.backoff.ms": 20,
