@@ -236,7 +236,7 @@ def test_a_name_stands_for_one_job_as_it_was_when_it_began(broker: Broker) -> No
             BadOption, match="job named was begun with another range, or another --by"
         ):
             plan_replay(other, 1)
-    with_more = {**given.source, "tiered.region": "x", "failOnDataLoss": "false"}
+    with_more = {**given.source, "kafka.fetch.max.bytes": "1000000", "failOnDataLoss": "false"}
     assert plan_replay(replace(given, source=with_more), 1).lanes == []
     _grow(broker, source, 3)
     assert list(plan_replay(given, 1).partitions) == [0, 1], "as many as it began with"
@@ -374,11 +374,11 @@ def test_what_the_source_and_spark_need_besides_is_given_as_to_other_jobs(broker
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     given = ["--topic", "events", "--bootstrap", broker.bootstrap, "--to", _of_its_own(broker, 3)]
-    more = ["--option", "tiered.aws_region=x", "--option", "failOnDataLoss=false"]
+    more = ["--option", "kafka.fetch.max.bytes=100", "--option", "failOnDataLoss=false"]
     args = parser.parse_args([*given, *more, "--conf", "spark.executor.memory=2g", "--json"])
     assert args.conf == ["spark.executor.memory=2g"]
     made = job_of(args)
-    assert made.source["tiered.aws_region"] == "x"
+    assert made.source["kafka.fetch.max.bytes"] == "100"
     assert made.source["subscribe"] == "events"
     assert plan_replay(made, 1).state == plan_replay(job_of(parser.parse_args(given)), 1).state
     for refused in ("onCorruptSegment=report", "rows=batches"):
