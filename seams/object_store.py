@@ -423,12 +423,16 @@ def _translated(key: str) -> Iterator[None]:
         yield
     except (NotFoundError, FileNotFoundError) as error:
         if _NO_BUCKET.search(str(error)):
-            raise ObjectsUnavailable(f"{key}: {_what_it_said(error)}") from error
+            raise ObjectsUnavailable(_told(key, error)) from error
         raise ObjectMissing(key) from error
     except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
-        raise ObjectDenied(f"{key}: {_what_it_said(error)}") from error
+        raise ObjectDenied(_told(key, error)) from error
     except (BaseError, OSError) as error:
-        raise ObjectsUnavailable(f"{key}: {_what_it_said(error)}") from error
+        raise ObjectsUnavailable(_told(key, error)) from error
+
+
+def _told(key: str, error: Exception) -> str:
+    return f"{key}: {_what_it_said(error)}" if key else _what_it_said(error)
 
 
 def _what_it_said(error: Exception) -> str:

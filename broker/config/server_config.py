@@ -441,6 +441,12 @@ def _check_served(config: ServerConfig) -> None:
 
 
 _OF_PLUGINS = frozenset((SUPER_USERS, ALLOW_EVERYONE))
+_OF_TIERED_STORAGE = tuple(
+    f"remote.log.{part}."
+    for part in ("storage", "metadata.producer", "metadata.consumer", "metadata.common.client")
+)
+"""What its parts are told under their own names (T-04, T-07), of which they say themselves what they do not know."""
+_OF_KAFKAS_MANAGER = "remote.log.storage.manager."
 
 
 def _unknown(config: ServerConfig, properties: Mapping[str, str]) -> list[str]:
@@ -448,11 +454,14 @@ def _unknown(config: ServerConfig, properties: Mapping[str, str]) -> list[str]:
     plugins = (
         cast(str, config["remote.log.storage.manager.impl.prefix"]),
         cast(str, config["remote.log.metadata.manager.impl.prefix"]),
+        *(_OF_TIERED_STORAGE if config["remote.log.storage.system.enable"] else ()),
     )
     return sorted(
         name
         for name in properties
-        if broker_row(name) is None and name not in _OF_PLUGINS and not name.startswith(plugins)
+        if broker_row(name) is None
+        and name not in _OF_PLUGINS
+        and (not name.startswith(plugins) or name.startswith(_OF_KAFKAS_MANAGER))
     )
 
 

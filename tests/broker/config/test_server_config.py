@@ -143,6 +143,22 @@ def test_what_plugins_and_listeners_are_given_is_not_unknown() -> None:
     assert config["listener.name.plaintext.max.connections"] == 5
 
 
+def test_t04_what_tiered_storage_is_told_by_its_own_names_is_not_unknown() -> None:
+    """As docs/remote-storage.md has it; nor is what its clients are told (T-07)."""
+    told = (
+        "remote.log.storage.url=s3://b/p\nremote.log.storage.aws_region=r\n"
+        "remote.log.metadata.producer.batch.size=1\nremote.log.storage.manager.clas.name=x"
+    )
+    tiered = (
+        "remote.log.storage.system.enable=true\nremote.log.storage.manager.class.name=odradek.ObjectStore\n"
+        "remote.log.metadata.manager.listener.name=PLAINTEXT\n"
+    )
+    (warning,) = load(tiered + told).warnings
+    assert warning.endswith("without effect: remote.log.storage.manager.clas.name")
+    (warning,) = load(told).warnings
+    assert warning.count("remote.log.") == 4
+
+
 def test_bad_values_are_refused_with_the_reason() -> None:
     with pytest.raises(ConfigError, match=r"0 for configuration num\.partitions: .* at least 1"):
         load("num.partitions=0")
