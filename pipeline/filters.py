@@ -28,6 +28,13 @@ class Filtered:
     since_ms: int = INT64_MIN
     until_ms: int = INT64_MAX
 
+    def too_late_ms(self, max_lateness_ms: int | None) -> int:
+        """Behind a record as late as that none passes, if none is by more than `max_lateness_ms` older than
+        those before it; INT64_MAX where nobody says so."""
+        if max_lateness_ms is None or self.until_ms == INT64_MAX:
+            return INT64_MAX
+        return self.until_ms + max_lateness_ms
+
     def offsets(self, topic: str, partition: int, low: int, high: int) -> tuple[int, int]:
         """What is left of a partition's offsets (from, before)."""
         if not self.has_partition(topic, partition):

@@ -88,6 +88,9 @@ class Options:
 
     rows: str = RECORDS
     """What a row of the table is: a record, or a batch."""
+    max_lateness_ms: int | None = None
+    """`maxLateness`: no record is by more than this older than any before it in its partition. Who asks
+    promises it; nothing in a log does."""
 
     def wants(self, topic: str) -> bool:
         if self.pattern is not None:
@@ -143,6 +146,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         task_bytes=read.number("maxbytespertask", 1) or 128 << 20,
         corrupt_segments=read.choice("oncorruptsegment", ("fail", "skip", REPORT), "fail"),
         rows=read.choice("rows", (RECORDS, BATCHES), RECORDS),
+        max_lateness_ms=read.checked("maxlateness", duration_ms),
     )
     read.flag("includeheaders", False)  # the schema goes by it
     read.refuse_the_rest()
@@ -157,6 +161,7 @@ _SPELT = {
         "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions",
         "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
         "includeHeaders", "failOnDataLoss", "maxBytesPerTask", "onCorruptSegment", "rows",
+        "maxLateness",
     )
 }  # fmt: skip
 """Spark hands options on in small letters."""

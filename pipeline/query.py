@@ -294,6 +294,11 @@ class Query:
         self, plan: Plan, where: TopicPartition, low: int, high: int, filtered: Filtered
     ) -> None:
         stretches = self._decided_before_gaps(self._covered(where, low, high), low, high)
+        too_late_ms = filtered.too_late_ms(self._options.max_lateness_ms)
+        late = np.flatnonzero(stretches.are_as_late(too_late_ms))
+        if len(late):
+            stretches = stretches[: late[0] + 1]
+            high = stretches.high
         doubts = [self._unproven[where]] if where in self._unproven else []
         if self._options.read_committed and len(stretches):
             plan.aborted[where.topic, where.partition] = self._aborted(where, low, high, doubts)

@@ -48,6 +48,8 @@ class Reading:
     """What becomes of offsets that can't be read: "fail", "skip", or "report"."""
     since_ms: int = INT64_MIN
     until_ms: int = INT64_MAX
+    too_late_ms: int = INT64_MAX
+    """Behind a record as late as this nothing is wanted."""
     rows: str = RECORDS
 
 
@@ -132,6 +134,7 @@ def _read(
         piece.high,
         reading.since_ms,
         reading.until_ms,
+        reading.too_late_ms,
         aborted.get(where, ()),
         reading.rows,
     )

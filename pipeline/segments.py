@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from odradek.pipeline.decoding.batches import decoder_of
-from odradek.pipeline.decoding.wanted import Wanted
+from odradek.pipeline.decoding.wanted import INT64_MIN, Wanted
 from odradek.pipeline.errors import (
     CorruptSegment,
     DeniedSegment,
@@ -24,6 +24,7 @@ from odradek.pipeline.errors import (
     UnreadableSegment,
 )
 from odradek.pipeline.segment_columns import Stretch
+from odradek.seams.files import Buffer
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
     RemoteAccessDenied,
@@ -59,7 +60,7 @@ def read_stretch(
     decoder = decoder_of(replace(wanted, low=low, high=high), key)
     decoder.within(segment.start_offset, segment.end_offset)
     try:
-        start, end = _positions(storage, stretch, low, high)
+        start, end = _positions(storage, *_narrowed(storage, stretch, low, high, wanted))
         decoder.seek(start)
         for piece in _pieces(storage, stretch, start, end):
             yield from decoder.feed(piece)
@@ -71,6 +72,25 @@ def read_stretch(
         raise
     except RemoteStorageError as error:
         raise _translated(key, error, decoder.next_offset) from error
+
+
+def _narrowed(
+    storage: RemoteStorageManager, stretch: Stretch, low: int, high: int, wanted: Wanted
+) -> tuple[Stretch, int, int]:
+    """The offsets that may have what is wanted by their times, as the time index knows them."""
+    is_early = wanted.since_ms > INT64_MIN
+    is_late = stretch.segment.max_timestamp_ms >= wanted.too_late_ms
+    if not (is_early or is_late):
+        return stretch, low, high
+    index, start = _time_index(storage, stretch), stretch.segment.start_offset
+    if index is None:
+        return stretch, low, high
+    if is_early:
+        low = max(low, lookup_timestamp(index, start, wanted.since_ms - 1))
+    by = offset_as_late(index, start, wanted.too_late_ms) if is_late else None
+    if by is not None:
+        high = min(high, by + 1)
+    return stretch, low, high
 
 
 def _translated(key: str, error: RemoteStorageError, next_offset: int) -> PipelineError:
@@ -90,16 +110,24 @@ def _translated(key: str, error: RemoteStorageError, next_offset: int) -> Pipeli
 def narrowed_to_time(storage: RemoteStorageManager, stretch: Stretch, at_ms: int) -> Stretch:
     """Where in it the first record that is as late as `at_ms` should be, by the segment's time index; all of
     it where that cannot be told."""
-    segment = stretch.segment
-    try:
-        index = storage.fetch_index(segment, IndexType.TIMESTAMP)
-        check_index(index, IndexType.TIMESTAMP, segment)
-    except RemoteStorageError:
-        return stretch  # reading it tells what is wrong, if anything is
+    segment, index = stretch.segment, _time_index(storage, stretch)
+    if index is None:
+        return stretch
     low = max(stretch.low, lookup_timestamp(index, segment.start_offset, at_ms - 1))
     by = offset_as_late(index, segment.start_offset, at_ms)
     high = stretch.high if by is None else min(stretch.high, by + 1)
     return Stretch(segment, low, high) if low < high else stretch
+
+
+def _time_index(storage: RemoteStorageManager, stretch: Stretch) -> Buffer | None:
+    """None if it can't be had: reading the segment tells what is wrong, if anything is."""
+    try:
+        index = storage.fetch_index(stretch.segment, IndexType.TIMESTAMP)
+        check_index(index, IndexType.TIMESTAMP, stretch.segment)
+    except RemoteStorageError as error:
+        log.debug("without a time index: %s", error)
+        return None
+    return index
 
 
 def _positions(

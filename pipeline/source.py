@@ -121,6 +121,7 @@ class Reads:
             unreadable=options.corrupt_segments,
             since_ms=filtered.since_ms,
             until_ms=filtered.until_ms,
+            too_late_ms=filtered.too_late_ms(options.max_lateness_ms),
             rows=options.rows,
         )
         wanted = to_arrow_schema(self._schema, timezone="UTC")

@@ -33,6 +33,8 @@ class Wanted:
     high: int = INT64_MAX
     since_ms: int = INT64_MIN
     until_ms: int = INT64_MAX
+    too_late_ms: int = INT64_MAX
+    """Behind a record as late as this nothing is wanted."""
     aborted: Sequence[Aborted] = field(default=())
     """Not read; for `isolation.level=read_committed`."""
     rows: str = RECORDS

@@ -1,23 +1,34 @@
-"""Where a query looks for the first record of a time: never behind it, whatever the times of records are."""
+"""Where a query looks for records by their times: never behind them, whatever the times of records are."""
 
 from __future__ import annotations
 
+from itertools import accumulate
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odradek.pipeline.filters import Filtered
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.query import Query
+from odradek.pipeline.reading import Reading, read_pieces
 from odradek.pipeline.segment_columns import Stretch
 from odradek.pipeline.segments import narrowed_to_time
+from odradek.pipeline.store import Store
+from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.entropy import SeededEntropy
+from odradek.storage.log import offset_index
 from odradek.storage.log.time_index import ENTRY
+from odradek.storage.tiered.manifest import Manifest
 from odradek.storage.tiered.metadata import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
+    SegmentState,
     TopicIdPartition,
 )
-from odradek.storage.tiered.object_names import segment_key
+from odradek.storage.tiered.object_names import LOG_SUFFIX, MANIFEST_SUFFIX, segment_key
 from odradek.storage.tiered.object_store import ObjectStoreStorage
 from odradek.storage.tiered.remote_storage import IndexType
 from odradek.testing.virtual_objects import VirtualObjects
@@ -79,3 +90,88 @@ def test_without_an_index_all_of_it_is_looked_through() -> None:
     stretch = Stretch(segment, 0, 10)
     storage = ObjectStoreStorage(VirtualObjects(), SeededEntropy(1))
     assert narrowed_to_time(storage, stretch, 3) is stretch
+
+
+Times = list[int]
+
+
+def _stored(segments: list[list[Times]]) -> tuple[Store, Times]:
+    """Segments of batches of records with such times, each batch in both indexes; and all times in order."""
+    objects, every = VirtualObjects(), Times()
+    for number, batches in enumerate(segments):
+        start, log, places, index = len(every), b"", b"", b""
+        newest = indexed = -1
+        for times in batches:
+            records = [Record(offset=-1, timestamp=at, key=None, value=b"v") for at in times]
+            end = len(every) + len(times) - 1
+            if log:
+                places += offset_index.ENTRY.pack(end - start, len(log))
+            newest = max(newest, *times)
+            if newest > indexed:
+                index += ENTRY.pack(newest, end - start)
+                indexed = newest
+            log += build_batch(records, base_offset=len(every))
+            every += times
+        segment = RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(
+                TopicIdPartition(UUID(int=1), "t", 0), UUID(int=number + 1)
+            ),
+            start, len(every) - 1, 1, newest, 0, (EpochStart(0, start),), len(log),
+            SegmentState.COPY_SEGMENT_FINISHED, txn_index_empty=True,
+        )  # fmt: skip
+        for suffix, data in (
+            (LOG_SUFFIX, log),
+            (IndexType.OFFSET.value, places),
+            (IndexType.TIMESTAMP.value, index),
+            (IndexType.LEADER_EPOCH.value, b"0\n1\n0 0\n"),
+            (MANIFEST_SUFFIX, Manifest(segment, {}).render()),
+        ):
+            objects.put(segment_key(segment, suffix), [data])
+    return Store(objects, ObjectStoreStorage(objects, SeededEntropy(1))), every
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=3), min_size=1, max_size=5),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(0, 30),
+    st.integers(1, 31),
+    st.integers(0, 3),
+    st.booleans(),
+)
+def test_no_record_between_two_times_is_left_out(
+    segments: list[list[Times]], since_ms: int, length_ms: int, spare_ms: int, told: bool
+) -> None:
+    store, every = _stored(segments)
+    lateness = max(most - at for at, most in zip(every, accumulate(every, max), strict=True))
+    until_ms = since_ms + length_ms
+    options = {"subscribe": "t", "tiered.url": "unused"}
+    if told:
+        options["maxlateness"] = str(lateness + spare_ms)
+    parsed = parse_options(options, streaming=False)
+    filtered = Filtered(since_ms=since_ms, until_ms=until_ms)
+    query = Query(parsed, filtered, store=store)
+    reading = Reading(
+        columns=["offset"], bootstrap=None, tiered_url="unused", store_options={},
+        read_committed=False, request_timeout_ms=1, fetch_max_bytes=1, fail_on_data_loss=True,
+        unreadable="fail", since_ms=since_ms, until_ms=until_ms,
+        too_late_ms=filtered.too_late_ms(parsed.max_lateness_ms),
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("odradek.pipeline.store.store_at", lambda *options: store)
+        tables = list(read_pieces(reading, query.plan(query.ranges()).pieces, {}))
+    found = [offset for table in tables for offset in table.column(0).to_pylist()]
+    assert found == [n for n, at in enumerate(every) if since_ms <= at < until_ms]
+
+
+def test_what_is_later_than_anybody_may_be_is_not_asked_for() -> None:
+    """One segment a day, in order: of thirty, two at the most are looked into for one hour."""
+    store, _ = _stored([[[day * 24 + hour] for hour in range(24)] for day in range(30)])
+    options = {"subscribe": "t", "tiered.url": "unused", "maxlateness": "2"}
+    filtered = Filtered(since_ms=10 * 24 + 3, until_ms=10 * 24 + 4)
+    query = Query(parse_options(options, streaming=False), filtered, store=store)
+    (piece,) = query.plan(query.ranges()).pieces
+    assert (piece.low, piece.high) == (10 * 24, 11 * 24)
