@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, cast
 
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
+from odradek.broker.cli.unused_modules import OF_TRIO, load_when_used
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -93,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names that the terminal has no letters for
             stream.reconfigure(errors="backslashreplace")
+    load_when_used(*OF_TRIO)
     try:
         return _run(arguments)
     except SystemExit as end:  # argparse: --help, --version, wrong usage

@@ -8,16 +8,22 @@ before anything is made from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
+
+from odradek.seams.values import value_class
 
 INT64_MAX = (1 << 63) - 1
 DAY_MS = 24 * 60 * 60 * 1000
 
 
-@dataclass(frozen=True)
-class LogConfig:
+class _WithRoom:
+    """For what `cached_property` keeps."""
+
+
+@value_class
+class LogConfig(_WithRoom):
     """One topic's configs; times in milliseconds, sizes in bytes, -1 is "no limit" where allowed.
 
     `preallocate` is known and changes nothing: a segment's file grows with what is appended.
