@@ -54,6 +54,7 @@ scrape_configs:
 What to be told of: `kafka_controller_kafkacontroller_offlinepartitionscount`,
 `kafka_server_replicamanager_underminisrpartitioncount`,
 `kafka_log_logmanager_offlinelogdirectorycount`, and, with tiered storage,
+`kafka_log_remote_remotelogmanager_remotestoreaway`, and
 `kafka_server_brokertopicmetrics_remotecopylagbytes` while it grows: local disks fill with what can't be
 copied.
 

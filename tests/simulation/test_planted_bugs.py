@@ -32,7 +32,7 @@ FOUND_BY = {
 FOUND_IN_TIER_BY = {
     "let_go_of_what_was_not_copied": [0],
     "leave_what_others_began": [40],
-    "take_the_store_at_its_word": [3017],
+    "take_the_store_at_its_word": [17],
     "count_sizes_twice": [0],
     "begin_where_the_disk_does": [17],
     "take_what_moves_for_copied": [17],
