@@ -211,6 +211,8 @@ def _decoded(topic: Topic, logs: Sequence[bytes]) -> int:
 WORKLOADS = (
     Ask("table-count-100b", "count, 100 bytes", "count", SMALL),
     Ask("table-count-1k", "count, 1 KiB in lz4", "count", ORDERS),
+    Ask("table-batches-100b", "count by batches, 100 bytes", "count-by-batches", SMALL),
+    Ask("table-batches-1k", "count by batches, 1 KiB in lz4", "count-by-batches", ORDERS),
     Ask("table-full-100b", "all columns of all records, 100 bytes", "full", SMALL),
     Ask("table-full-1k", "all columns of all records, 1 KiB in lz4", "full", ORDERS),
     Ask("table-json-1k", "sums by a field of the JSON, 1 KiB in lz4", "aggregate", ORDERS),
