@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING
 from odradek.pipeline.brokers import EARLIEST, LATEST, TopicPartition
 from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
 from odradek.pipeline.jobs.checkpoint import Checkpoint
+from odradek.pipeline.jobs.driver import turn_of
 from odradek.pipeline.jobs.export_batch import BatchWriter, ExportBatch
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.jobs.progress import Progress
 from odradek.pipeline.jobs.tables import FORMATS, PARTITIONINGS, Table, open_table
+from odradek.pipeline.jobs.turn import Turn
 from odradek.pipeline.jobs.values import Values
 from odradek.pipeline.options import REPORT, Options, Position, parse_options
 from odradek.pipeline.query import Query
@@ -109,22 +111,41 @@ def export(
 ) -> list[ExportBatch]:
     """Export what there is now, going on where an earlier run of the same job ended; the batches that
     were written. Raises BadOption, or PipelineError with what Spark said."""
-    from pyspark.errors import PySparkException
-
     _check(job)
     register(spark)
     table = open_table(spark, job.format, job.out, job.by)
     checkpoint = Checkpoint(HadoopFiles(spark), job.checkpoint_path)
     options = parse_options(job.options(), streaming=True)
-    if not checkpoint.exists:
-        _check_untouched(table, options, job)
-    checkpoint.belongs_to(job.identity())
-    course = _Course(options, checkpoint)
-    dead_letters = open_table(spark, job.format, job.dead_letters_path, None)
-    writer = BatchWriter(spark, job.values, table, dead_letters, checkpoint)
+    turn = turn_of(spark, job.checkpoint_path)
+    turn.take()
+    try:
+        if not checkpoint.exists:
+            _check_untouched(table, options, job)
+        checkpoint.belongs_to(job.identity())
+        dead_letters = open_table(spark, job.format, job.dead_letters_path, None)
+        writer = BatchWriter(spark, job.values, table, dead_letters, checkpoint)
+        course = _Course(options, checkpoint)
+        return _run(spark, job, turn, course, writer, on_batch, on_progress)
+    finally:
+        turn.end()
+
+
+def _run(
+    spark: SparkSession,
+    job: ExportJob,
+    turn: Turn,
+    course: _Course,
+    writer: BatchWriter,
+    on_batch: Callable[[ExportBatch], None],
+    on_progress: Callable[[Progress], None],
+) -> list[ExportBatch]:
+    """Whose turn it is."""
+    from pyspark.errors import PySparkException
+
     done: list[ExportBatch] = []
 
     def write(frame: object, number: int) -> None:
+        turn.keep()
         batch = writer.write(frame, number, course.offsets_of(number))  # type: ignore[arg-type]
         done.append(batch)
         course.has(batch)
@@ -142,6 +163,7 @@ def export(
         )
         try:
             while not query.awaitTermination(PROGRESS_SECONDS):  # type: ignore[arg-type]
+                turn.keep()
                 on_progress(course.progress(_share_of_batch(spark, query), job.offsets_a_batch))
         finally:
             query.stop()

@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+ONLY_IF_NEW = "fs.option.create.conditional.overwrite"
+"""For stores that would look first, and put then."""
+
+
 class HadoopFiles:
     """Paths and URLs as Spark takes them."""
 
@@ -38,13 +42,35 @@ class HadoopFiles:
         """A new file, there as a whole or not at all. Raises OSError if it was there."""
         files, at = self._at(path)
         _, begun = self._at(f"{path}.new")
-        stream = files.create(begun, True)
-        try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
+        _fill(files.create(begun, True), text)
         if files.exists(at) or not files.rename(begun, at):
             raise OSError(f"{path} could not be written: somebody else has written it")
+
+    def create(self, path: str, text: str) -> bool:
+        """A new file; False if it was there. Of several who ask at once it is one's; what it says may come
+        a moment later."""
+        from py4j.protocol import Py4JJavaError
+
+        files, at = self._at(path)
+        if str(files.getScheme()) == "file":  # Hadoop only looks before it creates there
+            files.mkdirs(at.getParent())
+            if not self._jvm.java.io.File(at.toUri().getPath()).createNewFile():
+                return False
+            self.put(path, text)
+            return True
+        begun = files.createFile(at).overwrite(False).recursive().opt(ONLY_IF_NEW, "true")
+        try:
+            _fill(begun.build(), text)
+        except Py4JJavaError:
+            if files.exists(at):
+                return False
+            raise
+        return True
+
+    def put(self, path: str, text: str) -> None:
+        """In place of what was there."""
+        files, at = self._at(path)
+        _fill(files.create(at, True), text)
 
     def remove(self, directory: str) -> None:
         """With all that is in it; no error if there is none."""
@@ -54,3 +80,10 @@ class HadoopFiles:
     def _at(self, path: str) -> tuple[Any, Any]:
         at = self._jvm.org.apache.hadoop.fs.Path(path)
         return at.getFileSystem(self._conf), at
+
+
+def _fill(stream: Any, text: str) -> None:
+    try:
+        stream.write(bytearray(text.encode()))
+    finally:
+        stream.close()

@@ -76,6 +76,24 @@ def test_each_record_once_over_runs_that_break(
         export(spark, given)
 
 
+def test_a_second_run_on_one_checkpoint_is_refused(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """As when a run takes longer than until the next one is due."""
+    _produce(broker, [b"%d" % number for number in range(20)])
+    given, refused = job(broker, tmp_path), []
+
+    def again(batch: object) -> None:
+        with pytest.raises(BadOption, match=r"another run of the export .* \(process") as said:
+            export(spark, given)
+        refused.append(said)
+
+    assert [batch.records for batch in export(spark, given, again)] == [20]
+    assert len(refused) == 1
+    assert export(spark, given) == []
+    assert len(exported(spark, tmp_path)) == 20
+
+
 def test_what_is_no_json_goes_to_the_dead_letters(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:

@@ -1,0 +1,173 @@
+"""One driver at a time: which run of an export has its checkpoint.
+
+A run makes a file in the checkpoint before it does anything there, says in it every few seconds that it still
+goes on, and removes it when it ends. Whoever comes and finds one goes by who made it: if that process is gone,
+or nothing was heard of it for a while, its turn is over. So nothing has to be cleaned up after a kill. A run
+that stood still for so long, and finds another in its place, ends before it begins another batch.
+
+    CHECKPOINT/odradek-run-N    the Nth since there was none
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from threading import Event, Lock
+from typing import Protocol
+
+from odradek.pipeline.errors import BadOption, PipelineError
+from odradek.seams.clock import RealClock
+from odradek.seams.values import value_class
+
+PREFIX = "odradek-run-"
+BEAT_SECONDS = 3.0
+"""How often a run says that it goes on."""
+SILENCE_SECONDS = 30.0
+"""Of which nothing was heard for so long is over."""
+LOOK_SECONDS = 0.5
+
+
+class Files(Protocol):
+    """As `HadoopFiles`."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def names(self, directory: str) -> list[str]: ...
+
+    def read(self, path: str) -> str: ...
+
+    def create(self, path: str, text: str) -> bool: ...
+
+    def put(self, path: str, text: str) -> None: ...
+
+    def remove(self, directory: str) -> None: ...
+
+
+@value_class
+class Driver:
+    """A process. `machine` is of one kernel and its processes' numbers, "" where nobody knows; `began` makes
+    a number that was given again another process."""
+
+    host: str
+    machine: str
+    pid: int
+    began: str
+
+
+class Turn:
+    """See the module. `is_gone` says whether a process is known to have ended."""
+
+    def __init__(
+        self,
+        files: Files,
+        checkpoint: str,
+        driver: Driver,
+        is_gone: Callable[[Driver], bool],
+        *,
+        now: Callable[[], float] | None = None,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
+        self._files = files
+        self._checkpoint = checkpoint
+        self._driver = driver
+        self._is_gone = is_gone
+        self._now = now or RealClock().monotonic
+        self._pause = pause or Event().wait
+        self._lock = Lock()
+        self._number = 0
+        self._beats = 0
+        self._told_at = 0.0
+
+    def take(self) -> None:
+        """Raises BadOption while another run goes on."""
+        since = self._now()
+        seen: tuple[int, str] | None = None
+        while True:
+            number, text = self._latest()
+            if not number or self._is_over(text):
+                break
+            if seen is not None and seen != (number, text):
+                raise BadOption(self._taken(text))
+            if seen is not None and self._now() - since >= SILENCE_SECONDS:
+                break
+            seen = number, text
+            self._pause(LOOK_SECONDS)
+        if not self._files.create(self._path(number + 1), self._said()):
+            raise BadOption(self._taken(""))
+        self._number, self._told_at = number + 1, self._now()
+        if number:
+            self._files.remove(self._path(number))
+
+    def keep(self) -> None:
+        """To be called again and again. Raises PipelineError if another run has taken over."""
+        with self._lock:
+            if self._now() - self._told_at < BEAT_SECONDS:
+                return
+            if self._latest()[0] != self._number:
+                raise PipelineError(
+                    f"another run of this export has {self._checkpoint} now: nothing was heard of this"
+                    f" one for {SILENCE_SECONDS:.0f} s; leave it to that one, or run it again later"
+                )
+            self._beats += 1
+            self._files.put(self._path(self._number), self._said())
+            self._told_at = self._now()
+
+    def end(self) -> None:
+        """No error if it was over before."""
+        with self._lock:
+            self._files.remove(self._path(self._number))
+
+    def _latest(self) -> tuple[int, str]:
+        """The last run's number, 0 if there is none, and what it says; "" while it is being written."""
+        while True:
+            names = [
+                name.removeprefix(PREFIX)
+                for name in self._files.names(self._checkpoint)
+                if name.startswith(PREFIX)
+            ]
+            number = max((int(name) for name in names if name.isdigit()), default=0)
+            if not number:
+                return 0, ""
+            path = self._path(number)
+            try:
+                return number, self._files.read(path)
+            except Exception:
+                if self._files.exists(path):
+                    return number, ""
+                # it ended just now
+
+    def _is_over(self, text: str) -> bool:
+        driver = _driver(text)
+        return driver is not None and self._is_gone(driver)
+
+    def _said(self) -> str:
+        driver = self._driver
+        return json.dumps(
+            {
+                "host": driver.host,
+                "machine": driver.machine,
+                "pid": driver.pid,
+                "began": driver.began,
+                "beats": self._beats,
+            }
+        )
+
+    def _taken(self, text: str) -> str:
+        driver = _driver(text)
+        by = "" if driver is None else f" (process {driver.pid} on {driver.host})"
+        return (
+            f"another run of the export with {self._checkpoint} goes on{by}: wait until it has ended, or"
+            " end it, and run this one again"
+        )
+
+    def _path(self, number: int) -> str:
+        return f"{self._checkpoint}/{PREFIX}{number}"
+
+
+def _driver(text: str) -> Driver | None:
+    """None while it is being written."""
+    try:
+        said = json.loads(text)
+        return Driver(said["host"], said["machine"], said["pid"], said["began"])
+    except (ValueError, KeyError, TypeError):
+        return None

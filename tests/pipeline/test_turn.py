@@ -1,0 +1,169 @@
+"""One run of an export at a time has its checkpoint, whatever became of the one before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from odradek.pipeline.errors import BadOption, PipelineError
+from odradek.pipeline.jobs.turn import BEAT_SECONDS, PREFIX, SILENCE_SECONDS, Driver, Turn
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHECKPOINT = "c"
+
+
+class Kept:
+    """Files by path; `before` is called before one is made."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.before: Callable[[], None] = lambda: None
+
+    def exists(self, path: str) -> bool:
+        return path in self.texts
+
+    def names(self, directory: str) -> list[str]:
+        return [path.rpartition("/")[2] for path in self.texts if path.startswith(f"{directory}/")]
+
+    def read(self, path: str) -> str:
+        return self.texts[path]
+
+    def create(self, path: str, text: str) -> bool:
+        before, self.before = self.before, lambda: None
+        before()
+        return self.texts.setdefault(path, text) is text
+
+    def put(self, path: str, text: str) -> None:
+        self.texts[path] = text
+
+    def remove(self, directory: str) -> None:
+        self.texts.pop(directory, None)
+
+
+class Machine:
+    """Runs on one clock, of which some have been killed, and some say while others wait that they go on."""
+
+    def __init__(self) -> None:
+        self.files = Kept()
+        self.at = 0.0
+        self.killed: set[int] = set()
+        self.beating: list[Turn] = []
+
+    def run(self, pid: int, machine: str = "m") -> Turn:
+        driver = Driver("host", machine, pid, str(pid))
+        return Turn(
+            self.files, CHECKPOINT, driver, self.is_gone, now=lambda: self.at, pause=self.pause
+        )
+
+    def is_gone(self, driver: Driver) -> bool:
+        return driver.machine == "m" and driver.pid in self.killed
+
+    def pause(self, seconds: float) -> None:
+        self.at += seconds
+        for each in self.beating:
+            each.keep()
+
+
+def test_a_second_run_is_told_to_wait() -> None:
+    machine = Machine()
+    first = machine.run(7)
+    first.take()
+    machine.beating.append(first)
+    with pytest.raises(BadOption, match=r"process 7 on host\): wait until it has ended, or end it"):
+        machine.run(8).take()
+    assert machine.at <= BEAT_SECONDS + 1
+    first.end()
+    machine.run(8).take()
+    assert list(machine.files.texts) == [f"{CHECKPOINT}/{PREFIX}1"]
+
+
+def test_after_a_kill_nothing_is_in_the_way() -> None:
+    machine = Machine()
+    machine.run(7).take()
+    machine.killed.add(7)
+    machine.run(8).take()
+    assert machine.at == 0
+    assert list(machine.files.texts) == [f"{CHECKPOINT}/{PREFIX}2"]
+
+
+@pytest.mark.parametrize("text", [None, ""])
+def test_a_run_of_another_machine_is_over_when_nothing_is_heard_of_it(text: str | None) -> None:
+    """Or of one that was killed while it said something."""
+    machine = Machine()
+    silent = machine.run(7, "elsewhere")
+    silent.take()
+    if text is not None:
+        machine.files.texts[f"{CHECKPOINT}/{PREFIX}1"] = text
+    following = machine.run(8)
+    following.take()
+    assert machine.at == SILENCE_SECONDS
+    with pytest.raises(PipelineError, match="another run of this export has c now"):
+        silent.keep()
+    silent.end()
+    machine.at += BEAT_SECONDS
+    following.keep()
+    following.end()
+    assert machine.files.texts == {}
+    with pytest.raises(PipelineError):
+        silent.keep()
+
+
+def test_of_two_that_come_at_once_one_goes_on() -> None:
+    machine = Machine()
+    machine.run(7).take()
+    machine.killed.add(7)
+    first, second = machine.run(8), machine.run(9)
+    machine.files.before = first.take
+    with pytest.raises(BadOption, match="goes on"):
+        second.take()
+    machine.at += BEAT_SECONDS
+    first.keep()
+
+
+def test_who_waits_while_a_run_ends_is_next() -> None:
+    machine = Machine()
+    first = machine.run(7)
+    first.take()
+
+    def pause(seconds: float) -> None:
+        first.end()
+
+    machine.pause = pause  # type: ignore[method-assign]
+    second = machine.run(8)
+    second.take()
+    assert list(machine.files.texts) == [f"{CHECKPOINT}/{PREFIX}1"]
+
+
+@pytest.mark.interop
+@pytest.mark.slow
+def test_sparks_driver_is_known_to_be_there(spark: SparkSession, tmp_path: Path) -> None:
+    from odradek.pipeline.jobs.driver import _Processes
+    from odradek.pipeline.jobs.hadoop_files import HadoopFiles
+
+    processes = _Processes(spark)
+    own = processes.own()
+    assert own.machine
+    assert own.began.isdigit()
+    assert not processes.is_gone(own)
+    assert processes.is_gone(Driver(own.host, own.machine, own.pid, "0"))
+    assert processes.is_gone(Driver(own.host, own.machine, 1 << 30, own.began))
+    assert not processes.is_gone(Driver(own.host, "elsewhere", 1 << 30, own.began))
+    files = HadoopFiles(spark)
+    path = str(tmp_path / "a" / "b")
+    made: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda n=n: made.append(files.create(path, str(n))))  # type: ignore[misc]
+        for n in range(8)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert sorted(made) == [False] * 7 + [True]
+    assert files.read(path) in map(str, range(8))
