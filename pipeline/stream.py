@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -46,9 +47,26 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         """Where a query with Trigger.AvailableNow ends."""
         self._waiting_since: float | None = None
+        self._topic_ids: dict[str, UUID] = {}
+        """Of the topics that this run has seen; a checkpoint does not have them."""
+
+    def _query(self) -> Query:
+        """Of what there is now. Raises DataLoss where a topic is another than when the stream first saw it:
+        its records up to where the stream is would be passed over."""
+        query = Query(self._options)
+        for (topic, _), known in query.partitions.items():
+            id = None if known is None else known.topic_id
+            if id is None or self._topic_ids.setdefault(topic, id) == id:
+                continue
+            text = f"{topic} was deleted and made again while it was read"
+            if self._options.fail_on_data_loss:
+                raise DataLoss(f"{text} (failOnDataLoss=false goes on at the offset where it was)")
+            log.error("%s; it is read from the offset on where it was", text)
+            self._topic_ids[topic] = id
+        return query
 
     def initialOffset(self) -> Checkpointed:  # noqa: N802 - Spark's name
-        query = Query(self._options)
+        query = self._query()
         starting = self._options.starting or Position(everywhere=LATEST)
         return to_checkpoint(query.resolve(list(query.partitions), starting))
 
@@ -57,16 +75,16 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        query = Query(self._options)
+        query = self._query()
         self._target = query.resolve(list(query.partitions), Position(everywhere=LATEST))
 
     def reportLatestOffset(self) -> Checkpointed | None:  # noqa: N802
-        query = Query(self._options)
+        query = self._query()
         return to_checkpoint(query.resolve(list(query.partitions), Position(everywhere=LATEST)))
 
     def latestOffset(self, start: Checkpointed, limit: ReadLimit) -> Checkpointed:  # noqa: N802
         begin = from_checkpoint(start)
-        query = Query(self._options)
+        query = self._query()
         latest = self._target
         if latest is None:
             latest = query.resolve(list(query.partitions), Position(everywhere=LATEST))
@@ -80,7 +98,7 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Checkpointed, end: Checkpointed) -> Sequence[InputPartition]:
         begin, until = from_checkpoint(start), from_checkpoint(end)
-        query = Query(self._options)
+        query = self._query()
         for where, offset in until.items():
             self._check_forward(where, begin.get(where, 0), offset)
         ranges = {}

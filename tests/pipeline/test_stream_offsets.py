@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -44,6 +45,22 @@ def test_a_topic_that_was_made_again_with_less_is_data_loss() -> None:
             following(stream(), at(1000, 7))
         with pytest.raises(DataLoss, match=r"t-0"):
             stream().partitions(at(1000, 7), at(500, 40))
+
+
+def test_a_topic_that_was_made_again_with_more_is_data_loss() -> None:
+    """While the stream runs; its offsets alone do not tell."""
+    leader, strict, lenient = VirtualLeader((0, 500)), stream(), stream(failOnDataLoss=False)
+    with leader.reachable():
+        assert following(strict, at(100)) == following(lenient, at(100)) == at(500)
+        leader.topic_id = UUID(int=2)
+        leader.logs["t", 0].end = 900  # type: ignore[index]
+        for act in (
+            lambda: following(strict, at(500)),
+            lambda: strict.partitions(at(100), at(500)),
+        ):
+            with pytest.raises(DataLoss, match="t was deleted and made again while it was read"):
+                act()
+        assert following(lenient, at(500)) == at(900)
 
 
 @pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 10}], ids=str)

@@ -41,11 +41,12 @@ class VirtualLeader(Brokers):
     """See the module. All partitions are of the topic "t"."""
 
     def __init__(self, *partitions: tuple[int, int]) -> None:
+        self.topic_id = TOPIC_ID
         self.logs = {TopicPartition("t", n): Held(*each) for n, each in enumerate(partitions)}
 
     def topics(self) -> dict[str, Topic]:
         partitions = {each: Partition(each, 1, 0, (1,), (1,), ()) for _, each in self.logs}
-        return {"t": Topic("t", TOPIC_ID, False, partitions)}
+        return {"t": Topic("t", self.topic_id, False, partitions)}
 
     def offsets(
         self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
