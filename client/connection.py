@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import trio
@@ -23,6 +24,7 @@ from odradek.protocol.apis import API_VERSIONS, Api
 from odradek.protocol.errors import ErrorCode, InvalidFrame, error_code
 from odradek.protocol.framing import frame_head, read_response_header, request_header
 from odradek.seams.files import Buffer
+from odradek.seams.locks import PromptLock
 from odradek.seams.network import Address, Connection, ConnectionLost, Network
 
 CLIENT_ID = "odradek"
@@ -58,7 +60,7 @@ class BrokerConnection:
         self.address = address
         self.client_id = client_id
         self._stream = stream
-        self._sending = trio.Lock()
+        self._sending = PromptLock()
         self._waiters: dict[int, _Waiter] = {}
         self._next_correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
@@ -104,15 +106,18 @@ class BrokerConnection:
         """Learn which versions the broker serves; the first request on every connection."""
         values = {"client_software_name": "odradek", "client_software_version": "1"}
         for version in (API_VERSIONS.max_version, 0):
-            answer = await self._exchange(API_VERSIONS, version, values, timeout_s=30.0)
-            if answer.error_code != ErrorCode.unsupported_version:
+            body = messages.write_request(API_VERSIONS.key, version, values)
+            waiter = await self._ask(API_VERSIONS, version, body, timeout_s=30.0)
+            assert waiter.body is not None
+            try:
+                code, ranges = _ranges(version, bytes(waiter.body))
+            except InvalidFrame as garbage:
+                raise self.garbled(API_VERSIONS, garbage) from garbage
+            if code != ErrorCode.unsupported_version:
                 break
-        if answer.error_code != ErrorCode.none:
-            code = error_code(answer.error_code).name
-            raise Unreachable(f"{self.address} refuses ApiVersions: {code}")
-        self._versions = {
-            row.api_key: (row.min_version, row.max_version) for row in answer.api_keys
-        }
+        if code != ErrorCode.none:
+            raise Unreachable(f"{self.address} refuses ApiVersions: {error_code(code).name}")
+        self._versions = ranges
 
     async def request(
         self,
@@ -205,8 +210,6 @@ class BrokerConnection:
         api, version, body = waiter.api, waiter.version, waiter.body
         try:
             _, start = read_response_header(api, version, body)
-            if api is API_VERSIONS and _refused_version(body, start):
-                version = 0
             return messages.read_response(api.key, version, body, start)
         except InvalidFrame as garbage:
             raise self.garbled(api, garbage) from garbage
@@ -267,10 +270,26 @@ class BrokerConnection:
             waiter.arrived.set()
 
 
-def _refused_version(body: memoryview, start: int) -> bool:
-    """Whether an ApiVersions answer is the version-0 one that says UNSUPPORTED_VERSION (KIP-511)."""
-    code = int.from_bytes(body[start : start + 2], "big", signed=True)
-    return code == ErrorCode.unsupported_version
+_Ranges = dict[int, tuple[int, int]]
+
+
+def _ranges(version: int, frame: bytes) -> tuple[int, _Ranges]:
+    """An answer to ApiVersions: its error, and the versions of each API. Raises InvalidFrame.
+
+    UNSUPPORTED_VERSION is said in version 0 (KIP-511).
+    """
+    _, start = read_response_header(API_VERSIONS, version, memoryview(frame))
+    return _read_ranges(version, frame[start:])
+
+
+@lru_cache(maxsize=256)
+def _read_ranges(version: int, body: bytes) -> tuple[int, _Ranges]:
+    """Read once of those that answer alike: there are some sixty rows."""
+    if int.from_bytes(body[:2], "big", signed=True) == ErrorCode.unsupported_version:
+        version = 0
+    answer = messages.read_response(API_VERSIONS.key, version, memoryview(body))
+    ranges = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+    return int(answer.error_code), ranges
 
 
 async def open_connection(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from odradek.protocol import apis, messages
@@ -30,7 +31,7 @@ async def api_versions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     metadata = ctx.broker.metadata
     return {
         "error_code": ErrorCode.none,
-        "api_keys": [_row(api) for api in _served(ctx)],
+        "api_keys": _served(of_controller=ctx.endpoint.of_controller),
         "supported_features": [
             {"name": name, "min_version": low, "max_version": high}
             for name, (low, high) in images.SUPPORTED_FEATURES.items()
@@ -46,11 +47,13 @@ async def api_versions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     }
 
 
-def _served(ctx: RequestContext) -> list[apis.Api]:
+@cache
+def _served(*, of_controller: bool) -> messages.Repeated:
+    """The rows of all that is served: the same on each connection."""
     from odradek.broker.dispatch import SERVED, SERVED_BY_CONTROLLERS
 
-    served = SERVED_BY_CONTROLLERS if ctx.endpoint.of_controller else SERVED
-    return [apis.APIS[key] for key in sorted(served)]
+    served = SERVED_BY_CONTROLLERS if of_controller else SERVED
+    return messages.Repeated(_row(apis.APIS[key]) for key in sorted(served))
 
 
 def _row(api: apis.Api) -> dict[str, int]:

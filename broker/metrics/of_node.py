@@ -80,7 +80,7 @@ def _quorum(broker: Broker) -> None:
     metrics, metadata = broker.metrics, broker.metadata
     metrics.gauge("current-leader", lambda: metadata.leader_id)
     metrics.gauge("current-epoch", lambda: metadata.leader_epoch)
-    metrics.gauge("high-watermark", lambda: metadata.quorum.high_watermark)
+    metrics.gauge("high-watermark", lambda: metadata.high_watermark)
     metrics.gauge("log-end-offset", lambda: metadata.quorum.log_end_offset)
     metrics.gauge("number-of-voters", lambda: len(metadata.quorum.voters))
 

@@ -49,12 +49,14 @@ from odradek.replication.raft.transport import Transport, Unanswered
 from odradek.replication.raft.voter_changes import Refusal
 from odradek.replication.raft.voter_history import ControlChange
 from odradek.seams import Seams
+from odradek.seams.locks import PromptLock
 from odradek.seams.values import state_class
 from odradek.storage.errors import DiskFull, LogFailed
 
 log = logging.getLogger("odradek.metadata")
 
 Events = Sequence[Action]
+_AT_ONCE = (Send, Reply, Committed, StartEpoch, AppendVoters)
 
 
 class Owner(Protocol):
@@ -91,7 +93,7 @@ class _Line:
     """What is being asked of one node: only the newest; the one before has to let go first."""
 
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    free: trio.Lock = field(default_factory=trio.Lock)
+    free: PromptLock = field(default_factory=PromptLock)
     is_foreign: bool = False
     """It has said that it belongs to another cluster, and that was complained of."""
 
@@ -122,8 +124,8 @@ class QuorumDriver:
         self._blocking = blocking
         self._transport = transport
         self._owner = owner
-        self._turn = trio.Lock()
-        self._counting = trio.Lock()  # from a flush to the event that it is
+        self._turn = PromptLock()
+        self._counting = PromptLock()  # from a flush to the event that it is
         self._news = trio.Event()
         self._moved = trio.Event()
         self._progress: tuple[int, int, int, int, bool] | None = None
@@ -154,15 +156,20 @@ class QuorumDriver:
         async with self._turn:
             if self.failure is not None:
                 raise LogFailed(f"the metadata log is offline: {self.failure}")
-            with trio.CancelScope(shield=True):
-                try:
-                    actions = deque(happen(self.now_ms))
-                    while actions:
-                        actions.extendleft(reversed(await self._do(actions.popleft())))
-                    self._owner.quorum_changed()
-                except Exception as error:
-                    self.fail(error)
-                    raise
+            try:
+                actions = deque(happen(self.now_ms))
+                while actions:
+                    action = actions.popleft()
+                    if isinstance(action, _AT_ONCE):
+                        caused = self._do(action)
+                    else:
+                        with trio.CancelScope(shield=True):
+                            caused = await self._change(action)
+                    actions.extendleft(reversed(caused))
+                self._owner.quorum_changed()
+            except Exception as error:
+                self.fail(error)
+                raise
             self.tell()
 
     def fail(self, error: Exception) -> None:
@@ -195,8 +202,26 @@ class QuorumDriver:
         """Until log, high watermark, epoch or leadership are others: fewer are woken by less."""
         await self._moved.wait()
 
-    async def _do(self, action: Action) -> Events:
-        """Do it; what the state machine wants done next because of that."""
+    def _do(self, action: Action) -> Events:
+        """What does not wait for the disk. What the state machine wants done next because of it."""
+        match action:
+            case StartEpoch():
+                return self._leader_appended(self._changes.start_epoch(action, self._node_id))
+            case AppendVoters():
+                version = self.quorum.kraft_version
+                return self._leader_appended(self._changes.append_voters(action, version))
+            case Committed(high_watermark):
+                self.high_watermark = high_watermark
+                self._log.committed(high_watermark)
+                self._owner.committed(high_watermark)
+            case Send():
+                return self._send(action)
+            case Reply(request, answer):
+                self._reply(request, answer)
+        return ()
+
+    async def _change(self, action: Action) -> Events:
+        """As `_do`, of what changes the disk; not to be cancelled."""
         quorum, changes = self.quorum, self._changes
         match action:
             case Persist(election):
@@ -206,10 +231,6 @@ class QuorumDriver:
                     voters=quorum.voters.ids,
                 )
                 await self._blocking(write, election)
-            case StartEpoch():
-                return self._leader_appended(changes.start_epoch(action, self._node_id))
-            case AppendVoters():
-                return self._leader_appended(changes.append_voters(action, quorum.kraft_version))
             case AppendFetched():
                 return quorum.appended(await changes.append_fetched(action), self.now_ms)
             case Truncate(end_offset):
@@ -221,14 +242,6 @@ class QuorumDriver:
                 await changes.append_snapshot(position, data)
             case InstallSnapshot():
                 return quorum.installed(await changes.install_snapshot(), self.now_ms)
-            case Committed(high_watermark):
-                self.high_watermark = high_watermark
-                self._log.committed(high_watermark)
-                self._owner.committed(high_watermark)
-            case Send():
-                return self._send(action)
-            case Reply(request, answer):
-                self._reply(request, answer)
         return ()
 
     def _leader_appended(self, changes: Sequence[ControlChange]) -> Events:
@@ -291,7 +304,8 @@ class QuorumDriver:
         waiting = self._waiting[id(request)] = _Waiting(request)
         try:
             await self._event(partial(self._receive, request, again))
-            await waiting.answered.wait()
+            if waiting.answer is None:
+                await waiting.answered.wait()
         finally:
             if self._waiting.get(id(request)) is waiting:
                 del self._waiting[id(request)]

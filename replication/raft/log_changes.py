@@ -13,8 +13,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-import trio
-
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.control import ControlType
 from odradek.replication.raft.actions import AppendFetched, AppendVoters, StartEpoch
@@ -26,6 +24,7 @@ from odradek.replication.raft.snapshots import SnapshotDownload, SnapshotId
 from odradek.replication.raft.voter_history import ControlChange
 from odradek.replication.raft.voters import Voter
 from odradek.seams import Seams
+from odradek.seams.locks import PromptLock
 from odradek.storage.errors import CorruptRecords, DiskFull, UnexpectedOffset
 
 log = logging.getLogger("odradek.metadata")
@@ -46,8 +45,8 @@ class LogChanges:
         self._download: SnapshotDownload | None = None
         self._complaint: str | None = None
         """What was wrong with what was fetched last: said once."""
-        self.flushing = trio.Lock()
-        self.publishing = trio.Lock()
+        self.flushing = PromptLock()
+        self.publishing = PromptLock()
         """Held while a snapshot gets its name: this node's own, or one that was sent."""
         self.durable_end = metadata_log.end_offset
         """All below is on the disk: recovery flushed what it found."""

@@ -183,6 +183,11 @@ class Metadata:
         return features
 
     @property
+    def high_watermark(self) -> int:
+        """All below is committed, as far as this node knows."""
+        return 0 if self._driver is None else self._driver.high_watermark
+
+    @property
     def quorum(self) -> QuorumInfo:
         if self._driver is None:
             return QuorumInfo(-1, 0, 0, 0, (), 0)

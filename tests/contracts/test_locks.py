@@ -1,0 +1,45 @@
+"""A lock that is free costs no turn; one that is not is given out in turn."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+
+from odradek.seams.locks import PromptLock
+
+
+async def test_to_find_it_free_is_no_checkpoint() -> None:
+    lock = PromptLock()
+    with trio.testing.assert_no_checkpoints():
+        async with lock:
+            pass
+        async with lock:
+            pass
+
+
+async def test_who_waits_gets_it_in_turn() -> None:
+    lock, had_it = PromptLock(), []
+
+    async def take(number: int) -> None:
+        async with lock:
+            had_it.append(number)
+
+    async with trio.open_nursery() as nursery:
+        async with lock:
+            for number in range(3):
+                nursery.start_soon(take, number)
+                await trio.testing.wait_all_tasks_blocked()
+            assert had_it == []
+    assert had_it == [0, 1, 2]
+
+
+async def test_who_fails_gives_it_back() -> None:
+    lock = PromptLock()
+    try:
+        async with lock:
+            raise KeyError
+    except KeyError:
+        pass
+    with trio.testing.assert_no_checkpoints():
+        async with lock:
+            pass
