@@ -54,11 +54,13 @@ class VirtualClock(trio.abc.Clock):
         """trio asks when no task can run, before it waits for the outside world."""
         if deadline <= self._now:
             return 0.0
-        if self._calls and self._calls[0][0] <= deadline:
+        while self._calls and self._calls[0][0] <= deadline:
             self._now = max(self._now, self._calls[0][0])
+            is_awaited = False
             while self._calls and self._calls[0][0] <= self._now:
-                heapq.heappop(self._calls)[2]()
-            return 0.0
+                is_awaited |= bool(heapq.heappop(self._calls)[2]())
+            if is_awaited:
+                return 0.0
         if not self.jumping or deadline == math.inf:
             return _NEVER
         self._now = deadline
@@ -66,7 +68,7 @@ class VirtualClock(trio.abc.Clock):
 
     def call_at(self, when: float, call: Callable[[], object]) -> None:
         """Have `call` made then, if it is `jumping`: a deadline without a task and a scope for it.
-        It may wake tasks, and must not raise."""
+        It may wake tasks, and says whether it has; it must not raise."""
         heapq.heappush(self._calls, (when, next(self._numbers), call))
 
     # The hand on it

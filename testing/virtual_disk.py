@@ -224,7 +224,8 @@ class VirtualDisk:
 
     def __init__(self) -> None:
         self.root = DirectoryNode(Mount())
-        self._renamings = 0
+        self.renamings = 0
+        """Changes of names so far."""
         self._faults: list[Fault] = []
         self.locks: list[VirtualLock] = []
 
@@ -241,6 +242,7 @@ class VirtualDisk:
                 raise disk_error(errno.ENOTDIR, path)
             parent = node
         mount = Mount(capacity_bytes)
+        self.renamings += 1
         parent.names[path.name] = parent.durable[path.name] = DirectoryNode(mount)
         return mount
 
@@ -340,8 +342,8 @@ class VirtualDisk:
             old = directory.names.get(name)
             if isinstance(old, FileNode) and id(old) not in stays:
                 old.mount.used_bytes -= len(old.content)
-        self._renamings += 1
-        Renaming(self._renamings, list(puts)).apply()
+        self.renamings += 1
+        Renaming(self.renamings, list(puts)).apply()
 
     def walk(self) -> Iterator[tuple[str, Node]]:
         """Everything that has a name now, in the order of names."""

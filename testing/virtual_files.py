@@ -28,6 +28,7 @@ class VirtualFile:
         self._pins = 0
         self._reachable = False  # whether the pin that is held was taken while the file was there
         self._closed = False
+        self._seen = (path, -1, False)  # where, after how many renamings, and whether it was there
 
     @property
     def path(self) -> Path:
@@ -144,10 +145,14 @@ class VirtualFile:
             raise disk_error(errno.ENOENT, self._path)
 
     def _is_there(self) -> bool:
-        try:
-            return self._files.disk.find(self._path) is self._node
-        except OSError:
-            return False
+        disk, (path, renamings, is_there) = self._files.disk, self._seen
+        if renamings != disk.renamings or path is not self._path:
+            try:
+                is_there = disk.find(self._path) is self._node
+            except OSError:
+                is_there = False
+            self._seen = (self._path, disk.renamings, is_there)
+        return is_there
 
     def _write(self, position: int, data: Buffer) -> None:
         if self._node.write(position, data) < len(data):

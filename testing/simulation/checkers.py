@@ -61,7 +61,7 @@ class Checkers:
                     "two leaders",
                     f"of the quorum's epoch {epoch}: {known}, and {leader} as {node.number} knows",
                 )
-        self._check_rise(node, broker.metadata, broker.metadata.quorum.high_watermark)
+        self._check_rise(node, broker.metadata, broker.metadata.high_watermark)
 
     def _check_partition(self, node: SimulatedNode, partition: Partition) -> None:
         key = (partition.topic, partition.index, partition.leader_epoch)

@@ -34,7 +34,8 @@ from odradek.seams.network import Address
 
 TIMEOUT_MS = 2_500
 PATIENCE_S = 20.0
-PAUSE_S = 0.02
+PAUSE_S, PAUSE_MAX_S = 0.02, 0.32
+"""Before a request is made again; twice as long each time."""
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
 
@@ -159,7 +160,7 @@ class TransactionalClient:
         self, api: Api, values: Mapping[str, Any], at_most: int, patience_s: float = PATIENCE_S
     ) -> Any:
         """Send the request until it is answered for good. Every request here may be repeated."""
-        limit = trio.current_time() + patience_s
+        limit, pause_s = trio.current_time() + patience_s, PAUSE_S
         while True:
             try:
                 node = await self._node_for(api, values)
@@ -175,7 +176,8 @@ class TransactionalClient:
                 if isinstance(error, ClientError) or error.code not in _AGAIN:
                     self._cluster.forget(self._topic)
                     self._coordinators.clear()
-            await trio.sleep(PAUSE_S)
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _node_for(self, api: Api, values: Mapping[str, Any]) -> BrokerConnection:
         """Who answers such a request."""

@@ -80,3 +80,19 @@ async def test_the_wall_clock_can_be_corrected(clock: VirtualClock) -> None:
     assert (clock.wall_ms(), clock.monotonic()) == (750, 2.25)
     with pytest.raises(ValueError):
         clock.advance(-1)
+
+
+def test_calls_that_wake_nobody_are_made_without_a_turn_of_the_loop() -> None:
+    clock, made = VirtualClock(), []
+    clock.jumping = True
+
+    def call() -> bool:
+        made.append(clock.monotonic())
+        return len(made) == 3
+
+    for when in (1.0, 2.0, 3.0, 4.0):
+        clock.call_at(when, call)
+    assert clock.deadline_to_sleep_time(10.0) == 0.0
+    assert made == [1.0, 2.0, 3.0]
+    assert clock.deadline_to_sleep_time(10.0) == 0.0
+    assert (made, clock.monotonic()) == ([1.0, 2.0, 3.0, 4.0], 10.0)
