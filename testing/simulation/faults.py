@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -29,6 +30,8 @@ ROOM_BYTES = 4096
 """What a full disk has left, at most."""
 MISSED_S = 1.0
 """Shorter than a session."""
+LED_ALONE_S = 0.25
+"""How long a leader that misses what happens goes on before another one leads, and how long that one does."""
 MADE_GOOD_S = 3.0
 """How long a damaging fault waits for its turn."""
 
@@ -43,8 +46,9 @@ class Administrator(Protocol):
         """What a reassignment says."""
         ...
 
-    async def lead(self, node: int) -> None:
-        """That a node leads, of those that have the partition."""
+    async def lead(self, replicas: Sequence[int], *, by: int) -> None:
+        """That the first of them leads, and each of the others when those before it can't; it is `by`
+        that is asked."""
         ...
 
     async def move_directories(self, fault: Fault) -> None:
@@ -237,28 +241,32 @@ class Faults:
                 await trio.sleep(fault.seconds)
 
     async def _miss_an_epoch(self, fault: Fault) -> None:
+        """What the leader appends meanwhile one of its followers has, who is cut with the next leader;
+        it is the one that is not reached then, and leads when the leader is gone."""
         controllers = [
             node.number for node, broker in self._cluster.running() if broker.metadata.is_active
         ]
         if fault.node in controllers or not controllers:
             return
-        wires, lead = self._world.wires, self._administrator.lead
-        here, controller = host(fault.node), host(controllers[0])
+        wires, controller = self._world.wires, controllers[0]
+        here, unreached = host(fault.node), max(set(self._cluster.nodes) - {fault.node, controller})
+        lead = partial(self._administrator.lead, by=controller)
         with trio.move_on_after(MISSED_S):
-            await lead(fault.node)
-            wires.partition(controller, here, one_way=True)
-            await lead(fault.other)
-            await lead(fault.node)
-        unreached = host(max(set(self._cluster.nodes) - {fault.node, controllers[0]}))
+            await lead([fault.node, unreached, controller])
+            wires.partition(host(controller), here)
+            await trio.sleep(LED_ALONE_S)
+            await lead([fault.other, *(self._cluster.nodes.keys() - {fault.other})])
+            await trio.sleep(LED_ALONE_S)
+            await lead([fault.node, unreached, controller])
         if fault.amount < 0.5:
-            wires.partition(here, unreached)
-        wires.heal(controller, here)
+            wires.partition(here, host(unreached))
+        wires.heal(host(controller), here)
         await trio.sleep(fault.seconds * fault.amount)
         if fault.amount < 0.5 and not self._damaging.locked():
             await self._cluster.kill(fault.node)
             await trio.sleep(fault.seconds)
             self._cluster.start(fault.node)
-        wires.heal(here, unreached)
+        wires.heal(here, host(unreached))
 
 
 _HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[None]]] = {

@@ -9,7 +9,7 @@ reader finds when everything is healed.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 
@@ -121,12 +121,13 @@ class Workload:
                 with suppress(KafkaError, ClientError):
                     await _reassign(cluster, None)
 
-    async def lead(self, node: int) -> None:
-        """Make `node` the preferred leader of the partition that all have, and elect it."""
-        others = [each for each in range(1, self._plan.nodes + 1) if each != node]
+    async def lead(self, replicas: Sequence[int], *, by: int) -> None:
+        """Have the first of them preferred for the partition that all have, and elected."""
         async with self._connect() as cluster:
             with suppress(KafkaError, ClientError):
-                await _reassign(cluster, [node, *others], SHARED)
+                await cluster.refresh()
+                cluster.controller_id = by  # who would pass it on may not hear the answer
+                await _reassign(cluster, list(replicas), SHARED)
                 connection = await cluster.controller()
                 rows = [{"topic": TOPIC, "partitions": [SHARED]}]
                 await connection.request(

@@ -1,4 +1,5 @@
-"""Bugs put into the brokers on purpose, two of a kind, to see that the simulated cluster finds them."""
+"""Bugs put into the brokers on purpose to see that the simulated cluster finds them: two of a kind, and one
+that a reader had found and the simulator had not."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from typing import Any
 import pytest
 
 from odradek.broker import fetch_reading
+from odradek.replication.controller.image import PartitionImage
 from odradek.replication.controller.partition_change import _Target
 from odradek.replication.partition import follower, leader
 from odradek.replication.partition.leader import Leader
+from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.truncation import Truncation
 from odradek.replication.raft import answering
 from odradek.replication.raft.elections import LogEnd
@@ -124,6 +127,22 @@ def stay_in_sync_after_moving_away(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Target, "complete_reassignment", complete)
 
 
+# A missed epoch
+
+
+def know_followers_across_a_missed_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A leader that hears of two elections at once goes on with what it knew of its followers, whoever
+    led in between."""
+    honest = Partition._adopt
+
+    def adopt(self: Partition, image: PartitionImage) -> None:
+        if self.leading_since >= 0 and image.leader == self._node_id:
+            self.leader_epoch = max(self.leader_epoch, image.leader_epoch - 1)
+        honest(self, image)
+
+    patch.setattr(Partition, "_adopt", adopt)
+
+
 PLANTED = [
     vote_twice,
     elect_who_lacks_records,
@@ -135,4 +154,5 @@ PLANTED = [
     take_every_stop_for_a_clean_one,
     move_before_it_is_copied,
     stay_in_sync_after_moving_away,
+    know_followers_across_a_missed_epoch,
 ]
