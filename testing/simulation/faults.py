@@ -255,7 +255,7 @@ class Faults:
             await lead([fault.node, unreached, controller])
             wires.partition(host(controller), here)
             await trio.sleep(LED_ALONE_S)
-            await lead([fault.other, *(self._cluster.nodes.keys() - {fault.other})])
+            await lead([fault.other, *sorted(self._cluster.nodes.keys() - {fault.other})])
             await trio.sleep(LED_ALONE_S)
             await lead([fault.node, unreached, controller])
         if fault.amount < 0.5:

@@ -18,7 +18,8 @@ async def test_to_find_it_free_is_no_checkpoint() -> None:
 
 
 async def test_who_waits_gets_it_in_turn() -> None:
-    lock, had_it = PromptLock(), []
+    lock = PromptLock()
+    had_it: list[int] = []
 
     async def take(number: int) -> None:
         async with lock:

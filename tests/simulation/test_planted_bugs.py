@@ -1,5 +1,5 @@
 """The simulated cluster finds bugs that were put in on purpose: two of each of election, truncation, the
-in-sync set, recovery and reassignment.
+in-sync set, recovery and reassignment, and one of a missed epoch.
 
 The seeds are some that found them; what a seed does changes with the code, so that others are tried.
 """
@@ -28,6 +28,7 @@ FOUND_BY = {
     "take_every_stop_for_a_clean_one": [129],
     "move_before_it_is_copied": [3],
     "stay_in_sync_after_moving_away": [0],
+    "know_followers_across_a_missed_epoch": [515],
 }
 FOUND_IN_TIER_BY = {
     "let_go_of_what_was_not_copied": [0],

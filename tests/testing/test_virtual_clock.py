@@ -83,8 +83,9 @@ async def test_the_wall_clock_can_be_corrected(clock: VirtualClock) -> None:
 
 
 def test_calls_that_wake_nobody_are_made_without_a_turn_of_the_loop() -> None:
-    clock, made = VirtualClock(), []
+    clock = VirtualClock()
     clock.jumping = True
+    made: list[float] = []
 
     def call() -> bool:
         made.append(clock.monotonic())
