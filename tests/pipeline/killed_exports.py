@@ -107,7 +107,9 @@ class Killing:
 
     def __init__(self, cluster: SparkCluster, broker: Broker, directory: Path, seed: int) -> None:
         self._cluster = cluster
-        self._producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5})
+        # Numbers say which offsets they have; and no batch is larger than a segment may be.
+        config = {"enable.idempotence": True, "batch.size": 50_000, "linger.ms": 5}
+        self._producer = Producer({"bootstrap.servers": broker.bootstrap, **config})
         self._random = random.Random(seed)
         self._directory = directory
         self._produced = 0
@@ -162,7 +164,9 @@ class Killing:
 
     def produce(self) -> None:
         for number in range(self._produced, self._produced + RECORDS_AT_ONCE):
-            self._producer.produce(TOPIC, partition=number % PARTITIONS, value=value(number))
+            self._producer.produce(
+                TOPIC, partition=number % PARTITIONS, value=value(number), on_delivery=_delivered
+            )
             self._producer.poll(0)
         assert self._producer.flush(60) == 0
         self._produced += RECORDS_AT_ONCE
@@ -213,6 +217,10 @@ class Killing:
 
     def _last_words(self) -> str:
         return (self._directory / "exports.log").read_text(errors="replace")[-4000:]
+
+
+def _delivered(error: object, message: object) -> None:
+    assert error is None, error
 
 
 def value(number: int) -> bytes:

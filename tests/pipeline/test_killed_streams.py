@@ -50,7 +50,8 @@ def _value(number: int) -> str:
 
 
 def _produce(broker: Broker, run: int) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 1000})
+    config = {"batch.size": 1000, "enable.idempotence": True}  # numbers say which offset they have
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **config})
     for number in range(run * RECORDS_A_RUN, (run + 1) * RECORDS_A_RUN):
         producer.produce("events", value=_value(number), partition=number % 2)
     assert producer.flush(30) == 0
