@@ -18,7 +18,7 @@ from tests.simulation import planted_bugs, planted_tier_bugs
 SEEDS_MAX = 600
 
 FOUND_BY = {
-    "vote_twice": [20],
+    "vote_twice": [58],
     "elect_who_lacks_records": [2],
     "keep_what_the_leader_has_not": [27],
     "tell_nobody_where_logs_part": [34],
