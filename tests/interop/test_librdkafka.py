@@ -184,8 +184,8 @@ def group(bootstrap: str, name: str) -> Iterator[Group]:
     members.close()
 
 
-def settle(partitions: int, *members: Consumer) -> list[set[int]]:
-    """Poll until each member has something and all partitions have one owner; who has what."""
+def settle(partitions: int, *members: Consumer, evenly: bool = False) -> list[set[int]]:
+    """Poll until each member has something (or as many) and all partitions have one owner; who has what."""
     with deadline(PATIENCE_S, "the group to settle") as check:
         while True:
             owned = []
@@ -194,7 +194,8 @@ def settle(partitions: int, *members: Consumer) -> list[set[int]]:
                 assert message is None or message.error() is None, message
                 owned.append({part.partition for part in consumer.assignment()})
             everything = [partition for own in owned for partition in own]
-            if all(owned) and sorted(everything) == list(range(partitions)):
+            is_even = not evenly or len(set(map(len, owned))) == 1
+            if all(owned) and is_even and sorted(everything) == list(range(partitions)):
                 return owned
             check(0)
 
@@ -221,7 +222,7 @@ def test_members_of_the_new_protocol_come_and_go(bootstrap: str, name: str, grou
     members = []
     for count in (1, 2, 3):
         members.append(group.join(**NEW))
-        owned = settle(6, *members)
+        owned = settle(6, *members, evenly=True)  # on the way there, a member at a time
         assert sorted(map(len, owned)) == [6 // count] * count
     group.leave(members.pop())
     assert sorted(map(len, settle(6, *members))) == [3, 3]
