@@ -19,7 +19,7 @@ SEEDS_MAX = 600
 
 FOUND_BY = {
     "vote_twice": [58],
-    "elect_who_lacks_records": [2],
+    "elect_who_lacks_records": [777, 1236],
     "keep_what_the_leader_has_not": [27],
     "tell_nobody_where_logs_part": [34],
     "acknowledge_what_the_leader_has": [1],
