@@ -147,8 +147,11 @@ class SimulatedCluster:
 
     # Up and down
 
-    def start(self, number: int) -> None:
+    async def start(self, number: int) -> None:
+        """Unless it is up. One whose power was cut is waited for: its threads may not have noticed yet."""
         node = self.nodes[number]
+        if node.is_up and node.doors is not None and not node.doors.power.on:
+            await node.down.wait()
         if node.is_up:
             return
         node.lives += 1

@@ -126,7 +126,7 @@ class Faults:
             node.disk.heal()
             if node.doors is not None:
                 node.doors.offload.delay_seconds = 0.0
-            self._cluster.start(node.number)
+            await self._cluster.start(node.number)
 
     # The kinds
 
@@ -144,7 +144,7 @@ class Faults:
 
     async def _restart(self, fault: Fault) -> None:
         await trio.sleep(fault.seconds)
-        self._cluster.start(fault.node)
+        await self._cluster.start(fault.node)
 
     def _others(self, fault: Fault) -> list[str]:
         return [host(each) for each in self._cluster.nodes if each != fault.node]
@@ -207,7 +207,7 @@ class Faults:
     async def _start_anew(self, fault: Fault) -> None:
         """A directory that failed stays offline until its node starts again."""
         await self._cluster.kill(fault.node)
-        self._cluster.start(fault.node)
+        await self._cluster.start(fault.node)
 
     async def _clock_jump(self, fault: Fault) -> None:
         clock = self._cluster.nodes[fault.node].clock
@@ -225,7 +225,7 @@ class Faults:
         await trio.sleep(fault.seconds)
         self._store.end(fault)
         for number in up:
-            self._cluster.start(number)
+            await self._cluster.start(number)
 
     async def _reassignment(self, fault: Fault) -> None:
         await self._administrator.reassign(fault)
@@ -265,7 +265,7 @@ class Faults:
         if fault.amount < 0.5 and not self._damaging.locked():
             await self._cluster.kill(fault.node)
             await trio.sleep(fault.seconds)
-            self._cluster.start(fault.node)
+            await self._cluster.start(fault.node)
         wires.heal(here, host(unreached))
 
 

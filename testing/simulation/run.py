@@ -82,7 +82,7 @@ class _Simulation:
         checkers = Checkers(cluster)
         run.anomalies = checkers.anomalies
         for node in cluster:
-            cluster.start(node.number)
+            await cluster.start(node.number)
         nursery.start_soon(checkers.run)
         network = self._world.node(CLIENTS).network
         work = Workload(
