@@ -24,6 +24,10 @@ PARTITIONINGS = {"none": (), "date": ("date",), "hour": ("date", "hour")}
 OF_BATCH = ("export", "batch")
 """The columns that say whose rows they are: directories in Parquet, and in Delta of dead letters alone."""
 
+CONCURRENT_WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
+FILES_AT_ONCE = "40"
+"""That a task has open, before it sorts what is left by directory. Spark sorts all of it by default."""
+
 
 @value_class
 class Batch:
@@ -67,6 +71,7 @@ class ParquetTable:
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         frame = _with_batch(_with_directories(frame, self._by), batch)
+        frame.sparkSession.conf.set(CONCURRENT_WRITERS, FILES_AT_ONCE)
         (
             frame.write.mode("overwrite")
             .option("partitionOverwriteMode", "dynamic")
