@@ -3,7 +3,8 @@
     python -m odradek.bench.tables DIRECTORY [--gb 10] [--rounds 3] [--out RESULTS.json]
 
 DIRECTORY keeps the brokers' data: the next run over as much finds them there. It takes three times what the
-topics take (two brokers and a store), and what an export writes: 3 GB of disk for a GB of --gb. With --out the
+topics take (two brokers and a store), and what an export writes: 3 GB of disk for a GB of --gb. Before each run memory
+is warm, and what is to be read is in the page cache: 10 GB want some 12 GiB of memory. With --out the
 results are a file that `odradek bench report RESULTS.json --with FILE --markdown docs/performance.md` puts on the
 page. The exit code is 1 where something failed or found something else than there is.
 """
@@ -39,6 +40,7 @@ from odradek.bench.tables.records import (
     content,
 )
 from odradek.bench.tables.workloads import WORKLOADS
+from odradek.bench.warm_memory import warm_memory
 
 SMALL_SHARE = 0.4
 """Bytes of 100-byte records, for one of JSON."""
@@ -79,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = contents(chosen.gb)
     try:
         with (
+            warm_memory(),
             running_brokers(chosen.directory.resolve(), made) as brokers,
             tempfile.TemporaryDirectory(dir=chosen.directory, prefix="run-") as directory,
         ):

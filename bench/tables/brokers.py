@@ -43,17 +43,23 @@ START_S = 30.0
 NOT_YET = (ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower)
 IN_FLIGHT = 4
 """Requests: as many as a producer has."""
-ODRADEK, KAFKA = "odradek", "kafka"
+ODRADEK, KAFKA, STORE = "odradek", "kafka", "store"
+"""Of the directories; the first two are the brokers' names too."""
+READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Brokers:
-    """Both, while they run. `store` is where ours tiers to."""
+    """Both, while they run, and where their files are. `store` is where ours tiers to."""
 
     odradek: Target
     kafka: Target
-    store: Path
+    directory: Path
     contents: Sequence[Content]
+
+    @property
+    def store(self) -> Path:
+        return self.directory / STORE
 
     def content(self, topic: str) -> Content:
         return next(each for each in self.contents if each.topic.name == topic)
@@ -66,22 +72,30 @@ def running_brokers(directory: Path, contents: Sequence[Content]) -> Iterator[Br
     is_whole = mark.exists() and mark.read_text() == said
     if not is_whole:
         mark.unlink(missing_ok=True)
-        for name in (KAFKA, ODRADEK, "store"):
+        for name in (KAFKA, ODRADEK, STORE):
             shutil.rmtree(directory / name, ignore_errors=True)
             (directory / name).mkdir(parents=True)
-    store = directory / "store"
     with ExitStack() as stack:
-        ours = stack.enter_context(_odradek(directory / ODRADEK, store))
+        ours = stack.enter_context(_odradek(directory / ODRADEK, directory / STORE))
         theirs = stack.enter_context(Kafka().start(directory / KAFKA))
-        brokers = Brokers(ours, theirs, store, contents)
+        brokers = Brokers(ours, theirs, directory, contents)
         if not is_whole:
             for each in contents:
                 for broker in (ours, theirs):
                     _write(broker, each)
-            _wait_until_tiered(directory / ODRADEK / "data", store, contents)
+            _wait_until_tiered(directory / ODRADEK / "data", directory / STORE, contents)
             mark.write_text(said)
         machine.settle()
         yield brokers
+
+
+def read_files(directory: Path, topic: str) -> None:
+    """The topic's logs, into the page cache: whoever reads them next is not measured by the disk."""
+    buffer = bytearray(READ_BYTES)
+    for path in sorted(directory.rglob(f"{topic}-*/*.log")):
+        with path.open("rb", buffering=0) as log:
+            while log.readinto(buffer):
+                pass
 
 
 def _said(contents: Sequence[Content]) -> str:

@@ -23,7 +23,7 @@ from odradek.bench.peers.spark_connector import (
     spark_environment,
 )
 from odradek.bench.tables.application import Answer, Application, Launch
-from odradek.bench.tables.brokers import Brokers
+from odradek.bench.tables.brokers import STORE, Brokers, read_files
 from odradek.bench.tables.records import WARM_UP
 from odradek.bench.tables.session import CONNECTOR, OURS, QUERIES
 
@@ -39,6 +39,8 @@ class Reading:
     options: Mapping[str, str]
     launch: Launch
     brokers: Brokers
+    files: Path
+    """Where the logs are that it reads: a broker's, or the store's."""
     application: Application
 
     def ask(self, query: str, topic: str, master: str, **more: Any) -> Answer:
@@ -47,6 +49,7 @@ class Reading:
             self.application.stop()
             self.application = Application(self.launch, master)
             self.warm_up()
+        read_files(self.files, topic)
         return self.application.ask(self._asked(query, topic, more))
 
     def warm_up(self) -> None:
@@ -115,7 +118,8 @@ class Reader:
         if self.format == CONNECTOR:
             launch = Launch(self.format, directory, connector_jars(), spark_environment())
         application = Application(launch, ALL_CORES)
-        reading = Reading(self.format, options, launch, self.brokers, application)
+        files = self.brokers.directory / (STORE if self.from_store else broker.peer)
+        reading = Reading(self.format, options, launch, self.brokers, files, application)
         try:
             reading.warm_up()
             yield ReaderTarget(
