@@ -1,8 +1,8 @@
 """What a query says: the options of Spark's own Kafka source, by the same names, and `tiered.url`.
 
-Where Spark's source refuses, so does this: two ways to name topics, an offset that is none. What it
-would pass on to its Kafka client (`kafka.*`) is known here by name, and refused by name where it is not
-served, rather than left aside.
+Where Spark's source refuses, so does this: two ways to name topics, an offset that is none, what a
+consumer may be told and a table not. What it would pass on to its Kafka client (`kafka.*`) is known here by
+name: passed over where it changes nothing of what is read, and else refused where it is not served.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +24,38 @@ EARLIEST, LATEST = -2, -1
 """In place of an offset, as in Spark's JSON."""
 
 _TOPIC_OPTIONS = ("subscribe", "subscribepattern", "assign")
-_IGNORED_KAFKA = frozenset(
+_PASSED_OVER = frozenset(
     (
-        "client.id",
-        "group.id",
-        "auto.offset.reset",
-        "enable.auto.commit",
-        "key.deserializer",
-        "value.deserializer",
-        "interceptor.classes",
-        "receive.buffer.bytes",
-        "session.timeout.ms",
-        "max.poll.records",
-        "heartbeat.interval.ms",
-        "metadata.max.age.ms",
-        "send.buffer.bytes",
+        "groupidprefix",
+        "kafkaconsumer.polltimeoutms",
+        "fetchoffset.numretries",
+        "fetchoffset.retryintervalms",
+        "kafka.client.id",
+        "kafka.group.id",
+        "kafka.receive.buffer.bytes",
+        "kafka.send.buffer.bytes",
+        "kafka.session.timeout.ms",
+        "kafka.heartbeat.interval.ms",
+        "kafka.max.poll.records",
+        "kafka.max.poll.interval.ms",
+        "kafka.metadata.max.age.ms",
+        "kafka.fetch.min.bytes",
+        "kafka.fetch.max.wait.ms",
+        "kafka.max.partition.fetch.bytes",
+        "kafka.connections.max.idle.ms",
+        "kafka.default.api.timeout.ms",
+        "kafka.partition.assignment.strategy",
     )
 )
-"""Spark's source sets these itself, or they concern what is not there: groups, deserializers."""
+"""They change nothing of what is read: how Spark's source asks, and of what there is none here, as groups."""
+_NOT_FOR_CONSUMERS = {
+    "kafka.auto.offset.reset": "startingOffsets says where to begin",
+    "kafka.enable.auto.commit": "brokers are told of no offsets",
+    "kafka.key.deserializer": "keys are bytes, to be cast in the query",
+    "kafka.value.deserializer": "values are bytes, to be cast in the query",
+    "kafka.interceptor.classes": "what is read is what is there",
+}
+"""Spark's source refuses them, too: who sets them expects something else."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +106,16 @@ class Options:
     max_lateness_ms: int | None = None
     """`maxLateness`: no record is by more than this older than any before it in its partition. Who asks
     promises it; nothing in a log does."""
+
+    @property
+    def begins_at_an_end(self) -> bool:
+        """Of a stream: whether it begins where some partition ends, which is elsewhere a moment later."""
+        at = self.starting
+        if at is None or at.everywhere is not None:
+            return at is None or at.everywhere == LATEST
+        if at.offsets is not None:
+            return any(LATEST in each.values() for each in at.offsets.values())
+        return self.missing_timestamp_is_latest
 
     def wants(self, topic: str) -> bool:
         if self.pattern is not None:
@@ -150,6 +175,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
     )
     read.flag("includeheaders", False)  # the schema goes by it
     read.refuse_the_rest()
+    if (made.min_offsets_per_trigger or 0) > (made.max_offsets_per_trigger or 1 << 62):
+        raise BadOption("minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
     return made
 
 
@@ -218,7 +245,7 @@ class _Read:
         """Where to begin or to end; of several ways to say it the one that Spark prefers."""
         end = LATEST if which == "ending" else None
         at = self.number(f"{which}timestamp", 0)
-        times = self.checked(f"{which}offsetsbytimestamp", _by_partition)
+        times = self.checked(f"{which}offsetsbytimestamp", partial(_by_partition, least=0))
         offsets = self.text(f"{which}offsets")
         if at is not None:
             return Position(timestamp_ms=at)
@@ -230,12 +257,17 @@ class _Read:
             return Position(everywhere=LATEST)
         if offsets.lower() == "earliest" and end is None:
             return Position(everywhere=EARLIEST)
-        return Position(offsets=self.checked(f"{which}offsets", _by_partition))
+        least = EARLIEST if end is None else LATEST
+        return Position(
+            offsets=self.checked(f"{which}offsets", partial(_by_partition, least=least))
+        )
 
     def refuse_the_rest(self) -> None:
         for name, value in sorted(self._options.items()):
-            if name in self._known or name.removeprefix("kafka.") in _IGNORED_KAFKA:
+            if name in self._known or name in _PASSED_OVER:
                 continue
+            if name in _NOT_FOR_CONSUMERS:
+                raise BadOption(f"{name} is not for this source: {_NOT_FOR_CONSUMERS[name]}")
             if (name, value) == ("kafka.security.protocol", "PLAINTEXT"):
                 continue
             raise BadOption(f"{name} is not an option of this source (docs/pipeline.md)")
@@ -275,11 +307,16 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _by_partition(text: str) -> dict[str, dict[int, int]]:
-    return {
+def _by_partition(text: str, *, least: int) -> dict[str, dict[int, int]]:
+    found = {
         topic: {int(partition): int(value) for partition, value in partitions.items()}
         for topic, partitions in _json(text, '{"topic":{"0":42}}').items()
     }
+    for topic, partitions in found.items():
+        for partition, value in partitions.items():
+            if value < least:
+                raise ValueError(f"{value} of {topic}-{partition} means nothing there")
+    return found
 
 
 def _json(text: str, example: str) -> Any:

@@ -21,12 +21,31 @@ GIVEN = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
         ({"subscribe": " , "}, "subscribe= , : names no topic"),
         ({"tiered.ulr": "/tier"}, "tiered.ulr says something of a store, and tiered.url names none"),
         ({"startingOffset": "latest"}, "startingoffset is not an option"),
+        ({"kafka.auto.offset.reset": "latest"}, "startingOffsets says where to begin"),
+        ({"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit is not for this source"),
+        ({"startingoffsets": '{"t":{"0":-3}}'}, "-3 of t-0 means nothing there"),
+        ({"endingoffsets": '{"t":{"0":7,"1":-2}}'}, "-2 of t-1 means nothing there"),
+        ({"startingoffsetsbytimestamp": '{"t":{"0":-1}}'}, "-1 of t-0 means nothing there"),
+        ({"minoffsetspertrigger": "9", "maxoffsetspertrigger": "8"}, "more than maxOffsetsPerTrigger"),
     ],
 )  # fmt: skip
 def test_what_is_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(BadOption) as caught:
         parse_options({**GIVEN, **given}, streaming=False)
     assert said in str(caught.value)
+
+
+def test_what_changes_nothing_of_what_is_read_is_passed_over() -> None:
+    """So that a query of Spark's own source moves by one word."""
+    given = {
+        "groupIdPrefix": "reports",
+        "kafka.group.id": "reports",
+        "kafkaConsumer.pollTimeoutMs": "120000",
+        "fetchOffset.numRetries": "5",
+        "kafka.max.partition.fetch.bytes": "10485760",
+    }
+    plain = parse_options(GIVEN, streaming=False)
+    assert parse_options({**GIVEN, **given}, streaming=False) == plain
 
 
 def test_a_directory_is_called_as_tasks_find_it(
