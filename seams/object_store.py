@@ -46,7 +46,13 @@ _XML_ERROR = re.compile(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", re.DOT
 _UNFINISHED = re.compile(r".+#\d+")
 _URLS = "stores are file:///directory, s3://bucket/prefix, gs://bucket, az://container, memory:///"
 _OPTION_PREFIXES = ("aws_", "google_", "azure_")
-_ENDPOINTS = ("_endpoint", "_endpoint_url", "_endpoint_url_s3")
+_ENDPOINTS = (
+    "aws_endpoint",
+    "aws_endpoint_url",
+    "aws_endpoint_url_s3",
+    "azure_endpoint",
+    "azure_storage_endpoint",
+)
 
 
 def open_objects(
@@ -93,11 +99,7 @@ def _endpoints(options: Mapping[str, object]) -> list[str]:
     """Where the store is by the options, or by the environment, whose names are the same in capitals. Raises
     ValueError for one that is no URL: obstore would panic when it is first used."""
     said = {name.lower(): value for name, value in os.environ.items()} | dict(options)
-    found = {
-        name: str(value)
-        for name, value in said.items()
-        if name.startswith(_OPTION_PREFIXES) and name.endswith(_ENDPOINTS) and "_use_" not in name
-    }
+    found = {name: str(said[name]) for name in _ENDPOINTS if name in said}
     for name, value in found.items():
         if not value.lower().startswith(("http://", "https://")):
             raise ValueError(f"{name} is {value!r}: it has to begin with https://, or http://")

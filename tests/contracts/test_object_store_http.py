@@ -139,6 +139,13 @@ def test_the_environment_names_a_store_without_tls(
     assert bytes(open_objects("s3://b", others).get("k")) == b"data"
 
 
+def test_endpoints_of_other_services_are_nobody_s_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many a machine has some in its environment."""
+    monkeypatch.setenv("AZURE_SERVICEBUS_ENDPOINT", "sb://bus.example")
+    monkeypatch.setenv("AWS_REDIS_ENDPOINT", "cache.example:6379")
+    open_objects("s3://b", {"aws_region": "eu-north-1"})
+
+
 def test_an_endpoint_that_is_no_url(monkeypatch: pytest.MonkeyPatch) -> None:
     """Told when it is opened: used, it would end the process."""
     with pytest.raises(
