@@ -42,7 +42,7 @@ _CRC_START = 21
 _WRONG = {
     kernels.BAD_MAGIC: "no record batch of Kafka 0.11 or later begins there",
     kernels.BAD_LENGTH: "the batch's length is none",
-    kernels.BAD_COUNT: "more records than fit into the batch",
+    kernels.BAD_COUNT: "the batch cannot have so many records",
     kernels.BAD_RECORD: "a record's lengths do not add up",
     kernels.BAD_OFFSET: "offsets do not rise within the batch",
     kernels.LEFT_OVER: "bytes are left after the last record",
@@ -276,10 +276,12 @@ class Decoder:
     def _columns(self, data: Any, batches: Any, starts: Any, ends: Any) -> pa.RecordBatch:
         wanted = self.wanted
         has = {name: name in wanted.columns for name in TYPES}
-        rows = int(batches["count"].sum(dtype=np.int64))
-        size = int((ends - starts).sum())
-        if rows * 7 > size:
-            raise self._corrupt(_WRONG[kernels.BAD_COUNT], int(batches["position"][0]))
+        counts = batches["count"]
+        rows, size = int(counts.sum(dtype=np.int64)), int((ends - starts).sum())
+        is_none = counts < 0  # which would make room for fewer records than the others have
+        if is_none.any() or rows * 7 > size:
+            position = int(batches["position"][int(np.argmax(is_none))])
+            raise self._corrupt(_WRONG[kernels.BAD_COUNT], position)
         keys = _Binary(rows, size, has["key"])
         values = _Binary(rows, size, has["value"])
         headers = _Headers(rows, size, has["headers"])

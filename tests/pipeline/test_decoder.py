@@ -204,6 +204,18 @@ def test_garbage_with_a_good_crc_is_refused_as_the_protocol_refuses_it(
         assert [row["offset"] for row in rows] == [record.offset for record in records]
 
 
+@pytest.mark.parametrize("before", [0, 1, 20])
+def test_a_batch_of_less_than_no_records_takes_no_room_from_others(before: int) -> None:
+    """Brokers refuse it; its CRC does not."""
+    records = [Record(-1, 5_000, b"k", b"v")] * 5
+    log = [bytes(build_batch(records, base_offset=5 * number)) for number in range(before)]
+    broken = bytearray(build_batch(records, base_offset=5 * before))
+    broken[57:61] = (-48).to_bytes(4, "big", signed=True)
+    broken[17:21] = crc32c(bytes(broken[21:])).to_bytes(4, "big")
+    with pytest.raises(CorruptSegment, match=f"byte {sum(map(len, log))}: the batch cannot have"):
+        decoded([b"".join([*log, bytes(broken)])], Wanted("t", 3, ALL))
+
+
 def _with_body(batch: bytearray, body: bytes, count: int) -> bytearray:
     from odradek.protocol.records.crc32c import crc32c
 
