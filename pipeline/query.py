@@ -93,7 +93,8 @@ class Query:
         found: dict[TopicPartition, TopicIdPartition | None] = {}
         if self._brokers is not None:
             for name, topic in sorted(self._brokers.topics().items()):
-                for index in topic.partitions if options.wants(name) else ():
+                is_meant = options.wants(name) and not (topic.internal and options.pattern)
+                for index in topic.partitions if is_meant else ():
                     id = topic.topic_id
                     tiered = None if id is None else TopicIdPartition(id, name, index)
                     found[TopicPartition(name, index)] = tiered
@@ -238,7 +239,7 @@ class Query:
 
     def _at_times(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         if self._brokers is not None:
-            return self._brokers.offsets(wanted)
+            return self._brokers.offsets(wanted, read_committed=self._options.read_committed)
         assert self._store is not None
         self._look_up(list(wanted))
         found = self._store.at_once(lambda each: self._first_at(*each), list(wanted.items()))

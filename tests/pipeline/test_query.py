@@ -219,6 +219,33 @@ def test_an_end_that_brokers_cannot_give_out_yet_is_data_loss(committed: bool) -
             assert query(World(), leader, **isolation, **ending).ranges() == {ONLY: (0, end)}
 
 
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_time_behind_what_can_be_read_by_now_is_its_end(committed: bool) -> None:
+    """A transaction is open from offset 5 on; the record of offset N is of 1000 + N ms."""
+    leader = VirtualLeader((0, 10))
+    leader.logs[ONLY].undecided = 5
+    isolation = COMMITTED if committed else {}
+    with leader.reachable():
+        ending = query(World(), leader, **isolation, endingTimestamp=1008)
+        assert ending.ranges() == {ONLY: (0, 5 if committed else 8)}
+        assert query(World(), leader, **isolation, endingTimestamp=1004).ranges() == {ONLY: (0, 4)}
+        late = query(
+            World(), leader, **isolation,
+            startingTimestamp=1007, startingOffsetsByTimestampStrategy="latest",
+        )  # fmt: skip
+        assert late.ranges() == {ONLY: (5, 5) if committed else (7, 10)}
+
+
+def test_a_pattern_means_no_internal_topics() -> None:
+    """As with Spark's own source; who names one may read it."""
+    leader = VirtualLeader((0, 10))
+    with leader.reachable():
+        found = query(World(), leader, subscribe=None, subscribePattern=".*").partitions
+        assert list(found) == [ONLY]
+        named = query(World(), leader, subscribe="__consumer_offsets").partitions
+        assert list(named) == [("__consumer_offsets", 0)]
+
+
 def unreadable(world: World, of: RemoteLogSegmentMetadata, kind: IndexType, how: str) -> str:
     """One of a segment's objects; its key."""
     key = segment_key(of, kind.value)

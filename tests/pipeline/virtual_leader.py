@@ -36,9 +36,18 @@ class Held:
     def readable(self, *, committed: bool) -> int:
         return self.end if self.undecided is None or not committed else self.undecided
 
+    def found(self, at: int, *, committed: bool) -> int:
+        """As ListOffsets has it. The record of offset N is of 1000 + N ms."""
+        readable = self.readable(committed=committed)
+        if at in (EARLIEST, LATEST):
+            return self.start if at == EARLIEST else readable
+        assert at >= 0
+        offset = max(self.start, at - 1000)
+        return offset if offset < readable else -1
+
 
 class VirtualLeader(Brokers):
-    """See the module. All partitions are of the topic "t"."""
+    """See the module. All partitions are of the topic "t"; there is an internal one beside it."""
 
     def __init__(self, *partitions: tuple[int, int]) -> None:
         self.topic_id = TOPIC_ID
@@ -46,16 +55,17 @@ class VirtualLeader(Brokers):
 
     def topics(self) -> dict[str, Topic]:
         partitions = {each: Partition(each, 1, 0, (1,), (1,), ()) for _, each in self.logs}
-        return {"t": Topic("t", self.topic_id, False, partitions)}
+        offsets = {0: Partition(0, 1, 0, (1,), (1,), ())}
+        return {
+            "__consumer_offsets": Topic("__consumer_offsets", UUID(int=9), True, offsets),
+            "t": Topic("t", self.topic_id, False, partitions),
+        }
 
     def offsets(
         self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, int]:
-        assert set(wanted.values()) <= {EARLIEST, LATEST}
         return {
-            where: self.logs[where].start
-            if which == EARLIEST
-            else self.logs[where].readable(committed=read_committed)
+            where: self.logs[where].found(which, committed=read_committed)
             for where, which in wanted.items()
         }
 
