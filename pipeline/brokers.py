@@ -16,6 +16,7 @@ from odradek.client.consumer import (
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,
+    LATEST_TIERED,
     Isolation,
     TopicPartition,
     list_offsets,
@@ -72,6 +73,22 @@ class Brokers:
             for where, offset in self.offsets(dict.fromkeys(partitions, EARLIEST_LOCAL)).items()
             if offset >= 0
         }
+
+    def tiered_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Behind the last offset that is in the remote tier (KIP-1005), of those that brokers say it of:
+        not those before Kafka 3.9, nor a leader that has yet to find out."""
+
+        async def ask() -> dict[TopicPartition, int]:
+            wanted = dict.fromkeys(partitions, LATEST_TIERED)
+            try:
+                found = await list_offsets(self._cluster, wanted)
+            except KafkaError as error:
+                if error.code is not ErrorCode.unsupported_version:
+                    raise
+                return {}
+            return {where: each.offset + 1 for where, each in found.items() if each.offset >= 0}
+
+        return self._ask("how far its remote tier reaches", ask)
 
     def remote_metadata(self) -> RemoteMetadata:
         """What the cluster says of its remote segments, once it is read."""

@@ -272,15 +272,27 @@ class Query:
         filtered = filtered or self._filtered
         left = {where: filtered.offsets(*where, *ends) for where, ends in sorted(ranges.items())}
         left = {where: (low, high) for where, (low, high) in left.items() if low < high}
-        self._look_up(list(left))
+        tiered = self._not_behind_the_store(left)
+        self._look_up(list(tiered))
         for where in sorted({*left, *self._lost}):
             low, high = left.get(where, ranges.get(where, (0, 0)))
             self._plan_lost(plan, where, filtered, 0, high)
-            if where in left:
+            if where in tiered:
                 self._plan_partition(plan, where, low, high, filtered)
+            elif where in left:
+                plan.pieces.append(BrokerRange(*where, low, high))
             self._plan_lost(plan, where, filtered, high, INT64_MAX)
             self._segments.pop(where, None)  # the plan has what is needed of them
         return plan
+
+    def _not_behind_the_store(self, ranges: Ranges) -> Ranges:
+        """Those of which the store may have something: a stream at the end of a log asks it for nothing."""
+        if self._brokers is None or self._store is None or not ranges:
+            return ranges
+        ends = self._brokers.tiered_ends(ranges)
+        return {
+            where: each for where, each in ranges.items() if each[0] < ends.get(where, INT64_MAX)
+        }
 
     def _plan_lost(
         self, plan: Plan, where: TopicPartition, filtered: Filtered, since: int, until: int
@@ -301,8 +313,10 @@ class Query:
             stretches = stretches[: late[0] + 1]
             high = stretches.high
         doubts = [self._unproven[where]] if where in self._unproven else []
-        if self._options.read_committed and len(stretches):
-            plan.aborted[where.topic, where.partition] = self._aborted(where, low, high, doubts)
+        read = stretches[stretches.may_be_as_late(filtered.since_ms)]
+        if self._options.read_committed and len(read):
+            aborted = self._aborted(where, read.low, read.high, doubts)
+            plan.aborted[where.topic, where.partition] = aborted
         doubts = concerning(doubts, low, high)
         if doubts and self._options.corrupt_segments == "fail":
             raise doubts[0].error
@@ -313,8 +327,7 @@ class Query:
         lost = [e for each in lacking for e in each if isinstance(e, Lost) and e.key is None]
         if lost and self._options.fail_on_data_loss:
             raise DataLoss("; ".join(each.reason for each in lost))
-        newest = stretches.rows["newest"]
-        passing = (newest < 0) | (newest >= filtered.since_ms)
+        passing = stretches.may_be_as_late(filtered.since_ms)
         cursor = 0
         for number, (_, _, at) in enumerate([*gaps, (high, high, len(stretches))]):
             run = stretches[cursor:at]

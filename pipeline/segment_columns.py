@@ -234,6 +234,12 @@ class Stretches:
         found: npt.NDArray[np.bool_] = is_whole & (self.rows["newest"] >= at_ms)
         return found
 
+    def may_be_as_late(self, at_ms: int) -> npt.NDArray[np.bool_]:
+        """Whether each may have a record at or after `at_ms`, by its segment's newest."""
+        newest = self.rows["newest"]
+        found: npt.NDArray[np.bool_] = (newest < 0) | (newest >= at_ms)
+        return found
+
     @property
     def last(self) -> Stretch:
         (found,) = self[-1:]

@@ -176,19 +176,21 @@ def _of(
     aborted: Mapping[tuple[str, int], Sequence[Aborted]], pieces: Iterable[Piece]
 ) -> dict[tuple[str, int], list[Aborted]]:
     """What concerns these pieces."""
-    from odradek.pipeline.planning import BrokerRange, Lost
+    from odradek.pipeline.segment_columns import PackedStretches
 
-    found: dict[tuple[str, int], list[Aborted]] = {}
+    read: dict[tuple[str, int], list[PackedStretches]] = {}
     for piece in pieces if aborted else ():
-        if isinstance(piece, (BrokerRange, Lost)):
-            continue
-        where = (piece.partition.topic, piece.partition.partition)
-        for each in aborted.get(where, ()):
-            known = found.setdefault(where, [])
-            overlaps = each.first_offset < piece.high and each.last_offset >= piece.low
-            if overlaps and each not in known:
-                known.append(each)
-    return found
+        if isinstance(piece, PackedStretches):
+            where = (piece.partition.topic, piece.partition.partition)
+            read.setdefault(where, []).append(piece)
+    return {
+        where: [
+            each
+            for each in aborted.get(where, ())
+            if any(each.first_offset < one.high and each.last_offset >= one.low for one in mine)
+        ]
+        for where, mine in read.items()
+    }
 
 
 def register(spark: Any) -> None:

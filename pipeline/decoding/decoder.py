@@ -6,8 +6,8 @@ as early as can be: batches by their headers, records by offset and time, column
 offsets are all that is asked for, no record is looked at, as long as the header says that there is one
 for each offset.
 
-A CRC that does not match, offsets that do not rise, or records that make no sense, end it with `CorruptSegment`, which names the
-object and the byte. Nothing is left out in silence.
+A CRC that does not match, offsets that do not rise, or records that make no sense, end it with
+`CorruptSegment`, which names the object and the byte. Nothing is left out in silence.
 """
 
 from __future__ import annotations
@@ -195,7 +195,8 @@ class Decoder:
             is_append = found["attributes"] & LOG_APPEND_TIME != 0
             keep &= ~is_append | (found["max_timestamp"] < wanted.until_ms)
         if self._aborted and len(found):
-            last = int(found["last_offset"][-1])
+            first, last = int(found["base_offset"][0]), int(found["last_offset"][-1])
+            self._aborted = [each for each in self._aborted if each.last_offset >= first]
             transactional = found["attributes"] & TRANSACTIONAL != 0
             for number, each in enumerate(self._aborted):
                 if each.first_offset > last:

@@ -20,6 +20,7 @@ from odradek.pipeline.errors import (
     MissingSegment,
     PipelineError,
 )
+from odradek.pipeline.filters import Filtered
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.planning import BrokerRange, Lost
 from odradek.pipeline.query import Query
@@ -236,6 +237,21 @@ def test_a_time_behind_what_can_be_read_by_now_is_its_end(committed: bool) -> No
         assert late.ranges() == {ONLY: (5, 5) if committed else (7, 10)}
 
 
+@pytest.mark.parametrize("known", [None, 10])
+def test_the_store_is_not_asked_for_what_lies_behind_it(known: int | None) -> None:
+    """As a stream does that follows the log's end: so long as the leader knows where that is."""
+    world, leader = World(), VirtualLeader((0, 40))
+    world.has(segment(1, 0, 9))
+    leader.logs[ONLY].tiered_end = known
+    with leader.reachable():
+        for low, asks in ((9, True), (10, known is None)):
+            world.asked()
+            pieces = query(world, leader).plan({ONLY: (low, 40)}).pieces
+            assert pieces[-1] == BrokerRange("t", 0, 10, 40)
+            assert len(pieces) == (2 if low < 10 else 1)
+            assert bool(world.requests("list", "get")) == asks
+
+
 def test_a_pattern_means_no_internal_topics() -> None:
     """As with Spark's own source; who names one may read it."""
     leader = VirtualLeader((0, 10))
@@ -296,6 +312,17 @@ def test_a_transaction_index_that_cannot_be_read_concerns_who_needs_it(
     before, lost, behind = asked.plan({ONLY: (0, 30)}).pieces
     assert isinstance(lost, Lost)
     assert (before.high, lost.low, lost.high, behind.low, lost.key) == (4, 4, 20, 20, key)
+
+
+def test_transactions_of_offsets_that_no_filter_lets_through_are_not_asked_for() -> None:
+    world, segments = listing_transactions(4)
+    unreadable(world, segments[0], IndexType.TRANSACTION, "corrupt")
+    asked = query(world, **COMMITTED)
+    plan = asked.plan({ONLY: (0, 40)}, Filtered(since_ms=1002))
+    assert [(each.low, each.high) for each in plan.pieces] == [(20, 40)]
+    assert plan.aborted == {("t", 0): []}
+    with pytest.raises(CorruptSegment):
+        query(world, **COMMITTED).plan({ONLY: (0, 40)}, Filtered(since_ms=1000))
 
 
 def test_what_may_have_been_open_is_told_by_no_snapshot_either() -> None:

@@ -32,6 +32,8 @@ class Held:
     end: int
     undecided: int | None = None
     """From there on a transaction is open."""
+    tiered_end: int | None = None
+    """Behind the last offset that the store has; None where the leader does not know."""
 
     def readable(self, *, committed: bool) -> int:
         return self.end if self.undecided is None or not committed else self.undecided
@@ -68,6 +70,10 @@ class VirtualLeader(Brokers):
             where: self.logs[where].found(which, committed=read_committed)
             for where, which in wanted.items()
         }
+
+    def tiered_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        ends = {where: self.logs[where].tiered_end for where in partitions}
+        return {where: end for where, end in ends.items() if end is not None}
 
     def lineage(self, where: TopicPartition, epochs: Iterable[int]) -> list[EpochStart]:
         return [EpochStart(0, 0)]
