@@ -1,8 +1,9 @@
 """Every remote segment against its metadata: what of the store is whole, what is lost, what is garbage.
 
     1. where brokers' own logs begin is asked, then the metadata topic is read to its end
-    2. the store is listed, many partitions at once, every object is accounted for (`storage.tiered.audit`), and segments that have
-       all their objects are read by tasks while the listing goes on (`auditing.py`)
+    2. the store is listed, many partitions at once, every object is accounted for
+       (`storage.tiered.audit`), and segments that have all their objects are read by tasks while the
+       listing goes on (`auditing.py`)
     3. of each partition it is seen whether its offsets are all there
     4. the metadata is read on: what was deleted meanwhile is not lost, what was finished no garbage
 
