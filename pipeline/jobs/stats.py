@@ -1,23 +1,27 @@
 """What a topic is made of: sizes, compression, keys, late records; by topic, partition or hour.
 
-The log is read twice. Batches tell sizes, codecs and how late it has become where: by their headers, but for
+The log is read twice, both times to where it ends when the job begins. Batches tell sizes, codecs and how late it has become where: by their headers, but for
 what they decompress to. Records tell keys and which of them are late. `Stats.records` of False leaves the
 second out, and decompresses nothing.
 
 A record is late by what a stream would have seen: the newest timestamp in the log before its block of `BLOCK`
 offsets is more than `late_after_ms` ahead of its own. Timestamps ahead of the clock are nobody's measure.
 
-Sizes are counted in the hour of a batch's latest record, which is what retention goes by; keys and late records in the
-hour of the record.
+Sizes are counted in the hour of a batch's latest record, which is what retention goes by; keys and late
+records in the hour of the record.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from odradek.pipeline.decoding.schema import BATCH_SPARK_TYPES, BATCHES
 from odradek.pipeline.errors import BadOption
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.query import Query
 from odradek.pipeline.source import NAME, register
 from odradek.protocol.records.compression import NAMES
 from odradek.seams.values import value_class
@@ -56,6 +60,7 @@ def stats(spark: SparkSession, job: StatsJob) -> DataFrame:
     if job.by not in GROUPS:
         raise BadOption(f"statistics are by {', '.join(GROUPS)}, not by {job.by}")
     register(spark)
+    job = replace(job, source=_up_to_now(job.source))
     groups = list(GROUPS[job.by])
     blocks = _blocks(spark, job).persist()
     try:
@@ -65,6 +70,16 @@ def stats(spark: SparkSession, job: StatsJob) -> DataFrame:
         return found.orderBy(groups).localCheckpoint()
     finally:
         blocks.unpersist()
+
+
+def _up_to_now(source: Mapping[str, str]) -> dict[str, str]:
+    """The same, with its end as offsets: a topic that is written to has another one each time it is asked for."""
+    options = parse_options(dict(source), streaming=False)
+    ends: dict[str, dict[str, int]] = {}
+    for (topic, partition), (_, end) in Query(options).ranges().items():
+        ends.setdefault(topic, {})[str(partition)] = end
+    given = {name: value for name, value in source.items() if not name.lower().startswith("ending")}
+    return {**given, "endingOffsets": json.dumps(ends)}
 
 
 def _blocks(spark: SparkSession, job: StatsJob) -> DataFrame:

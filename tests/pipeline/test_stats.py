@@ -16,8 +16,11 @@ from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs import stats as stats_job
 from odradek.pipeline.jobs.retention import Rule, retention
 from odradek.pipeline.jobs.stats import StatsJob, stats
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.query import Query
 from odradek.testing import Broker
 from tests.pipeline.test_tiers import QUICK, TIERED
+from tests.pipeline.virtual_leader import VirtualLeader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,6 +92,16 @@ def test_sizes_keys_and_late_records_by_partition_and_hour(
     (quick,) = stats(spark, StatsJob(source, by="topic", records=False)).collect()
     assert (quick.records, quick.uncompressedBytes, "late" in quick) == (1000, None, False)
     assert quick.bytes == sum(row.bytes for row in found)
+
+
+def test_both_readings_end_where_the_topic_did_when_the_job_began() -> None:
+    leader = VirtualLeader((0, 10), (3, 7))
+    source = {"kafka.bootstrap.servers": "unused:9092", "subscribe": "t", "endingTimestamp": "9999"}
+    with leader.reachable():
+        fixed = stats_job._up_to_now(source)
+        leader.logs["t", 0].end = 20  # type: ignore[index]
+        options = parse_options(fixed, streaming=False)
+        assert Query(options).ranges() == {("t", 0): (0, 10), ("t", 1): (3, 7)}
 
 
 def test_what_statistics_are_by(spark: SparkSession, broker: Broker) -> None:
