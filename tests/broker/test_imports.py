@@ -1,5 +1,5 @@
 """What `odradek serve` does before its first answer to Metadata: it imports nothing that it does not
-use, and compiles no methods that nobody calls."""
+use, and compiles no methods of classes of ours that nobody calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def heard(event, args):  # of a class whose methods are compiled, as `dataclass`
     frame = sys._getframe(1) if event == "compile" else None
     while frame is not None:
         if frame.f_code.co_name == "_process_class":
-            compiled.add(frame.f_locals["cls"].__qualname__)
+            cls = frame.f_locals["cls"]
+            if cls.__module__.startswith("odradek."):
+                compiled.add(cls.__qualname__)
         frame = frame.f_back
 
 compiled = set()
