@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from math import inf
 
 import trio
@@ -80,3 +81,17 @@ async def test_waits_that_ended_do_not_pile_up() -> None:
         timers.disarm(wait)
     assert len(timers) == 1
     assert timers.entries <= STALE_ENTRIES_MAX + 3
+
+
+def test_whoever_waits_no_more_is_let_go_of() -> None:
+    timers = Timers(LoopClock(), Waiting.expire)
+    waits = [Waiting() for _ in range(3)]
+    for wait in waits:
+        timers.arm(wait, ms(1e6))
+        timers.arm(wait, ms(1e5))
+    gone = [weakref.ref(wait) for wait in waits[1:]]
+    for wait in waits[1:]:
+        timers.disarm(wait)
+    del wait, waits[1:]
+    assert [each() for each in gone] == [None, None]
+    assert len(timers) == 1
