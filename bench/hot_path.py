@@ -42,6 +42,7 @@ from odradek.seams.network import Address
 from odradek.seams.processes import ProcessWorkers
 from odradek.seams.real import open_real_objects
 from odradek.seams.real_files import RealFiles
+from odradek.seams.selector import EachAlone
 from odradek.seams.tcp import TcpNetwork
 from odradek.seams.threads import ThreadOffload
 from odradek.testing.virtual_clock import VirtualClock
@@ -253,7 +254,7 @@ async def rehearse(broker: Broker, case: Case, times: int) -> None:
     if case.waits:
         partition = await broker.partitions.get(TOPIC, None, 0)
         connection = Waiting(case.request(), times, partition, broker.due_fetches)
-    client = ClientConnection(connection, broker.endpoints[0], broker)
+    client = ClientConnection(connection, broker.endpoints[0], broker, EachAlone())
     async with trio.open_nursery() as nursery:
         if isinstance(connection, Waiting):
             nursery.start_soon(connection.append_when_asked)

@@ -6,6 +6,9 @@ next wait for bytes, and the answers of `prompt` handlers are sent together; aft
 requests or bytes the loop is given to others, and large requests take turns (turnstile.py). Fetches
 that were woken meanwhile are answered before these answers are sent (fetch_wait.py).
 
+A request whose handler has it done at once needs no task: where the last one was such, the connection
+waits with all others that are alike (seams/selector.py), and its task sleeps until one has to wait.
+
 A frame that can't be read, an API or a version that is not served, or a handler that breaks costs
 this one connection, and one line in the log; the answers of the requests before it are still sent.
 """
@@ -13,7 +16,7 @@ this one connection, and one line in the log; the answers of the requests before
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,14 +24,14 @@ import trio
 
 from odradek.broker.apis.api_versions import unsupported_version_answer
 from odradek.broker.context import RequestContext
-from odradek.broker.dispatch import find_controller_route, find_route
+from odradek.broker.dispatch import LATER, find_controller_route, find_route
 from odradek.broker.receive_buffer import ReceiveBuffer
 from odradek.broker.turnstile import LARGE_BYTES
 from odradek.protocol import apis
 from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import answer_head, parts_bytes, read_request_header
 from odradek.seams.files import Buffer, FileSlice
-from odradek.seams.network import Connection, ConnectionLost
+from odradek.seams.network import Connection, ConnectionLost, Selector
 
 if TYPE_CHECKING:
     from odradek.broker.dispatch import Route
@@ -37,11 +40,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("odradek.connection")
 
-REQUESTS_BEFORE_YIELD = 64
-BYTES_BEFORE_YIELD = 1024 * 1024
+REQUESTS_A_TURN = 64
+BYTES_A_TURN = 1024 * 1024
 UNSENT_BYTES_MAX = 256 * 1024
 JOINED_BYTES_MAX = 4096
-"""A body of so much is copied behind its head: one buffer less to be sent."""
+"""A body of so much is copied behind its head, and answers behind one another: fewer buffers to send."""
 GROWN_SECONDS = 10.0
 """How long a buffer that a large frame made grow is kept for the next one."""
 
@@ -49,12 +52,23 @@ Parts = Sequence[Buffer | FileSlice]
 
 
 class ClientConnection:
-    def __init__(self, connection: Connection, endpoint: Endpoint, broker: Broker) -> None:
+    def __init__(
+        self, connection: Connection, endpoint: Endpoint, broker: Broker, selector: Selector
+    ) -> None:
         self._connection = connection
         self._endpoint = endpoint
         self._broker = broker
+        self._selector = selector
+        self._due_fetches = broker.due_fetches
         self._find_route = find_controller_route if endpoint.of_controller else find_route
         self._buffer = ReceiveBuffer(broker.config.get_int("socket.request.max.bytes"))
+        self._rest: Awaitable[object] | None = None
+        """What the task has to await before the next request: an answer that takes a wait."""
+        self._needs_no_task = False
+        """The last request was answered as it came: so will be the next, mostly."""
+        self._is_over = False
+        self._turn_requests = self._turn_bytes = 0
+        """Answered since others have had the loop."""
         self._unsent: list[Buffer | FileSlice] = []
         self._unsent_bytes = 0
         self.waiting_since: float | None = broker.seams.clock.monotonic()
@@ -90,35 +104,22 @@ class ClientConnection:
             await self._connection.aclose()
 
     async def _serve(self) -> None:
-        clock, buffer = self._broker.seams.clock, self._buffer
-        due_fetches = self._broker.due_fetches
-        requests = size_bytes = 0
-        while True:
-            frame_view = buffer.next_frame()
-            if frame_view is None:
-                if due_fetches:
-                    due_fetches.answer()
-                await self.flush()
-                self.waiting_since = clock.monotonic()
-                if buffer.is_grown:
-                    received = await self._receive_or_shrink()
-                else:
-                    received = await self._connection.receive_into(buffer.room())
-                if received == 0:
-                    return
-                self.waiting_since = None
-                buffer.received(received)
+        """Each round waits once: for a request to be answered, or for the next ones to come."""
+        while not self._is_over:
+            rest, self._rest = self._rest, None
+            if rest is not None:
+                await rest
+                self._rest = self._answer_received()
                 continue
-            frame_bytes = len(frame_view)
-            if frame_bytes >= LARGE_BYTES:
-                await self._broker.turnstile.pass_through()
-                requests = size_bytes = 0
-            requests += 1
-            size_bytes += frame_bytes
-            await self._answer(frame_view)
-            if requests >= REQUESTS_BEFORE_YIELD or size_bytes >= BYTES_BEFORE_YIELD:
-                requests = size_bytes = 0
-                await trio.lowlevel.checkpoint()
+            if not self.end_turn():
+                await self.flush()
+                self.waiting_since = self._broker.seams.clock.monotonic()
+            if self._buffer.is_grown:
+                self.take(await self._receive_or_shrink())
+            elif self._needs_no_task:
+                await self._selector.receive(self._connection, self)
+            else:
+                self.take(await self._connection.receive_into(self._buffer.room()))
 
     async def _receive_or_shrink(self) -> int:
         """Receive; the memory of a large frame is not kept by a client that sends nothing for long."""
@@ -127,15 +128,63 @@ class ClientConnection:
         self._buffer.shrink()
         return await self._connection.receive_into(self._buffer.room())
 
-    async def _answer(self, frame_view: memoryview) -> None:
+    # For the selector, while requests are answered as they come; and for this connection's own task
+
+    def room(self) -> memoryview:
+        return self._buffer.room()
+
+    def take(self, size_bytes: int) -> bool:
+        """Answer what was received; False where the rest is for the task."""
+        self.waiting_since = None
+        self._is_over = size_bytes == 0
+        self._buffer.received(size_bytes)
+        self._rest = self._answer_received()
+        return self._rest is None and not self._is_over and not self._buffer.is_grown
+
+    def end_turn(self) -> bool:
+        """Send the answers that were held back; False where the rest is for the task."""
+        if self._due_fetches.waits:
+            self._due_fetches.answer()
+        self.waiting_since = self._broker.seams.clock.monotonic()
+        return not self._unsent or self._send_at_once()
+
+    def _answer_received(self) -> Awaitable[object] | None:
+        """Answer the requests that are there, up to one that has to be waited for, or until others are
+        to have the loop; what is to be awaited then."""
+        while self._turn_requests < REQUESTS_A_TURN and self._turn_bytes < BYTES_A_TURN:
+            frame_view = self._buffer.next_frame()
+            if frame_view is None:
+                return None
+            frame_bytes = len(frame_view)
+            self._turn_requests += 1
+            self._turn_bytes += frame_bytes
+            is_large = frame_bytes >= LARGE_BYTES
+            rest = self._answer_large(frame_view) if is_large else self._answer(frame_view)
+            self._needs_no_task = rest is None
+            if rest is not None:
+                return rest
+        return self._let_others_run()
+
+    async def _answer_large(self, frame_view: memoryview) -> None:
+        await self._broker.turnstile.pass_through()
+        self._turn_requests, self._turn_bytes = 1, len(frame_view)
+        rest = self._answer(frame_view)
+        if rest is not None:
+            await rest
+
+    async def _let_others_run(self) -> None:
+        self._turn_requests = self._turn_bytes = 0
+        await trio.lowlevel.checkpoint()
+
+    def _answer(self, frame_view: memoryview) -> Awaitable[None] | None:
+        """Answer a request; where that takes a wait, what is to be awaited for it."""
         header = read_request_header(frame_view)
         api, version = header.api, header.api_version
         route = self._find_route(api.key)
         if route is None:
             raise InvalidFrame(f"{api.title} is not served here")
         if not api.min_version <= version <= api.max_version:
-            await self._answer_unsupported(api, version, header.correlation_id)
-            return
+            return self._answer_unsupported(api, version, header.correlation_id)
         broker = self._broker
         ctx = RequestContext(
             broker,
@@ -149,16 +198,28 @@ class ClientConnection:
             broker.authorizer,
             answer_at_once=self._answer_at_once,
         )
-        if not route.prompt:
-            await self.flush()
         request = route.read(api.key, version, frame_view, header.body)
         if broker.client_quotas is not None and not self._endpoint.of_controller:
-            await self._answer_within_quotas(route, request, len(frame_view), ctx)
-            return
+            return self._answer_within_quotas(route, request, len(frame_view), ctx)
+        if route.at_once is None:
+            return self._answer_later(route, request, ctx)
+        values = route.at_once(request, ctx)
+        if values is LATER:
+            return self._answer_later(route, request, ctx)
+        if values is not None:
+            self._add(api, version, header.correlation_id, route.write(api.key, version, values))
+            if self._unsent_bytes > UNSENT_BYTES_MAX:
+                return self.flush()
+        return None
+
+    async def _answer_later(self, route: Route, request: Any, ctx: RequestContext) -> None:
+        if not route.prompt:
+            await self.flush()
         values = await route.handler(request, ctx)
         if values is None:
             return
-        self._add(api, version, header.correlation_id, route.write(api.key, version, values))
+        api, version = ctx.api, ctx.api_version
+        self._add(api, version, ctx.correlation_id, route.write(api.key, version, values))
         if self._unsent_bytes > UNSENT_BYTES_MAX:
             await self.flush()
 
@@ -169,6 +230,8 @@ class ClientConnection:
 
         quotas = self._broker.client_quotas
         assert quotas is not None
+        if not route.prompt:
+            await self.flush()
         body, wait_ms = await answer_within(quotas, route, request, request_bytes, ctx)
         if body is not None:
             self._add(ctx.api, ctx.api_version, ctx.correlation_id, body)
@@ -217,16 +280,31 @@ class ClientConnection:
         self._add(api, 0, correlation_id, unsupported_version_answer(self._broker))
         await self.flush()
 
+    def _send_at_once(self) -> bool:
+        """Send the answers that were held back, where they are small and the connection takes them; what
+        it does not take is left."""
+        unsent = self._unsent
+        if len(unsent) == 1:
+            answer = unsent[0]
+        elif self._unsent_bytes <= JOINED_BYTES_MAX and not any(map(_is_slice, unsent)):
+            answer = b"".join(cast("list[Buffer]", unsent))
+        else:
+            return False
+        if isinstance(answer, FileSlice):
+            return False
+        sent_bytes = self._connection.send_nowait(answer)
+        if sent_bytes < len(answer):
+            self._unsent = [memoryview(answer)[sent_bytes:]]
+            return False
+        self._unsent = []
+        self._unsent_bytes = 0
+        return True
+
     async def flush(self) -> None:
         """Send the answers that were held back."""
-        if not self._unsent:
+        if not self._unsent or self._send_at_once():
             return
         parts, self._unsent, self._unsent_bytes = self._unsent, [], 0
-        if len(parts) == 1 and not isinstance(answer := parts[0], FileSlice):
-            sent_bytes = self._connection.send_nowait(answer)
-            if sent_bytes == len(answer):
-                return
-            parts = [memoryview(answer)[sent_bytes:]]
         self._sending = True
         try:
             await self._connection.send(parts)
@@ -268,6 +346,10 @@ class ClientConnection:
 
     def abort(self) -> None:
         self._connection.abort()
+
+
+def _is_slice(part: Buffer | FileSlice) -> bool:
+    return isinstance(part, FileSlice)
 
 
 def unpin(parts: Parts) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from odradek.broker.context import RequestContext
 from odradek.protocol import apis, messages
@@ -27,6 +27,9 @@ Handler = Callable[[Any, RequestContext], Awaitable[Any]]
 Reader = Callable[[int, int, memoryview, int], Any]
 Parts = Sequence[Buffer | FileSlice]
 Writer = Callable[[int, int, Any], Buffer | Parts]
+
+LATER: Final = object()
+"""What an `at_once` says where it would have to wait."""
 
 
 @value_class
@@ -41,6 +44,9 @@ class Route:
     read: Reader = messages.read_request
     write: Writer = messages.write_response
     prompt: bool = False
+    at_once: Callable[[Any, RequestContext], Any] | None = None
+    """What the handler does, where there is nothing to wait for. Else LATER, with nothing done: the
+    handler does it."""
 
 
 MODULES: Mapping[str, Sequence[Api]] = {

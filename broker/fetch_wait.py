@@ -25,21 +25,18 @@ class DueFetches:
     """The waits that have ended, and whose tasks have not run since."""
 
     def __init__(self) -> None:
-        self._waits: dict[_Wait, None] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._waits)
+        self.waits: dict[_Wait, None] = {}
 
     def add(self, wait: _Wait) -> None:
-        self._waits[wait] = None
+        self.waits[wait] = None
 
     def discard(self, wait: _Wait) -> None:
-        self._waits.pop(wait, None)
+        self.waits.pop(wait, None)
 
     def answer(self) -> None:
         """Answer the first of them. Raises nothing: what goes wrong is left to their own tasks."""
-        first = list(islice(self._waits, ANSWERED_AT_ONCE))
-        self._waits.clear()
+        first = list(islice(self.waits, ANSWERED_AT_ONCE))
+        self.waits.clear()
         for wait in first:
             wait.answer()
 

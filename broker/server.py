@@ -12,7 +12,14 @@ import trio
 from odradek.broker.config.listeners import ListenerEndpoint
 from odradek.broker.connection import ClientConnection
 from odradek.broker.timers import monotonic_ms
-from odradek.seams.network import Address, Connection, Listener, Network, SocketOptions
+from odradek.seams.network import (
+    Address,
+    Connection,
+    Listener,
+    Network,
+    Selector,
+    SocketOptions,
+)
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
@@ -99,6 +106,7 @@ class Server:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._selector: Selector
         self._connections: set[ClientConnection] = set()
         self._per_host: Counter[str] = Counter()
 
@@ -109,7 +117,9 @@ class Server:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Answer clients until cancelled. Closes the listeners first, so that nobody new comes."""
+        self._selector = self._broker.seams.network.selector()
         async with trio.open_nursery() as clients:
+            clients.start_soon(self._selector.run)
             try:
                 async with trio.open_nursery() as accepting:
                     for endpoint, listeners in opened:
@@ -156,7 +166,7 @@ class Server:
 
     async def _talk(self, connection: Connection, endpoint: Endpoint) -> None:
         host = connection.peer.host
-        client = ClientConnection(connection, endpoint, self._broker)
+        client = ClientConnection(connection, endpoint, self._broker, self._selector)
         self._connections.add(client)
         self._per_host[host] += 1
         try:

@@ -31,6 +31,9 @@ _THROTTLE = Struct(">i")
 _THROTTLE_ERROR_SESSION = Struct(">ihi")
 _PARTITION_V4 = Struct(">ihqq")
 _PARTITION_V5 = Struct(">ihqqq")
+_PARTITION_PLAIN_V11 = Struct(">ihqqqii")
+_PARTITION_PLAIN_V12 = Struct(">ihqqqbi")
+"""For who is not read_committed: a null array of aborted transactions, and the replica after it."""
 _ABORTED = Struct(">qq")
 _ZERO_UUID = bytes(16)
 
@@ -115,6 +118,23 @@ def write_fetch_response(
 def _append_partition(out: bytearray, partition: FetchedPartition, version: int) -> None:
     """A partition's fields up to its records, their size included."""
     flexible = version >= FLEXIBLE_VERSION
+    aborted = partition.aborted_transactions
+    size = 0
+    for part in partition.records:
+        size += part.size if isinstance(part, FileSlice) else len(part)
+    if version >= 11 and aborted is None:
+        plain = _PARTITION_PLAIN_V12 if flexible else _PARTITION_PLAIN_V11
+        out += plain.pack(
+            partition.index,
+            partition.error_code,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log_start_offset,
+            0 if flexible else -1,
+            partition.preferred_read_replica,
+        )
+        append_count(out, size, flexible)
+        return
     if version >= 5:
         out += _PARTITION_V5.pack(
             partition.index,
@@ -130,9 +150,8 @@ def _append_partition(out: bytearray, partition: FetchedPartition, version: int)
             partition.high_watermark,
             partition.last_stable_offset,
         )
-    aborted = partition.aborted_transactions
     if aborted is None:
-        out += b"\0" if flexible else b"\xff\xff\xff\xff"
+        out += b"\xff\xff\xff\xff"
     else:
         append_count(out, len(aborted), flexible)
         for producer_id, first_offset in aborted:
@@ -141,9 +160,6 @@ def _append_partition(out: bytearray, partition: FetchedPartition, version: int)
                 out.append(0)
     if version >= 11:
         out += _INT32.pack(partition.preferred_read_replica)
-    size = 0
-    for part in partition.records:
-        size += part.size if isinstance(part, FileSlice) else len(part)
     append_count(out, size, flexible)
 
 

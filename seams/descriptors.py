@@ -255,6 +255,8 @@ class Descriptor:
                 return
             self.pool.pinned.discard(self)
             self.anchored = False
+            if not self.closed:
+                return
             doomed = self._take_if_done()
         _close_all(doomed)
 

@@ -75,6 +75,37 @@ class Connection(Protocol):
         ...
 
 
+class Receiver(Protocol):
+    """Who takes what a connection receives without a task for it; called on the loop, synchronously."""
+
+    def room(self) -> memoryview:
+        """Where to receive next; never empty."""
+        ...
+
+    def take(self, size_bytes: int) -> bool:
+        """So much was received; 0 is the end. False where a task has to go on with it."""
+        ...
+
+    def end_turn(self) -> bool:
+        """Whoever else had received something has taken it, too. False where a task has to go on."""
+        ...
+
+
+class Selector(Protocol):
+    """Receives on many connections; a connection is with one of them or received on by itself."""
+
+    async def run(self) -> None:
+        """Receive for all, until cancelled."""
+        ...
+
+    async def receive(self, connection: Connection, receiver: Receiver) -> None:
+        """Have `receiver` take what comes on a connection of the same network, until it says False.
+
+        ConnectionLost on error; what the receiver raises is raised here. Cancelled, no bytes are lost.
+        """
+        ...
+
+
 class Listener(Protocol):
     @property
     def address(self) -> Address:
@@ -125,3 +156,5 @@ class Network(Protocol):
     async def connect(self, host: str, port: int) -> Connection:
         """ConnectionRefused where nobody listens; ConnectionLost if nobody answers, or none can be made."""
         ...
+
+    def selector(self) -> Selector: ...

@@ -23,9 +23,10 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 
 import trio
@@ -38,8 +39,10 @@ from odradek.seams.network import (
     ConnectionLost,
     ConnectionRefused,
     Listener,
+    Selector,
     SocketOptions,
 )
+from odradek.seams.selector import EachAlone, TcpSelector
 from odradek.seams.vectors import IOV_MAX, rest_after
 
 log = logging.getLogger("odradek.network")
@@ -99,6 +102,8 @@ class TcpConnection:
         self._turn_bytes = 0
         self._turn_calls = 0
         self._sent_bytes = 0
+        self.on_close: Callable[[], None] | None = None
+        """Of the selector, while it receives on this connection."""
         self._drained = False
         """The last receive took all there was: the next one waits first, which is what it would come
         to for a peer that waits for its answer."""
@@ -139,6 +144,24 @@ class TcpConnection:
             self._turn_bytes += received
             self._drained = received < len(view)
             return received
+
+    def receive_nowait(self, view: memoryview) -> int | None:
+        """What has come, 0 at the end, None if nothing has; for `TcpSelector`, which has waited."""
+        self._turn_bytes = self._turn_calls = 0
+        try:
+            received = self._sock.recv_into(view)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise self._lost(error) from error
+        self._drained = received < len(view)
+        return received
+
+    def fileno(self) -> int:
+        """Of the socket. ConnectionLost once closed."""
+        if self._closed:
+            raise ConnectionLost("the connection was closed on this side")
+        return self._sock.fileno()
 
     async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
         if self._sending:
@@ -300,6 +323,8 @@ class TcpConnection:
     def _close(self) -> None:
         if not self._closed:
             self._closed = True
+            if self.on_close is not None:
+                self.on_close()
             trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
 
@@ -390,6 +415,9 @@ class TcpNetwork:
         except OSError as error:
             sock.close()
             raise ConnectionLost(f"{Address(host, port)}: {error}") from error
+
+    def selector(self) -> Selector:
+        return TcpSelector() if hasattr(select, "epoll") else EachAlone()
 
 
 async def _addresses_to_bind(host: str, port: int) -> list[tuple[int, str, int]]:

@@ -29,8 +29,10 @@ from odradek.seams.network import (
     ConnectionLost,
     ConnectionRefused,
     Listener,
+    Selector,
     SocketOptions,
 )
+from odradek.seams.selector import EachAlone
 from odradek.testing.power import Power
 from odradek.testing.virtual_clock import VirtualClock
 
@@ -466,6 +468,9 @@ class VirtualNetwork:
         return VirtualConnection(
             self.wires, self.power, (here, there), there_to_here, here_to_there
         )
+
+    def selector(self) -> Selector:
+        return EachAlone()
 
     def _resolve(self, host: str) -> str:
         return self.name if host in _THIS_HOST else host

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import trio
@@ -18,7 +18,7 @@ from odradek.broker.apis.authorized import (
     may_transactional_id,
 )
 from odradek.broker.context import RequestContext
-from odradek.broker.dispatch import Route
+from odradek.broker.dispatch import LATER, Route
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.leaders import NodeEndpoint
@@ -33,6 +33,7 @@ from odradek.protocol.records.compression import ZSTD
 from odradek.replication.errors import RequestTimedOut
 from odradek.replication.partition.partition import ACKS_ALL, Changed, Partition
 from odradek.storage.errors import InvalidRecord
+from odradek.storage.log.config import INT64_MAX
 from odradek.storage.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ FLAGS_AT = 22
 FIRST_WITH_ZSTD = 7
 
 
-Topics = Sequence[tuple[str | None, UUID | None, list[Outcome]]]
+Topics = Sequence[tuple[str | None, UUID | None, Sequence[Outcome]]]
 """By name or id, as the request has them."""
 
 
@@ -80,6 +81,36 @@ class Answer:
     endpoints: Sequence[NodeEndpoint] = ()
     """Of the brokers that lead what this one does not."""
     throttle_time_ms: int = 0
+
+
+def produce_at_once(request: ProduceRequest, ctx: RequestContext) -> Any:
+    """As `produce`, for what most requests are: one batch, to a partition that is open, that no other
+    replica, no coordinator and no flush is waited for. LATER for all others."""
+    topics, acks = request.topics, request.acks
+    if len(topics) != 1 or len(topics[0].partitions) != 1 or request.transactional_id is not None:
+        return LATER
+    topic = topics[0]
+    ((index, records),) = topic.partitions
+    broker = ctx.broker
+    partition = broker.partitions.find(topic.name, topic.topic_id, index)
+    if (
+        partition is None
+        or not (0 <= acks <= 1 or (acks == ACKS_ALL and partition.leading is None))
+        or partition.log.config.flush_messages < INT64_MAX
+    ):
+        return LATER
+    try:
+        if ctx.authorizer is not None:
+            _check_allowed(topic, ctx)
+    except KafkaError as error:
+        outcome = Outcome(index).fail(error)
+    else:
+        now_ms = broker.seams.clock.wall_ms()
+        outcome = _append(partition, topic, records, None, acks, now_ms, ctx)
+    topics_told = ((topic.name, topic.topic_id, (outcome,)),)
+    return (
+        _answer(topics_told, acks, ctx) if outcome.error_code or not acks else Answer(topics_told)
+    )
 
 
 async def produce(request: ProduceRequest, ctx: RequestContext) -> Answer | None:
@@ -95,13 +126,18 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> Answer | None
 
             verified = await verify(request, request.transactional_id, ctx)
         topics = await _append_all(request, verified, ctx)
-    if request.acks == 0:
-        _close_on_error(topics)
-        return None
-    if due := _to_flush(topics):
+    if request.acks != 0 and (due := _to_flush(topics)):
         await _flush(due, ctx)
     if request.acks == ACKS_ALL and _pending(topics):
         await _replicated(topics, request.timeout_ms, ctx)
+    return _answer(topics, request.acks, ctx)
+
+
+def _answer(topics: Topics, acks: int, ctx: RequestContext) -> Answer | None:
+    """None where the client wants none."""
+    if acks == 0:
+        _close_on_error(topics)
+        return None
     if ctx.api_version >= LEADER_VERSION:
         for _, _, outcomes in topics:
             for outcome in outcomes:
@@ -318,4 +354,6 @@ def write(key: int, version: int, answer: Answer) -> bytearray:
     )
 
 
-HANDLERS = {apis.PRODUCE: Route(produce, read=read, write=write, prompt=True)}
+HANDLERS = {
+    apis.PRODUCE: Route(produce, read=read, write=write, prompt=True, at_once=produce_at_once)
+}

@@ -23,6 +23,7 @@ from odradek.replication.errors import NotLeader
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Address, ConnectionLost
+from odradek.seams.selector import EachAlone
 from odradek.testing import Broker
 
 VERSION = 12
@@ -90,7 +91,7 @@ async def test_answered_before_any_task_has_run(isolation_level: int) -> None:
         nursery.start_soon(fetches.fetch)
         await trio.testing.wait_all_tasks_blocked()
         append(partition, batch())
-        assert fetches.node.due_fetches
+        assert fetches.node.due_fetches.waits
         fetches.node.due_fetches.answer()
         (answer,) = fetches.at_once
         assert len(records_of(answer)) == len(batch())
@@ -129,7 +130,7 @@ async def test_those_too_many_for_one_step_are_answered_by_their_tasks() -> None
             append(partition, batch())
             fetches.node.due_fetches.answer()
             assert len(fetches.at_once) == ANSWERED_AT_ONCE
-            assert not fetches.node.due_fetches
+            assert not fetches.node.due_fetches.waits
         assert fetches.by_tasks.count(None) == ANSWERED_AT_ONCE
         assert len(fetches.by_tasks) == count
 
@@ -146,7 +147,7 @@ async def test_nobody_is_due_once_their_tasks_have_run() -> None:
         assert not fetches.at_once
         (answer,) = fetches.by_tasks
         assert answer is not None
-        assert not fetches.node.due_fetches
+        assert not fetches.node.due_fetches.waits
 
 
 async def test_what_goes_wrong_is_the_waiting_one_s() -> None:
@@ -278,7 +279,9 @@ async def test_what_the_socket_does_not_take_follows(room: int) -> None:
         partition = await node.partitions.get("t", None, 0)
         with trio.fail_after(PATIENCE_SECONDS):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(ClientConnection(connection, node.endpoints[0], node).talk)
+                nursery.start_soon(
+                    ClientConnection(connection, node.endpoints[0], node, EachAlone()).talk
+                )
                 await trio.testing.wait_all_tasks_blocked()
                 append(partition, batch())
                 node.due_fetches.answer()

@@ -24,6 +24,7 @@ from tests.broker.test_answers_in_flight import (
     wait_until_sending,
 )
 from tests.broker.test_hostile_input import connect, read_frame
+from tests.broker.test_prompt_requests import numbers, produce
 
 IDLE_SECONDS = 1.0
 PAUSE_SECONDS = 0.004
@@ -32,7 +33,7 @@ PAUSE_SECONDS = 0.004
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     configs = {"connections.max.idle.ms": str(int(1000 * IDLE_SECONDS))}
-    with Broker(topics={"t": 1, "empty": 1}, configs=configs) as running:
+    with Broker(topics={"t": 1, "empty": 1, "small": 1}, configs=configs) as running:
         yield running
 
 
@@ -49,6 +50,14 @@ def drain(sock: socket.socket) -> int:
 
 def test_a_silent_connection_is_closed(broker: Broker) -> None:
     with connect(broker) as sock:
+        assert drain(sock) == 0
+
+
+def test_one_that_is_silent_after_it_was_answered_is_closed(broker: Broker) -> None:
+    with connect(broker) as sock:
+        for number in range(3):
+            sock.sendall(produce(number, topic="small"))
+            assert numbers(sock, 1) == [number]
         assert drain(sock) == 0
 
 

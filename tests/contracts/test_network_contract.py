@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path as OsPath
 
 import pytest
@@ -9,13 +10,20 @@ import trio
 import trio.testing
 
 from odradek.seams.files import Buffer, File, FileSlice, Path
-from odradek.seams.network import Connection, ConnectionLost, ConnectionRefused, Listener
+from odradek.seams.network import (
+    Connection,
+    ConnectionLost,
+    ConnectionRefused,
+    Listener,
+    Selector,
+)
 from odradek.seams.real_files import RealFiles
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
 from tests.contracts.conftest import TwoHosts
 
 MIB = 1 << 20
+PATIENCE_SECONDS = 20
 THREE_MIB = b"".join(b"%07d\n" % n for n in range(3 * MIB // 8))
 
 
@@ -437,3 +445,114 @@ class TestListening:
 async def close_all(listeners: list[Listener]) -> None:
     for listener in listeners:
         await listener.aclose()
+
+
+class Words:
+    """A `Receiver` that goes on until the last of what it wants has come, or something is wrong."""
+
+    def __init__(self, wanted: bytes, room: int = 4) -> None:
+        self.wanted = wanted
+        self.came = b""
+        self.is_over = False
+        self.turns = 0
+        self._room = memoryview(bytearray(room))
+
+    def room(self) -> memoryview:
+        return self._room
+
+    def take(self, size_bytes: int) -> bool:
+        self.is_over = size_bytes == 0
+        self.came += self._room[:size_bytes]
+        return not self.is_over and self.came != self.wanted
+
+    def end_turn(self) -> bool:
+        self.turns += 1
+        return True
+
+
+class Unhappy(Words):
+    def take(self, size_bytes: int) -> bool:
+        raise KeyError("unhappy")
+
+
+class TestSelecting:
+    @pytest.fixture
+    async def selector(self, hosts: TwoHosts) -> AsyncIterator[Selector]:
+        made = hosts.server.selector()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(made.run)
+            yield made
+            nursery.cancel_scope.cancel()
+
+    async def test_each_takes_its_own(self, hosts: TwoHosts, selector: Selector) -> None:
+        pairs = [await hosts.connected() for _ in range(20)]
+        words = [Words(b"what came for %d" % number) for number in range(20)]
+        with trio.fail_after(PATIENCE_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for (_, server), receiver in zip(pairs, words, strict=True):
+                    nursery.start_soon(selector.receive, server, receiver)
+                for (client, _), receiver in zip(pairs, words, strict=True):
+                    nursery.start_soon(client.send, [receiver.wanted])
+        assert [receiver.came for receiver in words] == [receiver.wanted for receiver in words]
+        assert all(receiver.turns >= 2 for receiver in words)
+
+    async def test_the_end(self, hosts: TwoHosts, selector: Selector) -> None:
+        client, server = await hosts.connected()
+        receiver = Words(b"never")
+        await client.send([b"all"])
+        await client.aclose()
+        with trio.fail_after(PATIENCE_SECONDS):
+            await selector.receive(server, receiver)
+        assert (receiver.came, receiver.is_over) == (b"all", True)
+
+    async def test_what_comes_after_is_for_whoever_receives_next(
+        self, hosts: TwoHosts, selector: Selector
+    ) -> None:
+        client, server = await hosts.connected()
+        with trio.fail_after(PATIENCE_SECONDS):
+            for word in (b"one", b"two"):
+                await client.send([word])
+                await selector.receive(server, Words(word, room=3))
+                await client.send([word])
+                assert await receive(server, 3) == word
+
+    async def test_a_cancelled_one_has_taken_nothing_more(
+        self, hosts: TwoHosts, selector: Selector
+    ) -> None:
+        client, server = await hosts.connected()
+        receiver = Words(b"never")
+        with trio.move_on_after(0):
+            await selector.receive(server, receiver)
+        await client.send([b"after"])
+        assert await receive(server, 5) == b"after"
+        assert not receiver.came
+
+    async def test_what_a_receiver_raises(self, hosts: TwoHosts, selector: Selector) -> None:
+        client, server = await hosts.connected()
+        other_client, other_server = await hosts.connected()
+        await client.send([b"x"])
+        with trio.fail_after(PATIENCE_SECONDS), pytest.raises(KeyError, match="unhappy"):
+            await selector.receive(server, Unhappy(b""))
+        await other_client.send([b"fine"])
+        with trio.fail_after(PATIENCE_SECONDS):
+            await selector.receive(other_server, Words(b"fine"))
+
+    async def test_a_lost_connection(self, hosts: TwoHosts, selector: Selector) -> None:
+        client, server = await hosts.connected()
+        client.abort()
+        with trio.fail_after(PATIENCE_SECONDS), pytest.raises(ConnectionLost):
+            await selector.receive(server, Words(b"never"))
+
+    async def test_one_that_is_aborted_here(self, hosts: TwoHosts, selector: Selector) -> None:
+        _client, server = await hosts.connected()
+        with trio.fail_after(PATIENCE_SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._lose, selector, server)
+                await trio.testing.wait_all_tasks_blocked()
+                server.abort()
+            with pytest.raises(ConnectionLost):
+                await selector.receive(server, Words(b"never"))
+
+    async def _lose(self, selector: Selector, connection: Connection) -> None:
+        with pytest.raises(ConnectionLost):
+            await selector.receive(connection, Words(b"never"))

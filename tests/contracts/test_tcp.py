@@ -9,7 +9,14 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.seams.network import Address, ConnectionLost, ConnectionRefused, SocketOptions
+from odradek.seams.network import (
+    Address,
+    ConnectionLost,
+    ConnectionRefused,
+    Selector,
+    SocketOptions,
+)
+from odradek.seams.selector import TURN_BYTES, TURN_CONNECTIONS
 from odradek.seams.tcp import TcpConnection, TcpNetwork
 from tests.contracts.conftest import has_ipv6
 from tests.contracts.test_descriptors import descriptors_left
@@ -177,3 +184,86 @@ async def test_a_peer_that_hung_up_in_the_queue() -> None:
             continue
     late.close()
     await listener.aclose()
+
+
+class Noted:
+    """A `Receiver` that writes down what is asked of it."""
+
+    def __init__(self, name: int, story: list[str]) -> None:
+        self.name = name
+        self.story = story
+        self._room = memoryview(bytearray(2 * TURN_BYTES))
+
+    def room(self) -> memoryview:
+        return self._room
+
+    def take(self, size_bytes: int) -> bool:
+        self.story.append(f"{self.name} takes {size_bytes}")
+        return True
+
+    def end_turn(self) -> bool:
+        self.story.append(f"{self.name} ends")
+        return True
+
+
+async def what_happens(connections: int, size_bytes: int) -> list[str]:
+    """Where so many bytes have come on each connection before the selector looks."""
+    selector, story = TcpNetwork().selector(), list[str]()
+    pairs = [await accepted() for _ in range(connections)]
+    async with trio.open_nursery() as nursery:
+        for number, (peer, connection) in enumerate(pairs):
+            nursery.start_soon(selector.receive, connection, Noted(number, story))
+            peer.sendall(bytes(size_bytes))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(selector.run)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        nursery.cancel_scope.cancel()
+    for peer, connection in pairs:
+        peer.close()
+        connection.abort()
+    return story
+
+
+async def test_all_who_have_something_take_it_before_the_first_ends_its_turn() -> None:
+    story = await what_happens(2 * TURN_CONNECTIONS, 1)
+    first = [line.split()[0] for line in story[:TURN_CONNECTIONS]]
+    assert story[: 2 * TURN_CONNECTIONS] == [
+        *(f"{name} takes 1" for name in first),
+        *(f"{name} ends" for name in first),
+    ]
+    assert len(set(story)) == len(story) == 4 * TURN_CONNECTIONS
+
+
+async def test_who_has_much_ends_its_turn_before_others_take_theirs() -> None:
+    size_bytes = TURN_BYTES + 1
+    story = await what_happens(3, size_bytes)
+    order = [int(line.split()[0]) for line in story[::2]]
+    assert sorted(order) == [0, 1, 2]
+    assert story == [
+        line for name in order for line in (f"{name} takes {size_bytes}", f"{name} ends")
+    ]
+
+
+async def test_a_number_that_is_another_connection_s_by_now() -> None:
+    """The descriptor of one that was closed in the middle of a turn is soon somebody else's."""
+    selector, story = TcpNetwork().selector(), list[str]()
+    peer, connection = await accepted()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(selector.run)
+            for number in range(20):
+                async with trio.open_nursery() as receiving:
+                    receiving.start_soon(_until_lost, selector, connection, Noted(number, story))
+                    await trio.testing.wait_all_tasks_blocked()
+                    peer.close()
+                    connection.abort()
+                    peer, connection = await accepted()
+            nursery.cancel_scope.cancel()
+    assert not story
+    peer.close()
+    connection.abort()
+
+
+async def _until_lost(selector: Selector, connection: TcpConnection, receiver: Noted) -> None:
+    with pytest.raises(ConnectionLost):
+        await selector.receive(connection, receiver)

@@ -1,0 +1,208 @@
+"""Requests that are answered as they come, among others that have to wait, on the same connection."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import trio
+
+from odradek.protocol import apis, messages
+from odradek.protocol.apis import Api
+from odradek.protocol.framing import request_header
+from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.tcp import TcpNetwork
+from odradek.testing import Broker
+from tests.broker.test_hostile_input import connect
+
+VERSION = 9
+LARGE_BYTES = 100_000
+PATIENCE_SECONDS = 20
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"t": 1}, configs={"socket.send.buffer.bytes": "4096"}) as running:
+        yield running
+
+
+def frame(api: Api, version: int, number: int, values: Mapping[str, Any]) -> bytes:
+    request = request_header(api, version, number, "test")
+    request += messages.write_request(api.key, version, values)
+    return struct.pack(">i", len(request)) + request
+
+
+def produce(number: int, *, size: int = 10, acks: int = 1, topic: str = "t") -> bytes:
+    records = bytes(build_batch([Record(0, 1_700_000_000_000, None, b"v" * size, ())]))
+    return frame(
+        apis.PRODUCE,
+        VERSION,
+        number,
+        {
+            "transactional_id": None,
+            "acks": acks,
+            "timeout": 1000,
+            "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": records}]}],
+        },
+    )
+
+
+def fetch(number: int, offset: int, wait_ms: int = 0) -> bytes:
+    partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 2**20}
+    return frame(
+        apis.FETCH,
+        12,
+        number,
+        {
+            "max_wait": wait_ms,
+            "min_bytes": 1,
+            "max_bytes": 2**20,
+            "topics": [{"topic": "t", "partitions": [partition]}],
+        },
+    )
+
+
+def metadata(number: int) -> bytes:
+    return frame(apis.METADATA, 9, number, {"topics": None})
+
+
+def numbers(sock: socket.socket, count: int) -> list[int]:
+    """Of the requests that the next answers are to."""
+    found = []
+    for _ in range(count):
+        (size,) = struct.unpack(">i", exactly(sock, 4))
+        found.append(int.from_bytes(exactly(sock, size)[:4], "big"))
+    return found
+
+
+def exactly(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = sock.recv(count - len(data))
+        assert piece, f"closed after {len(data)} of {count} bytes"
+        data += piece
+    return data
+
+
+def mixed() -> list[bytes]:
+    """Each numbered by its place: what is answered at once, what takes a disk, a turn, or a wait."""
+    return [
+        produce(0),
+        produce(1),
+        metadata(2),
+        produce(3),
+        fetch(4, 0),
+        produce(5, size=LARGE_BYTES),
+        produce(6),
+        produce(7, acks=-1),
+        fetch(8, 6, wait_ms=50),
+        produce(9),
+        produce(10, topic="there is no such topic"),
+        produce(11),
+    ]
+
+
+def end_offset(broker: Broker) -> int:
+    async def end() -> int:
+        return (await broker.node.partitions.get("t", None, 0)).log.end_offset
+
+    return broker._call(end)
+
+
+def test_answers_keep_the_order_of_pipelined_requests(broker: Broker) -> None:
+    requests = mixed()
+    with connect(broker) as sock:
+        sock.sendall(b"".join(requests))
+        assert numbers(sock, len(requests)) == list(range(len(requests)))
+    assert end_offset(broker) == 8
+
+
+def test_one_after_the_other(broker: Broker) -> None:
+    with connect(broker) as sock:
+        for _ in range(2):
+            for number, request in enumerate(mixed()):
+                sock.sendall(request)
+                assert numbers(sock, 1) == [number]
+    assert end_offset(broker) == 16
+
+
+def test_requests_that_come_in_pieces(broker: Broker) -> None:
+    both = produce(0) + produce(1)
+    with connect(broker) as sock:
+        sock.sendall(produce(9))
+        assert numbers(sock, 1) == [9]
+        for position in range(0, len(both), 7):
+            sock.sendall(both[position : position + 7])
+        assert numbers(sock, 2) == [0, 1]
+
+
+def test_who_reads_no_answers_gets_them_all_the_same(broker: Broker) -> None:
+    """More answers than the sockets hold."""
+    count = 400
+    with connect(broker) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.sendall(produce(count))
+        assert numbers(sock, 1) == [count]
+        for number in range(count):
+            sock.sendall(produce(number))
+        assert numbers(sock, count) == list(range(count))
+
+
+def test_the_answers_before_garbage_are_sent(broker: Broker) -> None:
+    with connect(broker) as sock:
+        sock.sendall(produce(0))
+        assert numbers(sock, 1) == [0]
+        sock.sendall(produce(1) + struct.pack(">i", -1))
+        assert numbers(sock, 1) == [1]
+        assert sock.recv(1) == b""
+
+
+def test_who_wants_no_answers_learns_of_an_error_by_the_end(broker: Broker) -> None:
+    with connect(broker) as sock:
+        sock.sendall(produce(0) + produce(1, acks=0) + produce(2))
+        assert numbers(sock, 2) == [0, 2]
+        sock.sendall(produce(3) + frame_with_broken_records())
+        assert numbers(sock, 1) == [3]
+        assert sock.recv(1) == b""
+
+
+def frame_with_broken_records() -> bytes:
+    broken = bytearray(produce(4, acks=0))
+    broken[-10] ^= 1
+    return bytes(broken)
+
+
+class Steps(trio.abc.Instrument):
+    """How often connections' own tasks have run."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task.name.endswith("Server._talk")
+
+
+async def test_what_is_answered_at_once_takes_no_task() -> None:
+    async with Broker(topics={"t": 1}) as broker:
+        client = await TcpNetwork().connect(broker.host, broker.port)
+        room = memoryview(bytearray(4096))
+
+        async def ask(request: bytes) -> None:
+            await client.send([request])
+            assert await client.receive_into(room)
+
+        steps = Steps()
+        with trio.fail_after(PATIENCE_SECONDS):
+            for number in range(3):
+                await ask(produce(number))
+            trio.lowlevel.add_instrument(steps)
+            for number in range(20):
+                await ask(produce(number))
+            assert steps.count == 0
+            await ask(metadata(0))
+            assert steps.count > 0
+        trio.lowlevel.remove_instrument(steps)
+        await client.aclose()
