@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TO_WORKERS = {"spark.python.unix.domain.socket.enabled": "true"}
+"""Spark hands records on from Python to its JVM over TCP by default, which costs a tenth of a full read."""
+
 
 @contextmanager
 def open_session(
@@ -25,7 +28,11 @@ def open_session(
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if is_local:
         os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = {"spark.ui.showConsoleProgress": "false", "spark.sql.session.timeZone": "UTC"}
+    settings = {
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        **TO_WORKERS,
+    }
     if is_local:
         settings |= {
             "spark.ui.enabled": "false",

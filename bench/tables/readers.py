@@ -26,6 +26,7 @@ from odradek.bench.tables.application import Answer, Application, Launch
 from odradek.bench.tables.brokers import STORE, Brokers, read_files
 from odradek.bench.tables.records import WARM_UP
 from odradek.bench.tables.session import CONNECTOR, OURS, QUERIES
+from odradek.pipeline.session import TO_WORKERS
 
 ALL_CORES, ONE_CORE = "local[2]", "local[1]"
 
@@ -106,7 +107,9 @@ class Reader:
         return f"{Odradek().version()} on Spark {version('pyspark')}"
 
     def settings(self) -> Mapping[str, str]:
-        return {"tiered.url": "a directory"} if self.from_store else {}
+        if self.format == CONNECTOR:
+            return {}
+        return TO_WORKERS | ({"tiered.url": "a directory"} if self.from_store else {})
 
     @contextmanager
     def start(self, directory: Path) -> Iterator[Target]:

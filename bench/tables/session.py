@@ -177,6 +177,11 @@ def open_spark(settings: Mapping[str, Any]) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.local.dir", settings["directory"])
     )
+    if settings["format"] == OURS:
+        from odradek.pipeline.session import TO_WORKERS
+
+        for key, value in TO_WORKERS.items():
+            builder = builder.config(key, value)
     if settings["jars"]:
         builder = builder.config("spark.jars", ",".join(settings["jars"]))
     spark = builder.getOrCreate()
