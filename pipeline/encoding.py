@@ -60,6 +60,10 @@ class Records:
         partitions_of(keys.ends[low : high + 1], keys.nulls[low:high], keys.data, partitions, found)
         return found
 
+    def beyond(self, at_ms: int) -> Any:
+        """The offsets of records with a timestamp as far as that from 1970."""
+        return self.offsets[np.abs(self._timestamps) >= at_ms]
+
     def encode(self, rows: Any) -> EncodedRecords:
         """These rows, at least one, as the body of a batch."""
         out = np.empty(int(self.sizes[rows].sum()), np.uint8)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from odradek.pipeline.decoding.decoder import MS_MAX
 from odradek.pipeline.encoding import COLUMNS, Records, cut
 from odradek.pipeline.errors import PipelineError
 from odradek.pipeline.options import parse_options
@@ -103,6 +104,12 @@ class _Replay:
 
     def _replay(self, writer: Writer, records: Records, progress: Reached) -> Reached:
         lane, pace = self._lane, self._pace
+        beyond = records.beyond(MS_MAX)
+        if len(beyond):
+            raise PipelineError(
+                f"the record at offset {beyond[0]} of partition {self._partition} has a timestamp that no"
+                " table can hold: what it was would not be replayed (--offsets leaves it out)"
+            )
         limit = pace.bytes_at_once(BATCH_BYTES * (AT_ONCE if lane.by_key else 1))
         for low, high in cut(records.sizes, limit, pace.records_at_once(BATCH_RECORDS)):
             self._wait(writer, progress)

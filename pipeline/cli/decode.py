@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.cli.arguments import (
@@ -78,24 +79,31 @@ def decoding_of(args: argparse.Namespace) -> Decoding:
 
 
 def run(args: argparse.Namespace) -> int:
-    from odradek.pipeline.errors import PipelineError, said_by_spark
+    from odradek.pipeline.cli.rows import rows_of
+    from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
 
+    if args.limit < 0:
+        raise BadOption(f"--limit {args.limit}: it is a number of records")
     decoding = decoding_of(args)
     if args.columns:
-        for field in decoding.decoder().kind:
-            sys.stdout.write(f"{field.name} {field.type}\n")
+        sys.stdout.writelines(_columns(decoding, as_json=args.json))
         return 0
     from pyspark.errors import PySparkException
 
     with session_of(args, "odradek-decode") as spark:
         try:
-            found = _frame(spark, args, decoding).collect()
+            rows = rows_of(_frame(spark, args, decoding))
         except PySparkException as error:
             raise PipelineError(said_by_spark(error)) from None
-        rows = [row.asDict(recursive=True) for row in found]
     for row in rows:
         sys.stdout.write(_line(row, as_json=args.json) + "\n")
     return 0
+
+
+def _columns(decoding: Decoding, *, as_json: bool) -> Iterator[str]:
+    for field in decoding.decoder().kind:
+        name, kind = field.name, str(field.type)
+        yield (json.dumps({"column": name, "type": kind}) if as_json else f"{name} {kind}") + "\n"
 
 
 def _frame(spark: SparkSession, args: argparse.Namespace, decoding: Decoding) -> DataFrame:
@@ -113,22 +121,13 @@ def _frame(spark: SparkSession, args: argparse.Namespace, decoding: Decoding) ->
 
 
 def _line(row: dict[str, Any], *, as_json: bool) -> str:
+    from odradek.pipeline.cli.rows import time_said
     from odradek.pipeline.jobs.decode import ERROR
 
     if as_json:
-        return json.dumps(row, default=_plain, ensure_ascii=False)
-    where = (
-        f"{row['topic']}-{row['partition']} {row['offset']} {row['timestamp']:%Y-%m-%d %H:%M:%S}"
-    )
+        return json.dumps(row, ensure_ascii=False)
+    at = time_said(row["timestamp"], "seconds")
+    where = f"{row['topic']}-{row['partition']} {row['offset']} {at}"
     if row[ERROR] is not None:
         return f"{where}  BROKEN: {row[ERROR]}"
-    return f"{where}  {json.dumps(row['value'], default=_plain, ensure_ascii=False)}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (bytes, bytearray)):
-        try:
-            return bytes(value).decode()
-        except UnicodeDecodeError:
-            return f"0x{bytes(value).hex()}"
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+    return f"{where}  {json.dumps(row['value'], ensure_ascii=False)}"

@@ -16,8 +16,6 @@ from odradek.pipeline.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row
-
     from odradek.pipeline.jobs.retention import Outcome, Rule
 
 LINE = "bytes, records, compression, keys and late records; what other retention would delete"
@@ -57,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from odradek.pipeline.cli.rows import rows_of
     from odradek.pipeline.jobs.stats import StatsJob, stats
     from odradek.pipeline.options import duration_ms
 
@@ -72,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
         late_after_ms=_given("--late-after", args.late_after, duration_ms),
     )
     with session_of(args, "odradek-stats") as spark:
-        rows = stats(spark, job).collect()
-    _tell(args.json, [_as_json(row) for row in rows], lambda: as_text(rows))
+        rows = rows_of(stats(spark, job))
+    _tell(args.json, rows, lambda: as_text(rows))
     return 0
 
 
@@ -101,7 +100,7 @@ def _tell(
 # Statistics
 
 
-def as_text(rows: Sequence[Row]) -> Iterator[str]:
+def as_text(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     from odradek.pipeline.cli.table import in_bytes, table_lines
 
     groups = [name for name in ("topic", "partition", "hour") if rows and name in rows[0]]
@@ -110,53 +109,39 @@ def as_text(rows: Sequence[Row]) -> Iterator[str]:
     head += ["keys", "top key", "late"] if has_keys else []
     table: list[list[object]] = []
     for row in rows:
-        cells = [_cell(row[name]) for name in groups]
-        cells += [row.records, row.batches, in_bytes(row.bytes), _ratio(row), _codecs(row)]
-        cells += [_cell(row.oldest), _cell(row.newest)]
-        table.append(cells + ([row.distinctKeys, _top(row), row.late] if has_keys else []))
+        cells = [_minute(row[name]) if name == "hour" else row[name] for name in groups]
+        cells += [row["records"], row["batches"], in_bytes(row["bytes"]), _ratio(row), _codecs(row)]
+        cells += [_minute(row["oldest"]), _minute(row["newest"])]
+        table.append(cells + ([row["distinctKeys"], _top(row), row["late"]] if has_keys else []))
     yield from table_lines([name.upper() for name in head], table)
 
 
-def _cell(value: Any) -> object:
-    return value.strftime("%Y-%m-%d %H:%M") if hasattr(value, "strftime") else value
+def _minute(time: str | None) -> str | None:
+    from odradek.pipeline.cli.rows import time_said
+
+    return None if time is None else time_said(time, "minutes")
 
 
-def _ratio(row: Row) -> float | None:
-    return row.uncompressedBytes / row.bytes if row.uncompressedBytes and row.bytes else None
+def _ratio(row: Mapping[str, Any]) -> float | None:
+    whole, size = row["uncompressedBytes"], row["bytes"]
+    return whole / size if whole and size else None
 
 
-def _codecs(row: Row) -> str | None:
-    total = sum((row.codecs or {}).values())
+def _codecs(row: Mapping[str, Any]) -> str | None:
+    codecs = row["codecs"] or {}
+    total = sum(codecs.values())
     if not total:
         return None
-    ordered = sorted(row.codecs.items(), key=lambda each: -each[1])
+    ordered = sorted(codecs.items(), key=lambda each: -each[1])
     return " ".join(f"{name} {100 * size / total:.0f}%" for name, size in ordered)
 
 
-def _top(row: Row) -> str | None:
-    if not row.topKeys:
+def _top(row: Mapping[str, Any]) -> str | None:
+    if not row["topKeys"]:
         return None
-    first = row.topKeys[0]
-    share = f" {100 * first.records / row.records:.0f}%" if row.records else ""
-    return f"{_text(first.key)}{share}"
-
-
-def _text(key: bytes) -> str:
-    try:
-        text = bytes(key).decode()
-    except UnicodeDecodeError:
-        return f"0x{bytes(key).hex()}"
-    return text if text.isprintable() else f"0x{bytes(key).hex()}"
-
-
-def _as_json(row: Row) -> dict[str, Any]:
-    found = row.asDict(recursive=True)
-    for name, value in found.items():
-        if hasattr(value, "isoformat"):
-            found[name] = value.isoformat()
-    for each in found.get("topKeys") or ():
-        each["key"] = _text(each["key"])
-    return found
+    key, records = row["topKeys"][0]["key"], row["topKeys"][0]["records"]
+    shown = key if key.isprintable() else f"0x{key.encode().hex()}"
+    return f"{shown} {100 * records / row['records']:.0f}%" if row["records"] else shown
 
 
 # What-ifs
@@ -195,8 +180,14 @@ def _size(text: str) -> int:
     for power, unit in reversed(list(enumerate(UNITS))):
         for name in (unit, unit.replace("iB", "B")):
             if text.endswith(name) and text != name:
-                return int(float(text.removesuffix(name)) * 1024**power)
-    return int(text)
+                return _whole(float(text.removesuffix(name)) * 1024**power)
+    return _whole(int(text) if text.isdecimal() else float(text))
+
+
+def _whole(size: float) -> int:
+    if not 0 <= size < 1 << 63:
+        raise ValueError("no log is so large")
+    return int(size)
 
 
 def _outcome(each: Outcome, price: float | None) -> dict[str, Any]:

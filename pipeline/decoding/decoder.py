@@ -38,6 +38,8 @@ HEADERS_AT_ONCE = 1 << 14
 
 COMPRESSION, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 _CRC_START = 21
+MS_MAX = INT64_MAX // 1000
+"""The latest time that a column in microseconds has, in ms; what is later is shown as this, not as another time."""
 
 _WRONG = {
     kernels.BAD_MAGIC: "no record batch of Kafka 0.11 or later begins there",
@@ -318,7 +320,7 @@ class Decoder:
             elif name == "partition":
                 column = pa.repeat(pa.scalar(wanted.partition, pa.int32()), rows)
             elif name == "timestamp":
-                column = _numbers(column * 1000, TYPES["timestamp"])
+                column = _numbers(np.clip(column, -MS_MAX, MS_MAX) * 1000, TYPES["timestamp"])
             elif not isinstance(column, pa.Array):
                 column = _numbers(column, self.schema.field(name).type)
             made.append(column)

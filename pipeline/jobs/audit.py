@@ -27,7 +27,7 @@ from odradek.pipeline.auditing import (
     check_segment,
 )
 from odradek.pipeline.brokers import Brokers, TopicPartition, brokers_at
-from odradek.pipeline.errors import PipelineError, StoreUnavailable, said_by_spark
+from odradek.pipeline.errors import BadOption, PipelineError, StoreUnavailable, said_by_spark
 from odradek.pipeline.jobs.progress import Progress
 from odradek.pipeline.listing import pages_of
 from odradek.seams.clock import RealClock
@@ -139,6 +139,7 @@ def run_audit(
             if report.problems:
                 broken.append(report)
         on_progress(Progress(done, 0, clock.monotonic() - begun_at))
+    _check_there(job, listed, world)
     partitions = each_of(_check_partition, _histories(listed, source, world, manifests))
     if world is not None:
         world.read_on()
@@ -155,6 +156,19 @@ def run_audit(
         records=records,
         size_bytes=size_bytes,
     )
+
+
+def _check_there(job: AuditJob, listed: Audit, world: _World | None) -> None:
+    """What is not there is not well: a topic that is misspelt, and another directory than the store's. Raises
+    BadOption."""
+    known = {each.topic for each in listed.tallies} | (set() if world is None else world.topics)
+    missing = sorted(set(job.topics) - known)
+    if missing:
+        raise BadOption(f"{job.tiered_url} has nothing of a topic {', '.join(missing)}")
+    if world is None and not listed.tallies:
+        raise BadOption(
+            f"{job.tiered_url} has no remote segments: is it what the brokers were given?"
+        )
 
 
 class _World:
@@ -180,6 +194,11 @@ class _World:
 
     def read_on(self) -> None:
         self._brokers.read_remote_metadata(self._metadata)
+
+    @property
+    def topics(self) -> set[str]:
+        """Those that there are, tiered or not."""
+        return set(self._ids)
 
     def is_there(self, partition: TopicIdPartition) -> bool:
         """Not deleted, nor another topic of the same name."""

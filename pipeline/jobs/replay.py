@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunning
@@ -156,8 +157,8 @@ def _checked(job: ReplayJob, source: Mapping[str, str]) -> Options:
     if job.compression not in NAMES:
         raise BadOption(f"there is no compression {job.compression}, but {', '.join(NAMES)}")
     for rate in (job.records_per_s, job.bytes_per_s):
-        if rate is not None and rate <= 0:
-            raise BadOption("a rate is more than nothing")
+        if rate is not None and not 0 < rate < math.inf:
+            raise BadOption(f"a rate is a number above 0, not {rate}")
     options = parse_options(source, streaming=False)
     if options.rows != RECORDS or options.corrupt_segments == REPORT:
         raise BadOption("records alone are replayed: neither rows=batches nor reports of gaps")

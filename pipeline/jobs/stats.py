@@ -32,11 +32,15 @@ if TYPE_CHECKING:
 BLOCK = 10_000
 BLOCKS_IN_MEMORY_MAX = 5_000_000
 """Where a partition's time stood: so many go to each executor as they are."""
+TOP_KEYS_MAX = 1000
+"""Counted are some more than are told."""
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "topic": ("topic",),
     "partition": ("topic", "partition"),
     "hour": ("topic", "partition", "hour"),
 }
+NUMBERS = frozenset(("records", "batches", "bytes", "keyless", "distinctKeys", "late"))
+"""What is 0 where nothing is."""
 
 
 @value_class
@@ -55,10 +59,13 @@ def stats(spark: SparkSession, job: StatsJob) -> DataFrame:
 
     `records`, `batches`, `bytes` (as they lie there), `uncompressedBytes`, `codecs` (bytes by codec), `oldest`,
     `newest`; and of records `keyless`, `distinctKeys` (about, to some percent), `topKeys` (about), `late`.
-    Control batches are counted in `bytes` and `batches`. Raises BadOption.
+    Control batches are counted in `bytes` and `batches`. Partitions in which nothing is have rows, too, but for
+    hours. Raises BadOption, and PipelineError.
     """
     if job.by not in GROUPS:
         raise BadOption(f"statistics are by {', '.join(GROUPS)}, not by {job.by}")
+    if not 1 <= job.top_keys <= TOP_KEYS_MAX:
+        raise BadOption(f"there are 1 to {TOP_KEYS_MAX} most frequent keys, not {job.top_keys}")
     register(spark)
     job = replace(job, source=_up_to_now(job.source))
     groups = list(GROUPS[job.by])
@@ -67,6 +74,13 @@ def stats(spark: SparkSession, job: StatsJob) -> DataFrame:
         found = _sizes(blocks, groups)
         if job.records:
             found = found.join(_of_records(spark, job, blocks, groups), groups, "full")
+        if job.by != "hour":
+            ends: dict[str, dict[str, int]] = json.loads(job.source["endingOffsets"])
+            partitions = [(topic, int(each)) for topic, its in ends.items() for each in its]
+            there = spark.createDataFrame(partitions, "topic string, partition int")
+            there = there.select(*groups).distinct()
+            numbers = [name for name in found.columns if name in NUMBERS]
+            found = there.join(found, groups, "left").fillna(0, numbers)
         return found.orderBy(groups).localCheckpoint()
     finally:
         blocks.unpersist()

@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 import numpy as np
 
 from odradek.pipeline.cli.audit import as_json, as_text
-from odradek.pipeline.errors import PipelineError
+from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs.audit import AuditJob, AuditReport, audit, run_audit
 from odradek.pipeline.log_walk import LogWalk
 from odradek.protocol.records.records import Record, build_batch
@@ -96,7 +96,18 @@ def test_what_is_right_is_well(broker: Broker, copy: Path, with_brokers: bool) -
         assert (each.gaps, each.dead, each.overlapping) == ([], [], 0)
     assert report.size_bytes > sum(log.stat().st_size for log in copy.rglob("*.log"))
     assert list(as_text(report))[-1] == "all is well"
-    assert audited(copy, topics=["others"]).tallies == {}
+
+
+@pytest.mark.parametrize("with_brokers", [True, False])
+def test_what_is_not_there_is_not_well(broker: Broker, copy: Path, with_brokers: bool) -> None:
+    """A topic that is misspelt, another directory than the store's."""
+    brokers = broker if with_brokers else None
+    assert audited(copy, brokers, topics=["events"]).is_well
+    with pytest.raises(BadOption, match="has nothing of a topic evnets"):
+        audited(copy, brokers, topics=["events", "evnets"])
+    if not with_brokers:
+        with pytest.raises(BadOption, match="has no remote segments"):
+            audited(copy.parent)
 
 
 def test_a_wrong_bit_is_named_with_its_batch(broker: Broker, copy: Path) -> None:

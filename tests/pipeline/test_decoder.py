@@ -17,6 +17,7 @@ from odradek.protocol.records.records import Record, build_batch, decode
 
 pa = pytest.importorskip("pyarrow")
 
+from odradek.pipeline.decoding.batches import decoder_of  # noqa: E402
 from odradek.pipeline.decoding.decoder import Aborted, Decoder, Wanted  # noqa: E402
 from odradek.pipeline.decoding.schema import TYPES  # noqa: E402
 from odradek.pipeline.errors import CorruptSegment  # noqa: E402
@@ -274,6 +275,19 @@ def test_no_record_is_looked_at_for_offsets_alone() -> None:
     batch = _with_body(build_batch([Record(-1, 0, b"k", b"v")]), b"nonsense", 51)
     rows = decoded([bytes(batch)], Wanted("t", 3, ("partition", "offset"), low=40, high=45))
     assert rows == [{"partition": 3, "offset": offset} for offset in range(40, 45)]
+
+
+@pytest.mark.parametrize("rows", ["records", "batches"])
+def test_a_time_that_no_column_holds_is_the_latest_that_one_does(rows: str) -> None:
+    """Nanoseconds that were taken for milliseconds, by whoever produced them: not another time."""
+    latest = (2**63 - 1) // 1000
+    times = [5, 1_700_000_000_000_000_000, latest, -1]
+    found = []
+    for number, at in enumerate(times):
+        log = build_batch([Record(number, at, None, b"v")], base_offset=number)
+        decoder = decoder_of(Wanted("t", 3, ("timestamp",), number, rows=rows), "a segment")
+        found += [table.column(0)[0].value for table in decoder.feed(bytes(log))]
+    assert found == [5_000, latest * 1000, latest * 1000, -1_000]
 
 
 def test_a_headers_key_that_is_no_text_is_read_as_clients_in_java_read_it() -> None:

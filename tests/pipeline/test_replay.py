@@ -304,6 +304,24 @@ def test_a_transaction_does_not_wait_for_records_that_come_late(
     assert contents(rows(broker, target, (0,))) == contents(rows(broker, "events", (0,)))
 
 
+def test_a_time_that_no_table_holds_is_not_replayed_as_another(broker: Broker) -> None:
+    """Nanoseconds that were taken for milliseconds; microseconds are a time yet."""
+    any_time = {"message.timestamp.after.max.ms": str(2**63 - 1), **FOR_EVER}
+    for topic in ("ahead", "far.ahead"):
+        broker.create_topic(topic, 1, any_time)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for at in (1_700_000_000_000_000, 1_700_000_000_000_000_000):
+        producer.produce("ahead", b"v", timestamp=at)
+    producer.flush()
+    with pytest.raises(
+        PipelineError, match="the record at offset 1 of partition 0 has a timestamp"
+    ):
+        run(job(broker, "far.ahead", {"subscribe": "ahead"}))
+    first = {"assign": '{"ahead":[0]}', "endingOffsets": '{"ahead":{"0":1}}'}
+    run(job(broker, "far.ahead", first))
+    assert [row[2] for row in rows(broker, "far.ahead", (0,))] == [1_700_000_000_000_000]
+
+
 def test_a_transaction_that_ran_out_of_time_is_told_as_that(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,7 +373,8 @@ def test_what_means_nothing_is_refused(broker: Broker) -> None:
         (job(broker, two), "has 2 partitions, and partition 2 is replayed: records can go by key"),
         (job(broker, two, by="hand"), "by partition or by key, not by hand"),
         (job(broker, two, compression="zip"), "there is no compression zip"),
-        (job(broker, two, records_per_s=0), "a rate is more than nothing"),
+        (job(broker, two, records_per_s=0), "a rate is a number above 0, not 0"),
+        (job(broker, two, bytes_per_s=float("nan")), "a rate is a number above 0, not nan"),
         (job(broker, two, {"subscribe": f"events,{two}"}), "one topic is replayed at a time"),
     ):
         with pytest.raises(BadOption, match=said):

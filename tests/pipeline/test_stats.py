@@ -34,7 +34,7 @@ START = (round(time.time() * 1000) // HOUR - 12) * HOUR
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker(topics={"events": 2}) as broker:
+    with Broker(topics={"events": 2, "void": 2}) as broker:
         yield broker
 
 
@@ -104,9 +104,22 @@ def test_both_readings_end_where_the_topic_did_when_the_job_began() -> None:
         assert Query(options).ranges() == {("t", 0): (0, 10), ("t", 1): (3, 7)}
 
 
+def test_partitions_in_which_nothing_is_have_rows(spark: SparkSession, broker: Broker) -> None:
+    source = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "void"}
+    rows = stats(spark, StatsJob(source)).collect()
+    assert [(row.topic, row.partition, row.records, row.bytes, row.late) for row in rows] == [
+        ("void", 0, 0, 0, 0),
+        ("void", 1, 0, 0, 0),
+    ]
+    (row,) = stats(spark, StatsJob(source, by="topic", records=False)).collect()
+    assert (row.topic, row.records, row.newest) == ("void", 0, None)
+
+
 def test_what_statistics_are_by(spark: SparkSession, broker: Broker) -> None:
     with pytest.raises(BadOption, match="by topic, partition, hour, not by day"):
         stats(spark, StatsJob({"subscribe": "events"}, by="day"))
+    with pytest.raises(BadOption, match="1 to 1000 most frequent keys, not 0"):
+        stats(spark, StatsJob({"subscribe": "events"}, top_keys=0))
 
 
 def test_what_retention_means_for_a_tiered_topic(spark: SparkSession, tmp_path: Path) -> None:
