@@ -103,7 +103,7 @@ class History:
             nodes = SimulatedCluster(self.world, self._nodes, self._trace, nursery, tiered=True)
             self._cluster, self._checkers = nodes, Checkers(nodes)
             for node in nodes:
-                nodes.start(node.number)
+                await nodes.start(node.number)
             nursery.start_soon(self._checkers.run)
             network = self.world.node(CLIENTS).network
             async with open_cluster(network, nodes.bootstrap, timeout_s=5.0) as self.cluster:
@@ -261,7 +261,7 @@ class History:
 
     async def _start(self, number: int, seconds: float) -> None:
         await trio.sleep(seconds)
-        self._cluster.start(number)
+        await self._cluster.start(number)
 
     def _leader(self) -> int:
         """Of some partition; any node where there is none."""
@@ -298,13 +298,13 @@ class History:
                 await self._produce()
             await trio.sleep(0.4)
         await self._cluster.kill(leader)
-        self._cluster.start(other)
+        await self._cluster.start(other)
         await trio.sleep(4.0)
         for _ in range(3):
             with suppress(KafkaError, ClientError):
                 await self._produce()
             await self._wait()
-        self._cluster.start(leader)
+        await self._cluster.start(leader)
         await self._until_whole()
 
     async def _until_whole(self) -> None:
@@ -315,5 +315,5 @@ class History:
     async def _heal(self) -> None:
         self.world.wires.heal()
         for node in self._cluster:
-            self._cluster.start(node.number)
+            await self._cluster.start(node.number)
         await self._until_whole()
