@@ -47,6 +47,8 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         """Where a query with Trigger.AvailableNow ends."""
         self._waiting_since: float | None = None
+        self._initial: Checkpointed | None = None
+        self._has_begun = False
         self._topic_ids: dict[str, UUID] = {}
         """Of the topics that this run has seen; a checkpoint does not have them."""
 
@@ -66,9 +68,14 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return query
 
     def initialOffset(self) -> Checkpointed:  # noqa: N802 - Spark's name
-        query = self._query()
-        starting = self._options.starting or Position(everywhere=LATEST)
-        return to_checkpoint(query.resolve(list(query.partitions), starting))
+        """Where the first batch begins. Spark keeps it nowhere, and asks again until that batch is done: it is
+        the same as long as the query runs. Where its next run would be told another one, the first batch is
+        empty: its end, which Spark does keep, is where the stream begins."""
+        if self._initial is None:
+            query = self._query()
+            starting = self._options.starting or Position(everywhere=LATEST)
+            self._initial = to_checkpoint(query.resolve(list(query.partitions), starting))
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         limit = self._options.max_offsets_per_trigger
@@ -83,6 +90,9 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_checkpoint(query.resolve(list(query.partitions), Position(everywhere=LATEST)))
 
     def latestOffset(self, start: Checkpointed, limit: ReadLimit) -> Checkpointed:  # noqa: N802
+        if self._may_begin_elsewhere(start) and not self._has_begun:
+            self._has_begun = True
+            return start
         begin = from_checkpoint(start)
         query = self._query()
         latest = self._target
@@ -98,6 +108,8 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Checkpointed, end: Checkpointed) -> Sequence[InputPartition]:
         begin, until = from_checkpoint(start), from_checkpoint(end)
+        if self._may_begin_elsewhere(start):
+            begin = {where: min(at, until.get(where, at)) for where, at in begin.items()}
         query = self._query()
         for where, offset in until.items():
             self._check_forward(where, begin.get(where, 0), offset)
@@ -112,6 +124,11 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition, Filtered())
+
+    def _may_begin_elsewhere(self, start: Checkpointed) -> bool:
+        """Whether that is what this run says of where the first batch begins, and an earlier run may have said
+        another offset, before it."""
+        return self._options.begins_at_an_end and start == self._initial
 
     def _new_ones(self, query: Query, begin: Offsets, seen: Iterable[TopicPartition]) -> Offsets:
         """Where partitions begin that came since the query did: at 0, and what retention has taken of them

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +17,7 @@ from odradek.testing import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -72,6 +76,68 @@ def test_each_record_once_over_restarts_in_batches_of_a_size(
     _produce(broker, 100, 50)
     batches = _run(spark, broker, tmp_path)
     assert sorted(number for each in batches for number in each) == list(range(100, 150))
+
+
+@contextmanager
+def _being_written_to(broker: Broker) -> Iterator[Callable[[], int]]:
+    """Number after number in one partition; how many there are by now."""
+    done, count = Event(), 0
+
+    def write() -> None:
+        nonlocal count
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 1})
+        while not done.wait(0.001):
+            producer.produce("events", value=b"%d" % count, partition=0)
+            producer.poll(0)
+            count += 1
+        producer.flush()
+
+    thread = Thread(target=write)
+    thread.start()
+    try:
+        yield lambda: count
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_stream_from_the_end_of_a_topic_has_all_that_comes(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """As it begins unless told otherwise, also when its driver dies in its first batch."""
+    found: list[int] = []
+    is_to_fail = True
+
+    def take(frame: Any, number: int) -> None:
+        if is_to_fail:
+            raise ValueError("as if killed")
+        found.extend(sorted(int(bytes(row.value)) for row in frame.select("value").collect()))
+
+    def start() -> StreamingQuery:
+        return (
+            spark.readStream.format("odradek")
+            .options(**{"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "events"})
+            .load()
+            .writeStream.option("checkpointLocation", str(tmp_path))
+            .foreachBatch(take)
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+
+    with _being_written_to(broker) as count:
+        first = start()
+        with pytest.raises(Exception, match="as if killed"):
+            first.awaitTermination(120)
+        is_to_fail, written = False, count()
+        second = start()
+        deadline = time.monotonic() + 120
+        while second.isActive and len(found) < 2000:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        second.stop()
+        assert second.exception() is None
+    assert found[0] <= written
+    assert found == list(range(found[0], found[0] + len(found)))
 
 
 def test_batches_share_out_what_they_may_take() -> None:

@@ -76,6 +76,47 @@ def test_offsets_go_back_where_loss_is_allowed(limit: dict[str, int]) -> None:
         assert again["t"]["0"] > 500
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"startingOffsets": '{"t":{"0":-1}}'},
+        {"startingTimestamp": 5000, "startingOffsetsByTimestampStrategy": "latest"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_stream_from_the_end_has_all_that_comes_from_then_on(
+    options: dict[str, Any], is_killed: bool
+) -> None:
+    """Spark asks where the first batch begins each time, until it is done; and so does another driver."""
+    leader, reader = VirtualLeader((0, 10)), stream(**options)
+    log = leader.logs["t", 0]  # type: ignore[index]
+    with leader.reachable():
+        start = reader.initialOffset()
+        log.end = 12
+        first = following(reader, start)
+        assert first == start == at(10)
+        log.end = 15
+        reader = stream(**options) if is_killed else reader
+        start = reader.initialOffset()
+        assert start == at(15 if is_killed else 10)
+        assert offsets(reader, start, first) == []
+        second = following(reader, first)
+        assert second == at(15)
+        assert offsets(reader, first, second) == [(0, each) for each in range(10, 15)]
+
+
+def test_a_stream_from_a_fixed_place_begins_at_once() -> None:
+    leader = VirtualLeader((0, 10))
+    with leader.reachable():
+        for options in ({"startingOffsets": "earliest"}, {"startingOffsets": '{"t":{"0":0}}'}):
+            reader = stream(**options)
+            end = following(reader, reader.initialOffset())
+            assert end == at(10)
+            assert len(offsets(reader, reader.initialOffset(), end)) == 10
+
+
 def test_a_query_that_ends_where_it_began_loses_nothing_by_what_came_meanwhile() -> None:
     """Its end was found before its beginning."""
     leader = VirtualLeader((0, 10))

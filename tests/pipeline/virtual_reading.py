@@ -168,7 +168,8 @@ class VirtualSource:
 
 
 class VirtualStream:
-    """A query that reads along; between two micro-batches its driver may be another, by the checkpoint."""
+    """A query that reads along, as Spark runs one: a batch is planned, written down, begun, and done. Before
+    each its driver may be another, which goes by what is written down."""
 
     def __init__(self, source: VirtualSource, **options: Any) -> None:
         self.rows: list[Row] = []
@@ -176,24 +177,39 @@ class VirtualStream:
         given = source.options(**{"startingOffsets": "earliest", **options})
         self._options = parse_options(given, streaming=True)
         self._reader = StreamReader(self._options, FULL)
-        self._checkpoint: str | None = None
+        self._planned: str | None = None
+        self._done: str | None = None
 
     async def advance(self, chance: Random) -> bool:
-        """A micro-batch; whether there was anything. Raises PipelineError, and is where it was then."""
-        if chance.random() < 0.3:
-            self._reader = StreamReader(self._options, FULL)
-        start, end, tasks = await self._source.aside(self._next)
+        """A micro-batch; whether there was anything. Raises PipelineError; the same batch is tried next
+        then."""
+        self._perhaps_kill(chance)
+        if self._planned == self._done:
+            planned = await self._source.aside(self._plan)
+            if planned == self._done:
+                return False
+            self._planned = planned
+            self._perhaps_kill(chance)
+        tasks = await self._source.aside(self._begin)
         self.rows += await self._source.rows(self._reader, tasks, chance)
-        self._checkpoint = json.dumps(end)
-        return bool(start != end)
+        self._done = self._planned
+        return True
 
-    def _next(self) -> tuple[Any, Any, Sequence[Any]]:
+    def _perhaps_kill(self, chance: Random) -> None:
+        if chance.random() < 0.2:
+            self._reader = StreamReader(self._options, FULL)
+
+    def _plan(self) -> str:
         reader = self._reader
-        if self._checkpoint is None:
-            self._checkpoint = json.dumps(reader.initialOffset())
-        start = json.loads(self._checkpoint)
-        end = reader.latestOffset(start, reader.getDefaultReadLimit())
-        return start, end, list(reader.partitions(start, end))
+        return json.dumps(reader.latestOffset(self._start(), reader.getDefaultReadLimit()))
+
+    def _begin(self) -> Sequence[Any]:
+        assert self._planned is not None
+        return list(self._reader.partitions(self._start(), json.loads(self._planned)))
+
+    def _start(self) -> Any:
+        """Of the batch under way. Nobody keeps where the first begins: it is asked for each time."""
+        return self._reader.initialOffset() if self._done is None else json.loads(self._done)
 
 
 def rows_of(reader: Reads, task: Any) -> list[Row]:
