@@ -112,14 +112,14 @@ class MetadataWorld:
     async def start(self, *numbers: int) -> None:
         """Returns when they serve; their managers are on their way."""
         for number in numbers:
-            self.cluster.start(number)
+            await self.cluster.start(number)
         for number in numbers:
             await self.start_broker(number)
             self.lives[number] = self._new_life(number)
             self._nursery.start_soon(self._live, number, self.lives[number])
 
     async def start_broker(self, number: int) -> None:
-        self.cluster.start(number)
+        await self.cluster.start(number)
         while not self.cluster.nodes[number].serves:
             await trio.sleep(0.01)
 
