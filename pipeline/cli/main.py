@@ -36,7 +36,7 @@ def add_parser(
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    jobs = parser.add_subparsers(metavar="JOB", dest="job")
+    jobs = parser.add_subparsers(metavar="JOB", dest="chosen_job")  # replay has a --job
     for name, job in JOBS.items():
         description = f"{job.LINE[0].upper()}{job.LINE[1:]}."
         job.add_arguments(jobs.add_parser(name, help=job.LINE, description=description))
@@ -44,10 +44,10 @@ def add_parser(
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.job is None:
+    if args.chosen_job is None:
         raise WrongUsage(f"pipeline what? {', '.join(JOBS)}; see odradek pipeline --help")
     try:
-        code: int = JOBS[args.job].run(args)
+        code: int = JOBS[args.chosen_job].run(args)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "odradek":
             raise

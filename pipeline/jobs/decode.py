@@ -36,7 +36,8 @@ class Decoding:
     def decoder(self) -> ValueDecoder:
         """Raises BadSchema, and RegistryUnavailable."""
         ids = self.ids if self.reader is None else (*self.ids, self.reader)
-        wanted = ids if self.subjects or self.ids else ()
+        has_subjects = "://" in self.registry and self.subjects  # a directory has none
+        wanted = ids if has_subjects or self.ids else ()
         schemas = load_schemas(self.registry, self.subjects, wanted)
         return ValueDecoder(schemas, reader=self.reader, messages=self.messages)
 

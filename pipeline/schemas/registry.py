@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -62,7 +63,10 @@ class Registry:
     """A registry's REST API, as far as readers need it."""
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise RegistryUnavailable(f"the registry's address is no URL: {error}") from None
         self._authorization: dict[str, str] = {}
         if parts.username is not None:
             given = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -105,7 +109,7 @@ class Registry:
             if error.code == 404:
                 raise BadSchema(f"{where}: {said}") from None
             raise RegistryUnavailable(f"{where}: {said}") from None
-        except (URLError, OSError, ValueError) as error:
+        except (URLError, HTTPException, OSError, ValueError) as error:
             raise RegistryUnavailable(f"{where}: {error}") from None
 
 

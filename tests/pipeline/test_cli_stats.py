@@ -9,7 +9,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from odradek.broker.cli.main import main
 from odradek.pipeline.cli import audit, decode, export, stats
+from odradek.pipeline.cli.main import JOBS
 from odradek.pipeline.cli.stats import as_text, outcomes_as_text, parsed_rule
 from odradek.pipeline.cli.table import in_bytes
 from odradek.pipeline.errors import BadOption
@@ -91,6 +93,28 @@ def test_sizes_for_people() -> None:
         "5.0 TiB",
         None,
     ]
+
+
+@pytest.mark.parametrize("name", list(JOBS))
+def test_each_job_is_the_one_that_is_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever options it has: replay has a --job of its own."""
+    words = {
+        "export": ["-t", "a", "--out", "o", "--bootstrap", "b"],
+        "replay": ["-t", "a", "--to", "b"],
+        "audit": ["--tiered", "s"],
+    }.get(name, ["-t", "a"])
+    ran: list[argparse.Namespace] = []
+
+    def run(args: argparse.Namespace) -> int:
+        ran.append(args)
+        return 0
+
+    monkeypatch.setattr(JOBS[name], "run", run)
+    assert main(["pipeline", name, *words]) == 0
+    assert len(ran) == 1
+    if name == "replay":
+        assert main(["pipeline", name, *words, "--job", "again"]) == 0
+        assert ran[1].job == "again"
 
 
 @pytest.mark.parametrize("job", [audit, decode, export, stats])

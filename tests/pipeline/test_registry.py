@@ -95,6 +95,10 @@ def test_what_a_registry_refuses_is_told_with_the_address() -> None:
         assert "wrong" not in str(caught.value)
     with pytest.raises(RegistryUnavailable, match=address):
         load_schemas(f"http://{address}", ["nothing"])
+    for url in ("http://me:secret@[h/", "http://me:secret@h:port/", "htp://me:secret@h/"):
+        with pytest.raises(RegistryUnavailable) as caught:
+            load_schemas(url, ["nothing"])
+        assert "secret" not in str(caught.value)
 
 
 def test_a_directory_of_schemas(tmp_path: Path) -> None:

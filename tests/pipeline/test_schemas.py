@@ -7,6 +7,7 @@ import json
 import pickle
 import struct
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 pa = pytest.importorskip("pyarrow")
 fastavro = pytest.importorskip("fastavro")
 
+from odradek.pipeline.jobs.decode import Decoding  # noqa: E402
 from odradek.pipeline.schemas.avro import AvroDecoder  # noqa: E402
 from odradek.pipeline.schemas.columns import BadSchema  # noqa: E402
 from odradek.pipeline.schemas.registry import AVRO, JSON, PROTOBUF, Schema  # noqa: E402
@@ -160,6 +162,17 @@ def test_a_schema_to_read_all_by_gives_its_defaults() -> None:
     second = record("R", field("c", "long", aliases=["a"]), field("b", "string", default="none"))
     decoder = ValueDecoder([avro(1, first), avro(2, second)], reader=2)
     assert rows(decoder, written(1, first, {"a": 5, "gone": "x"})) == [{"c": 5, "b": "none"}]
+
+
+def test_a_schema_to_read_by_leaves_none_of_a_directory_out(tmp_path: Path) -> None:
+    """Also where subjects are named, as the command line does: a directory has none."""
+    fields = [field("n", "int")]
+    for id in (1, 2):
+        (tmp_path / f"{id}.avsc").write_text(json.dumps(record("R", *fields)))
+        fields.append(field("of", "string", default="a"))
+    decoder = Decoding(str(tmp_path), ("flights-value",), reader=2).decoder()
+    value = written(1, record("R", fields[0]), {"n": 5})
+    assert rows(decoder, value) == [{"n": 5, "of": "a"}]
 
 
 def test_what_is_broken_is_told_and_the_rest_is_read() -> None:
