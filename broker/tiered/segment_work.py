@@ -99,13 +99,8 @@ class SegmentWork:
         copy, or what is left is left to expiry: KafkaError, or OSError of the local disk."""
         topic = segment.partition.topic
         self._metrics.meter("RemoteCopyRequestsPerSec", topic=topic).mark()
-        steps = SegmentSteps()
         try:
-            try:
-                await self._go(steps, segment, data, is_own=True)
-            finally:
-                if not steps.is_over:
-                    self._hand_over(steps.step, segment)
+            await self._go(SegmentSteps(), segment, data, is_own=True)
         except (KafkaError, OSError):
             self._metrics.meter("RemoteCopyErrorsPerSec", topic=topic).mark()
             raise
@@ -171,25 +166,30 @@ class SegmentWork:
         *,
         is_own: bool = False,
     ) -> None:
-        """To the end of the steps; `is_own`: it is a copy of this node that never counted yet. Raises what
-        went wrong, unless it is over all the same."""
+        """To the end of the steps; `data` is that of a copy, which is handed over if it is cancelled.
+        `is_own`: it is a copy of this node that never counted yet. Raises what went wrong, unless it is over
+        all the same."""
         failure: KafkaError | OSError | None = None
         back_off = BackOff(self._settings, self._seams.entropy)
         with self._taking_in_hand(segment):
-            while not steps.is_over:
-                try:
-                    segment = await self._do(steps.step, segment, data)
-                except (KafkaError, OSError) as error:
-                    failure = failure or error
-                    log.info("%s of %s failed: %s", steps.step.value, segment.id, error)
-                    before = steps.step
-                    steps.came(self._what_came(before, segment, error, is_own=is_own))
-                    if steps.step is before:
-                        await self._seams.clock.sleep(back_off.next())
-                else:
-                    refusal = self._refusal(segment) if steps.step is Step.COPY else None
-                    failure = failure or refusal
-                    steps.came(Came.DONE if refusal is None else Came.REFUSED)
+            try:
+                while not steps.is_over:
+                    try:
+                        segment = await self._do(steps.step, segment, data)
+                    except (KafkaError, OSError) as error:
+                        failure = failure or error
+                        log.info("%s of %s failed: %s", steps.step.value, segment.id, error)
+                        before = steps.step
+                        steps.came(self._what_came(before, segment, error, is_own=is_own))
+                        if steps.step is before:
+                            await self._seams.clock.sleep(back_off.next())
+                    else:
+                        refusal = self._refusal(segment) if steps.step is Step.COPY else None
+                        failure = failure or refusal
+                        steps.came(Came.DONE if refusal is None else Came.REFUSED)
+            finally:
+                if data is not None and not steps.is_over:
+                    self._hand_over(steps.step, segment)
         wanted = Step.DELETED if data is None else Step.COPIED
         if failure is not None and steps.step not in (wanted, Step.COPIED):
             raise failure
@@ -221,7 +221,8 @@ class SegmentWork:
         return Came.FAILED
 
     def _hand_over(self, step: Step, segment: RemoteLogSegmentMetadata) -> None:
-        """Its copier was cancelled. It stays in hand, also between attempts: nobody else is to begin with it."""
+        """Its copier was cancelled. `segment` has what the store said of it, if it was copied. It stays in hand,
+        also between attempts: nobody else is to begin with it."""
         if self._nursery is None or step is Step.PUBLISH_COPY_STARTED:
             return  # nothing is copied
         is_copied = step is Step.PUBLISH_COPY_FINISHED

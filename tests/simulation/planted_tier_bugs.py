@@ -98,7 +98,7 @@ def forget_what_is_given_up(patch: pytest.MonkeyPatch) -> None:
     """A copy that is switched off half done, or whose leader is another, is nobody's."""
 
     def hand_over(work: SegmentWork, step: object, segment: RemoteLogSegmentMetadata) -> None:
-        work.in_hand[segment.id] = None
+        work.in_hand[segment.id] += 1
 
     patch.setattr(SegmentWork, "_hand_over", hand_over)
 

@@ -121,6 +121,25 @@ async def test_what_was_given_up_is_deleted_by_one_alone(clock: VirtualClock) ->
         assert not world.manager.work.in_hand
 
 
+async def test_what_led_publishes_after_all_says_how_it_is_stored(clock: VirtualClock) -> None:
+    """Without what the store said of it, a copy that is compressed or encrypted could not be read."""
+    async with tiered_world(clock) as world:
+        world.fill(1)
+        world.storage.custom = b"in chunks"
+
+        def lose_sight() -> None:
+            world.metadata.failing = RemoteStorageUnavailable("no leader")
+
+        world.storage.before_copy = lose_sight
+        await world.pass_time(10)
+        world.follow(1)
+        await world.pass_time(10)
+        world.metadata.failing = None
+        await world.pass_time(60)
+        (segment,) = world.metadata.segments(ID)
+        assert (segment.state, segment.custom_metadata) == (FINISHED, b"in chunks")
+
+
 async def test_what_was_removed_while_it_was_copied_is_deleted(clock: VirtualClock) -> None:
     """T-51: this node hears last that the topic is deleted."""
     async with tiered_world(clock) as world:
