@@ -9,6 +9,9 @@ recently used of them first, and then those that were fetched ahead.
 Fetches run in a nursery of their own. A reader that leaves (its time is up, its client is gone) loses
 nothing: the piece is there for its next request.
 
+Who needs more than one piece at once reads by `with_room`: were they all to wait for room with pieces pinned,
+it might be each other that they wait for.
+
 Who fetches: as many at once as there are readers; as many again as allowed may wait for that, and more
 are refused. A fetch ahead is made only where a reader is free and there is room that nothing else uses.
 """
@@ -16,8 +19,10 @@ are refused. A fetch ahead is made only where a reader is free and there is room
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import UUID
 
 import trio
@@ -34,6 +39,8 @@ from odradek.storage.tiered.metadata import RemoteLogSegmentId, RemoteLogSegment
 from odradek.storage.tiered.remote_storage import RemoteStorageManager
 
 log = logging.getLogger("odradek.remote")
+
+T = TypeVar("T")
 
 BYTES_MAX = 64 << 20
 """All pieces of a node. A batch that is larger than half of it may come on top."""
@@ -161,6 +168,8 @@ class Pieces:
         self._used: dict[Piece, None] = {}  # the least recently used first
         self._ahead: dict[Piece, None] = {}
         self._room = trio.Event()
+        self._turn = trio.Lock()
+        """Whoever has it may wait for room with pieces pinned."""
         self._readers = trio.CapacityLimiter(1)
         self._under_way = 0
         self.total_bytes = 0
@@ -222,6 +231,14 @@ class Pieces:
                 raise piece.error
             self._touch(piece)
             return piece
+
+    async def with_room(self, read: Callable[[bool], Awaitable[T]]) -> T:
+        """What `read` returns. It is told whether it may wait for room (`waits`) while it has a piece pinned;
+        where it may not, and NoRoom comes of that, it is called again when nobody else may."""
+        with suppress(NoRoom):
+            return await read(False)
+        async with self._turn:
+            return await read(True)
 
     def _up_to_next(self, segment_id: UUID, position: int, end: int) -> int:
         """`end`, or where a piece begins before it."""

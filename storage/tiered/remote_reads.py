@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -33,7 +34,7 @@ from odradek.storage.tiered.errors import (
 from odradek.storage.tiered.index_cache import RemoteIndexCache
 from odradek.storage.tiered.index_entries import lookup_offset
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
-from odradek.storage.tiered.pieces import NoRoom, Pieces, Span
+from odradek.storage.tiered.pieces import Pieces, Span
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage import IndexType
 
@@ -116,8 +117,6 @@ class RemoteReads:
         self._pieces = pieces
         self._aborted = aborted
         self._aside = aside
-        self._turn = trio.Lock()
-        """Who has it may wait for room while holding some: one alone, else all might wait for each other."""
         self._places: dict[tuple[TopicIdPartition, int], _Place] = {}
 
     async def read(
@@ -222,11 +221,9 @@ class RemoteReads:
         self, which: PartitionLog, place: _Place, offset: int, limits: ReadLimits
     ) -> RemoteRead | None:
         """None if the segment ends before `offset`."""
-        try:
-            return await self._read_pieces(which, place, offset, limits, may_wait=False)
-        except NoRoom:
-            async with self._turn:
-                return await self._read_pieces(which, place, offset, limits, may_wait=True)
+        return await self._pieces.with_room(
+            partial(self._read_pieces, which, place, offset, limits)
+        )
 
     async def _read_pieces(
         self,
@@ -234,10 +231,9 @@ class RemoteReads:
         place: _Place,
         offset: int,
         limits: ReadLimits,
-        *,
-        may_wait: bool,
+        waits: bool,
     ) -> RemoteRead | None:
-        """`may_wait`: for room for more than a first piece, which others may be waiting for."""
+        """`waits`: for room for more than a first piece, too."""
         segment = place.segment
         walk = BatchWalk(
             segment,
@@ -255,9 +251,7 @@ class RemoteReads:
             while not walk.is_done:
                 if not walk.advance(span.bytes_at, span.end):
                     await trio.lowlevel.checkpoint()
-                elif walk.is_done or not await self._extend(
-                    span, segment, walk, at_once, may_wait=may_wait
-                ):
+                elif walk.is_done or not await self._extend(span, segment, walk, at_once, waits):
                     break
             if walk.begin is None:
                 return RemoteRead(offset) if walk.position < segment.size_bytes else None
@@ -273,8 +267,7 @@ class RemoteReads:
         segment: RemoteLogSegmentMetadata,
         walk: BatchWalk,
         at_once: int,
-        *,
-        may_wait: bool,
+        waits: bool,
     ) -> bool:
         """Have more of the segment in `span`. False if that would be a wait, and there is something
         already."""
@@ -283,7 +276,7 @@ class RemoteReads:
             if after is None or not after.is_here:
                 return False
         end = max(walk.needed, span.end + at_once)
-        span.add(await self._pieces.at(segment, span.end, end, waits=may_wait))
+        span.add(await self._pieces.at(segment, span.end, end, waits=waits))
         return True
 
     # Its next place, and what will be wanted there

@@ -12,6 +12,7 @@ leaves the disk in between is looked at twice, and never passed over.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from heapq import heappop, heappush
 
 import trio
@@ -174,11 +175,17 @@ class RemoteTimestamps:
             raise CorruptRemoteData(
                 f"remote segment {segment.id} ends in the middle of a batch at {position}"
             )
+        return await self._pieces.with_room(partial(self._read, segment, position, end))
+
+    async def _read(
+        self, segment: RemoteLogSegmentMetadata, position: int, end: int, waits: bool
+    ) -> bytes:
+        """`waits`: for room for more than a first piece, too."""
         span = Span(await self._pieces.at(segment, position, max(end, position + SEARCH_BYTES)))
         try:
             while span.end < end:
-                span.add(await self._pieces.at(segment, span.end, end))
-            return bytes(span.bytes_at(position, size))
+                span.add(await self._pieces.at(segment, span.end, end, waits=waits))
+            return bytes(span.bytes_at(position, end - position))
         finally:
             span.close()
 

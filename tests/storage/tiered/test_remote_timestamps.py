@@ -7,9 +7,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import trio
 
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.timestamps import TimestampAndOffset
+from odradek.storage.tiered import remote_timestamps
 from odradek.storage.tiered.errors import RemoteNotReady
 from odradek.storage.tiered.metadata import SegmentState
 from odradek.storage.tiered.remote_storage import IndexType
@@ -172,3 +174,30 @@ async def test_t39_what_leaves_the_disk_under_a_search_is_found(
     async with tiers.readers() as readers:
         assert await readers.timestamps.find(log, NOW_MS + 10) == right
         assert log.local_log_start_offset > 0
+
+
+async def test_many_who_search_large_batches_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One ListOffsets has all its partitions searched at once. Each search has the beginning of its batch in
+    memory; nobody's rest has room beside all of those."""
+    monkeypatch.setattr(remote_timestamps, "SEARCH_BYTES", 300)
+    tiers = Tiers(bytes_max=6000)
+    tiers.log.update_config(dataclasses.replace(tiers.log.config, internal_segment_bytes=3000))
+    for number in range(21):
+        tiers.append(batch(1, size=2500, timestamps=NOW_MS + number))
+    tiers.copy_and_expire()
+    found: list[int] = []
+    async with tiers.readers() as readers:
+
+        async def search(number: int) -> None:
+            first = await readers.timestamps.find(tiers.log, NOW_MS + number)
+            assert first is not None
+            found.append(first.offset)
+            assert readers.pieces.total_bytes <= 6000
+
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                for number in range(20):
+                    nursery.start_soon(search, number)
+    assert sorted(found) == list(range(20))
