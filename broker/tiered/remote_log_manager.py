@@ -141,7 +141,9 @@ class RemoteLogManager:
         self._table: dict[Name, _Tiered] = {}
         self._nursery: trio.Nursery | None = None
         self._health = StoreHealth()
-        self._presence = StorePresence(storage, metadata, seams, settings)
+        self._presence = StorePresence(
+            storage, metadata, seams, settings, begin_anew=self._begin_anew
+        )
         metrics.gauge("RemoteLogManagerTasksAvgIdlePercent", self._idle_part)
         metrics.gauge("PartitionsWithoutHistoryCount", self._without_history)
         metrics.gauge(
@@ -168,10 +170,7 @@ class RemoteLogManager:
         id = TopicIdPartition(partition.topic_id, partition.topic, partition.index)
         leads, follows = ([id], []) if role.is_leader else ([], [id])
         self._metadata.partitions_changed(leads, follows)
-        begun = self._table[name] = _Tiered(partition, id, role)
-        self._add_gauges(name, begun)
-        if self._nursery is not None:
-            self._nursery.start_soon(self._see_to, begun)
+        self._begin(name, _Tiered(partition, id, role))
 
     def gone(self, topic: str, index: int) -> None:
         """The replica is not here any more, or its directory is offline, or it is not tiered."""
@@ -186,6 +185,20 @@ class RemoteLogManager:
         self.copiers.total_tokens = self._settings.copiers
         self._expirers.total_tokens = self._settings.expirers
         self._followers.total_tokens = self._settings.followers
+
+    def _begin(self, name: Name, begun: _Tiered) -> None:
+        self._table[name] = begun
+        self._add_gauges(name, begun)
+        if self._nursery is not None:
+            self._nursery.start_soon(self._see_to, begun)
+
+    def _begin_anew(self, id: TopicIdPartition) -> None:
+        """In the role that it has."""
+        name = (id.topic, id.partition)
+        known = self._table.get(name)
+        if known is not None and known.id == id:
+            self._end(name, known)
+            self._begin(name, _Tiered(known.partition, id, known.role))
 
     def _end(self, name: Name, known: _Tiered) -> None:
         del self._table[name]

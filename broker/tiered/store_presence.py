@@ -5,11 +5,19 @@ which segments were copied, is another: a disk that is not mounted, a bucket tha
 name. What is on the disks may then be all that there is: of such a partition nothing more leaves them,
 nothing is copied and nothing expires, until there is something of it. Nothing that is known of segments
 is given up either way. Once anything of any partition was found, nobody asks again.
+
+| the store was found | a partition of which segments were copied |
+|---|---|
+| there | goes on |
+| away | goes on; one after the other is asked for until the store answers |
+| to have nothing of it, and was not away before | is held, and asked for |
+| to have nothing of it, and was away before | is begun anew (`begin_anew`), and held then |
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from enum import Enum
 
 import trio
@@ -43,13 +51,18 @@ class StorePresence:
         metadata: RemoteLogMetadataManager,
         seams: Seams,
         settings: RemoteLogSettings,
+        *,
+        begin_anew: Callable[[TopicIdPartition], None] = lambda partition: None,
     ) -> None:
+        """`begin_anew`: what is done for a partition is to end, and to begin with `look_for` again."""
+        self._begin_anew = begin_anew
         self._storage = storage
         self._metadata = metadata
         self._seams = seams
         self._settings = settings
         self._turn = trio.Lock()
         self._is_there = False
+        self._is_away = False
         self._held: dict[TopicIdPartition, None] = {}
         """Those that wait for a store that has something of them."""
         self._let_pass: dict[TopicIdPartition, None] = {}
@@ -69,25 +82,29 @@ class StorePresence:
         back_off = BackOff(self._settings, self._seams.entropy)
         is_sure = False  # what is just being deleted may be gone before this node has heard of it
         try:
-            while True:
+            while not self._may_go_on(partition):
                 async with self._turn:
-                    if self._is_there or not self._is_copied(partition):
-                        return
-                    if self._let_pass and partition not in self._held:
-                        self._let_pass[partition] = None
+                    if self._may_go_on(partition):  # somebody else has found out meanwhile
                         return
                     answer = await self._ask(partition, is_sure=is_sure)
-                    if answer is _Answer.NONE and partition not in self._held:
-                        self._let_pass[partition] = None
-                        self._went_away.set()
-                        return
-                    if answer is _Answer.HAS_NONE and is_sure:
-                        self._held[partition] = None
-                is_sure = True
-                await self._seams.clock.sleep(back_off.next())
+                if answer is _Answer.HAS_NONE and is_sure:
+                    self._held[partition] = None
+                if answer is _Answer.HAS_NONE or partition in self._held:
+                    is_sure = True
+                    await self._seams.clock.sleep(back_off.next())
         finally:
             self._held.pop(partition, None)
             self._end_if_over()
+
+    def _may_go_on(self, partition: TopicIdPartition) -> bool:
+        """By what is known. Who goes on though the store is away is asked for by `run`."""
+        if self._is_there or not self._is_copied(partition):
+            return True
+        if not self._is_away or partition in self._held:
+            return False
+        self._let_pass[partition] = None
+        self._went_away.set()
+        return True
 
     async def run(self) -> None:
         """Until cancelled: ask again, for those that went on while it was away."""
@@ -97,15 +114,22 @@ class StorePresence:
             while self._let_pass:
                 await self._seams.clock.sleep(back_off.next())
                 async with self._turn:
-                    partition = next(iter(self._let_pass))
-                    if self._is_still_copied(partition):
-                        await self._ask(partition, is_sure=True)
-                    else:
-                        del self._let_pass[partition]
+                    await self._ask_again()
                 if self._is_there:
                     self._let_pass.clear()
-            self._went_away = trio.Event()
+            self._went_away, self._is_away = trio.Event(), False
             self._end_if_over()
+
+    async def _ask_again(self) -> None:
+        """For the one that has waited longest for that."""
+        partition = next(iter(self._let_pass))
+        del self._let_pass[partition]
+        if not self._is_still_copied(partition):
+            return
+        self._let_pass[partition] = None
+        if await self._ask(partition, is_sure=False) is _Answer.HAS_NONE:
+            del self._let_pass[partition]
+            self._begin_anew(partition)
 
     def _is_copied(self, partition: TopicIdPartition) -> bool:
         finished = SegmentState.COPY_SEGMENT_FINISHED
@@ -124,12 +148,14 @@ class StorePresence:
                 self._storage.has_any_of, partition, lane=OBJECTS_LANE
             )
         except RemoteStorageError as error:
+            self._is_away = True
             self._tell(
                 _Answer.NONE,
                 f"the remote store is away ({error.message or error}): what is nowhere else cannot be"
                 " read",
             )
             return _Answer.NONE
+        self._is_away = False
         if has_some:
             self._found()
             return _Answer.HAS_SOME
