@@ -96,6 +96,8 @@ class Copier:
         for sealed in self._candidates():
             if clock.monotonic() > ends_at:
                 return True
+            if sealed.end_offset <= self._log.highest_copied_offset:
+                continue  # it was before, and something older was missing
             await self._tools.quota.wait(sealed.size_bytes)
             if sealed.end_offset < self._log.log_start_offset:
                 continue  # it was deleted meanwhile
@@ -142,6 +144,7 @@ class Copier:
             opened.close()
         which.copied_to(sealed.end_offset)
         log.info("%s is copied: %d to %d", segment.id, sealed.base_offset, sealed.end_offset)
+        await find_copied(tools.metadata, self._id, which)
 
 
 async def find_copied(

@@ -224,6 +224,21 @@ async def test_what_is_deleted_while_it_is_opened_is_not_copied(
         assert "cannot be copied" not in caplog.text
 
 
+async def test_what_is_missing_alone_is_copied(clock: VirtualClock) -> None:
+    """The first segment has expired, and a kill came before the new start of the log was in its checkpoint:
+    what the remote tier has of the later ones is not copied again."""
+    async with tiered_world(clock) as world:
+        world.follow(1)
+        world.fill(4)
+        await world.publish_copy(3, 5, broker=OTHER)
+        await world.publish_copy(6, 8, broker=OTHER)
+        await world.pass_time(0.1)
+        world.lead(2)
+        await world.pass_time()
+        assert world.storage.calls == ["copy 0", "copy 9"]
+        assert world.log.highest_copied_offset == 11
+
+
 async def test_e15_what_an_unclean_leader_copied_hides_no_gap(clock: VirtualClock) -> None:
     """T-30, E15: epoch 0 ends at 2 in this log, and at 5 in another's, which was copied; of epoch 1 what
     begins at 6 is copied, and what lies before is not: it may not leave the disk."""
