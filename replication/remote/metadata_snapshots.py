@@ -138,6 +138,7 @@ class MetadataSnapshots:
         for name in sorted(names - of.keys()):
             await self._blocking(self._remove, name)
             names.discard(name)
+        self._changed &= {each.metadata.partition for each in reading}
         holding = {name: each for name, each in of.items() if each.is_ready or name in names}
         committed: dict[int, int] = {}
         for each in holding.values():

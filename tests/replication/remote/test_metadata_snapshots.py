@@ -207,6 +207,22 @@ def test_files_of_who_is_not_read_for_go_before_the_offsets_move() -> None:
     world.run(main)
 
 
+def test_who_is_not_read_for_takes_no_memory() -> None:
+    """A node lives long, and topics come and go."""
+
+    async def main() -> None:
+        node = Node(world.node("one"), [])
+        for partition in PARTITIONS:
+            await node.follow(partition)
+        node.take(next_event(random.Random(0), []))
+        node.known.clear()
+        await node.write()
+        assert not node.snapshots._changed
+
+    world = VirtualWorld(1)
+    world.run(main)
+
+
 def test_disk_that_fails_only_costs_time(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         doors = world.node("one")
