@@ -155,7 +155,10 @@ async def find_copied(
     What is on the disk counts as copied only as far as there are copies of it, one behind the other: the
     highest offset that was ever copied says nothing of copies that were deleted since, as when a topic
     was not tiered for a while. Raises RemoteStorageError.
+
+    Whoever is cancelled tells the log nothing: another role may have begun, for which that is unknown yet.
     """
+    await trio.lowlevel.checkpoint_if_cancelled()
     highest = highest_copied(
         which.epochs.entries, which.end_offset, lambda epoch: metadata.highest_offset(id, epoch)
     )

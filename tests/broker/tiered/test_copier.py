@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from odradek.broker.tiered.copier import find_copied
 from odradek.storage.tiered.errors import RemoteStorageError, RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadata,
@@ -20,6 +21,7 @@ from tests.broker.tiered.tiered_world import (
     DELETED,
     DELETING,
     FINISHED,
+    ID,
     OTHER,
     STARTED,
     TIERED,
@@ -222,6 +224,19 @@ async def test_what_is_deleted_while_it_is_opened_is_not_copied(
         await world.pass_time(1)
         assert world.storage.calls == ["copy 6"]
         assert "cannot be copied" not in caplog.text
+
+
+async def test_a_role_that_is_over_tells_the_log_nothing(clock: VirtualClock) -> None:
+    """T-38: what it would tell last may be no more for the role after it, which asks anew."""
+    async with tiered_world(clock) as world:
+        world.fill(1)
+        await world.pass_time(1)
+        world.log.copies_unknown()
+        with trio.CancelScope() as over:
+            over.cancel()
+            await find_copied(world.metadata, ID, world.log)
+        assert world.log.highest_copied_offset == -1
+        assert await find_copied(world.metadata, ID, world.log) == 2
 
 
 async def test_what_is_missing_alone_is_copied(clock: VirtualClock) -> None:
