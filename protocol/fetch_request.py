@@ -230,8 +230,11 @@ def _read_topic(
 def _read_count(body: memoryview, position: int, flexible: bool, least: int) -> tuple[int, int]:
     """How many items follow, each of `least` bytes at least."""
     if flexible:
-        count, position = read_uvarint(body, position)
-        count -= 1
+        count = body[position] - 1  # one byte, mostly
+        position += 1
+        if count >= 0x7F:
+            count, position = read_uvarint(body, position - 1)
+            count -= 1
     else:
         (count,) = _INT32.unpack_from(body, position)
         position += 4
@@ -258,6 +261,8 @@ def _read_rack(body: memoryview, version: int, position: int) -> tuple[str, int]
 
 def _read_tags(request: FetchRequest, body: memoryview, version: int, position: int) -> None:
     """Of the request's tags, who fetches: a follower says so there from version 15 on."""
+    if body[position] == 0:
+        return
     count, position = read_tag_count(body, position)
     for _ in range(count):
         tag, position = read_uvarint(body, position)
