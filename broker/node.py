@@ -49,6 +49,7 @@ from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.replication.raft.metadata import Metadata
 from odradek.seams import Seams
+from odradek.storage.log_housekeeping import watch_room
 
 if TYPE_CHECKING:
     from typing import Any
@@ -288,6 +289,9 @@ class Broker:
                 await self._run_as_broker(task_status)
             else:
                 self.endpoints = ()
+                house.start_soon(
+                    watch_room, self.directories.metadata, self.seams.offload, self.seams.clock
+                )
                 task_status.started()
                 await self._stop_asked.wait()
             with self._presence.unless_gone(house):

@@ -68,4 +68,5 @@ def new_metadata(
         quorum_settings=quorum_settings(config, directories.cluster_id),
         max_idle_ms=config.get_int("metadata.max.idle.interval.ms"),
         min_insync_replicas=config.get_int("min.insync.replicas"),
+        on_full=directory.shortage.met,
     )

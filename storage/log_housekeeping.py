@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from odradek.seams.clock import Clock
+from odradek.seams.offload import Offload
 from odradek.seams.values import value_class
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.directory import LogDirectory
@@ -51,7 +53,8 @@ class Intervals:
     deleted_segments_ms: int = 10_000
     """How late at most a `.deleted` segment goes, after file.delete.delay.ms (ours)"""
     probe_ms: int = 1_000
-    """How often it is looked whether a directory is still there and can be written to (ours)"""
+    """How often it is looked whether a directory is still there and can be written to, and has room again
+    where it was full (ours)"""
     recovery_threads_per_directory: int = 2
     """num.recovery.threads.per.data.dir"""
 
@@ -93,9 +96,27 @@ async def probe(manager: LogManager, directory: LogDirectory) -> None:
     while not directory.failed:
         try:
             await manager.offload.run(directory.probe, lane=directory.lane)
+            await look_for_room(directory, manager.offload, manager.clock)
         except OSError as error:
             directory.report(error)
         await manager.clock.sleep(manager.intervals.probe_ms / 1000)
+
+
+async def look_for_room(directory: LogDirectory, offload: Offload, clock: Clock) -> None:
+    """Where it was full: say so, and when it is over. Raises OSError."""
+    if directory.shortage.is_on:
+        room = await offload.run(directory.room, lane=directory.lane)
+        directory.shortage.looked(room, clock.monotonic())
+
+
+async def watch_room(directory: LogDirectory, offload: Offload, clock: Clock) -> None:
+    """Until cancelled, or the directory is offline: for a node that has no logs to keep house for."""
+    while not directory.failed:
+        try:
+            await look_for_room(directory, offload, clock)
+        except OSError as error:
+            directory.report(error)
+        await clock.sleep(Intervals().probe_ms / 1000)
 
 
 async def _repeat(

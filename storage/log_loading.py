@@ -40,6 +40,7 @@ from odradek.seams.values import state_class, value_class
 from odradek.storage.directories import names
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.clean_shutdown import CleanMark
+from odradek.storage.directories.directory import TRIAL_NAME
 from odradek.storage.directories.names import NotAPartition, State, TopicPartition
 from odradek.storage.directory_logs import DirectoryLogs
 from odradek.storage.errors import NoDescriptors
@@ -111,9 +112,10 @@ def survey(files: Files, home: DirectoryLogs) -> Survey:
     """Take the clean mark, read the checkpoints, sort out the rest. Raises OSError."""
     directory = home.directory
     mark = directory.take_clean_mark()
-    found = sort_out(
-        name for name in files.list(directory.path) if files.is_directory(directory.path / name)
-    )
+    there = files.list(directory.path)
+    found = sort_out(name for name in there if files.is_directory(directory.path / name))
+    if TRIAL_NAME in there:
+        files.remove(directory.path / TRIAL_NAME)
     _tell(directory.path, found)
     return Survey(
         mark,
@@ -159,6 +161,7 @@ class Opener:
     clock: Clock
     entropy: Entropy
     on_failure: Callable[[PartitionLog, OSError], None]
+    on_full: Callable[[PartitionLog, OSError], None]
     on_recovery_point_lowered: Callable[[PartitionLog], None]
     on_flush_due: Callable[[PartitionLog, int], None]
     producer_id_expiration_ms: int
@@ -180,6 +183,7 @@ class Opener:
             clean=found.clean,
             entropy=self.entropy,
             on_failure=self.on_failure,
+            on_full=self.on_full,
             on_recovery_point_lowered=self.on_recovery_point_lowered,
             on_flush_due=self.on_flush_due,
             producer_id_expiration_ms=self.producer_id_expiration_ms,
@@ -210,6 +214,7 @@ class Opener:
                 clean=fresh,
                 entropy=self.entropy,
                 on_failure=self.on_failure,
+                on_full=self.on_full,
                 on_recovery_point_lowered=self.on_recovery_point_lowered,
                 on_flush_due=self.on_flush_due,
                 producer_id_expiration_ms=self.producer_id_expiration_ms,

@@ -115,6 +115,7 @@ class LogManager:
             clock,
             entropy,
             on_failure=self.report,
+            on_full=partial(self.report, undone=True),
             on_recovery_point_lowered=self._recovery_point_lowered,
             on_flush_due=self._flush_due,
             producer_id_expiration_ms=self.intervals.producer_id_expiration_ms,

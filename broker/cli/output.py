@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from odradek.seams import units
+
 GAP = "  "
 
 
@@ -48,14 +50,7 @@ def print_now(line: str) -> None:
 
 def human_bytes(count: int | None) -> str:
     """1536 -> '1.5 KiB'; '-' where it is not known."""
-    if count is None or count < 0:
-        return "-"
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+    return "-" if count is None or count < 0 else units.human_bytes(count)
 
 
 def _text(cell: Any) -> str:

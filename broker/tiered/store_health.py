@@ -7,6 +7,7 @@ last that it is over. All of it without I/O: lines of text come out.
 
 from __future__ import annotations
 
+from odradek.seams.units import human_bytes
 from odradek.seams.values import value_class
 
 REMIND_SECONDS = 60.0
@@ -68,14 +69,8 @@ class StoreHealth:
     def reminder(self, backlog: Backlog, now: float) -> str:
         """What to say once a minute while it lasts."""
         self._told_at = now
-        free = "" if backlog.free_bytes is None else f"; {_size(backlog.free_bytes)} are free"
+        free = "" if backlog.free_bytes is None else f"; {human_bytes(backlog.free_bytes)} are free"
         return (
             f"the remote store has failed for {self.seconds_away(now):.0f} s ({self._reason}):"
-            f" {_size(backlog.size_bytes)} of {backlog.partitions} partitions wait on the disk{free}"
+            f" {human_bytes(backlog.size_bytes)} of {backlog.partitions} partitions wait on the disk{free}"
         )
-
-
-def _size(size_bytes: int) -> str:
-    if size_bytes >= 1 << 30:
-        return f"{size_bytes / (1 << 30):.1f} GiB"
-    return f"{size_bytes / (1 << 20):.1f} MiB"

@@ -96,6 +96,7 @@ class Metadata:
         quorum_settings: QuorumSettings | None = None,
         max_idle_ms: int = 500,
         min_insync_replicas: int = 1,
+        on_full: Callable[[OSError], None] = lambda error: None,
     ) -> None:
         """`controller_listeners` are where other voters reach this one, `controller_listener` is the
         name of the one that controllers are asked on.
@@ -105,6 +106,7 @@ class Metadata:
         this node makes a quorum of its own where there is none. `transport` reaches the others.
         `min_insync_replicas` is the static config, which a new cluster makes its own (KIP-966).
         `max_idle_ms`: an active controller that others follow writes something that often; 0: never.
+        `on_full` is called, from any thread, when a commit is refused because the disk is full.
         """
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -131,7 +133,7 @@ class Metadata:
             is_alone=may_vote and not bootstrap_servers and not set(voters or {}) - {node_id},
             may_vote=may_vote,
         )
-        self._log = MetadataLog(seams.files, directory, seams.clock, self._settings)
+        self._log = MetadataLog(seams.files, directory, seams.clock, self._settings, on_full)
         self._state = ClusterState()
         self._driver: QuorumDriver | None = None
         self._activity = Activity()

@@ -12,7 +12,7 @@ on from there: the snapshot came from a leader, and a crash kept the log from fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Final
 from uuid import UUID
@@ -71,10 +71,13 @@ class MetadataLog:
         directory: Path,
         clock: Clock,
         settings: MetadataLogSettings,
+        on_full: Callable[[OSError], None] = lambda error: None,
     ) -> None:
+        """`on_full` is called, from any thread, when something is refused because the disk is full."""
         self._files = files
         self._clock = clock
         self._settings = settings
+        self._on_full = on_full
         self.directory = directory / DIRECTORY
         self.snapshots = SnapshotStore(files, self.directory)
         self.quorum_state = QuorumStateFile(files, self.directory)
@@ -91,6 +94,7 @@ class MetadataLog:
             config=self._settings.log_config(),
             clock=self._clock,
             clean=False,
+            on_full=lambda _, error: self._on_full(error),
         )
         newest = self.snapshots.newest
         start = self._log.log_start_offset

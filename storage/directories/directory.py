@@ -10,14 +10,18 @@ import logging
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
-from odradek.seams.files import DiskUsage, Files, Lock, Path
+from odradek.seams.files import DiskUsage, Files, Lock, OutOfDescriptors, Path
 from odradek.storage.directories import checkpoints, clean_shutdown
 from odradek.storage.directories.checkpoints import Checkpoint, CorruptCheckpoint
 from odradek.storage.directories.clean_shutdown import CleanMark
-from odradek.storage.directories.failure import takes_offline
+from odradek.storage.directories.failure import NO_ROOM, takes_offline
 from odradek.storage.directories.names import TopicPartition, live_name
+from odradek.storage.directories.shortage import ROOM_BYTES, Room, Shortage
 
 log = logging.getLogger(__name__)
+
+TRIAL_NAME = ".room"
+"""A file that is made, and removed at once, where a directory was full."""
 
 
 class LogDirectory:
@@ -35,6 +39,7 @@ class LogDirectory:
         self.failure: Exception | None = None
         self.on_failure: Callable[[LogDirectory], None] | None = None
         """Called once, by the call that takes the directory offline, in whichever thread."""
+        self.shortage = Shortage(path)
         self._lock = lock
 
     def __repr__(self) -> str:
@@ -58,6 +63,8 @@ class LogDirectory:
         """
         if takes_offline(error, undone=undone):
             self.fail(error)
+        elif error.errno in NO_ROOM:
+            self.shortage.met(error)
         else:
             log.warning("log directory %s: %s; it stays online", self.path, error)
         return self.failed
@@ -124,6 +131,28 @@ class LogDirectory:
 
     def usage(self) -> DiskUsage:
         return self.files.disk_usage(self.path)
+
+    def room(self) -> Room:
+        """How much there is, and whether a file of `ROOM_BYTES` can be made, which is tried. Raises OSError
+        for anything but a full disk."""
+        usage = self.usage()
+        return Room(usage, usage.free_bytes >= ROOM_BYTES and self._may_grow(ROOM_BYTES))
+
+    def _may_grow(self, size_bytes: int) -> bool:
+        path = self.path / TRIAL_NAME
+        self.files.remove(path, missing_ok=True)  # a process was killed while it tried
+        try:
+            file = self.files.open(path, create=True)
+            try:
+                file.preallocate(size_bytes)
+            finally:
+                file.close()
+                self.files.remove(path)
+        except OSError as error:
+            if isinstance(error, OutOfDescriptors) or error.errno in NO_ROOM:
+                return False
+            raise
+        return True
 
     def close(self) -> None:
         """Give the lock back. Idempotent."""

@@ -101,6 +101,7 @@ class PartitionLog(LogReads):
         clean: bool,
         entropy: Entropy | None = None,
         on_failure: Callable[[PartitionLog, OSError], None] | None = None,
+        on_full: Callable[[PartitionLog, OSError], None] | None = None,
         on_recovery_point_lowered: Callable[[PartitionLog], None] | None = None,
         on_flush_due: Callable[[PartitionLog, int], None] | None = None,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
@@ -114,7 +115,8 @@ class PartitionLog(LogReads):
         begin below its first segment.
 
         `on_failure` is called once, when an operation fails and the log goes offline, on whatever
-        thread that was. `on_recovery_point_lowered` is called by a truncation with `recovery_point`
+        thread that was; `on_full` each time that one is refused because the disk is full.
+        `on_recovery_point_lowered` is called by a truncation with `recovery_point`
         lowered and before a byte is cut: the lower point must be durable (the log directory's
         checkpoint) when it returns. `on_flush_due` is called with the log and an offset after a
         roll, and by an append that makes `is_flush_due` true: `flush` up to there is to be run
@@ -134,6 +136,8 @@ class PartitionLog(LogReads):
         )
         if on_failure is not None:
             log.on_failure = lambda error: on_failure(log, error)
+        if on_full is not None:
+            log.on_full = lambda error: on_full(log, error)
         if on_recovery_point_lowered is not None:
             log.on_recovery_point_lowered = lambda: on_recovery_point_lowered(log)
         if on_flush_due is not None:

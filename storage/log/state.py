@@ -89,6 +89,7 @@ class LogState:
         """All below this offset was compacted together (cleaner-offset-checkpoint); None: no cleaner has
         begun with it."""
         self.on_failure: Callable[[OSError], None] | None = None
+        self.on_full: Callable[[OSError], None] | None = None
         self.on_recovery_point_lowered: Callable[[], None] | None = None
         self.on_flush_due: Callable[[int], None] | None = None
         self.on_appended: Callable[[memoryview], None] | None = None
@@ -241,8 +242,11 @@ class LogState:
         DiskFull or NoDescriptors if the log can go on; else it is offline from here on.
         """
         if not takes_offline(error, undone=undone):
-            kind = NoDescriptors if isinstance(error, OutOfDescriptors) else DiskFull
-            return kind(f"{self.directory}: {error}")
+            if isinstance(error, OutOfDescriptors):
+                return NoDescriptors(f"{self.directory}: {error}")
+            if self.on_full is not None:
+                self.on_full(error)
+            return DiskFull(f"{self.directory}: {error}")
         if self.failure is None:
             self.failure = error
             _log.error("%s is offline: %s", self.directory, error)

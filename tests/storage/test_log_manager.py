@@ -526,6 +526,58 @@ async def test_a_full_disk_at_a_checkpoint_changes_nothing(world: World) -> None
         assert "t 0 1" in world.read(A / RECOVERY)
 
 
+async def test_a_full_directory_is_told_until_it_has_room(
+    world: World, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever refused it: an append of a log without other replicas, which nobody else hears of."""
+    mount = world.disk.mount(A)
+
+    def told() -> list[str]:
+        return [each for each in caplog.messages if each.startswith("log directory /a ")]
+
+    async with world.running(housekeeping=True) as manager:
+        log = await manager.create("t", 0, ONE, directory_id=manager.directories.all[0].id)
+        append(log, "a")
+        mount.capacity_bytes = mount.used_bytes + 100
+        with pytest.raises(DiskFull):
+            append(log, "x" * 200)
+        await clock.run_for(2)
+        (line,) = told()
+        assert "/a is full ([Errno 28]" in line
+        assert " B of 8.3 KiB are free" in line
+        await clock.run_for(115)
+        assert len(told()) == 2
+        mount.capacity_bytes = 1 << 30
+        await clock.run_for(2)
+        assert "/a has room again" in told()[-1]
+        await clock.run_for(120)
+        assert len(told()) == 3
+        assert not manager.directories.all[0].failed
+    assert ".room" not in world.names(A)
+
+
+async def test_what_no_number_tells_is_tried_out(
+    world: World, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A quota, or a lack of inodes: by its size the disk has room."""
+    async with world.running(housekeeping=True) as manager:
+        world.disk.fail("/a/*", errno.EDQUOT, {"create"})
+        with pytest.raises(DiskFull):
+            await manager.create("t", 0, ONE, directory_id=manager.directories.all[0].id)
+        await clock.run_for(59)
+        assert [each.partition(" (")[0] for each in caplog.messages] == ["log directory /a is full"]
+        world.disk.heal()
+        await clock.run_for(2)
+        assert "/a has room again" in caplog.messages[-1]
+
+
+async def test_what_a_killed_trial_left_goes_at_the_start(world: World) -> None:
+    world.files.make_directory(A)
+    world.files.open(A / ".room", create=True).preallocate(1 << 20)
+    async with world.running():
+        assert ".room" not in world.names(A)
+
+
 async def test_a_damaged_log_is_offline_and_nothing_else(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -40,6 +40,7 @@ def metadata_on(
     directory_id: UUID = DIRECTORY_ID,
     settings: MetadataLogSettings | None = None,
     controller_listeners: Sequence[Endpoint] = (),
+    on_full: Callable[[OSError], None] = lambda error: None,
 ) -> Metadata:
     return Metadata(
         seams,
@@ -49,6 +50,7 @@ def metadata_on(
         directory_id=directory_id,
         settings=settings,
         controller_listeners=controller_listeners,
+        on_full=on_full,
     )
 
 

@@ -149,16 +149,19 @@ async def test_a_plan_that_is_not_atomic_goes_in_several_batches() -> None:
 async def test_of_very_many_records_that_find_no_room_none_is_published() -> None:
     records = [new_topic(number) for number in range(MAX_RECORDS + 1)]
     sizes = []
+    refused: list[OSError] = []
     for node in (new_node(), new_node()):
-        metadata = await started(node)
+        metadata = await started(node, on_full=refused.append)
         mount = node.files.disk.mount_of(ROOT)
         before = mount.used_bytes
         if not sizes:
             await metadata.commit(records)
+            assert not refused
             sizes.append(mount.used_bytes - before)
     mount.capacity_bytes = before + sizes[0] - 1
     with pytest.raises(DiskFull):
         await metadata.commit(records)
+    assert refused
     mount.capacity_bytes = UNLIMITED_BYTES
     await metadata.commit([set_config("a")])
     assert metadata.image.topics_by_name == {}
