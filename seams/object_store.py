@@ -42,6 +42,8 @@ PIECE_BYTES = 128 << 10
 PAGE_OBJECTS = 1000
 
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist")
+_DENIED = re.compile("status code: 40[13] ")
+"""Of a listing obstore says so in words alone."""
 _XML_ERROR = re.compile(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", re.DOTALL)
 _UNFINISHED = re.compile(r".+#\d+")
 _URLS = "stores are file:///directory, s3://bucket/prefix, gs://bucket, az://container, memory:///"
@@ -430,7 +432,8 @@ def _translated(key: str) -> Iterator[None]:
     except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
         raise ObjectDenied(_told(key, error)) from error
     except (BaseError, OSError) as error:
-        raise ObjectsUnavailable(_told(key, error)) from error
+        kind = ObjectDenied if _DENIED.search(str(error)) else ObjectsUnavailable
+        raise kind(_told(key, error)) from error
 
 
 def _told(key: str, error: Exception) -> str:

@@ -1,6 +1,7 @@
 """Whether the remote store is there that this node's partitions were copied to, found out at its start.
 
-A store that is away is one thing: all goes on that can. One that answers, and has nothing of a partition of
+A store that is away, or does not let us, is one thing: all goes on that can, and it is said at once, for the
+first copy may be hours away. One that answers, and has nothing of a partition of
 which segments were copied, is another: a disk that is not mounted, a bucket that was emptied, a wrong
 name. What is on the disks may then be all that there is: of such a partition nothing more leaves them,
 nothing is copied and nothing expires, until there is something of it. Nothing that is known of segments
@@ -28,7 +29,7 @@ from odradek.broker.tiered.store_health import REMIND_SECONDS
 from odradek.protocol.errors import KafkaError
 from odradek.seams import Seams
 from odradek.seams.offload import OBJECTS_LANE
-from odradek.storage.tiered.errors import RemoteStorageError
+from odradek.storage.tiered.errors import RemoteAccessDenied, RemoteStorageError
 from odradek.storage.tiered.metadata import SegmentState, TopicIdPartition
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage import RemoteStorageManager
@@ -40,6 +41,7 @@ class _Answer(Enum):
     HAS_SOME = "there"
     HAS_NONE = "nothing of it"
     NONE = "no answer"
+    DENIED = "no access"
 
 
 class StorePresence:
@@ -63,6 +65,8 @@ class StorePresence:
         self._turn = trio.Lock()
         self._is_there = False
         self._is_away = False
+        self._is_closed = False
+        """It was asked for next to nothing, and did not answer that."""
         self._held: dict[TopicIdPartition, None] = {}
         """Those that wait for a store that has something of them."""
         self._let_pass: dict[TopicIdPartition, None] = {}
@@ -74,7 +78,7 @@ class StorePresence:
     @property
     def is_missed(self) -> bool:
         """Whether it is away, or has nothing of what was copied."""
-        return bool(self._held or self._let_pass)
+        return bool(self._held or self._let_pass or self._is_closed)
 
     async def look_for(self, partition: TopicIdPartition) -> None:
         """Return when the store has something of it, or need not have, or is away. The partition's metadata
@@ -107,11 +111,15 @@ class StorePresence:
         return True
 
     async def run(self) -> None:
-        """Until cancelled: ask again, for those that went on while it was away."""
+        """Until cancelled: see whether it lets us in, and while it was away ask again, for those that went
+        on."""
+        async with self._turn:
+            await self._knock()
         while True:
-            await self._went_away.wait()
+            if not self._is_closed:
+                await self._went_away.wait()
             back_off = BackOff(self._settings, self._seams.entropy)
-            while self._let_pass:
+            while self._let_pass or self._is_closed:
                 await self._seams.clock.sleep(back_off.next())
                 async with self._turn:
                     await self._ask_again()
@@ -121,8 +129,11 @@ class StorePresence:
             self._end_if_over()
 
     async def _ask_again(self) -> None:
-        """For the one that has waited longest for that."""
-        partition = next(iter(self._let_pass))
+        """For the one that has waited longest for that, if any has."""
+        partition = next(iter(self._let_pass), None)
+        if partition is None:
+            await self._knock()
+            return
         del self._let_pass[partition]
         if not self._is_still_copied(partition):
             return
@@ -130,6 +141,21 @@ class StorePresence:
         if await self._ask(partition, is_sure=False) is _Answer.HAS_NONE:
             del self._let_pass[partition]
             self._begin_anew(partition)
+
+    async def _knock(self) -> None:
+        """Ask for next to nothing, where nobody had to ask for anything."""
+        if self._is_there or self._let_pass:
+            self._is_closed = False
+            return
+        try:
+            await self._seams.offload.run(self._storage.check_access, lane=OBJECTS_LANE)
+        except RemoteStorageError as error:
+            self._is_closed = True
+            self._tell_failed(error)
+            return
+        self._is_away = self._is_closed = False
+        if not self._held:
+            self._tell_of_return()
 
     def _is_copied(self, partition: TopicIdPartition) -> bool:
         finished = SegmentState.COPY_SEGMENT_FINISHED
@@ -148,25 +174,36 @@ class StorePresence:
                 self._storage.has_any_of, partition, lane=OBJECTS_LANE
             )
         except RemoteStorageError as error:
-            self._is_away = True
-            self._tell(
-                _Answer.NONE,
-                f"the remote store is away ({error.message or error}): what is nowhere else cannot be"
-                " read",
-            )
+            self._tell_failed(error)
             return _Answer.NONE
-        self._is_away = False
+        self._is_away = self._is_closed = False
         if has_some:
-            self._found()
+            self._is_there = True
+            self._tell_of_return()
             return _Answer.HAS_SOME
         if is_sure and self._is_still_copied(partition):
             self._tell(
                 _Answer.HAS_NONE,
                 f"the remote store has nothing of {partition}, of which segments were copied: is it not"
                 " mounted, was it emptied, or is it another one? Until it has something of it, none"
-                " of its segments is copied, leaves the disk or expires",
+                " of its segments is copied, leaves the disk or expires. If all is lost for good:"
+                " `odradek remote give-up`",
             )
         return _Answer.HAS_NONE
+
+    def _tell_failed(self, error: RemoteStorageError) -> None:
+        self._is_away = True
+        reason = error.message or error
+        if isinstance(error, RemoteAccessDenied):
+            answer = _Answer.DENIED
+            line = (
+                f"the remote store denies access ({reason}): see to its credentials and what they"
+                " may do."
+            )
+        else:
+            answer = _Answer.NONE
+            line = f"the remote store is away ({reason})."
+        self._tell(answer, f"{line} Nothing can be copied, and what is nowhere else cannot be read")
 
     def _tell(self, answer: _Answer, line: str) -> None:
         """At once, and once a minute while it lasts."""
@@ -181,12 +218,11 @@ class StorePresence:
             self._told = answer, now
             log.error("%s", line)
 
-    def _found(self) -> None:
-        self._is_there = True
+    def _tell_of_return(self) -> None:
         if self._since is not None:
             seconds = self._seams.clock.monotonic() - self._since
             log.warning("the remote store is there again, after %.0f s", seconds)
-            self._since = None
+            self._since = self._told = None
 
     def _end_if_over(self) -> None:
         if not self.is_missed:

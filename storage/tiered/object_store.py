@@ -58,6 +58,8 @@ from odradek.storage.tiered.remote_storage import IndexType, LogSegmentData
 PIECE_BYTES = 1 << 20
 """What is read of a log at once, where it is stored as it is."""
 MANIFESTS_KEPT = 256
+NOTHING_THERE = ".nothing"
+"""No key begins so: listing that costs a store nothing, and takes what all else takes to be allowed."""
 
 _VERSION, _CHUNKED, _ENCRYPTED = 1, 1, 2
 """Custom metadata: a version, and flags that say what the log's object is."""
@@ -179,6 +181,10 @@ class ObjectStoreStorage:
     def has_any_of(self, partition: TopicIdPartition) -> bool:
         with _translated():
             return any(self._objects.pages(partition_directory(partition)))
+
+    def check_access(self) -> None:
+        with _translated():
+            next(self._objects.pages(NOTHING_THERE), None)
 
     def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None:
         with _translated():

@@ -76,6 +76,11 @@ class RemoteStorageManager(Protocol):
         copied and there is nothing, this is not the store that they were copied to, or was emptied."""
         ...
 
+    def check_access(self) -> None:
+        """Ask the store for next to nothing. Raises RemoteStorageUnavailable for one that is away, or is not
+        there, RemoteAccessDenied for one that does not let us. No part of KIP-405."""
+        ...
+
     def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None:
         """Keep a summary of the partition's segments (`summary.py`), in place of those of that leader
         epoch and earlier ones (NO_LEADER is before all). It is no part of KIP-405, and nothing here reads it."""

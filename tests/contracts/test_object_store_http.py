@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from odradek.seams.object_store import open_objects
-from odradek.seams.objects import Objects, ObjectsUnavailable, Patience
+from odradek.seams.objects import ObjectDenied, Objects, ObjectsUnavailable, Patience
 
 SLOW_DOWN = b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please reduce your rate</Message></Error>'
 
@@ -117,6 +117,21 @@ def test_who_is_not_let_in_is_told_at_once(serving: Serving) -> None:
     with pytest.raises(ObjectsUnavailable, match="k: "):
         objects.put("k", [b"data"])
     assert len(store.asked) == 1
+
+
+@pytest.mark.parametrize("status", ["401", "403"])
+def test_denied_is_denied_whatever_was_asked(serving: Serving, status: str) -> None:
+    """A listing, too, which is what a broker asks for at its start."""
+    objects, _ = serving(*[status] * 4)
+    asked: list[Callable[[], object]] = [
+        lambda: objects.list(""),
+        lambda: objects.get("k"),
+        lambda: objects.put("k", [b"x"]),
+        lambda: objects.directories(""),
+    ]
+    for ask in asked:
+        with pytest.raises(ObjectDenied):
+            ask()
 
 
 def test_the_text_is_one_line_that_says_what_happened(serving: Serving) -> None:

@@ -13,7 +13,7 @@ from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.broker.tiered.store_presence import StorePresence
 from odradek.seams.entropy import SeededEntropy
-from odradek.storage.tiered.errors import RemoteStorageUnavailable
+from odradek.storage.tiered.errors import RemoteAccessDenied, RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadataUpdate,
@@ -108,6 +108,51 @@ async def test_while_it_is_away_all_else_goes_on(
         await world.pass_time(60)
         assert await world.gauge("RemoteStoreAway") == 0
         assert said(caplog, AGAIN) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (RemoteAccessDenied("403"), "the remote store denies access (403): see to its credentials"),
+        (RemoteStorageUnavailable("NoSuchBucket"), "the remote store is away (NoSuchBucket)"),
+    ],
+)
+async def test_a_store_that_cannot_be_used_is_told_before_anything_is_copied(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture, error: Exception, line: str
+) -> None:
+    """A wrong secret, a wrong name: the first copy may be hours away, and the broker serves all the same."""
+    async with tiered_world(clock) as world:
+        world.storage.failing["look"] = error
+        await world.pass_time(0.1)
+        assert said(caplog, line) == 1
+        assert await world.gauge("RemoteStoreAway") == 1
+        await world.pass_time(150)
+        assert 2 <= said(caplog, line) <= 3
+        world.fill(2)
+        await world.pass_time()
+        assert world.storage.calls == ["copy 0", "copy 3"]
+        world.storage.failing.clear()
+        await world.pass_time(60)
+        assert said(caplog, AGAIN) == 1
+        assert await world.gauge("RemoteStoreAway") == 0
+        before = list(caplog.messages)
+        await world.pass_time(300)
+        assert caplog.messages == before
+
+
+async def test_whoever_comes_while_it_is_closed_does_not_wait_for_it(clock: VirtualClock) -> None:
+    """One request to a store that does not answer takes long enough."""
+    async with tiered_world(clock) as world:
+        world.storage.failing["look"] = RemoteStorageUnavailable("timed out")
+        await world.pass_time(0.1)
+        asked = world.storage.looks
+        await begin(world)
+        await world.pass_time(0.1)
+        assert world.storage.looks == asked
+        assert world.storage.calls == ["copy 3", "copy 6"]
+        world.storage.failing.clear()
+        await world.pass_time(60)
+        assert await world.gauge("RemoteStoreAway") == 0
 
 
 async def test_what_is_just_being_deleted_is_not_missed(

@@ -63,6 +63,8 @@ class MemoryStorage:
         self.indexes: dict[object, Buffer] = {}
         """What is told of every segment's index of that kind."""
         self.has_some = True
+        self.looks = 0
+        """How often it was asked whether it is there."""
         self.before_copy: Callable[[], None] = lambda: None
         self.summaries: dict[int, bytes] = {}
         """By the leader's epoch."""
@@ -94,8 +96,13 @@ class MemoryStorage:
         self.kept.pop(metadata.id, None)
 
     def has_any_of(self, partition: TopicIdPartition) -> bool:
+        self.looks += 1
         self._fail("look")
         return self.has_some
+
+    def check_access(self) -> None:
+        self.looks += 1
+        self._fail("look")
 
     def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None:
         self._fail("summary")

@@ -72,6 +72,8 @@ class Store:
     def has_any_of(self, partition: TopicIdPartition) -> bool:
         return bool(self.objects)
 
+    def check_access(self) -> None: ...
+
     def put_summary(self, partition: TopicIdPartition, leader_epoch: int, data: bytes) -> None: ...
 
     def remove_summaries(self, partition: TopicIdPartition) -> None:
