@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from odradek.client.consumer import EARLIEST, Reader, ReaderOptions, TopicPartition, list_offsets
+from odradek.client.consumer import (
+    EARLIEST,
+    ConsumedRecord,
+    Reader,
+    ReaderOptions,
+    TopicPartition,
+    list_offsets,
+)
 from odradek.client.metadata import Cluster
 
 
@@ -21,8 +28,13 @@ class WholeTopic:
         self.begins_late: list[tuple[TopicPartition, int]] = []
         """Partitions whose first records are gone, and where they begin."""
 
-    async def read_on(self, take: Callable[[bytes | None], None]) -> None:
-        """Hand on the values that came since the last time. Raises KafkaError
+    @property
+    def partitions(self) -> int:
+        """How many it has, once it is read."""
+        return len(self._positions or ())
+
+    async def read_on(self, take: Callable[[ConsumedRecord], None]) -> None:
+        """Hand on the records that came since the last time. Raises KafkaError
         (UNKNOWN_TOPIC_OR_PARTITION if there is no such topic) and ClientError."""
         if self._positions is None:
             self._positions = await self._beginnings()
@@ -30,7 +42,7 @@ class WholeTopic:
         reader.assign(self._positions)
         while not reader.at_end():
             for record in await reader.poll():
-                take(record.value)
+                take(record)
         self._positions = reader.positions
 
     async def _beginnings(self) -> dict[TopicPartition, int]:

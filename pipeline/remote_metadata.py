@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from odradek.client.consumer import ConsumedRecord
 from odradek.client.metadata import Cluster
 from odradek.client.whole_topic import WholeTopic
 from odradek.pipeline.errors import PipelineError
@@ -33,10 +34,11 @@ class RemoteMetadata:
         for where, start in self._topic.begins_late:
             raise PipelineError(f"{where} begins at offset {start} only: segments may be unknown")
 
-    def _take(self, value: bytes | None) -> None:
-        if value is None:
+    def _take(self, record: ConsumedRecord) -> None:
+        if record.value is None:
             return
         try:
-            self.known.apply(metadata_records.decode(value))
+            self.known.apply(metadata_records.decode(record.value))
         except RemoteStorageError as error:
-            raise PipelineError(f"a record of {METADATA_TOPIC} cannot be read: {error}") from None
+            where = f"{METADATA_TOPIC}-{record.partition} at offset {record.offset}"
+            raise PipelineError(f"{where} cannot be read: {error}") from None

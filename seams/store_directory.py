@@ -8,6 +8,9 @@ is the store. Where the node keeps no memory (tools), it is the directory that w
 Order: the mark is synced before it is remembered, and remembered before the first object is put. A
 crash in between leaves a mark that the next start finds.
 
+Where a store is lost for good, somebody says of a directory that it is the store from now on
+(`begin_instead`): its mark says so too, and each node that remembers another one there takes it.
+
 A node whose configs name another place than it remembers takes that, and says so: it may be meant, and what
 was copied to the other place is not found there.
 """
@@ -17,9 +20,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import threading
 from contextlib import suppress
 from pathlib import Path as OsPath
+from urllib.parse import quote
 from uuid import uuid4
 
 from odradek.seams.objects import ObjectsUnavailable
@@ -27,6 +32,8 @@ from odradek.seams.objects import ObjectsUnavailable
 log = logging.getLogger("odradek.tiered")
 
 MARK = ".odradek-store"
+_INSTEAD = " instead\n"
+"""How a mark ends that is taken in place of another one."""
 
 
 class StoreDirectory:
@@ -57,10 +64,15 @@ class StoreDirectory:
             return
         if here is not None and here == self._identity:
             return
-        if here is not None and self._mark is not None and _read_mark(self.root) == self._mark:
-            self._identity = here
-            return
-        anew = f", or remove {self._memory} to begin a new one" if self._memory is not None else ""
+        if here is not None and self._mark is not None:
+            mark = _read_mark(self.root)
+            if mark == self._mark or (mark is not None and self._is_taken_instead(mark)):
+                self._identity = here
+                return
+        anew = ""
+        if self._memory is not None:
+            url = shlex.quote(f"file://{quote(str(self.root))}")
+            anew = f", or if it is lost for good: odradek remote give-up --url {url}"
         raise ObjectsUnavailable(
             f"{self.root} is not the directory that it was: mount it again{anew}"
         )
@@ -78,6 +90,21 @@ class StoreDirectory:
                 raise ObjectsUnavailable(f"{self.root} cannot be made a store: {error}") from error
             self._identity, self._mark = _identity(self.root), mark
 
+    def _is_taken_instead(self, mark: str) -> bool:
+        """Whether it stands for the one that is remembered; then it is remembered itself."""
+        if self._memory is None or not mark.endswith(_INSTEAD):
+            return False
+        with self._beginning:
+            if mark != self._mark:
+                self._mark = mark
+                log.warning(
+                    "%s is the remote store from now on, in place of one that was given up",
+                    self.root,
+                )
+                with suppress(OSError):  # a full disk: the next start takes it again
+                    _remember(self._memory, str(self.root), mark)
+        return True
+
     def _look_for_a_mark(self, here: tuple[int, int]) -> None:
         """Another node may have put one there, or the store was mounted."""
         with self._beginning:
@@ -85,6 +112,21 @@ class StoreDirectory:
             if self._is_to_begin and _read_mark(self.root) is not None:
                 assert self._memory is not None
                 self._mark = _meet(self.root, self._memory)
+
+
+def has_mark(root: OsPath) -> bool:
+    """Whether anybody has used it as a store."""
+    return _read_mark(root) is not None
+
+
+def begin_instead(root: OsPath) -> None:
+    """Say that this directory, which is made if it is missing, is the store in place of a lost one. OSError."""
+    root.mkdir(parents=True, exist_ok=True)
+    mark = (_read_mark(root) or str(uuid4())).removesuffix(_INSTEAD).strip()
+    unfinished = root / f"{MARK}#{uuid4().int}"
+    _write(unfinished, f"{mark}{_INSTEAD}")
+    unfinished.replace(root / MARK)
+    sync(root)
 
 
 def _identity(path: OsPath) -> tuple[int, int] | None:

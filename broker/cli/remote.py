@@ -18,12 +18,13 @@ from odradek.broker.cli.cluster import (
     with_cluster,
 )
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
+from odradek.broker.cli.remote_give_up import find_losses, give_up
 from odradek.broker.cli.remote_output import Progress
 from odradek.broker.cli.remote_store import MetadataReading, call, listing, open_store
 from odradek.broker.cli.remote_summaries import Summaries
+from odradek.broker.cli.terminal import hint
 from odradek.client.metadata import Cluster
 from odradek.seams import Seams
-from odradek.seams.objects import Objects
 from odradek.seams.real import real_seams
 from odradek.storage.tiered.audit import Audit, Finding, Standing
 from odradek.storage.tiered.metadata import TopicIdPartition
@@ -47,6 +48,7 @@ examples:
   odradek remote gc --config server.properties            # what would be removed
   odradek remote gc --config server.properties --execute
   odradek remote summarize --url s3://bucket/prefix       # for readers of a store of old
+  odradek remote give-up --config server.properties --execute   # where the store is lost
 
 exit status: 0 if all is well, 1 if something failed or is not as it should be, 2 for bad usage
 """
@@ -78,6 +80,17 @@ def add_parser(
     )
     collected.add_argument(
         "--execute", action="store_true", help="remove them; else they are only shown"
+    )
+    given_up = _leaf(
+        commands,
+        "give-up",
+        "where a store is lost for good: have the brokers go on without what was in it. A directory or bucket "
+        "has to be in its place, empty. Of topics that have lost all of their segments there, the log begins "
+        "on the disk then, and what is on the disk is copied anew",
+        _give_up,
+    )
+    given_up.add_argument(
+        "--execute", action="store_true", help="do it; else it is only shown what would be"
     )
     _leaf(
         commands,
@@ -116,6 +129,15 @@ def _leaf(
         help="ask no cluster: go by the manifests in the store alone",
     )
     parser.add_argument(
+        "--pass-over",
+        dest="passed_over",
+        action="append",
+        default=[],
+        type=_record,
+        metavar="PARTITION:OFFSET",
+        help="a record of __remote_log_metadata that cannot be read, and is nothing; may be given again",
+    )
+    parser.add_argument(
         "--older-than",
         type=seconds,
         metavar="SECONDS",
@@ -130,6 +152,14 @@ def _leaf(
     return parser
 
 
+def _record(text: str) -> tuple[int, int]:
+    """An argument PARTITION:OFFSET."""
+    partition, colon, offset = text.partition(":")
+    if not (colon and partition.isdecimal() and offset.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not PARTITION:OFFSET")
+    return int(partition), int(offset)
+
+
 def run(args: argparse.Namespace) -> int:
     if not hasattr(args, "look"):
         raise WrongUsage("odradek remote what? See `odradek remote --help`")
@@ -137,7 +167,9 @@ def run(args: argparse.Namespace) -> int:
     if not args.without_metadata:
 
         async def beside(cluster: Cluster, seams: Seams) -> int:
-            return await action(Look(args, seams, MetadataReading(cluster)))
+            return await action(
+                Look(args, seams, MetadataReading(cluster, args.passed_over), cluster)
+            )
 
         return with_cluster(args, beside)
 
@@ -154,12 +186,17 @@ class Look:
     """One look through the store: the arguments, the doors, and what is known when it is over."""
 
     def __init__(
-        self, args: argparse.Namespace, seams: Seams, metadata: MetadataReading | None
+        self,
+        args: argparse.Namespace,
+        seams: Seams,
+        metadata: MetadataReading | None,
+        cluster: Cluster | None = None,
     ) -> None:
         self.args = args
         self.seams = seams
         self.metadata = metadata
-        self.objects: Objects = open_store(args, seams)
+        self.cluster = cluster
+        self.url, self.objects = open_store(args, seams, missing_is_empty=args.look is _give_up)
         self.progress = Progress(seams.clock.monotonic)
         old_s = args.older_than or (OLD_S if metadata else OLD_WITHOUT_METADATA_S)
         self.old_before_ms = seams.clock.wall_ms() - round(old_s * 1000)
@@ -174,6 +211,7 @@ class Look:
             None if self.metadata is None else self.metadata.known,
             old_before_ms=self.old_before_ms,
             wanted=self._is_wanted,
+            is_doubtful=self._is_doubtful,
         )
         async for page in listing(self.objects, self.seams):
             found = audit.take(page)
@@ -185,8 +223,17 @@ class Look:
             await judged(found)
         if self.metadata is not None:
             await self.metadata.read_on()
+            self.metadata.check_passed_over()
             audit.settle()
         return audit
+
+    def tell_gaps(self) -> None:
+        """What of the metadata is not known, to who looks on."""
+        for gap in [] if self.metadata is None else self.metadata.gaps:
+            hint(f"odradek: {gap}")
+
+    def _is_doubtful(self, partition: TopicIdPartition) -> bool:
+        return self.metadata is not None and self.metadata.is_doubtful(partition)
 
     def _is_wanted(self, partition: TopicIdPartition) -> bool:
         return not self.args.topics or partition.topic in self.args.topics
@@ -212,8 +259,10 @@ async def _verify(look: Look) -> int:
     audit = await (look.through() if look.args.quick else _read_all(look, problems))
     look.progress.end()
     remote_output.print_verified(audit, problems, as_json=look.args.json, quick=look.args.quick)
+    look.tell_gaps()
     is_well = not problems and not any(
-        each.standing.is_loss or each.standing.is_garbage for each in audit.findings
+        each.standing.is_loss or each.standing.is_garbage or each.standing is Standing.UNCLEAR
+        for each in audit.findings
     )
     return 0 if is_well else FAILED
 
@@ -272,11 +321,6 @@ async def _summarize(look: Look) -> int:
 
 async def _collect(look: Look) -> int:
     audit = await look.through()
-    if look.metadata is not None and look.metadata.gap is not None:
-        raise CommandFailed(
-            f"{look.metadata.gap}: what brokers still use cannot be told from garbage."
-            " --without-metadata goes by the manifests in the store alone"
-        )
     garbage = [each for each in audit.findings if each.standing.is_garbage]
     swept: list[str] = []
     if look.args.execute:
@@ -286,7 +330,39 @@ async def _collect(look: Look) -> int:
     remote_output.print_collected(
         audit, garbage, swept, executed=look.args.execute, as_json=look.args.json
     )
+    unclear = sum(each.standing is Standing.UNCLEAR for each in audit.findings)
+    if unclear and look.metadata is not None:
+        raise CommandFailed(_why_unclear(unclear, look.metadata))
+    look.tell_gaps()
     return 0
+
+
+def _why_unclear(segments: int, metadata: MetadataReading) -> str:
+    lines = [
+        f"{segments} segments are left alone: what brokers still use of them cannot be told from garbage",
+        *metadata.gaps,
+        "--without-metadata goes by the manifests in the store alone",
+    ]
+    if metadata.has_unreadable:
+        lines[-1] += (
+            ". A record that has nothing to do with tiered storage brokers pass over; --pass-over"
+            " PARTITION:OFFSET does it here"
+        )
+    return "\n".join(lines)
+
+
+async def _give_up(look: Look) -> int:
+    if look.cluster is None or look.metadata is None:
+        raise WrongUsage(
+            "give-up goes by the metadata of the cluster: without it nothing is known to be lost"
+        )
+    audit = await look.through()
+    losses = await find_losses(audit, look.url, look.cluster)
+    if look.args.execute:
+        await give_up(losses, look.cluster, look.metadata, look.seams.clock, look.progress)
+    look.progress.end()
+    remote_output.print_given_up(losses, executed=look.args.execute, as_json=look.args.json)
+    return FAILED if losses.left else 0
 
 
 async def _remove(look: Look, garbage: list[Finding]) -> None:

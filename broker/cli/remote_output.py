@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from odradek.broker.cli.dump_output import time_text
 from odradek.broker.cli.output import human_bytes, print_json, print_lines, print_table
@@ -15,6 +15,9 @@ from odradek.protocol.uuids import uuid_to_text
 from odradek.storage.tiered.audit import Audit, Finding, Standing, Tally
 from odradek.storage.tiered.metadata import TopicIdPartition
 
+if TYPE_CHECKING:
+    from odradek.broker.cli.remote_give_up import Losses, LostTopic
+
 MEANINGS: Mapping[Standing, str] = {
     Standing.WHOLE: "whole",
     Standing.INCOMPLETE: "INCOMPLETE: objects of it are missing",
@@ -23,6 +26,7 @@ MEANINGS: Mapping[Standing, str] = {
     Standing.DELETING: "its deletion is under way",
     Standing.DANGLING: "garbage: it belongs to nothing",
     Standing.YOUNG: "belongs to nothing, but is so young that its copy may be under way",
+    Standing.UNCLEAR: "belongs to nothing that is known, but brokers may know more: not touched",
     Standing.FOREIGN: "of a partition that the cluster's metadata has never heard of: not touched",
     Standing.STRAY: "no segment's object: not touched",
 }
@@ -131,11 +135,13 @@ def print_verified(audit: Audit, problems: Sequence[str], *, as_json: bool, quic
     _print_findings(audit.findings)
     losses = sum(each.standing.is_loss for each in audit.findings)
     garbage = sum(each.standing.is_garbage for each in audit.findings)
+    unclear = sum(each.standing is Standing.UNCLEAR for each in audit.findings)
     read = "" if quick else ", read and compared"
     print_lines(
         [
             f"{total.segments} segments, {total.objects} objects, {human_bytes(total.size_bytes)}{read}: "
             f"{len(problems)} problems, {losses} segments missing or incomplete, {garbage} garbage"
+            + (f", {unclear} unclear" if unclear else "")
         ]
     )
 
@@ -166,6 +172,33 @@ def print_collected(
     print_lines([f"{of_it.segments} segments of garbage, {of_it.objects} objects, {size}: {done}"])
     if swept:
         print_lines([f"{len(swept)} uploads that were never finished: removed"])
+
+
+def print_given_up(losses: Losses, *, executed: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "executed": executed,
+                "directory": None if losses.directory is None else str(losses.directory),
+                "topics": [_lost_json(each) for each in losses.topics],
+                "left": losses.left,
+            }
+        )
+        return
+    if losses.directory is not None:
+        done = "is the store from now on" if executed else "would be the store; --execute does it"
+        print_lines([f"{losses.directory} {done}"])
+    for topic in losses.topics:
+        of = f"{len(topic.lost)} partitions, {human_bytes(topic.size_bytes)}"
+        done = "given up" if executed else "would be given up; --execute does it"
+        print_lines([f"{topic.name}: {topic.segments} segments of {of}: {done}"])
+        print_lines(
+            f"{topic.name}-{partition} begins at offset {offset} now"
+            for partition, offset in sorted(topic.begins_at.items())
+        )
+    print_lines(f"{each}: left as it is" for each in losses.left)
+    if not losses.topics and not losses.left and losses.directory is None:
+        print_lines(["nothing is lost: the store has something of each topic that was copied"])
 
 
 def print_summarized(made: Summaries, *, as_json: bool) -> None:
@@ -246,6 +279,24 @@ def _offsets(finding: Finding) -> str:
 def _segment_id(finding: Finding) -> str:
     found = finding.stored or finding.metadata
     return "-" if found is None else uuid_to_text(found.id.id)
+
+
+def _lost_json(topic: LostTopic) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "topicId": uuid_to_text(topic.topic_id),
+        "partitions": [
+            {
+                "partition": each.partition,
+                "segments": segments,
+                "bytes": size_bytes,
+                "beginsAt": topic.begins_at.get(each.partition),
+            }
+            for each, (segments, size_bytes) in sorted(
+                topic.lost.items(), key=lambda item: item[0].partition
+            )
+        ],
+    }
 
 
 def _tally_json(

@@ -12,6 +12,7 @@ are kept.
 | COPY_SEGMENT_STARTED | any | COPYING: its leader goes on, or removes it |
 | DELETE_SEGMENT_STARTED | any | DELETING: its leader goes on |
 | not this segment, but its partition | any | DANGLING, once it is old enough; before YOUNG |
+| the same, but brokers may know more | any | UNCLEAR, once it is old enough |
 | nothing of the partition | any | FOREIGN: another cluster's, or the metadata is lost |
 | | no segment's | STRAY |
 
@@ -68,6 +69,7 @@ class Standing(Enum):
     DELETING = "deleting"
     DANGLING = "dangling"
     YOUNG = "young"
+    UNCLEAR = "unclear"
     FOREIGN = "foreign"
     STRAY = "stray"
 
@@ -202,9 +204,12 @@ class Audit:
         *,
         old_before_ms: int,
         wanted: Callable[[TopicIdPartition], bool] = lambda partition: True,
+        is_doubtful: Callable[[TopicIdPartition], bool] = lambda partition: False,
     ) -> None:
+        """`is_doubtful`: whether brokers may know segments of the partition that are not in `known`."""
         self._known = known
         self._old_before_ms = old_before_ms
+        self._is_doubtful = is_doubtful
         self.is_wanted = wanted
         self._open: list[ObjectInfo] = []
         self._directory: _Directory | None = None
@@ -229,7 +234,12 @@ class Audit:
     def part(self) -> Audit:
         """Takes the pages of other directories, meanwhile, and tells of them here: `join` it when they have
         no more."""
-        part = Audit(self._known, old_before_ms=self._old_before_ms, wanted=self.is_wanted)
+        part = Audit(
+            self._known,
+            old_before_ms=self._old_before_ms,
+            wanted=self.is_wanted,
+            is_doubtful=self._is_doubtful,
+        )
         part._done, part.tallies = self._done, self.tallies
         part.findings, part.summaries = self.findings, self.summaries
         return part
@@ -312,7 +322,10 @@ class Audit:
             return Finding(_by_state(metadata, stored), stored, metadata)
         if stored.id.partition not in self._known:
             return Finding(Standing.FOREIGN, stored)
-        return Finding(self._by_age(stored), stored)
+        by_age = self._by_age(stored)
+        if by_age is Standing.DANGLING and self._is_doubtful(stored.id.partition):
+            return Finding(Standing.UNCLEAR, stored)
+        return Finding(by_age, stored)
 
     def _by_manifest(self, stored: StoredSegment) -> Standing:
         if MANIFEST_SUFFIX not in stored.objects:

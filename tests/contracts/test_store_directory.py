@@ -9,7 +9,7 @@ import pytest
 
 from odradek.seams.object_store import open_objects
 from odradek.seams.objects import Objects, ObjectsUnavailable
-from odradek.seams.store_directory import MARK
+from odradek.seams.store_directory import MARK, begin_instead
 
 
 class Store:
@@ -115,14 +115,32 @@ def test_whoever_put_nothing_takes_what_is_mounted_later(store: Store) -> None:
     assert is_away(store.opened(2))
 
 
-def test_who_forgets_begins_anew(store: Store) -> None:
-    """As the error says, where a store is gone for good."""
-    store.opened().put("k", [b"x"])
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_directory_is_taken_in_place_of_one_that_is_lost_where_somebody_says_so(
+    store: Store, caplog: pytest.LogCaptureFixture, is_begun: bool
+) -> None:
+    """By all nodes, those that are running and those that start later; and nothing else is."""
+    nodes = [store.opened(1), store.opened(2)]
+    nodes[0].put("k", [b"x"])
+    assert nodes[1].list("")
     store.unmount()
-    with pytest.raises(ObjectsUnavailable, match=f"or remove {store.memory()}"):
-        store.opened().list("")
-    store.memory().unlink()
-    assert store.opened().list("") == []
+    with pytest.raises(ObjectsUnavailable, match=f"give-up --url file://{store.root}"):
+        nodes[0].list("")
+    if is_begun:  # by a node that has never seen the one that is lost
+        nodes.append(store.opened(3))
+        nodes[2].put("new", [b"z"])
+        assert is_away(nodes[0])
+    begin_instead(store.root)
+    for node in nodes:
+        assert "k" not in [info.key for info in node.list("")]
+        node.put("again", [b"y"])
+    begin_instead(store.root)
+    for objects in (store.opened(1), store.opened(4)):
+        assert bytes(objects.get("again")) == b"y"
+    assert sum("in place of one that was given up" in each for each in caplog.messages) == 2
+    store.root.rename(store.root.with_name("second"))
+    store.mount()
+    assert is_away(store.opened(1)), "the one that was given up"
 
 
 def test_another_place_in_the_configs_is_taken_and_said(

@@ -16,6 +16,7 @@ from odradek.client.admin import NewTopic, create_topics, delete_records
 from odradek.client.consumer import TopicPartition
 from odradek.client.metadata import open_cluster, parse_bootstrap
 from odradek.client.producer import open_producer
+from odradek.replication.remote.metadata_topic import metadata_partition
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.object_store import open_objects
 from odradek.seams.objects import Objects
@@ -45,6 +46,7 @@ from tests.storage.tiered.remote_segments import (
 
 LOG = b"the log " * 1000
 METADATA_TOPIC = "__remote_log_metadata"
+PLACES = 3
 
 
 def in_the_store(directory: Path, *copies: RemoteLogSegmentMetadata) -> None:
@@ -229,23 +231,30 @@ class Tiered:
     broker: BrokerProcess
 
     def publish(self, *events: RemoteEvent) -> None:
-        async def main() -> None:
+        self.put(*((place_of(each.partition), encode(each)) for each in events))
+
+    def put(self, *values: tuple[int, bytes]) -> list[int]:
+        """Into partitions of the topic; their offsets."""
+
+        async def main() -> list[int]:
             seams = real_seams()
             addresses = parse_bootstrap(self.broker.bootstrap)
             async with open_cluster(seams.network, addresses, timeout_s=10) as cluster:
                 async with open_producer(cluster, seams.clock, seams.entropy) as producer:
-                    for each in events:
-                        await producer.send(METADATA_TOPIC, encode(each), partition=0)
+                    return [
+                        await producer.send(METADATA_TOPIC, value, partition=place)
+                        for place, value in values
+                    ]
 
-        trio.run(main)
+        return trio.run(main)
 
-    def cut(self) -> None:
-        """All that was published so far is deleted from the topic."""
+    def cut(self, place: int) -> None:
+        """All that was published so far is deleted from that partition of the topic."""
 
         async def main() -> None:
             addresses = parse_bootstrap(self.broker.bootstrap)
             async with open_cluster(real_seams().network, addresses, timeout_s=10) as cluster:
-                await delete_records(cluster, {TopicPartition(METADATA_TOPIC, 0): -1})
+                await delete_records(cluster, {TopicPartition(METADATA_TOPIC, place): -1})
 
         trio.run(main)
 
@@ -258,7 +267,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
             seams = real_seams()
             addresses = parse_bootstrap(broker.bootstrap)
             async with open_cluster(seams.network, addresses, timeout_s=10) as cluster:
-                await create_topics(cluster, [NewTopic(METADATA_TOPIC, 3)])
+                await create_topics(cluster, [NewTopic(METADATA_TOPIC, PLACES)])
 
         trio.run(main)
         yield broker
@@ -282,6 +291,20 @@ def odradek_beside(
 def of_topic(topic: str, number: int) -> RemoteLogSegmentMetadata:
     partition = TopicIdPartition(UUID(int=hash_of(topic)), topic, 0)
     return segment(number, 10 * number, 10 * number + 9, size=len(LOG), partition=partition)
+
+
+def place_of(partition: TopicIdPartition) -> int:
+    """Which partition of the metadata topic has it."""
+    return metadata_partition(partition, PLACES)
+
+
+def topic_at(place: int, *but: str) -> str:
+    """The name of one whose metadata is there."""
+    return next(
+        name
+        for name in (f"topic{number}" for number in range(100))
+        if name not in but and place_of(of_topic(name, 0).partition) == place
+    )
 
 
 def hash_of(topic: str) -> int:
@@ -326,19 +349,59 @@ def test_gc_removes_what_the_metadata_does_not_have_and_nothing_else(
     assert "0 garbage" in verified.lines[-1]
 
 
-def test_gc_refuses_where_the_metadata_s_beginning_is_gone(
+def test_gc_goes_on_beside_a_record_that_cannot_be_read(
+    odradek_beside: CommandLine, tiered: Tiered, store: Path
+) -> None:
+    """Of whom it is nobody can tell but by its place: what is not known of those that are there is left
+    alone, until somebody says that it is nothing."""
+    in_doubt, clear = topic_at(0), topic_at(1)
+    whole, perhaps_garbage = (of_topic(in_doubt, number) for number in range(2))
+    other, garbage = (of_topic(clear, number) for number in range(2))
+    in_the_store(store, whole, perhaps_garbage, other, garbage)
+    tiered.publish(whole, becomes(whole, FINISHED), other, becomes(other, FINISHED))
+    (offset,) = tiered.put((0, b"by mistake"))
+    where = ("--url", str(store), "--older-than", "0.001", "-t", in_doubt, "-t", clear)
+    named = f"{METADATA_TOPIC}-0 at offset {offset} cannot be read: "
+
+    listed = odradek_beside("remote", "list", *where, "--json").json["partitions"]
+    not_whole = {row["topic"]: row["notWhole"] for row in listed}
+    assert not_whole == {in_doubt: {"unclear": 1}, clear: {"dangling": 1}}
+    verified = odradek_beside("remote", "verify", *where, code=1)
+    assert verified.lines[-1].endswith("1 garbage, 1 unclear")
+    assert named in verified.stderr
+    ran = odradek_beside("remote", "gc", *where, "--execute", code=1)
+    assert ran.lines[-1].startswith("1 segments of garbage, 6 objects")
+    assert ran.stderr.startswith("odradek: 1 segments are left alone")
+    assert named in ran.stderr
+    assert "b'by mistake'" in ran.stderr
+    assert "--pass-over" in ran.stderr
+    assert len(list(store.rglob("*.log"))) == 3
+
+    assert odradek_beside("remote", "gc", *where, "--pass-over", f"0:{offset + 1}", code=2)
+    passed_over = (*where, "--pass-over", f"0:{offset}")
+    assert "would be" in odradek_beside("remote", "gc", *passed_over).lines[-1]
+    done = odradek_beside("remote", "gc", *passed_over, "--execute")
+    assert done.lines[-1].startswith("1 segments of garbage, 6 objects")
+    assert len(list(store.rglob("*.log"))) == 2
+    ran = odradek_beside("remote", "gc", *where)
+    assert named in ran.stderr
+
+
+def test_gc_leaves_alone_what_a_metadata_partition_had_whose_beginning_is_gone(
     odradek_beside: CommandLine, tiered: Tiered, store: Path
 ) -> None:
     """Brokers know it by their snapshots; what is announced later makes the partition known."""
-    early, late = (of_topic("cut", number) for number in range(2))
-    in_the_store(store, early, late)
-    tiered.publish(early, becomes(early, FINISHED))
-    tiered.cut()
+    cut, clear = topic_at(2), topic_at(1, topic_at(1))
+    early, late = (of_topic(cut, number) for number in range(2))
+    other, garbage = (of_topic(clear, number) for number in range(2))
+    in_the_store(store, early, late, other, garbage)
+    tiered.publish(early, becomes(early, FINISHED), other, becomes(other, FINISHED))
+    tiered.cut(2)
     tiered.publish(late, becomes(late, FINISHED))
-    where = ("--url", str(store), "--older-than", "0.001")
+    where = ("--url", str(store), "--older-than", "0.001", "-t", cut, "-t", clear)
     ran = odradek_beside("remote", "gc", *where, "--execute", code=1)
-    assert f"{METADATA_TOPIC}-0 begins at offset" in ran.stderr
-    assert len(list(store.rglob("*.log"))) == 2
+    assert f"{METADATA_TOPIC}-2 begins at offset" in ran.stderr
+    assert len(list(store.rglob("*.log"))) == 3
 
 
 def test_a_cluster_without_tiering(odradek: CommandLine, store: Path) -> None:

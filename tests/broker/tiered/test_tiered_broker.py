@@ -50,6 +50,7 @@ class Stage:
 
     def __init__(self, broker: Broker, cluster: Cluster, tier: Path) -> None:
         self.node = broker.node
+        self.cluster_address = broker.bootstrap
         self.cluster = cluster
         self._tier = tier / "kafka-tiered-storage"
 

@@ -150,6 +150,30 @@ def test_without_a_single_manifest_nothing_is_garbage() -> None:
     assert found == {**expected, 1: Standing.DANGLING, 9: Standing.WHOLE}
 
 
+@pytest.mark.parametrize(
+    ("put_ms", "doubtful", "standing"),
+    [
+        (OLD, FOO_0, Standing.UNCLEAR),
+        (NEW, FOO_0, Standing.YOUNG),
+        (OLD, BAR_0, Standing.DANGLING),
+    ],
+)
+def test_what_brokers_may_know_of_is_no_garbage(
+    put_ms: int, doubtful: TopicIdPartition, standing: Standing
+) -> None:
+    """Nor in a part of the listing."""
+    known = known_to_be(copy=segment(5, 0, 9))
+    audit = Audit(
+        known, old_before_ms=OLD_BEFORE, is_doubtful=lambda partition: partition == doubtful
+    )
+    part = audit.part()
+    part.take(objects_of(COPY, put_ms=put_ms))
+    audit.join(part)
+    assert [each.standing for each in audit.findings] == [standing]
+    audit.settle()
+    assert [each.standing for each in audit.findings] == [standing]
+
+
 def test_a_copy_that_begins_while_the_store_is_listed_is_no_garbage() -> None:
     """It is announced before its first object is put: the metadata that is read after has it."""
     known = known_to_be(copy=segment(5, 0, 9))

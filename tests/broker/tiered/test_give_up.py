@@ -1,0 +1,114 @@
+"""`odradek remote give-up`, where a store is lost for good: one command, and the brokers go on without it."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from odradek.broker.cli import remote_give_up
+from odradek.broker.cli.main import main
+from odradek.client import admin
+from odradek.client.consumer import EARLIEST, list_offsets
+from odradek.seams.store_directory import MARK
+from tests.broker.tiered.test_tiered_broker import VALUES, WHERE, Stage, stage
+from tests.broker.tiered.test_unmounted_store import AWAY, LACKING, copied, told
+
+OF_TIERING = ["remote.storage.enable", "remote.log.delete.on.disable"]
+
+
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "tier" / "kafka-tiered-storage"
+
+
+async def give_up(tiered: Stage, directory: Path, *words: str) -> int:
+    """The exit code; what was printed is captured."""
+    bootstrap = ("--bootstrap", tiered.cluster_address, "--url", f"file://{directory}")
+    return await trio.to_thread.run_sync(partial(main, ["remote", "give-up", *bootstrap, *words]))
+
+
+async def configs(tiered: Stage) -> dict[str, tuple[str | None, bool]]:
+    """The value of each, and whether it is the topic's own."""
+    found = await admin.describe_configs(
+        tiered.cluster, admin.ResourceType.TOPIC, "orders", keys=OF_TIERING
+    )
+    return {each.name: (each.value, each.source is admin.ConfigSource.TOPIC) for each in found}
+
+
+async def beginning(tiered: Stage) -> int:
+    return (await list_offsets(tiered.cluster, {WHERE: EARLIEST}))[WHERE].offset
+
+
+@pytest.mark.parametrize("what", ["a directory that is gone", "all that was in it"])
+async def test_a_lost_store_is_given_up_and_what_is_on_the_disk_copied_anew(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    what: str,
+) -> None:
+    await copied(tmp_path)
+    is_gone = what == "a directory that is gone"
+    for path in [tmp_path / "tier"] if is_gone else store(tmp_path).iterdir():
+        if path.name != MARK:
+            shutil.rmtree(path)
+    async with stage(tmp_path) as tiered:
+        await tiered.until(told(caplog, *(AWAY if is_gone else LACKING)))
+        assert "odradek remote give-up" in caplog.text
+        start = tiered.log.local_log_start_offset
+        await tiered.produce(VALUES)
+        before = await configs(tiered)
+        assert await give_up(tiered, store(tmp_path)) == 0
+        assert "would be given up; --execute" in capsys.readouterr().out
+        assert store(tmp_path).exists() is not is_gone
+        assert await configs(tiered) == before
+        assert tiered.log.log_start_offset == 0
+
+        assert await give_up(tiered, store(tmp_path), "--execute") == 0
+        assert f"orders-0 begins at offset {start} now" in capsys.readouterr().out
+        assert await configs(tiered) == before
+        await tiered.until(tiered.is_copied)
+        assert tiered.remote_segments()[0] == start
+        assert await beginning(tiered) == start
+        assert await tiered.read(start) == [*VALUES[start:], *VALUES]
+        assert await give_up(tiered, store(tmp_path), "--execute") == 0
+        assert "nothing is lost" in capsys.readouterr().out
+    async with stage(tmp_path) as tiered:
+        await tiered.produce(VALUES)
+        await tiered.until(tiered.is_copied)
+        assert await tiered.read(start) == [*VALUES[start:], *VALUES, *VALUES]
+
+
+async def test_what_is_lost_in_part_is_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with stage(tmp_path) as tiered:
+        await tiered.create()
+        await tiered.produce(VALUES)
+        await tiered.until(tiered.is_copied)
+        first = f"{tiered.remote_segments()[0]:020}-*"
+        for path in store(tmp_path).rglob(first):
+            path.unlink()
+        assert await give_up(tiered, store(tmp_path), "--execute") == 1
+        assert "orders has other segments in the store" in capsys.readouterr().out
+        assert await beginning(tiered) == 0
+
+
+async def test_where_the_brokers_do_not_end_it_the_topic_is_tiered_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody named another directory than theirs; what they had set is set again."""
+    monkeypatch.setattr(remote_give_up, "PATIENCE_S", 0.5)
+    await copied(tmp_path)
+    (tmp_path / "tier").rename(tmp_path / "away")
+    (tmp_path / "other").mkdir()
+    async with stage(tmp_path) as tiered:
+        await tiered.alter({"remote.log.delete.on.disable": "false"})
+        assert await give_up(tiered, tmp_path / "other", "--execute") == 1
+        assert "nothing was deleted" in capsys.readouterr().err
+        assert await configs(tiered) == {
+            "remote.storage.enable": ("true", True),
+            "remote.log.delete.on.disable": ("false", True),
+        }
