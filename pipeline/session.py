@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os  # noqa: TID251 - a process's edge: it is where Spark looks for the workers' interpreter
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ def open_session(
 ) -> Iterator[SparkSession]:
     """On `master`, with further settings of Spark's in `conf`. The driver and local workers run the
     interpreter that runs this; others PYSPARK_PYTHON, as ever. What Spark logs below errors is left
-    out: stderr is for the job."""
+    out, and all that it says of a Ctrl-C: stderr is for the job."""
     from pyspark.sql import SparkSession
 
     is_local = master.startswith("local")
@@ -44,7 +45,18 @@ def open_session(
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    logging.getLogger().addFilter(_is_nobodys)
     try:
         yield session
+    except KeyboardInterrupt:
+        session.sparkContext.setLogLevel("OFF")
+        raise
     finally:
         session.stop()
+        logging.getLogger().removeFilter(_is_nobodys)
+
+
+def _is_nobodys(record: logging.LogRecord) -> bool:
+    """Of what is logged under no name, nothing: Py4J does so, with tracebacks, when Ctrl-C comes while it waits
+    for Spark. What has a logger of its own does not come by this one's filter."""
+    return False
