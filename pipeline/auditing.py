@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
-from odradek.pipeline.errors import PipelineError, StoreUnavailable
+from odradek.pipeline.errors import PipelineError, in_words
 from odradek.pipeline.history import cover
 from odradek.pipeline.log_walk import LogWalk
 from odradek.pipeline.segment_columns import Segments
 from odradek.pipeline.store import Store, store_at
+from odradek.pipeline.store_errors import of_object
 from odradek.seams.objects import ObjectsUnavailable
 from odradek.seams.values import value_class
 from odradek.storage.tiered.audit import StoredSegment
@@ -83,12 +84,12 @@ class PartitionReport:
 def check_segment(
     source: AuditSource, stored: StoredSegment, metadata: RemoteLogSegmentMetadata | None
 ) -> SegmentReport:
-    """Reads all of it. Raises StoreUnavailable."""
+    """Reads all of it. Raises StoreUnavailable, DeniedSegment."""
     check = _SegmentCheck(source.store(), stored, metadata)
     try:
         check.run()
     except ObjectsUnavailable as error:
-        raise StoreUnavailable(f"{stored.id} cannot be read: {error}") from error
+        raise of_object(str(stored.id), error) from error
     walk = check.walk
     return SegmentReport(
         stored.id,
@@ -130,7 +131,7 @@ class _SegmentCheck:
             self._end_log(known)
             self._check_indexes(known)
         except RemoteStorageError as error:
-            self.problems.append(f"{segment_key(known, '')}: {error}")
+            self.problems.append(f"{segment_key(known, '')}: {in_words(error)}")
         if self.walk is not None:
             said = {*self.problems}
             self.problems += [each for each in self.walk.problems if each not in said]

@@ -22,10 +22,10 @@ from odradek.client.consumer import (
     list_offsets,
 )
 from odradek.client.epochs import epoch_ends
-from odradek.client.errors import ClientError
+from odradek.client.errors import ClientError, Unreachable, retriable
 from odradek.client.metadata import Topic
 from odradek.pipeline.cluster_thread import connected
-from odradek.pipeline.errors import BrokersUnavailable
+from odradek.pipeline.errors import BrokersUnavailable, in_words
 from odradek.pipeline.remote_metadata import RemoteMetadata
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.storage.log.epochs import EpochStart
@@ -33,6 +33,18 @@ from odradek.storage.log.epochs import EpochStart
 __all__ = ["EARLIEST", "LATEST", "Brokers", "TopicPartition", "brokers_at"]
 
 CLIENT_ID = "odradek-pipeline"
+
+DENIED = frozenset(
+    (
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.group_authorization_failed,
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.transactional_id_authorization_failed,
+    )
+)
+LET_US = "ACLs have to allow that to User:ANONYMOUS, which clients over PLAINTEXT are"
+REACHABLE = "Spark's driver and workers have to reach the brokers there, and at the addresses they advertise"
+LATER = "run it again once all partitions have a leader that answers"
 
 T = TypeVar("T")
 
@@ -134,9 +146,21 @@ class Brokers:
         except KafkaError as error:
             if error.code == ErrorCode.offset_out_of_range:
                 raise
-            raise BrokersUnavailable(f"{self._bootstrap} did not say {what}: {error}") from error
+            raise refused(f"{self._bootstrap} did not say {what}", error) from error
         except ClientError as error:
-            raise BrokersUnavailable(f"{self._bootstrap} did not say {what}: {error}") from error
+            raise refused(f"{self._bootstrap} did not say {what}", error) from error
+
+
+def refused(what: str, error: KafkaError | ClientError) -> BrokersUnavailable:
+    """For what a broker did not do, and what can be done about that."""
+    text = f"{what}: {in_words(error)}"
+    if isinstance(error, KafkaError) and error.code in DENIED:
+        text += f"; {LET_US}"
+    elif isinstance(error, Unreachable):
+        text += f"; {REACHABLE}"
+    elif retriable(error):
+        text += f"; {LATER}"
+    return BrokersUnavailable(text)
 
 
 def _isolation(read_committed: bool) -> Isolation:

@@ -40,6 +40,10 @@ class StoreUnavailable(PipelineError):
     """The store does not answer, or throttles, however often it was asked; the next run may do better."""
 
 
+class FilesUnavailable(PipelineError):
+    """Files of a job's own, where Spark keeps them, cannot be read or written."""
+
+
 class BadOption(PipelineError):
     """An option of the query is missing, unknown, or means nothing."""
 
@@ -50,6 +54,21 @@ class DataLoss(Unread):
 
 class BrokersUnavailable(PipelineError):
     """No broker answered, or one refused."""
+
+
+def or_without(error: UnreadableSegment) -> UnreadableSegment:
+    """The error that ends a query, with how not to."""
+    error.args = (f"{error} (onCorruptSegment=skip or report reads what is left)",)
+    return error
+
+
+def in_words(error: Exception) -> str:
+    """What an error says, without the name of Kafka's code for it, unless that is all there is."""
+    from odradek.protocol.errors import KafkaError
+
+    if isinstance(error, KafkaError):
+        return error.message or error.code.name.replace("_", " ")
+    return str(error)
 
 
 def said_by_spark(error: Exception) -> str:

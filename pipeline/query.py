@@ -19,7 +19,7 @@ import numpy as np
 from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers, TopicPartition, brokers_at
 from odradek.pipeline.decoding.wanted import INT64_MAX, Aborted
 from odradek.pipeline.doubts import Doubt, concerning
-from odradek.pipeline.errors import BadOption, DataLoss, UnreadableSegment
+from odradek.pipeline.errors import BadOption, DataLoss, UnreadableSegment, or_without
 from odradek.pipeline.filters import Filtered
 from odradek.pipeline.history import cover
 from odradek.pipeline.options import Options, Position
@@ -319,7 +319,7 @@ class Query:
             plan.aborted[where.topic, where.partition] = aborted
         doubts = concerning(doubts, low, high)
         if doubts and self._options.corrupt_segments == "fail":
-            raise doubts[0].error
+            raise or_without(doubts[0].error)
         for doubt in doubts:
             stretches = stretches.without(doubt.low, doubt.high)
         gaps = _gaps(stretches, low, high)

@@ -17,6 +17,7 @@ from odradek.pipeline.errors import (
     MissingSegment,
     Unread,
     UnreadableSegment,
+    or_without,
 )
 from odradek.pipeline.options import REPORT
 from odradek.pipeline.planning import BrokerRange, Lost, each_piece
@@ -82,7 +83,7 @@ def _left_out(
     if isinstance(error, DataLoss) and reading.fail_on_data_loss:
         raise DataLoss(f"{error} (failOnDataLoss=false reads what is left)") from None
     if isinstance(error, UnreadableSegment) and reading.unreadable == "fail":
-        raise error
+        raise or_without(error)
     log.error("offsets %d to %d are left out: %s", low, high - 1, error)
     if reading.unreadable == REPORT and low < high:
         yield _gap(reading, piece, low, high, error)

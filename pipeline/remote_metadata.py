@@ -5,7 +5,7 @@ from __future__ import annotations
 from odradek.client.consumer import ConsumedRecord
 from odradek.client.metadata import Cluster
 from odradek.client.whole_topic import WholeTopic
-from odradek.pipeline.errors import PipelineError
+from odradek.pipeline.errors import PipelineError, in_words
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.storage.tiered import metadata_records
 from odradek.storage.tiered.audit import KnownSegments
@@ -41,4 +41,4 @@ class RemoteMetadata:
             self.known.apply(metadata_records.decode(record.value))
         except RemoteStorageError as error:
             where = f"{METADATA_TOPIC}-{record.partition} at offset {record.offset}"
-            raise PipelineError(f"{where} cannot be read: {error}") from None
+            raise PipelineError(f"{where} cannot be read: {in_words(error)}") from None

@@ -15,19 +15,12 @@ from typing import TYPE_CHECKING
 
 from odradek.pipeline.decoding.batches import decoder_of
 from odradek.pipeline.decoding.wanted import INT64_MIN, Wanted
-from odradek.pipeline.errors import (
-    CorruptSegment,
-    DeniedSegment,
-    MissingSegment,
-    PipelineError,
-    StoreUnavailable,
-    UnreadableSegment,
-)
+from odradek.pipeline.errors import UnreadableSegment
 from odradek.pipeline.segment_columns import Stretch
+from odradek.pipeline.store_errors import of_object
 from odradek.seams.files import Buffer
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
-    RemoteAccessDenied,
     RemoteResourceNotFound,
     RemoteStorageError,
 )
@@ -71,7 +64,10 @@ def read_stretch(
         error.key, error.unread_from = key, decoder.next_offset
         raise
     except RemoteStorageError as error:
-        raise _translated(key, error, decoder.next_offset) from error
+        found = of_object(key, error)
+        if isinstance(found, UnreadableSegment):
+            found.unread_from = decoder.next_offset
+        raise found from error
 
 
 def _narrowed(
@@ -91,20 +87,6 @@ def _narrowed(
     if by is not None:
         high = min(high, by + 1)
     return stretch, low, high
-
-
-def _translated(key: str, error: RemoteStorageError, next_offset: int) -> PipelineError:
-    found: UnreadableSegment
-    if isinstance(error, RemoteResourceNotFound):
-        found = MissingSegment(f"{key} is not in the store: {error}")
-    elif isinstance(error, CorruptRemoteData):
-        found = CorruptSegment(f"{key}: {error}")
-    elif isinstance(error, RemoteAccessDenied):
-        found = DeniedSegment(f"{key}: the store does not let us read it: {error}")
-    else:
-        return StoreUnavailable(f"{key} cannot be read now: {error}")
-    found.key, found.unread_from = key, next_offset
-    return found
 
 
 def narrowed_to_time(storage: RemoteStorageManager, stretch: Stretch, at_ms: int) -> Stretch:

@@ -22,27 +22,16 @@ import numpy as np
 
 from odradek.pipeline.decoding.wanted import Aborted
 from odradek.pipeline.doubts import Doubt, proven_lineage
-from odradek.pipeline.errors import (
-    BadOption,
-    CorruptSegment,
-    DeniedSegment,
-    MissingSegment,
-    StoreUnavailable,
-    UnreadableSegment,
-)
+from odradek.pipeline.errors import BadOption, MissingSegment, UnreadableSegment, or_without
 from odradek.pipeline.segment_columns import Segments, Stretches
+from odradek.pipeline.store_errors import STORE_ERRORS, of_object
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.object_store import open_objects
-from odradek.seams.objects import ObjectDenied, ObjectMissing, Objects, ObjectsUnavailable
+from odradek.seams.objects import ObjectDenied, ObjectMissing, Objects
 from odradek.seams.real_files import RealFiles
 from odradek.storage.log.epochs import CorruptEpochs, EpochStart, parse_checkpoint
 from odradek.storage.log.producer_snapshots import CorruptSnapshot, decode_snapshot
-from odradek.storage.tiered.errors import (
-    CorruptRemoteData,
-    RemoteAccessDenied,
-    RemoteResourceNotFound,
-    RemoteStorageError,
-)
+from odradek.storage.tiered.errors import CorruptRemoteData, RemoteResourceNotFound
 from odradek.storage.tiered.index_entries import aborted_in, check_index
 from odradek.storage.tiered.manifest import Manifest
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, TopicIdPartition
@@ -112,7 +101,7 @@ class Store:
     ) -> dict[TopicIdPartition, Beginning | None]:
         """All that have a finished segment, of topics that are wanted; of those that are not read nobody
         asks whether they have (None)."""
-        with _named("the store"):
+        with _named("the list of all topics in the store", "read"):
             names = self._objects.directories("")
         found = [each for name in names if (each := parse_directory(name)) and wants(each.topic)]
         asked = [each for each in found if is_read(each)]
@@ -195,7 +184,7 @@ class Store:
         try:
             found = [] if data is None else parse_checkpoint(data)
         except CorruptEpochs as error:
-            raise _of_object(key, CorruptSegment(f"{key}: {error}")) from None
+            raise of_object(key, ValueError(str(error))) from None
         if not found:
             text = f"{key}: the partition's leader epochs are not in the store"
             raise _of_object(key, MissingSegment(text))
@@ -254,7 +243,7 @@ class Store:
         try:
             producers = decode_snapshot(data)
         except CorruptSnapshot as error:
-            raise _of_object(key, CorruptSegment(f"{key}: {error}")) from None
+            raise of_object(key, ValueError(str(error))) from None
         open_at = [each.transaction_start for each in producers if each.transaction_start >= 0]
         return min([*open_at, segment.end_offset + 1])
 
@@ -271,7 +260,7 @@ class Store:
         return list(self._pool.map(ask, items))
 
     def _pages(self, prefix: str, after: str = "") -> Iterator[Sequence[str]]:
-        with _named(prefix):
+        with _named(prefix, "listed"):
             for page in self._objects.pages(prefix, after):
                 yield [each.key for each in page]
 
@@ -288,7 +277,7 @@ class Store:
                 return self._manifest(key)
             except UnreadableSegment as error:
                 if pass_over is None:
-                    raise
+                    raise or_without(error) from None
                 pass_over(error)
                 return None
 
@@ -335,17 +324,12 @@ def _name(manifest: str) -> ObjectName:
 
 
 @contextmanager
-def _named(key: str) -> Iterator[None]:
+def _named(key: str, done: str = "read") -> Iterator[None]:
     """What goes wrong with the object, or with those whose keys begin so, is an error that names it."""
     try:
         yield
-    except (ObjectDenied, RemoteAccessDenied) as error:
-        text = f"{key}: the store does not let us read it: {error}"
-        raise _of_object(key, DeniedSegment(text)) from error
-    except (CorruptRemoteData, ValueError) as error:
-        raise _of_object(key, CorruptSegment(f"{key}: {error}")) from error
-    except (ObjectsUnavailable, RemoteStorageError) as error:
-        raise StoreUnavailable(f"{key} cannot be read: {error}") from error
+    except STORE_ERRORS as error:
+        raise of_object(key, error, done) from error
 
 
 def _of_object(key: str, error: UnreadableSegment) -> UnreadableSegment:

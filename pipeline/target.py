@@ -23,8 +23,9 @@ from odradek.client.consumer import TopicPartition
 from odradek.client.errors import ClientError
 from odradek.client.group_admin import CommittedOffset, committed_offsets
 from odradek.client.transactions import FENCED, EncodedRecords, TransactionalProducer
+from odradek.pipeline.brokers import refused
 from odradek.pipeline.cluster_thread import connected
-from odradek.pipeline.errors import BadOption, BrokersUnavailable, PipelineError
+from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import RealClock
 from odradek.seams.values import value_class
@@ -205,9 +206,9 @@ class Target:
         except KafkaError as error:
             if error.code in FENCED:
                 raise _fenced(error.code, open_for_s) from error
-            raise BrokersUnavailable(f"{self._bootstrap} refused {what}: {error}") from error
+            raise refused(f"{self._bootstrap} refused {what}", error) from error
         except ClientError as error:
-            raise BrokersUnavailable(f"{self._bootstrap} did not grant {what}: {error}") from error
+            raise refused(f"{self._bootstrap} did not grant {what}", error) from error
 
 
 class Writer:

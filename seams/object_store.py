@@ -42,7 +42,7 @@ PIECE_BYTES = 128 << 10
 PAGE_OBJECTS = 1000
 
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist")
-_DENIED = re.compile("status code: 40[13] ")
+_DENIED = re.compile(r"status code: 40[13] |Permission denied \(os error 13\)")
 """Of a listing obstore says so in words alone."""
 _XML_ERROR = re.compile(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", re.DOTALL)
 _UNFINISHED = re.compile(r".+#\d+")

@@ -27,9 +27,10 @@ from odradek.pipeline.auditing import (
     check_segment,
 )
 from odradek.pipeline.brokers import Brokers, TopicPartition, brokers_at
-from odradek.pipeline.errors import BadOption, PipelineError, StoreUnavailable, said_by_spark
+from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
 from odradek.pipeline.jobs.progress import Progress
 from odradek.pipeline.listing import pages_of
+from odradek.pipeline.store_errors import of_object
 from odradek.seams.clock import RealClock
 from odradek.seams.objects import ObjectsUnavailable
 from odradek.seams.values import value_class
@@ -237,7 +238,7 @@ def _whole(listed: Audit, source: AuditSource) -> Iterator[Finding]:
             else:
                 yield from _to_read(listed.join(parts.pop(directory, listed.part())))
     except ObjectsUnavailable as error:
-        raise StoreUnavailable(f"the store could not be listed: {error}") from error
+        raise of_object("the store", error, "listed") from error
     yield from _to_read(listed.end())
 
 

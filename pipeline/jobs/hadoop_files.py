@@ -2,84 +2,111 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from odradek.pipeline.errors import FilesUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 ONLY_IF_NEW = "fs.option.create.conditional.overwrite"
 """For stores that would look first, and put then."""
+HELP = (
+    "Spark's driver has to be able to read and write there (what the place needs is set by --conf"
+    " spark.hadoop.NAME=VALUE, and a package for s3a:// and the like by --conf spark.jars.packages=…)"
+)
 
 
 class HadoopFiles:
-    """Paths and URLs as Spark takes them."""
+    """Paths and URLs as Spark takes them. What Hadoop does not do is FilesUnavailable."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark._jvm
         self._conf = spark.sparkContext._jsc.hadoopConfiguration()
 
     def exists(self, path: str) -> bool:
-        files, at = self._at(path)
-        return bool(files.exists(at))
+        with _told(path, "looked at"):
+            files, at = self._at(path)
+            return bool(files.exists(at))
 
     def names(self, directory: str) -> list[str]:
         """What is in a directory; nothing where there is none."""
-        files, at = self._at(directory)
-        if not files.exists(at):
-            return []
-        return [entry.getPath().getName() for entry in files.listStatus(at)]
+        with _told(directory, "listed"):
+            files, at = self._at(directory)
+            if not files.exists(at):
+                return []
+            return [entry.getPath().getName() for entry in files.listStatus(at)]
 
     def read(self, path: str) -> str:
-        files, at = self._at(path)
-        stream = files.open(at)
-        try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
+        with _told(path, "read"):
+            files, at = self._at(path)
+            stream = files.open(at)
+            try:
+                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
 
     def write(self, path: str, text: str) -> None:
         """A new file, there as a whole or not at all. Raises OSError if it was there."""
-        files, at = self._at(path)
-        _, begun = self._at(f"{path}.new")
-        _fill(files.create(begun, True), text)
-        if files.exists(at) or not files.rename(begun, at):
-            raise OSError(f"{path} could not be written: somebody else has written it")
+        with _told(path, "written"):
+            files, at = self._at(path)
+            _, begun = self._at(f"{path}.new")
+            _fill(files.create(begun, True), text)
+            if files.exists(at) or not files.rename(begun, at):
+                raise OSError(f"{path} could not be written: somebody else has written it")
 
     def create(self, path: str, text: str) -> bool:
         """A new file; False if it was there. Of several who ask at once it is one's; what it says may come
         a moment later."""
         from py4j.protocol import Py4JJavaError
 
-        files, at = self._at(path)
-        if str(files.getScheme()) == "file":  # Hadoop only looks before it creates there
-            files.mkdirs(at.getParent())
-            if not self._jvm.java.io.File(at.toUri().getPath()).createNewFile():
-                return False
-            self.put(path, text)
+        with _told(path, "written"):
+            files, at = self._at(path)
+            if str(files.getScheme()) == "file":  # Hadoop only looks before it creates there
+                files.mkdirs(at.getParent())
+                if not self._jvm.java.io.File(at.toUri().getPath()).createNewFile():
+                    return False
+                self.put(path, text)
+                return True
+            begun = files.createFile(at).overwrite(False).recursive().opt(ONLY_IF_NEW, "true")
+            try:
+                _fill(begun.build(), text)
+            except Py4JJavaError:
+                if files.exists(at):
+                    return False
+                raise
             return True
-        begun = files.createFile(at).overwrite(False).recursive().opt(ONLY_IF_NEW, "true")
-        try:
-            _fill(begun.build(), text)
-        except Py4JJavaError:
-            if files.exists(at):
-                return False
-            raise
-        return True
 
     def put(self, path: str, text: str) -> None:
         """In place of what was there."""
-        files, at = self._at(path)
-        _fill(files.create(at, True), text)
+        with _told(path, "written"):
+            files, at = self._at(path)
+            _fill(files.create(at, True), text)
 
     def remove(self, directory: str) -> None:
         """With all that is in it; no error if there is none."""
-        files, at = self._at(directory)
-        files.delete(at, True)
+        with _told(directory, "removed"):
+            files, at = self._at(directory)
+            files.delete(at, True)
 
     def _at(self, path: str) -> tuple[Any, Any]:
         at = self._jvm.org.apache.hadoop.fs.Path(path)
         return at.getFileSystem(self._conf), at
+
+
+@contextmanager
+def _told(path: str, done: str) -> Iterator[None]:
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        said = str(error.java_exception.toString()).partition("\n")[0]
+        raise FilesUnavailable(
+            f"{path} could not be {done}: {HELP}; Hadoop said: {said}"
+        ) from error
 
 
 def _fill(stream: Any, text: str) -> None:

@@ -112,6 +112,15 @@ def test_no_answer_is_not_waited_for_long(serving: Serving) -> None:
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.parametrize("status", ["401", "403"])
+def test_who_may_not_list_is_told_that(serving: Serving, status: str) -> None:
+    objects, store = serving(*[status] * 3)
+    for ask in (objects.list, objects.directories, objects.outside_directories):
+        with pytest.raises(ObjectDenied, match=f"^p/: .*{status}"):
+            ask("p/")
+    assert len(store.asked) == 3
+
+
 def test_who_is_not_let_in_is_told_at_once(serving: Serving) -> None:
     objects, store = serving("403", "403")
     with pytest.raises(ObjectsUnavailable, match="k: "):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -29,7 +30,7 @@ from odradek.seams.objects import ObjectDenied
 from odradek.storage.log.producer_snapshots import encode_snapshot
 from odradek.storage.log.producers import ProducerEntry
 from odradek.storage.tiered.metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from odradek.storage.tiered.object_names import MANIFEST_SUFFIX, segment_key
+from odradek.storage.tiered.object_names import MANIFEST_SUFFIX, partition_directory, segment_key
 from odradek.storage.tiered.remote_storage import IndexType
 from odradek.testing.virtual_objects import VirtualObjects
 from tests.pipeline.test_store import WHERE, World, segment
@@ -144,6 +145,32 @@ class Denying(VirtualObjects):
         if self.denied and key.endswith(self.denied):
             raise ObjectDenied(f"{key}: 403 Forbidden")
         return super().get(key)
+
+
+class Closed(VirtualObjects):
+    """Nobody may list what is in it."""
+
+    def directories(self, prefix: str) -> Any:
+        return self.pages(prefix or "all")
+
+    def pages(self, prefix: str, after: str = "") -> Any:
+        raise ObjectDenied(f"{prefix}: 403 Forbidden")
+
+
+@pytest.mark.parametrize("has_brokers", [True, False])
+def test_a_listing_that_is_denied_is_called_that(has_brokers: bool) -> None:
+    """Whatever becomes of what cannot be read: nobody knows what that would be."""
+    leader = VirtualLeader((0, 30))
+    what = partition_directory(WHERE) if has_brokers else "the list of"
+    said = (
+        f"{re.escape(what)}.* may not be (listed|read) by us: give .* credentials .*403 Forbidden"
+    )
+    with leader.reachable():
+        asked = query(
+            World(objects=Closed()), leader if has_brokers else None, onCorruptSegment="skip"
+        )
+        with pytest.raises(DeniedSegment, match=said):
+            asked.plan({ONLY: (0, 30)})
 
 
 def with_three(how: str) -> tuple[World, str]:

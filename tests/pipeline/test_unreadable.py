@@ -163,6 +163,7 @@ def test_each_trouble_is_called_by_its_name(
     assert found == []
     assert type(error) is kind
     assert key in str(error)
+    assert "unknown_server_error" not in str(error)
     assert isinstance(error, UnreadableSegment) == (fault is None)
 
 

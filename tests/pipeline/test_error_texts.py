@@ -1,0 +1,52 @@
+"""What users are told: what happened to what, and what to do; no names of codes."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.client.errors import ClientError, TimedOut, Unreachable
+from odradek.pipeline.brokers import LATER as ONCE_THERE_ARE_LEADERS
+from odradek.pipeline.brokers import LET_US as ACLS
+from odradek.pipeline.brokers import REACHABLE, refused
+from odradek.pipeline.store_errors import LATER, LET_US, of_object
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.objects import ObjectDenied, ObjectMissing, ObjectsUnavailable
+from odradek.storage.tiered.errors import (
+    CorruptRemoteData,
+    RemoteAccessDenied,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RemoteStorageUnavailable,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ObjectMissing("k"), "k is not in the store, and should be"),
+        (RemoteResourceNotFound("there is no k"), "k is not in the store, and should be"),
+        (ObjectDenied("k: 403"), f"k may not be read by us: {LET_US}; it said: 403"),
+        (RemoteAccessDenied("k: 403"), f"k may not be read by us: {LET_US}; it said: 403"),
+        (ObjectsUnavailable("k: 503"), f"k could not be read: {LATER}; it said: 503"),
+        (RemoteStorageUnavailable("k: 503"), f"k could not be read: {LATER}; it said: 503"),
+        (RemoteStorageError("it has no key"), "k could not be read: it has no key"),
+        (CorruptRemoteData("k: 3 bytes of 4"), "k is broken: 3 bytes of 4"),
+        (ValueError("no JSON"), "k is broken: no JSON"),
+    ],
+)
+def test_of_an_object(error: Exception, said: str) -> None:
+    assert str(of_object("k", error)) == said
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KafkaError(ErrorCode.topic_authorization_failed), f"topic authorization failed; {ACLS}"),
+        (KafkaError(ErrorCode.invalid_request, "t: no"), "t: no"),
+        (KafkaError(ErrorCode.leader_not_available), f"leader not available; {ONCE_THERE_ARE_LEADERS}"),
+        (Unreachable("b: refused"), f"b: refused; {REACHABLE}"),
+        (TimedOut("b: 30 s"), f"b: 30 s; {ONCE_THERE_ARE_LEADERS}"),
+    ],
+)  # fmt: skip
+def test_of_a_broker(error: KafkaError | ClientError, said: str) -> None:
+    assert str(refused("b did not say x", error)) == f"b did not say x: {said}"
