@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs.decode import DECODED, ERROR, Decoding, decoded
 from odradek.pipeline.jobs.tables import OF_BATCH
+from odradek.seams.entropy import RealEntropy
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+NO_JSON = "the value is no JSON object of that schema, or there is something behind it"
 KINDS = ("binary", "string", "json", "registry")
 
 
@@ -33,6 +35,8 @@ class Values:
             raise BadOption("a schema goes with values of json, and they with one")
         if (self.kind == "registry") != (self.decoding is not None):
             raise BadOption("a registry goes with values of registry, and they with one")
+        if self.schema is not None:
+            _columns(self.schema)
         if self.decoding is not None:
             self.decoding.decoder()
 
@@ -50,6 +54,20 @@ class Values:
         return frame.withColumn(ERROR, f.lit(None).cast("string"))
 
 
+def _columns(schema: str) -> StructType:
+    """Raises BadOption."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import DataType, StructType
+
+    try:
+        found: DataType | None = DataType.fromDDL(schema)
+    except PySparkException:
+        found = None
+    if not isinstance(found, StructType):
+        raise BadOption(f"a schema is columns and their types, such as 'a int', not {schema!r}")
+    return found
+
+
 def columns_of_good(frame: DataFrame) -> DataFrame:
     """Of records that were decoded: their columns in place of the value."""
     if DECODED not in frame.columns:
@@ -62,16 +80,25 @@ def columns_of_good(frame: DataFrame) -> DataFrame:
 
 
 def _with_json(frame: DataFrame, schema: str) -> DataFrame:
+    """With the columns of values that are one JSON object, and nothing else. Spark's parser reads the first
+    JSON of a text, whatever follows, and of an array the first element. So a value is made the first element of
+    an array whose second one has a name that no value knows: who finds the two has read all of it."""
     from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, StringType, StructType
 
+    name, end = "both", RealEntropy().uuid().hex
+    columns = _columns(schema)
+    element = StructType([*columns.fields]).add(end, StringType())
+    kind = StructType().add(name, ArrayType(element)).add("_broken", StringType())
     options: dict[str, Any] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_broken"}
-    text = f.col("value").cast("string")
-    frame = frame.withColumn("parsed", f.from_json(text, f"{schema}, _broken string", options))
-    kind = cast("StructType", frame.schema["parsed"].dataType)
-    fields = [name for name in kind.fieldNames() if name != "_broken"]
-    columns = f.struct(*[f.col("parsed").getField(name).alias(name) for name in fields])
-    is_dead = f.col("value").isNotNull() & (
-        f.col("parsed").isNull() | f.col("parsed._broken").isNotNull()
+    text = f.concat(
+        f.lit(f'{{"{name}":['), f.col("value").cast("string"), f.lit(f',{{"{end}":""}}]}}')
     )
-    error = f.when(is_dead, f.lit("the value is no JSON of that schema"))
-    return frame.withColumn(ERROR, error).withColumn(DECODED, columns).drop("parsed")
+    frame = frame.withColumn("parsed", f.from_json(text, kind, options))
+    both, broken = f.col(f"parsed.{name}"), f.col("parsed._broken")
+    first, second = f.get(both, 0), f.get(both, 1)
+    is_one = first.isNotNull() & second[end].isNotNull() & (f.size(both) == 2) & broken.isNull()
+    is_dead = f.col("value").isNotNull() & ~f.coalesce(is_one, f.lit(False))
+    found = f.struct(*[first[each].alias(each) for each in columns.fieldNames()])
+    error = f.when(is_dead, f.lit(NO_JSON))
+    return frame.withColumn(ERROR, error).withColumn(DECODED, found).drop("parsed")

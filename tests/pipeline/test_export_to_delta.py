@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 
 from odradek.bench.peers.delta import SPARK_VERSION, delta_jars
 from odradek.bench.peers.older_spark import spark_environment
+from odradek.pipeline.jobs.values import NO_JSON
 from odradek.testing import Broker
 from tests.pipeline.replaced_batches import DEAD_LETTERS, RECORDS
 
@@ -46,7 +47,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_each_record_once_over_runs_that_break(told: dict[str, Any]) -> None:
     assert told["runs"] == [[], [], [39, 40, 20], []]
     assert told["rows"] == sorted([n % 2, n // 2, n] for n in range(100) if n != 7)
-    assert told["dead"] == [[1, 3, "nonsense", "the value is no JSON of that schema"]]
+    assert told["dead"] == [[1, 3, "nonsense", NO_JSON]]
     assert "records of these topics already" in told["refused"]
 
 

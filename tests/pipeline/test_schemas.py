@@ -300,7 +300,8 @@ def test_json_by_its_schema() -> None:
     decoder = ValueDecoder([Schema(1, JSON, json.dumps(schema))])
     prefix = struct.pack(">bi", 0, 1)
     text = b'{"a": 1, "b": "x", "d": [{"km": 1, "next": {"km": 2}}], "e": [1, "\xc3\xa4"], "z": 0}'
-    found = rows(decoder, prefix + text, prefix + b'{"a": "x"}', prefix + b"[", prefix + b"[]")
+    broken = (b'{"a": "x"}', b"[", b"[]", b'{"a": 1}{"a": 2}', b'{"a": 1}\n{"a": 2}', b'{"a": 1},')
+    found = rows(decoder, prefix + text, *(prefix + each for each in broken))
     assert found[0] == {
         "a": 1,
         "b": "x",
@@ -309,3 +310,4 @@ def test_json_by_its_schema() -> None:
         "e": '[1,"ä"]',
     }
     assert all(text.startswith("schema 1: ") for text in found[1:])
+    assert [text.partition(":")[2][:11] for text in found[-3:]] == [" Extra data"] * 3
