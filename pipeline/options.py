@@ -14,14 +14,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from odradek.pipeline.decoding.schema import BATCHES, RECORDS
 from odradek.pipeline.errors import BadOption
+from odradek.protocol.uuids import uuid_from_text
 
 REPORT = "report"
 """Of `onCorruptSegment`: gaps are rows."""
 EARLIEST, LATEST = -2, -1
 """In place of an offset, as in Spark's JSON."""
+TOPIC_ID = "topicId"
+"""Beside a topic's partitions, in the offsets of a stream: which topic it is (`stream_offsets.py`)."""
 
 _TOPIC_OPTIONS = ("subscribe", "subscribepattern", "assign")
 _PASSED_OVER = frozenset(
@@ -65,6 +69,8 @@ class Position:
     everywhere: int | None = None
     """EARLIEST or LATEST."""
     offsets: Mapping[str, Mapping[int, int]] | None = None
+    topic_ids: Mapping[str, UUID] = field(default_factory=dict)
+    """Of topics that `offsets` say are these, and no others of the name."""
     timestamp_ms: int | None = None
     timestamps_ms: Mapping[str, Mapping[int, int]] | None = None
 
@@ -258,9 +264,8 @@ class _Read:
         if offsets.lower() == "earliest" and end is None:
             return Position(everywhere=EARLIEST)
         least = EARLIEST if end is None else LATEST
-        return Position(
-            offsets=self.checked(f"{which}offsets", partial(_by_partition, least=least))
-        )
+        found: Position = self.checked(f"{which}offsets", partial(_offsets, least=least))
+        return found
 
     def refuse_the_rest(self) -> None:
         for name, value in sorted(self._options.items()):
@@ -307,10 +312,24 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
     }
 
 
+def _offsets(text: str, *, least: int) -> Position:
+    """Of Spark's JSON; where it is a stream's own, with the topics' ids."""
+    given = _json(text, '{"topic":{"0":42}}')
+    ids = {topic: each.pop(TOPIC_ID) for topic, each in given.items() if TOPIC_ID in each}
+    return Position(
+        offsets=_partitions(given, least),
+        topic_ids={topic: uuid_from_text(id) for topic, id in ids.items()},
+    )
+
+
 def _by_partition(text: str, *, least: int) -> dict[str, dict[int, int]]:
+    return _partitions(_json(text, '{"topic":{"0":42}}'), least)
+
+
+def _partitions(given: Mapping[str, Mapping[str, Any]], least: int) -> dict[str, dict[int, int]]:
     found = {
         topic: {int(partition): int(value) for partition, value in partitions.items()}
-        for topic, partitions in _json(text, '{"topic":{"0":42}}').items()
+        for topic, partitions in given.items()
     }
     for topic, partitions in found.items():
         for partition, value in partitions.items():

@@ -26,6 +26,7 @@ from odradek.pipeline.options import Options, Position
 from odradek.pipeline.planning import BrokerRange, Lost, Piece
 from odradek.pipeline.segment_columns import Segments, Stretches
 from odradek.pipeline.store import Beginning, Store, store_at
+from odradek.pipeline.stream_offsets import StreamOffsets
 from odradek.protocol.errors import KafkaError
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.tiered.metadata import TopicIdPartition
@@ -133,6 +134,11 @@ class Query:
         passes = self._filtered.has_partition
         return {where: id for where, id in self._named.items() if passes(*where)}
 
+    @property
+    def topic_ids(self) -> dict[str, UUID]:
+        """Of these partitions' topics, as far as brokers, or the store, have any."""
+        return {each.topic: each.topic_id for each in self.partitions.values() if each is not None}
+
     # Where it begins and ends
 
     def ranges(self) -> dict[TopicPartition, tuple[int, int]]:
@@ -183,6 +189,8 @@ class Query:
     ) -> dict[TopicPartition, int]:
         """The offsets that a position means."""
         _check_position(position, self._named)
+        if again := StreamOffsets({}, position.topic_ids).made_again(self.topic_ids):
+            raise BadOption(f"{'; '.join(again.values())}: give some of that one")
         if position.everywhere is not None:
             return self._limits(partitions, position.everywhere)
         if position.offsets is not None:

@@ -1,16 +1,16 @@
 """The same source as a stream: `spark.readStream.format("odradek")`.
 
-Offsets in a checkpoint are those of Spark's own Kafka source, `{"topic": {"0": 42}}`: the next offset of
-each partition. How much a micro-batch takes is decided as there: `maxOffsetsPerTrigger` is shared out
-among partitions by how far each is behind, `minOffsetsPerTrigger` waits until there is that much or
-`maxTriggerDelay` is over. What was tiered since the last batch is read from the store.
+Offsets in a checkpoint are those of Spark's own Kafka source, with the topics' ids (`stream_offsets.py`). How
+much a micro-batch takes is decided as there: `maxOffsetsPerTrigger` is shared out among partitions by how far
+each is behind, `minOffsetsPerTrigger` waits until there is that much or `maxTriggerDelay` is over. What was
+tiered since the last batch is read from the store.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -28,6 +28,7 @@ from odradek.pipeline.filters import Filtered
 from odradek.pipeline.options import Options, Position
 from odradek.pipeline.query import Query
 from odradek.pipeline.source import Reads
+from odradek.pipeline.stream_offsets import InJson, Offsets, StreamOffsets
 from odradek.seams.clock import RealClock
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("odradek.pipeline")
 
-Offsets = dict[TopicPartition, int]
-Checkpointed = dict[str, dict[str, int]]
+ENDS = Position(everywhere=LATEST)
 
 
 class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -44,37 +44,19 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._target: Offsets | None = None
+        self._target: StreamOffsets | None = None
         """Where a query with Trigger.AvailableNow ends."""
         self._waiting_since: float | None = None
-        self._initial: Checkpointed | None = None
+        self._initial: InJson | None = None
         self._has_begun = False
-        self._topic_ids: dict[str, UUID] = {}
-        """Of the topics that this run has seen; a checkpoint does not have them."""
 
-    def _query(self) -> Query:
-        """Of what there is now. Raises DataLoss where a topic is another than when the stream first saw it:
-        its records up to where the stream is would be passed over."""
-        query = Query(self._options)
-        for (topic, _), known in query.partitions.items():
-            id = None if known is None else known.topic_id
-            if id is None or self._topic_ids.setdefault(topic, id) == id:
-                continue
-            text = f"{topic} was deleted and made again while it was read"
-            if self._options.fail_on_data_loss:
-                raise DataLoss(f"{text} (failOnDataLoss=false goes on at the offset where it was)")
-            log.error("%s; it is read from the offset on where it was", text)
-            self._topic_ids[topic] = id
-        return query
-
-    def initialOffset(self) -> Checkpointed:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> InJson:  # noqa: N802 - Spark's name
         """Where the first batch begins. Spark keeps it nowhere, and asks again until that batch is done: it is
         the same as long as the query runs. Where its next run would be told another one, the first batch is
         empty: its end, which Spark does keep, is where the stream begins."""
         if self._initial is None:
-            query = self._query()
             starting = self._options.starting or Position(everywhere=LATEST)
-            self._initial = to_checkpoint(query.resolve(list(query.partitions), starting))
+            self._initial = _at(Query(self._options), starting).in_json()
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -82,41 +64,44 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        query = self._query()
-        self._target = query.resolve(list(query.partitions), Position(everywhere=LATEST))
+        self._target = _at(Query(self._options), ENDS)
 
-    def reportLatestOffset(self) -> Checkpointed | None:  # noqa: N802
-        query = self._query()
-        return to_checkpoint(query.resolve(list(query.partitions), Position(everywhere=LATEST)))
+    def reportLatestOffset(self) -> InJson | None:  # noqa: N802
+        return _at(Query(self._options), ENDS).in_json()
 
-    def latestOffset(self, start: Checkpointed, limit: ReadLimit) -> Checkpointed:  # noqa: N802
+    def latestOffset(self, start: InJson, limit: ReadLimit) -> InJson:  # noqa: N802
         if self._may_begin_elsewhere(start) and not self._has_begun:
             self._has_begun = True
             return start
-        begin = from_checkpoint(start)
-        query = self._query()
-        latest = self._target
-        if latest is None:
-            latest = query.resolve(list(query.partitions), Position(everywhere=LATEST))
-        latest = {**begin, **latest, **self._gone_back(query, begin, latest)}
+        begun, query = StreamOffsets.parse(start), Query(self._options)
+        ids = query.topic_ids
+        begin = begun.but_for(self._made_again(begun, ids))
+        if self._target is not None and self._made_again(self._target, ids):
+            self._target = _at(query, ENDS)
+        ends = (self._target or _at(query, ENDS)).offsets
+        latest = {**begin, **ends, **self._gone_back(query, begin, ends)}
         begin = {**self._new_ones(query, begin, latest), **begin}
         if self._is_too_little(sum(max(0, latest[where] - begin[where]) for where in latest)):
             return start
         if isinstance(limit, ReadMaxRows):
             latest = shared_out(begin, latest, limit.max_rows)
-        return to_checkpoint(latest)
+        return StreamOffsets(latest, {**begun.topic_ids, **ids}).in_json()
 
-    def partitions(self, start: Checkpointed, end: Checkpointed) -> Sequence[InputPartition]:
-        begin, until = from_checkpoint(start), from_checkpoint(end)
+    def partitions(self, start: InJson, end: InJson) -> Sequence[InputPartition]:
+        begun, until = StreamOffsets.parse(start), StreamOffsets.parse(end)
+        begin = begun.but_for(self._made_again(begun, until.topic_ids))
         if self._may_begin_elsewhere(start):
-            begin = {where: min(at, until.get(where, at)) for where, at in begin.items()}
-        query = self._query()
-        for where, offset in until.items():
+            begin = {where: min(at, until.offsets.get(where, at)) for where, at in begin.items()}
+        query = Query(self._options)
+        gone = self._made_again(until, query.topic_ids)
+        for where, offset in until.offsets.items():
             self._check_forward(where, begin.get(where, 0), offset)
         ranges = {}
-        for where, offset in until.items():
+        for where, offset in until.offsets.items():
             low = begin.get(where, 0)
-            if where in query.partitions:
+            if where.topic in gone:
+                query.lose(where, low, offset, gone[where.topic])
+            elif where in query.partitions:
                 ranges[where] = (low, offset)
             else:
                 query.lose(where, low, offset, f"{where} was deleted while it was read")
@@ -125,10 +110,22 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition, Filtered())
 
-    def _may_begin_elsewhere(self, start: Checkpointed) -> bool:
+    def _may_begin_elsewhere(self, start: InJson) -> bool:
         """Whether that is what this run says of where the first batch begins, and an earlier run may have said
         another offset, before it."""
         return self._options.begins_at_an_end and start == self._initial
+
+    def _made_again(self, known: StreamOffsets, now: Mapping[str, UUID]) -> dict[str, str]:
+        """The topics that are others now than those that offsets are `known` of: these begin anew, and what
+        the old ones had beyond these offsets is lost, however much it was. Raises DataLoss."""
+        again = known.made_again(now)
+        if again and self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{'; '.join(again.values())} (failOnDataLoss=false reads that one from its beginning)"
+            )
+        for text in again.values():
+            log.error("%s; that one is read from its beginning", text)
+        return again
 
     def _new_ones(self, query: Query, begin: Offsets, seen: Iterable[TopicPartition]) -> Offsets:
         """Where partitions begin that came since the query did: at 0, and what retention has taken of them
@@ -150,7 +147,10 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_forward(self, where: TopicPartition, begin: int, end: int) -> None:
         if end >= begin:
             return
-        text = f"{where} ended at offset {end}, and the stream was at {begin}: it was made again"
+        text = (
+            f"{where} ended at offset {end}, and the stream was at {begin}: it was made again, or has"
+            " lost what it had"
+        )
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{text} (failOnDataLoss=false goes back to where it ended)")
         log.error("%s; it is read from where it ended on", text)
@@ -184,16 +184,6 @@ def shared_out(begin: Offsets, latest: Offsets, limit: int) -> Offsets:
     return found
 
 
-def to_checkpoint(offsets: Mapping[TopicPartition, int]) -> Checkpointed:
-    found: Checkpointed = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
-
-
-def from_checkpoint(offsets: Mapping[str, Mapping[str, Any]]) -> Offsets:
-    return {
-        TopicPartition(topic, int(partition)): int(offset)
-        for topic, partitions in offsets.items()
-        for partition, offset in partitions.items()
-    }
+def _at(query: Query, position: Position) -> StreamOffsets:
+    """All of a query's partitions."""
+    return StreamOffsets(query.resolve(list(query.partitions), position), query.topic_ids)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from functools import cached_property
 
-from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
+from odradek.pipeline.stream_offsets import StreamOffsets
 
 JOB = "odradek-job.json"
 """What the checkpoint is of, by our own account."""
@@ -37,22 +37,21 @@ class Checkpoint:
 
     def pending(self) -> int | None:
         """The batch that was under way when the last run ended."""
-        begun, done = self._last("offsets"), self._last("commits")
-        return None if begun is None or begun == done else begun
+        begun = self.last_begun()
+        return None if begun is None or begun == self.last_done() else begun
+
+    def last_begun(self) -> int | None:
+        return self._last("offsets")
 
     def last_done(self) -> int | None:
         return self._last("commits")
 
-    def ends(self, batch: int | None) -> dict[TopicPartition, int]:
-        """The offsets (exclusive) where a batch ends."""
+    def ends(self, batch: int | None) -> StreamOffsets:
+        """The offsets (exclusive) where a batch ends; none before the first."""
         if batch is None or batch < 0:
-            return {}
+            return StreamOffsets({}, {})
         lines = self._files.read(f"{self.path}/offsets/{batch}").splitlines()
-        return {
-            TopicPartition(topic, int(partition)): int(offset)
-            for topic, partitions in json.loads(lines[-1]).items()
-            for partition, offset in partitions.items()
-        }
+        return StreamOffsets.parse(json.loads(lines[-1]))
 
     def belongs_to(self, job: dict[str, str]) -> None:
         """Say what it is of, the first time; BadOption if it is of something else."""

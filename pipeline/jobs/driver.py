@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.jobs.turn import Driver, Turn
+from odradek.seams.entropy import RealEntropy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,7 +20,8 @@ ENDED = ("Z", "X")
 def turn_of(spark: SparkSession, checkpoint: str) -> Turn:
     """That of this session's driver, to be taken."""
     processes = _Processes(spark)
-    return Turn(HadoopFiles(spark), checkpoint, processes.own(), processes.is_gone)
+    token = str(RealEntropy().uuid())
+    return Turn(HadoopFiles(spark), checkpoint, processes.own(), processes.is_gone, token)
 
 
 class _Processes:

@@ -17,9 +17,10 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from odradek.pipeline.brokers import EARLIEST, LATEST, TopicPartition
-from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
+from odradek.pipeline.errors import BadOption, DataLoss, PipelineError, said_by_spark
 from odradek.pipeline.jobs.checkpoint import Checkpoint
 from odradek.pipeline.jobs.driver import turn_of
 from odradek.pipeline.jobs.export_batch import BatchWriter, ExportBatch
@@ -31,6 +32,7 @@ from odradek.pipeline.jobs.values import Values
 from odradek.pipeline.options import REPORT, Options, Position, parse_options
 from odradek.pipeline.query import Query
 from odradek.pipeline.source import NAME, register
+from odradek.pipeline.stream_offsets import StreamOffsets
 from odradek.seams.clock import RealClock
 from odradek.seams.values import value_class
 
@@ -111,8 +113,26 @@ def export(
 ) -> list[ExportBatch]:
     """Export what there is now, going on where an earlier run of the same job ended; the batches that
     were written. Raises BadOption, or PipelineError with what Spark said."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
     _check(job)
     register(spark)
+    try:
+        return _export(spark, job, on_batch, on_progress)
+    except (PySparkException, Py4JJavaError) as error:
+        raise PipelineError(f"the export ended: {said_by_spark(error)}") from error
+
+
+def _export(
+    spark: SparkSession,
+    job: ExportJob,
+    on_batch: Callable[[ExportBatch], None],
+    on_progress: Callable[[Progress], None],
+) -> list[ExportBatch]:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
     table = open_table(spark, job.format, job.out, job.by)
     checkpoint = Checkpoint(HadoopFiles(spark), job.checkpoint_path)
     options = parse_options(job.options(), streaming=True)
@@ -126,6 +146,9 @@ def export(
         writer = BatchWriter(spark, job.values, table, dead_letters, checkpoint)
         course = _Course(options, checkpoint)
         return _run(spark, job, turn, course, writer, on_batch, on_progress)
+    except (PySparkException, Py4JJavaError):
+        turn.confirm()  # if another run has it, all else that failed comes of that
+        raise
     finally:
         turn.end()
 
@@ -140,35 +163,31 @@ def _run(
     on_progress: Callable[[Progress], None],
 ) -> list[ExportBatch]:
     """Whose turn it is."""
-    from pyspark.errors import PySparkException
-
     done: list[ExportBatch] = []
 
     def write(frame: object, number: int) -> None:
-        turn.keep()
+        turn.confirm()
         batch = writer.write(frame, number, course.offsets_of(number))  # type: ignore[arg-type]
         done.append(batch)
         course.has(batch)
         on_batch(batch)
+        turn.confirm()  # Spark notes that the batch is done once this returns
 
+    query = (
+        spark.readStream.format(NAME)
+        .options(**job.options())
+        .load()
+        .writeStream.option("checkpointLocation", job.checkpoint_path)
+        .foreachBatch(write)
+        .trigger(availableNow=True)
+        .start()
+    )
     try:
-        query = (
-            spark.readStream.format(NAME)
-            .options(**job.options())
-            .load()
-            .writeStream.option("checkpointLocation", job.checkpoint_path)
-            .foreachBatch(write)
-            .trigger(availableNow=True)
-            .start()
-        )
-        try:
-            while not query.awaitTermination(PROGRESS_SECONDS):  # type: ignore[arg-type]
-                turn.keep()
-                on_progress(course.progress(_share_of_batch(spark, query), job.offsets_a_batch))
-        finally:
-            query.stop()
-    except PySparkException as error:
-        raise PipelineError(f"the export ended: {said_by_spark(error)}") from error
+        while not query.awaitTermination(PROGRESS_SECONDS):  # type: ignore[arg-type]
+            turn.keep()
+            on_progress(course.progress(_share_of_batch(spark, query), job.offsets_a_batch))
+    finally:
+        query.stop()
     return done
 
 
@@ -212,10 +231,11 @@ class _Course:
 
     def __init__(self, options: Options, checkpoint: Checkpoint) -> None:
         query = Query(options)
+        self._checkpoint = checkpoint
+        self._check_topics(checkpoint.ends(checkpoint.last_begun()), query.topic_ids)
         partitions = list(query.partitions)
         starting = options.starting or Position(everywhere=EARLIEST)
         self._starts = query.resolve(partitions, starting)
-        self._checkpoint = checkpoint
         begin = self._from(checkpoint.last_done())
         target = query.resolve(partitions, Position(everywhere=LATEST))
         self._total = sum(max(0, target[where] - begin.get(where, 0)) for where in target)
@@ -223,10 +243,21 @@ class _Course:
         self._since = RealClock().monotonic()
 
     def offsets_of(self, batch: int) -> dict[TopicPartition, tuple[int, int]]:
-        """Which offsets it has, from the first on, before the second. Partitions that came later begin at 0."""
-        begin = self._checkpoint.ends(batch - 1) if batch > 0 else self._starts
-        ends = self._checkpoint.ends(batch)
-        return {where: (begin.get(where, 0), end) for where, end in ends.items()}
+        """Which offsets it has, from the first on, before the second. Partitions that came later begin at 0.
+        Raises DataLoss."""
+        before, ends = self._checkpoint.ends(batch - 1), self._checkpoint.ends(batch)
+        self._check_topics(before, ends.topic_ids)
+        begin = before.offsets if batch > 0 else self._starts
+        return {where: (begin.get(where, 0), end) for where, end in ends.offsets.items()}
+
+    def _check_topics(self, known: StreamOffsets, now: Mapping[str, UUID]) -> None:
+        """A topic that was made again has the offsets of the old one once more: in one table nobody could
+        tell the two apart, whatever `failOnDataLoss` says. Raises DataLoss."""
+        if again := known.made_again(now):
+            raise DataLoss(
+                f"{'; '.join(again.values())}: leave {self._checkpoint.path} with what it has exported,"
+                " and export that one to another place"
+            )
 
     def has(self, batch: ExportBatch) -> None:
         self._done += batch.offsets
@@ -239,4 +270,4 @@ class _Course:
 
     def _from(self, batch: int | None) -> dict[TopicPartition, int]:
         """Where what follows a batch begins."""
-        return {**self._starts, **self._checkpoint.ends(batch)}
+        return {**self._starts, **self._checkpoint.ends(batch).offsets}

@@ -3,7 +3,8 @@
 A run makes a file in the checkpoint before it does anything there, says in it every few seconds that it still
 goes on, and removes it when it ends. Whoever comes and finds one goes by who made it: if that process is gone,
 or nothing was heard of it for a while, its turn is over. So nothing has to be cleaned up after a kill. A run
-that stood still for so long, and finds another in its place, ends before it begins another batch.
+that stood still for so long looks before it begins a batch and before Spark notes that one is done: where
+another is in its place, or has been, it ends, and what it was writing is the other's to write again.
 
     CHECKPOINT/odradek-run-N    the Nth since there was none
 """
@@ -12,10 +13,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event, Lock
 from typing import Protocol
 
-from odradek.pipeline.errors import BadOption, PipelineError
+from odradek.pipeline.errors import BadOption, FilesUnavailable, PipelineError
 from odradek.seams.clock import RealClock
 from odradek.seams.values import value_class
 
@@ -55,7 +57,8 @@ class Driver:
 
 
 class Turn:
-    """See the module. `is_gone` says whether a process is known to have ended."""
+    """See the module. `is_gone` says whether a process is known to have ended; `token` is no other run's:
+    numbers begin again when a run has ended."""
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Turn:
         checkpoint: str,
         driver: Driver,
         is_gone: Callable[[Driver], bool],
+        token: str,
         *,
         now: Callable[[], float] | None = None,
         pause: Callable[[float], object] | None = None,
@@ -71,6 +75,7 @@ class Turn:
         self._checkpoint = checkpoint
         self._driver = driver
         self._is_gone = is_gone
+        self._token = token
         self._now = now or RealClock().monotonic
         self._pause = pause or Event().wait
         self._lock = Lock()
@@ -97,25 +102,43 @@ class Turn:
         self._number, self._told_at = number + 1, self._now()
         if number:
             self._files.remove(self._path(number))
+        if number and not self._is_over(text):
+            self._pause(BEAT_SECONDS)  # what it had looked for before is done by then
 
     def keep(self) -> None:
         """To be called again and again. Raises PipelineError if another run has taken over."""
         with self._lock:
             if self._now() - self._told_at < BEAT_SECONDS:
                 return
-            if self._latest()[0] != self._number:
-                raise PipelineError(
-                    f"another run of this export has {self._checkpoint} now: nothing was heard of this"
-                    f" one for {SILENCE_SECONDS:.0f} s; leave it to that one, or run it again later"
-                )
+            self._look()
             self._beats += 1
             self._files.put(self._path(self._number), self._said())
             self._told_at = self._now()
 
+    def confirm(self) -> None:
+        """To be called before what others would take for done. Raises PipelineError if another run has taken
+        over."""
+        with self._lock:
+            self._look()
+
     def end(self) -> None:
         """No error if it was over before."""
-        with self._lock:
-            self._files.remove(self._path(self._number))
+        with self._lock, suppress(FilesUnavailable):  # the next one finds that nobody is there
+            if self._is_own():
+                self._files.remove(self._path(self._number))
+
+    def _look(self) -> None:
+        if not self._is_own():
+            raise PipelineError(
+                f"another run of this export has taken over {self._checkpoint}, for nothing was heard of"
+                f" this one for {SILENCE_SECONDS:.0f} s: leave it to that one, or run it again later"
+            )
+
+    def _is_own(self) -> bool:
+        number, text = self._latest()
+        if number == self._number and not text:
+            text = self._files.read(self._path(number))  # which says why, if it cannot be read
+        return number == self._number and _field(text, "run") == self._token
 
     def _latest(self) -> tuple[int, str]:
         """The last run's number, 0 if there is none, and what it says; "" while it is being written."""
@@ -149,6 +172,7 @@ class Turn:
                 "pid": driver.pid,
                 "began": driver.began,
                 "beats": self._beats,
+                "run": self._token,
             }
         )
 
@@ -162,6 +186,14 @@ class Turn:
 
     def _path(self, number: int) -> str:
         return f"{self._checkpoint}/{PREFIX}{number}"
+
+
+def _field(text: str, name: str) -> object:
+    """None while it is being written."""
+    try:
+        return json.loads(text)[name]
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _driver(text: str) -> Driver | None:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from odradek.pipeline.errors import BadOption, PipelineError
+from odradek.pipeline.errors import BadOption, DataLoss, PipelineError
 from odradek.pipeline.jobs.decode import Decoding
-from odradek.pipeline.jobs.export import ExportJob, export
+from odradek.pipeline.jobs.export import ExportBatch, ExportJob, export
 from odradek.pipeline.jobs.values import Values
 from odradek.testing import Broker
+from tests.pipeline.made_again import made_again
 from tests.pipeline.test_schemas import written
 
 if TYPE_CHECKING:
@@ -105,6 +106,51 @@ def test_what_is_no_json_goes_to_the_dead_letters(
     dead = spark.read.parquet(str(tmp_path / "_dead_letters")).collect()
     assert {bytes(row.value) for row in dead} == {b"nonsense", b'{"a": "no number"}'}
     assert all(row.offset == row.lastOffset and "no JSON" in row.reason for row in dead)
+
+
+def test_a_topic_that_was_made_again_is_not_exported_into_the_same_table(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """Between two runs, with more records than the old one had; whatever is allowed to be lost."""
+    _produce(broker, [b"%d" % number for number in range(20)])
+    given = job(broker, tmp_path)
+    lenient = replace(given, source={**given.source, "failOnDataLoss": "false"})
+    assert [batch.records for batch in export(spark, given)] == [20]
+    old, new = made_again(broker, "events", 2)
+    _produce(broker, [b"new %d" % number for number in range(60)])
+    for each in (given, lenient):
+        with pytest.raises(DataLoss, match=f"events was deleted and made again: .* {old} .* {new}"):
+            export(spark, each)
+    assert len(exported(spark, tmp_path)) == 20
+    assert [batch.records for batch in export(spark, job(broker, tmp_path / "new"))] == [60]
+
+
+def test_a_run_that_has_lost_its_turn_commits_nothing(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """What it wrote in that time is the other's to write again."""
+    _produce(broker, [b"%d" % number for number in range(20)])
+    given, taken = job(broker, tmp_path), tmp_path / "_checkpoint" / "odradek-run-2"
+
+    def take_over(batch: ExportBatch) -> None:
+        taken.write_text("{}")
+
+    with pytest.raises(PipelineError, match="another run of this export has taken over"):
+        export(spark, given, take_over)
+    assert not list((tmp_path / "_checkpoint" / "commits").glob("[0-9]*"))
+    taken.unlink()
+    assert [batch.records for batch in export(spark, given)] == [20]
+    assert len(exported(spark, tmp_path)) == 20
+
+
+def test_where_nothing_can_be_written_is_said(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PipelineError, match=r"odradek-run-.* Spark's driver has to be able to"):
+        export(spark, job(broker, tmp_path, checkpoint=str(tmp_path / "file")))
+    with pytest.raises(PipelineError, match=r"nowhere:/x.* --conf spark.hadoop.*No FileSystem"):
+        export(spark, job(broker, Path("nowhere:/x")))
 
 
 def test_two_exports_have_one_lake(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

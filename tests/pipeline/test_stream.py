@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.errors import StreamingQueryException
 
 from odradek.pipeline.brokers import TopicPartition
 from odradek.testing import Broker
+from tests.pipeline.made_again import made_again
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +62,7 @@ def _run(spark: SparkSession, broker: Broker, directory: Path, **options: Any) -
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(120)
+    query.awaitTermination(120)  # raises what ended it
     assert not query.isActive
     return batches
 
@@ -138,6 +140,22 @@ def test_a_stream_from_the_end_of_a_topic_has_all_that_comes(
         assert second.exception() is None
     assert found[0] <= written
     assert found == list(range(found[0], found[0] + len(found)))
+
+
+def test_a_topic_that_was_made_again_between_two_runs_is_told(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """It has more records than the old one had: offsets would go on in another topic."""
+    _produce(broker, 0, 20)
+    assert _run(spark, broker, tmp_path) == [list(range(20))]
+    old, new = made_again(broker, "events", 2)
+    _produce(broker, 100, 50)
+    said = f"events was deleted and made again: .* {old} .* {new} "
+    with pytest.raises(StreamingQueryException, match=said):
+        _run(spark, broker, tmp_path)
+    lenient = _run(spark, broker, tmp_path, failOnDataLoss="false")
+    assert lenient == [list(range(100, 150))]
+    assert _run(spark, broker, tmp_path) == []
 
 
 def test_batches_share_out_what_they_may_take() -> None:

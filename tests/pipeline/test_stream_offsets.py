@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from odradek.pipeline.errors import DataLoss
+from odradek.pipeline.brokers import TopicPartition
+from odradek.pipeline.errors import BadOption, DataLoss
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.stream import StreamReader
-from tests.pipeline.virtual_leader import Held, VirtualLeader
+from odradek.pipeline.stream_offsets import InJson
+from odradek.protocol.uuids import uuid_to_text
+from tests.pipeline.virtual_leader import TOPIC_ID, Held, VirtualLeader
 from tests.pipeline.virtual_reading import FULL
+
+ANOTHER = UUID(int=2)
 
 
 def stream(**options: Any) -> StreamReader:
@@ -20,11 +27,16 @@ def stream(**options: Any) -> StreamReader:
     return StreamReader(parse_options(named, streaming=True), FULL)
 
 
-def at(*offsets: int) -> dict[str, dict[str, int]]:
+def stock(*offsets: int) -> InJson:
+    """As Spark's own source has them, and checkpoints had before topics' ids were in them."""
     return {"t": {str(number): offset for number, offset in enumerate(offsets)}}
 
 
-def following(reader: StreamReader, start: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+def at(*offsets: int, id: UUID = TOPIC_ID) -> InJson:
+    return {"t": {**stock(*offsets)["t"], "topicId": uuid_to_text(id)}}
+
+
+def following(reader: StreamReader, start: InJson) -> InJson:
     return reader.latestOffset(start, reader.getDefaultReadLimit())
 
 
@@ -47,20 +59,94 @@ def test_a_topic_that_was_made_again_with_less_is_data_loss() -> None:
             stream().partitions(at(1000, 7), at(500, 40))
 
 
-def test_a_topic_that_was_made_again_with_more_is_data_loss() -> None:
-    """While the stream runs; its offsets alone do not tell."""
-    leader, strict, lenient = VirtualLeader((0, 500)), stream(), stream(failOnDataLoss=False)
+MADE_AGAIN = (
+    f"t was deleted and made again: .* id {uuid_to_text(TOPIC_ID)} .* id {uuid_to_text(ANOTHER)}"
+)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_topic_that_was_made_again_with_more_is_data_loss(
+    is_restarted: bool, available_now: bool
+) -> None:
+    """Its offsets alone do not tell, whether the stream runs or comes back."""
+    leader, reader = VirtualLeader((0, 500)), stream()
     with leader.reachable():
-        assert following(strict, at(100)) == following(lenient, at(100)) == at(500)
-        leader.topic_id = UUID(int=2)
-        leader.logs["t", 0].end = 900  # type: ignore[index]
+        if available_now:
+            reader.prepareForTriggerAvailableNow()
+        end = following(reader, at(100))
+        assert end == at(500)
+        leader.topic_id, leader.logs["t", 0].end = ANOTHER, 900  # type: ignore[index]
+        reader = stream() if is_restarted else reader
         for act in (
-            lambda: following(strict, at(500)),
-            lambda: strict.partitions(at(100), at(500)),
+            lambda: following(reader, end),
+            lambda: reader.partitions(at(100), end),
+            lambda: reader.partitions(at(100), at(500, id=ANOTHER)),
         ):
-            with pytest.raises(DataLoss, match="t was deleted and made again while it was read"):
+            with pytest.raises(DataLoss, match=MADE_AGAIN):
                 act()
-        assert following(lenient, at(500)) == at(900)
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 4}], ids=str)
+def test_a_topic_that_was_made_again_is_read_from_its_beginning_where_loss_is_allowed(
+    limit: dict[str, int],
+) -> None:
+    """The batch that was under way has nothing of it: its offsets are of the topic that is gone."""
+    leader, lenient = VirtualLeader((0, 500), (0, 9)), stream(failOnDataLoss=False, **limit)
+    with leader.reachable():
+        lenient.prepareForTriggerAvailableNow()
+        leader.topic_id = ANOTHER
+        leader.logs = {TopicPartition("t", 0): Held(3, 12)}
+        assert offsets(lenient, at(100, 7), at(500, 9)) == []
+        start, found = at(500, 9), []
+        for _ in range(5):
+            end = following(lenient, start)
+            found += offsets(lenient, start, end)
+            start = end
+    assert start == at(12, id=ANOTHER)
+    assert found == [(0, each) for each in range(3, 12)]
+
+
+def test_what_went_with_a_topic_that_was_made_again_is_a_row() -> None:
+    leader = VirtualLeader((0, 12))
+    leader.topic_id = ANOTHER
+    with leader.reachable():
+        tasks = stream(failOnDataLoss=False).partitions(at(100), at(500))
+    (lost,) = [piece for task in tasks for piece in task.pieces]  # type: ignore[attr-defined]
+    assert (lost.low, lost.high) == (100, 500)
+    assert re.match(MADE_AGAIN, lost.reason)
+
+
+def test_checkpoints_without_ids_are_read_and_have_them_from_then_on() -> None:
+    leader, reader = VirtualLeader((0, 500), (0, 40)), stream()
+    with leader.reachable():
+        assert following(reader, stock(100, 7)) == at(500, 40)
+        assert offsets(reader, stock(497, 38), stock(499, 40)) == offsets(
+            reader, at(497, 38), at(499, 40)
+        )
+        leader.topic_id = ANOTHER
+        assert following(reader, stock(100, 7)) == at(500, 40, id=ANOTHER)
+        with pytest.raises(DataLoss, match=MADE_AGAIN):
+            following(reader, at(500, 40))
+
+
+def test_brokers_that_know_no_ids_leave_it_at_offsets() -> None:
+    leader, reader = VirtualLeader((0, 500)), stream(startingOffsets="earliest")
+    leader.topic_id = None
+    with leader.reachable():
+        assert reader.initialOffset() == stock(0)
+        assert following(reader, stock(100)) == reader.reportLatestOffset() == stock(500)
+
+
+def test_a_query_begins_where_a_stream_was() -> None:
+    """Spark's stock shape, or what a stream itself told of its progress."""
+    leader = VirtualLeader((0, 500))
+    with leader.reachable():
+        for where in (stock(42), at(42)):
+            assert stream(startingOffsets=json.dumps(where)).initialOffset() == at(42)
+        reader = stream(startingOffsets=json.dumps(at(42, id=ANOTHER)))
+        with pytest.raises(BadOption, match=r"t was deleted and made again: .* give some of that"):
+            reader.initialOffset()
 
 
 @pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 10}], ids=str)

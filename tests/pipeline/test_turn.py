@@ -52,13 +52,21 @@ class Machine:
     def __init__(self) -> None:
         self.files = Kept()
         self.at = 0.0
+        self.runs = 0
         self.killed: set[int] = set()
         self.beating: list[Turn] = []
 
     def run(self, pid: int, machine: str = "m") -> Turn:
         driver = Driver("host", machine, pid, str(pid))
+        self.runs += 1
         return Turn(
-            self.files, CHECKPOINT, driver, self.is_gone, now=lambda: self.at, pause=self.pause
+            self.files,
+            CHECKPOINT,
+            driver,
+            self.is_gone,
+            f"run {self.runs}",
+            now=lambda: self.at,
+            pause=self.pause,
         )
 
     def is_gone(self, driver: Driver) -> bool:
@@ -102,8 +110,8 @@ def test_a_run_of_another_machine_is_over_when_nothing_is_heard_of_it(text: str 
         machine.files.texts[f"{CHECKPOINT}/{PREFIX}1"] = text
     following = machine.run(8)
     following.take()
-    assert machine.at == SILENCE_SECONDS
-    with pytest.raises(PipelineError, match="another run of this export has c now"):
+    assert machine.at == SILENCE_SECONDS + BEAT_SECONDS
+    with pytest.raises(PipelineError, match="another run of this export has taken over c"):
         silent.keep()
     silent.end()
     machine.at += BEAT_SECONDS
@@ -112,6 +120,30 @@ def test_a_run_of_another_machine_is_over_when_nothing_is_heard_of_it(text: str 
     assert machine.files.texts == {}
     with pytest.raises(PipelineError):
         silent.keep()
+
+
+@pytest.mark.parametrize("came_after", [0, 1, 2])
+def test_a_run_that_stood_still_confirms_nothing_once_another_has_its_turn(came_after: int) -> None:
+    """Also when that one has ended, and yet another has the number that it had itself."""
+    machine = Machine()
+    still = machine.run(7, "elsewhere")
+    still.take()
+    still.confirm()
+    now = machine.run(8)
+    now.take()
+    for pid in range(9, 9 + came_after):
+        now.end()
+        now = machine.run(pid)
+        now.take()
+    (file,) = machine.files.texts
+    assert (file == f"{CHECKPOINT}/{PREFIX}1") == bool(came_after)
+    for act in (still.confirm, still.keep):
+        with pytest.raises(PipelineError, match="taken over"):
+            act()
+    still.end()
+    machine.at += BEAT_SECONDS
+    now.keep()
+    now.confirm()
 
 
 def test_of_two_that_come_at_once_one_goes_on() -> None:

@@ -52,7 +52,7 @@ class VirtualLeader(Brokers):
     """See the module. All partitions are of the topic "t"; there is an internal one beside it."""
 
     def __init__(self, *partitions: tuple[int, int]) -> None:
-        self.topic_id = TOPIC_ID
+        self.topic_id: UUID | None = TOPIC_ID
         self.logs = {TopicPartition("t", n): Held(*each) for n, each in enumerate(partitions)}
 
     def topics(self) -> dict[str, Topic]:

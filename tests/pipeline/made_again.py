@@ -1,0 +1,31 @@
+"""Topics that are deleted and made again under their names."""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from odradek.testing import Broker
+
+
+def made_again(broker: Broker, topic: str, partitions: int) -> tuple[str, str]:
+    """The ids of the old one and the new one, as Kafka writes them."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    old = topic_id(admin, topic)
+    (deleted,) = admin.delete_topics([topic]).values()
+    deleted.result(30)
+    while True:
+        (made,) = admin.create_topics([NewTopic(topic, partitions)]).values()
+        try:
+            made.result(30)
+            break
+        except KafkaException as error:
+            if "exists" not in str(error):
+                raise
+    return old, topic_id(admin, topic)
+
+
+def topic_id(admin: AdminClient, topic: str) -> str:
+    (described,) = admin.describe_topics(TopicCollection([topic])).values()
+    text = str(described.result(30).topic_id)
+    return text.replace("+", "-").replace("/", "_")  # librdkafka's alphabet is another than Kafka's
