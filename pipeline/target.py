@@ -259,7 +259,10 @@ def _fenced(code: ErrorCode, open_for_s: float) -> PipelineError:
             f" and may be for {TRANSACTION_MS // 1000} s; {again}"
         )
     if code is ErrorCode.producer_fenced:
-        return PipelineError("another run of the same job has taken over, and goes on with it")
+        return PipelineError(
+            "another run of the same job has taken over: wait until it has ended, and run this one again if it"
+            " ended like this"
+        )
     return PipelineError(
         "a transaction was ended by its coordinator: another run of the same job has taken over, or a"
         f" broker has lost what it knew of this one; {again}"

@@ -7,10 +7,12 @@ import argparse
 
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
 from odradek.pipeline.cli import audit, decode, export, replay, stats
-from odradek.pipeline.errors import BadOption, PipelineError
+from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
 
 JOBS = {"export": export, "replay": replay, "audit": audit, "stats": stats, "decode": decode}
 """By name: LINE, add_arguments and run. They import nothing heavy before they run."""
+OF_SPARK = ("pyspark", "py4j")
+"""Whose errors are told as ours: most are, with tracebacks of other processes around them."""
 EXTRA = "pip install 'odradek[spark,schemas]'"
 
 EPILOG = """\
@@ -56,4 +58,8 @@ def run(args: argparse.Namespace) -> int:
         raise WrongUsage(str(error)) from None
     except PipelineError as error:
         raise CommandFailed(str(error)) from None
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in OF_SPARK:
+            raise
+        raise CommandFailed(said_by_spark(error)) from None
     return code

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import PySparkException
+
 from odradek.broker.cli.main import main
 from odradek.pipeline.cli import audit, decode, export, stats
 from odradek.pipeline.cli.main import JOBS
@@ -115,6 +117,20 @@ def test_each_job_is_the_one_that_is_run(name: str, monkeypatch: pytest.MonkeyPa
     if name == "replay":
         assert main(["pipeline", name, *words, "--job", "again"]) == 0
         assert ran[1].job == "again"
+
+
+def test_what_spark_raises_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(args: argparse.Namespace) -> int:
+        said = (
+            "Traceback\n  File a.py\nodradek.pipeline.errors.MissingSegment: x.log is not there\n"
+        )
+        raise PySparkException(said)
+
+    monkeypatch.setattr(JOBS["stats"], "run", run)
+    assert main(["pipeline", "stats", "-t", "a"]) == 1
+    assert capsys.readouterr().err == "odradek: x.log is not there\n"
 
 
 @pytest.mark.parametrize("job", [audit, decode, export, stats])
