@@ -126,7 +126,7 @@ class Killing:
     def run(self, victims: Iterable[str]) -> None:
         """Kill these, one after the other, and then nobody."""
         self.produce()
-        export = self._start()
+        export = self.start()
         try:
             for victim in victims:
                 while not self._kill(victim, export):
@@ -142,12 +142,12 @@ class Killing:
                 )
                 if victim == "driver":
                     export.end()
-                    export = self._start()
+                    export = self.start()
         finally:
             export.end()
-        export = self._start()
+        export = self.start()
         try:
-            assert export.process.wait(END_SECONDS) == 0, self._last_words()
+            assert export.process.wait(END_SECONDS) == 0, self.last_words()
         finally:
             export.end()
 
@@ -157,10 +157,10 @@ class Killing:
             self.produce()
         else:
             self.given_up += 1
-            assert self.given_up <= self.killed.total(), self._last_words()
+            assert self.given_up <= self.killed.total(), self.last_words()
             log.info("run %d was given up", self._runs)
         ended.end()
-        return self._start()
+        return self.start()
 
     def produce(self) -> None:
         for number in range(self._produced, self._produced + RECORDS_AT_ONCE):
@@ -189,7 +189,7 @@ class Killing:
         )
         return self._produced
 
-    def _start(self) -> Export:
+    def start(self) -> Export:
         self._runs += 1
         return Export(self._arguments, self._directory / "exports.log")
 
@@ -215,7 +215,13 @@ class Killing:
             return False
         return True
 
-    def _last_words(self) -> str:
+    @property
+    def commits(self) -> dict[str, int]:
+        """Of the export's checkpoint: which batches are done, and since when."""
+        found = (self.out / "_checkpoint" / "commits").glob("[0-9]*")
+        return {path.name: path.stat().st_mtime_ns for path in found}
+
+    def last_words(self) -> str:
         return (self._directory / "exports.log").read_text(errors="replace")[-4000:]
 
 
@@ -228,16 +234,23 @@ def value(number: int) -> bytes:
 
 
 @contextmanager
-def killing(directory: Path, seed: int) -> Iterator[Killing]:
-    """A cluster, a broker with a tiered topic, and nothing killed yet."""
-    with (
-        spark_cluster(directory / "spark") as cluster,
-        Broker(configs=QUICK, tiered=directory / "tier") as broker,
-    ):
+def exporting(cluster: SparkCluster, directory: Path, seed: int) -> Iterator[Killing]:
+    """A broker with a tiered topic, and nothing exported yet."""
+    with Broker(configs=QUICK, tiered=directory / "tier") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for made in admin.create_topics([NewTopic(TOPIC, PARTITIONS, config=TIERED)]).values():
             made.result(30)
         yield Killing(cluster, broker, directory, seed)
+
+
+@contextmanager
+def killing(directory: Path, seed: int) -> Iterator[Killing]:
+    """The same, with a cluster of two workers."""
+    with (
+        spark_cluster(directory / "spark") as cluster,
+        exporting(cluster, directory, seed) as run,
+    ):
+        yield run
 
 
 def main() -> None:
