@@ -47,6 +47,10 @@ from tests.storage.tiered.remote_segments import (
 LOG = b"the log " * 1000
 METADATA_TOPIC = "__remote_log_metadata"
 PLACES = 3
+DENIED = (
+    "It denies access: see to the credentials, which are options (--option, or --config) or the environment's,"
+    " and to what they may do"
+)
 
 
 def in_the_store(directory: Path, *copies: RemoteLogSegmentMetadata) -> None:
@@ -214,6 +218,15 @@ def test_a_bucket(offline: CommandLine, s3_server: S3Server) -> None:
     assert "removed" in offline("remote", "gc", "--execute", *where).lines[-1]
     assert len(objects.list("")) == 6
     assert "0 garbage" in offline("remote", "verify", *where).lines[-1]
+    wrong = ["--option", "aws_secret_access_key=wrong"]
+    for command in ("list", "verify", "gc"):
+        ran = offline("remote", command, *where, *wrong, code=1)
+        assert ran.stderr.startswith("odradek: the store: ")
+        assert "SignatureDoesNotMatch" in ran.stderr
+        assert ran.stderr.splitlines()[1:] == [DENIED]
+    where[2] = "s3://no-such-bucket"
+    assert "NoSuchBucket" in offline("remote", "verify", *where, code=1).stderr
+    where[2] = url
     s3_server.kill()
     try:
         ran = offline("remote", "list", *where, code=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -86,11 +87,12 @@ async def until(holds: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def tiered_broker(
-    tmp_path: Path, server: S3Server, url: str, form: dict[str, str]
+    tmp_path: Path, server: S3Server, url: str, form: dict[str, str], **other: str
 ) -> AsyncIterator[Tiered]:
+    """`other`: options than those that the server wants."""
     keys = tmp_path / "keys"
     keys.write_text("k1 " + "A" * 43 + "=\n")
-    options = {f"rsm.config.{name}": value for name, value in server.options.items()}
+    options = {f"rsm.config.{name}": value for name, value in {**server.options, **other}.items()}
     configs = {**QUICK, **IMPATIENT, **options, **form, "rsm.config.encryption.key.file": str(keys)}
     async with (
         Broker(tiered=url, data=tmp_path / "data", configs=configs) as broker,
@@ -137,3 +139,29 @@ async def test_the_store_goes_away_and_comes_back(
         assert tiered.local_start() > start
         assert "segments are copied to the remote store again" in caplog.text
         assert await tiered.read() == VALUES + VALUES
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "line"),
+    [
+        (None, {"aws_secret_access_key": "wrong"}, "denies access (.*SignatureDoesNotMatch"),
+        (None, {"aws_access_key_id": "nobody"}, "denies access (.*InvalidAccessKeyId"),
+        ("s3://no-such-bucket/1", {}, "is away (.*NoSuchBucket"),
+    ],
+)
+async def test_what_is_wrong_with_the_configs_of_the_store_is_told_at_the_start(
+    tmp_path: Path,
+    s3_server: S3Server,
+    caplog: pytest.LogCaptureFixture,
+    url: str | None,
+    options: dict[str, str],
+    line: str,
+) -> None:
+    """Not at the first copy; and the broker serves."""
+    said = re.compile(rf"the remote store {line.replace('(', '[(]', 1)}")
+    url = url or s3_server.new_store()
+    async with tiered_broker(tmp_path, s3_server, url, {}, **options) as tiered:
+        await until(lambda: said.search(caplog.text) is not None)
+        await tiered.node.ensure_topic("orders", 1, 1, {})
+        await tiered.produce(VALUES[:1])
+        assert await tiered.read() == VALUES[:1]
