@@ -72,7 +72,11 @@ def in_words(error: Exception) -> str:
 
 
 def said_by_spark(error: Exception) -> str:
-    """What went wrong in one of our errors, where Spark hands on a traceback of another process; else all
-    that Spark said."""
-    ours = re.findall(r"odradek\.pipeline\.errors\.\w+: (.*)", str(error))
-    return ours[-1] if ours else str(error)
+    """What went wrong, in a line where that can be told: one of our errors, of which Spark hands on a traceback
+    of another process, or else the first of a chain of Java's; else all that Spark said."""
+    text = str(error)
+    ours = re.findall(r"odradek\.pipeline\.errors\.\w+: (.*)", text)
+    if ours:
+        return str(ours[-1])
+    causes = re.findall(r"^Caused by: (?:[\w$]+\.)*([\w$]+(?:: .*)?)$", text, re.MULTILINE)
+    return str(causes[-1]) if causes else text
