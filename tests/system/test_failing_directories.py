@@ -207,6 +207,10 @@ def test_a_full_disk_refuses_and_recovers(open_path: Path) -> None:
         check_the_others(jbod, load)
 
 
+FOR_RECOVERY = 64 << 10
+"""Of the full disk: indexes are written anew, a page each, where a log could not be closed for lack of room."""
+
+
 @pytest.mark.parametrize("end", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=SLOW)])
 def test_a_start_on_a_full_disk_serves_what_is_there(open_path: Path, end: signal.Signals) -> None:
     with small_disk(open_path / "bad", "24m"), running(open_path, open_path / "bad") as jbod:
@@ -216,6 +220,7 @@ def test_a_start_on_a_full_disk_serves_what_is_there(open_path: Path, end: signa
         jbod.process.process.send_signal(end)
         jbod.process.process.wait(30)
         ballast = fill(jbod.bad) if not ballast.exists() else ballast
+        os.truncate(ballast, ballast.stat().st_size - FOR_RECOVERY)
         with start(jbod) as again:
             assert sorted(read_all(again.bootstrap, range(PARTITIONS))) == before
             ballast.unlink()
