@@ -35,8 +35,9 @@ Rates are of the records' keys and values, decompressed, by the application's cl
 start of Java and of Spark is not. `cpu_s` is of all the application's processes (the driver's Python, its JVM, the
 workers), `broker_cpu_s` of the broker's, whose copies to the store were made before. "All columns" goes into
 Spark's sink that throws rows away. Batches have 16 KiB, as Java's producer fills them. Every answer is
-compared with what was written. Brokers, store and Spark share the machine, its disk and its page cache; with
-one core Spark runs one task at a time, and our source's decoder is a process beside Spark's.
+compared with what was written. Before each run the memory is warm, and the logs that are to be read are in
+the page cache. Brokers, store and Spark share the machine; with one core Spark runs one task at a time, and
+our source's decoder is a process beside Spark's.
 """
 
 CLUSTERS = """\

@@ -184,10 +184,10 @@ class Store:
         try:
             found = [] if data is None else parse_checkpoint(data)
         except CorruptEpochs as error:
-            raise of_object(key, ValueError(str(error))) from None
+            raise of_object(key, error) from None
         if not found:
             text = f"{key}: the partition's leader epochs are not in the store"
-            raise _of_object(key, MissingSegment(text))
+            raise _with_key(key, MissingSegment(text))
         return found
 
     def aborted(
@@ -239,11 +239,11 @@ class Store:
         key = segment_key(segment, IndexType.PRODUCER_SNAPSHOT.value)
         if data is None:
             text = f"{key} is not in the store, and tells which transactions are open"
-            raise _of_object(key, MissingSegment(text))
+            raise _with_key(key, MissingSegment(text))
         try:
             producers = decode_snapshot(data)
         except CorruptSnapshot as error:
-            raise of_object(key, ValueError(str(error))) from None
+            raise of_object(key, error) from None
         open_at = [each.transaction_start for each in producers if each.transaction_start >= 0]
         return min([*open_at, segment.end_offset + 1])
 
@@ -300,7 +300,7 @@ class Store:
         except UnreadableSegment as error:
             return error
         text = f"{key} is not in the store, and tells what was aborted"
-        return _of_object(key, MissingSegment(text)) if data is None else data
+        return _with_key(key, MissingSegment(text)) if data is None else data
 
     def _index(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes | None:
         with _named(segment_key(segment, kind.value)):
@@ -332,7 +332,7 @@ def _named(key: str, done: str = "read") -> Iterator[None]:
         raise of_object(key, error, done) from error
 
 
-def _of_object(key: str, error: UnreadableSegment) -> UnreadableSegment:
+def _with_key(key: str, error: UnreadableSegment) -> UnreadableSegment:
     error.key = key
     return error
 

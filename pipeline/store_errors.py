@@ -12,6 +12,8 @@ from odradek.pipeline.errors import (
     in_words,
 )
 from odradek.seams.objects import ObjectDenied, ObjectMissing, ObjectsUnavailable
+from odradek.storage.log.epochs import CorruptEpochs
+from odradek.storage.log.producer_snapshots import CorruptSnapshot
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
     RemoteAccessDenied,
@@ -20,8 +22,9 @@ from odradek.storage.tiered.errors import (
     RemoteStorageUnavailable,
 )
 
-STORE_ERRORS = (ObjectMissing, ObjectsUnavailable, RemoteStorageError, ValueError)
-"""ValueError is of bytes that make no sense."""
+BROKEN = (CorruptRemoteData, CorruptEpochs, CorruptSnapshot, ValueError)
+"""Of bytes that make no sense."""
+STORE_ERRORS = (ObjectMissing, ObjectsUnavailable, RemoteStorageError, *BROKEN)
 LET_US = "give Spark's driver and workers credentials that may list and read the store"
 LATER = "run it again once the store answers (tiered.retries and tiered.request.timeout.ms have patience)"
 
@@ -34,7 +37,7 @@ def of_object(key: str, error: Exception, done: str = "read") -> PipelineError:
         found = MissingSegment(f"{key} is not in the store, and should be")
     elif isinstance(error, (ObjectDenied, RemoteAccessDenied)):
         found = DeniedSegment(f"{key} may not be {done} by us: {LET_US}; it said: {said}")
-    elif isinstance(error, (CorruptRemoteData, ValueError)):
+    elif isinstance(error, BROKEN):
         found = CorruptSegment(f"{key} is broken: {said}")
     elif isinstance(error, (ObjectsUnavailable, RemoteStorageUnavailable)):
         return StoreUnavailable(f"{key} could not be {done}: {LATER}; it said: {said}")

@@ -23,7 +23,7 @@ from odradek.bench.peers.spark_connector import (
     spark_environment,
 )
 from odradek.bench.tables.application import Answer, Application, Launch
-from odradek.bench.tables.brokers import STORE, Brokers, read_files
+from odradek.bench.tables.brokers import Brokers, read_files
 from odradek.bench.tables.records import WARM_UP
 from odradek.bench.tables.session import CONNECTOR, OURS, QUERIES
 from odradek.pipeline.session import TO_WORKERS
@@ -113,16 +113,17 @@ class Reader:
 
     @contextmanager
     def start(self, directory: Path) -> Iterator[Target]:
-        broker = self.broker(self.brokers)
+        brokers = self.brokers
+        broker = self.broker(brokers)
         options = {"kafka.bootstrap.servers": broker.bootstrap}
         if self.from_store:
-            options["tiered.url"] = f"file://{self.brokers.store}"
+            options["tiered.url"] = f"file://{brokers.store}"
         launch = Launch(self.format, directory)
         if self.format == CONNECTOR:
             launch = Launch(self.format, directory, connector_jars(), spark_environment())
         application = Application(launch, ALL_CORES)
-        files = self.brokers.directory / (STORE if self.from_store else broker.peer)
-        reading = Reading(self.format, options, launch, self.brokers, files, application)
+        files = brokers.store if self.from_store else brokers.directory / broker.peer
+        reading = Reading(self.format, options, launch, brokers, files, application)
         try:
             reading.warm_up()
             yield ReaderTarget(

@@ -14,10 +14,11 @@ import trio
 from confluent_kafka import Producer
 
 from odradek.protocol import apis, messages
-from odradek.protocol.framing import read_response_header, request_header
+from odradek.protocol.framing import read_response_header
 from odradek.protocol.records.batch import batches
 from odradek.replication.controller.topics import delete_topics
 from odradek.testing import Broker
+from tests.broker.raw_requests import request_frame
 
 VALUES = 400
 VALUE_BYTES = 20_000
@@ -46,9 +47,10 @@ def ask_for_everything(broker: Broker) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
     sock.settimeout(20)
     sock.connect((broker.host, broker.port))
-    body = messages.write_request(
-        apis.FETCH.key,
+    request = request_frame(
+        apis.FETCH,
         FETCH_VERSION,
+        1,
         {
             "replica_id": -1,
             "max_wait": 0,
@@ -64,8 +66,7 @@ def ask_for_everything(broker: Broker) -> socket.socket:
             "forgotten_topics_data": [],
         },
     )
-    request = request_header(apis.FETCH, FETCH_VERSION, 1, "slow") + body
-    sock.sendall(struct.pack(">i", len(request)) + request)
+    sock.sendall(request)
     return sock
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -17,11 +16,12 @@ from odradek.broker.context import RequestContext
 from odradek.broker.fetch_reading import PARTITIONS_A_TURN, WARMED_AT_ONCE_BYTES, read_through
 from odradek.protocol import apis, messages
 from odradek.protocol.fetch_request import FetchPartition, FetchRequest, FetchTopic
-from odradek.protocol.framing import read_response_header, request_header
+from odradek.protocol.framing import read_response_header
 from odradek.seams.files import FileSlice
 from odradek.seams.network import Address
 from odradek.seams.real_files import RealFiles
 from odradek.testing import Broker
+from tests.broker.raw_requests import request_frame
 from tests.broker.test_hostile_input import connect, read_frame
 from tests.broker.test_produce import batch, produce
 
@@ -38,9 +38,10 @@ def broker() -> Iterator[Broker]:
 
 def ask(broker: Broker, topic: str, offset: int, *, isolation_level: int) -> tuple[Any, float]:
     """The partition's answer to a fetch that wants more than there is, and the seconds it took."""
-    body = messages.write_request(
-        apis.FETCH.key,
+    request = request_frame(
+        apis.FETCH,
         VERSION,
+        5,
         {
             "replica_id": -1,
             "max_wait": MAX_WAIT_MS,
@@ -57,11 +58,10 @@ def ask(broker: Broker, topic: str, offset: int, *, isolation_level: int) -> tup
             "forgotten_topics_data": [],
         },
     )
-    request = request_header(apis.FETCH, VERSION, 5, "test") + body
     began = time.monotonic()
     with connect(broker) as sock:
         sock.settimeout(2 * MAX_WAIT_MS / 1000)
-        sock.sendall(struct.pack(">i", len(request)) + request)
+        sock.sendall(request)
         view = memoryview(read_frame(sock))
     taken = time.monotonic() - began
     _, start = read_response_header(apis.FETCH, VERSION, view)

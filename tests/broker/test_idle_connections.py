@@ -12,9 +12,9 @@ import trio
 
 from odradek.broker import connection
 from odradek.broker.receive_buffer import BUSY_BYTES
-from odradek.protocol import apis, messages
-from odradek.protocol.framing import request_header
+from odradek.protocol import apis
 from odradek.testing import Broker
+from tests.broker.raw_requests import request_frame
 from tests.broker.test_answers_in_flight import (
     VALUE_BYTES,
     VALUES,
@@ -99,9 +99,10 @@ def read_slowly(sock: socket.socket) -> bytes:
 
 
 def test_one_that_waits_for_records_stays(broker: Broker) -> None:
-    body = messages.write_request(
-        apis.FETCH.key,
+    request = request_frame(
+        apis.FETCH,
         12,
+        1,
         {
             "replica_id": -1,
             "max_wait": int(3000 * IDLE_SECONDS),
@@ -115,9 +116,8 @@ def test_one_that_waits_for_records_stays(broker: Broker) -> None:
             "forgotten_topics_data": [],
         },
     )
-    request = request_header(apis.FETCH, 12, 1, "patient") + body
     with connect(broker) as sock:
-        sock.sendall(struct.pack(">i", len(request)) + request)
+        sock.sendall(request)
         assert read_frame(sock) != b""
 
 
@@ -126,9 +126,10 @@ def test_memory_of_a_large_request_is_given_back_while_nothing_comes(
 ) -> None:
     monkeypatch.setattr(connection, "GROWN_SECONDS", IDLE_SECONDS / 10)
     records = {"index": 0, "records": bytes(4 * BUSY_BYTES)}
-    body = messages.write_request(
-        apis.PRODUCE.key,
+    request = request_frame(
+        apis.PRODUCE,
         9,
+        1,
         {
             "transactional_id": None,
             "acks": 1,
@@ -136,7 +137,6 @@ def test_memory_of_a_large_request_is_given_back_while_nothing_comes(
             "topic_data": [{"name": "t", "partition_data": [records]}],
         },
     )
-    request = request_header(apis.PRODUCE, 9, 1, "large") + body
 
     async def until_given_back() -> None:
         with trio.fail_after(20):
@@ -145,6 +145,6 @@ def test_memory_of_a_large_request_is_given_back_while_nothing_comes(
 
     with Broker(topics={"t": 1}) as broker, connect(broker) as sock:
         for _ in range(2):  # what comes after it is answered as before
-            sock.sendall(struct.pack(">i", len(request)) + request)
+            sock.sendall(request)
             assert read_frame(sock) != b""
             broker._call(until_given_back)

@@ -11,10 +11,11 @@ import pytest
 
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.framing import read_response_header, request_header
+from odradek.protocol.framing import read_response_header
 from odradek.protocol.records.crc32c import crc32c
 from odradek.protocol.records.records import Record, build_batch
 from odradek.testing import Broker
+from tests.broker.raw_requests import framed, request_frame
 from tests.broker.test_hostile_input import connect, read_frame
 
 VERSION = 9
@@ -41,11 +42,9 @@ def batch(**changes: Any) -> bytes:
 
 def ask(broker: Broker, api: apis.Api, version: int, values: dict[str, Any]) -> Any:
     """One request on a connection of its own; None where the broker closed it."""
-    request = request_header(api, version, 5, "test") + messages.write_request(
-        api.key, version, values
-    )
+    request = request_frame(api, version, 5, values)
     with connect(broker) as sock:
-        sock.sendall(struct.pack(">i", len(request)) + request)
+        sock.sendall(request)
         view = memoryview(read_frame(sock))
     if not view:
         return None
@@ -214,9 +213,6 @@ def test_what_was_written_before_a_refused_request_is_answered(
 ) -> None:
     """Both requests are there at once; the connection is closed after the first one's answer."""
 
-    def framed(body: bytes) -> bytes:
-        return struct.pack(">i", len(body)) + body
-
     def request(name: str, acks: int) -> bytes:
         values = {
             "transactional_id": None,
@@ -226,8 +222,7 @@ def test_what_was_written_before_a_refused_request_is_answered(
                 {"name": name, "partition_data": [{"index": 0, "records": batch()}]},
             ],
         }
-        head = request_header(apis.PRODUCE, VERSION, 7, "test")
-        return framed(head + messages.write_request(apis.PRODUCE.key, VERSION, values))
+        return request_frame(apis.PRODUCE, VERSION, 7, values)
 
     unknown = framed(struct.pack(">hhih", 999, 0, 8, -1))
     second = unknown if refused == "unknown API" else request("no-such-topic", 0)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import trio
 
-from odradek.protocol import apis, messages
-from odradek.protocol.apis import Api
-from odradek.protocol.framing import request_header
+from odradek.protocol import apis
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
+from tests.broker.raw_requests import request_frame
 from tests.broker.test_hostile_input import connect
 
 VERSION = 9
@@ -29,15 +27,9 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-def frame(api: Api, version: int, number: int, values: Mapping[str, Any]) -> bytes:
-    request = request_header(api, version, number, "test")
-    request += messages.write_request(api.key, version, values)
-    return struct.pack(">i", len(request)) + request
-
-
 def produce(number: int, *, size: int = 10, acks: int = 1, topic: str = "t") -> bytes:
     records = bytes(build_batch([Record(0, 1_700_000_000_000, None, b"v" * size, ())]))
-    return frame(
+    return request_frame(
         apis.PRODUCE,
         VERSION,
         number,
@@ -52,7 +44,7 @@ def produce(number: int, *, size: int = 10, acks: int = 1, topic: str = "t") -> 
 
 def fetch(number: int, offset: int, wait_ms: int = 0) -> bytes:
     partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 2**20}
-    return frame(
+    return request_frame(
         apis.FETCH,
         12,
         number,
@@ -66,7 +58,7 @@ def fetch(number: int, offset: int, wait_ms: int = 0) -> bytes:
 
 
 def metadata(number: int) -> bytes:
-    return frame(apis.METADATA, 9, number, {"topics": None})
+    return request_frame(apis.METADATA, 9, number, {"topics": None})
 
 
 def numbers(sock: socket.socket, count: int) -> list[int]:

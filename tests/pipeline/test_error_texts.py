@@ -8,6 +8,7 @@ from odradek.client.errors import ClientError, TimedOut, Unreachable
 from odradek.pipeline.brokers import LATER as ONCE_THERE_ARE_LEADERS
 from odradek.pipeline.brokers import LET_US as ACLS
 from odradek.pipeline.brokers import REACHABLE, refused
+from odradek.pipeline.errors import said_by_spark
 from odradek.pipeline.store_errors import LATER, LET_US, of_object
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.objects import ObjectDenied, ObjectMissing, ObjectsUnavailable
@@ -18,6 +19,22 @@ from odradek.storage.tiered.errors import (
     RemoteStorageError,
     RemoteStorageUnavailable,
 )
+
+OF_A_TASK = """[TASK_WRITE_FAILED] Task failed while writing rows to file:/out. SQLSTATE: 58030
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.taskFailedWhileWritingRowsError(X.scala:1)
+Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device
+\tat org.apache.hadoop.fs.RawLocalFileSystem.write(RawLocalFileSystem.java:1)
+\t... 24 more
+Caused by: java.io.IOException: No space left on device
+\tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)
+"""
+OF_A_WORKER = """Job aborted due to stage failure: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+odradek.pipeline.errors.MissingSegment: flights-0/7.log is not in the store
+
+\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:1)
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+"""
 
 
 @pytest.mark.parametrize(
@@ -50,3 +67,19 @@ def test_of_an_object(error: Exception, said: str) -> None:
 )  # fmt: skip
 def test_of_a_broker(error: KafkaError | ClientError, said: str) -> None:
     assert str(refused("b did not say x", error)) == f"b did not say x: {said}"
+
+
+def test_a_full_disk_is_told_in_a_line() -> None:
+    assert said_by_spark(RuntimeError(OF_A_TASK)) == "IOException: No space left on device"
+
+
+def test_an_error_of_ours_is_told_without_what_spark_put_around_it() -> None:
+    told = said_by_spark(RuntimeError(OF_A_WORKER))
+    assert told == "flights-0/7.log is not in the store"
+
+
+def test_what_spark_says_without_a_cause_is_told_as_it_is() -> None:
+    assert (
+        said_by_spark(RuntimeError("no such column: x\nin a plan"))
+        == "no such column: x\nin a plan"
+    )
