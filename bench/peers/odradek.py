@@ -33,7 +33,9 @@ class Odradek:
     lacks: Mapping[Feature, str] = {}
 
     def obtain(self) -> None:
-        """Nothing to do: it is what runs."""
+        """It is what runs. Its modules are compiled once, as an installation's are: where a variable forbids
+        to keep them, each start of each node would compile them anew."""
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
     def version(self) -> str:
         """The version, with the commit if this is a checkout."""
@@ -71,7 +73,5 @@ class Odradek:
             "--log-dirs", f"{directory / 'data'},{directory / 'data-2'}",
             *sets,
         ]  # fmt: skip
-        # Its modules are compiled once, as an installation's are.
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
-        with running(Launch(command, address, directory, environment=environment)) as process:
+        with running(Launch(command, address, directory)) as process:
             yield Target(self.name, process.bootstrap, AdminTopics(process.bootstrap), process)
