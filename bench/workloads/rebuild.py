@@ -31,7 +31,7 @@ from odradek.bench.model import (
 from odradek.bench.workloads.filling import RECORD_BYTES, fill
 from odradek.bench.workloads.latency import percentile_us
 from odradek.bench.workloads.streams import stream_beside
-from odradek.bench.workloads.tiered_topics import LINGER_MS, REPLICAS, TieredTopic, tiered_topic
+from odradek.bench.workloads.tiered_topics import LINGER_MS, TieredTopic, tiered_topic
 
 RATE = 1000
 """Records a second: 1 MB/s."""
@@ -93,7 +93,7 @@ class Rebuild:
             with tiered_topic(target, name, SEGMENT_BYTES, local_bytes) as topic:
                 fill(target, name, self.gib * MB_PER_GIB)
                 topic.wait_until_settled()
-                wait_until_in_sync(topic)
+                topic.wait_until_in_sync(LONGEST_S)
                 values |= self._rebuild(target, kind, topic)
             wait_until_off_disk(topic)
         values["times"] = values["plain_s"] / values["tiered_s"]
@@ -121,7 +121,7 @@ class Rebuild:
             empty(cluster, emptied)
             began = time.monotonic()
             cluster.restart(emptied)
-            wait_until_in_sync(topic)
+            topic.wait_until_in_sync(LONGEST_S)
             ended = time.monotonic()
         timed = stream.result()
         return {
@@ -139,15 +139,6 @@ def empty(cluster: ServerCluster, broker: int) -> None:
                 shutil.rmtree(each)
             elif each.name not in KEPT:
                 each.unlink()
-
-
-def wait_until_in_sync(topic: TieredTopic) -> None:
-    """WorkloadFailed if that does not come to be."""
-    end = time.monotonic() + LONGEST_S
-    while topic.in_sync() < REPLICAS:
-        if time.monotonic() > end:
-            raise WorkloadFailed(f"{topic.name} is not in sync after {LONGEST_S:.0f} s")
-        time.sleep(LOOK_EVERY_S)
 
 
 def wait_until_off_disk(topic: TieredTopic) -> None:

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import trio
+
 from odradek.bench.model import ServerCluster, Target, WorkloadFailed
 from odradek.bench.peers.topics import not_yet, with_cluster
 from odradek.client.admin import NewTopic, create_topics
@@ -21,6 +23,7 @@ LINGER_MS = 5
 request replicated at a time: what was measured would be a queue."""
 PATIENCE_S = 900.0
 LOOK_EVERY_S = 0.1
+LOOK_AGAIN_S = 0.01
 SEGMENTS_OVER = 2
 """The active segment is local, and one that is about to go."""
 
@@ -75,13 +78,20 @@ class TieredTopic:
                 raise WorkloadFailed(f"{self.name} still has {sizes} bytes on the brokers' disks")
             time.sleep(LOOK_EVERY_S)
 
-    def in_sync(self) -> int:
-        """How many replicas are."""
+    def wait_until_in_sync(self, longest_s: float) -> None:
+        """Until all replicas are, looked at on one connection every `LOOK_AGAIN_S`. WorkloadFailed in vain."""
 
-        async def ask(cluster: Cluster) -> int:
-            return len((await cluster.topic(self.name)).partitions[0].isr)
+        async def wait(cluster: Cluster) -> bool:
+            with trio.move_on_after(longest_s):
+                while True:
+                    found = await cluster.topic(self.name)
+                    if len(found.partitions[0].isr) == REPLICAS:
+                        return True
+                    await trio.sleep(LOOK_AGAIN_S)
+            return False
 
-        return with_cluster(self.target.bootstrap, ask)
+        if not with_cluster(self.target.bootstrap, wait):
+            raise WorkloadFailed(f"{self.name} is not in sync after {longest_s:.0f} s")
 
     def leader(self) -> int:
         return with_cluster(self.target.bootstrap, lambda cluster: cluster.leader(self.name, 0))
