@@ -8,7 +8,6 @@ for: what became of later records, nobody there knows.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,21 +18,14 @@ import numpy as np
 from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers, TopicPartition, brokers_at
 from odradek.pipeline.decoding.wanted import INT64_MAX, Aborted
 from odradek.pipeline.doubts import Doubt, concerning
-from odradek.pipeline.errors import BadOption, DataLoss, UnreadableSegment, or_without
+from odradek.pipeline.errors import BadOption, DataLoss, or_without
 from odradek.pipeline.filters import Filtered
-from odradek.pipeline.history import cover
 from odradek.pipeline.options import Options, Position
 from odradek.pipeline.planning import BrokerRange, Lost, Piece
-from odradek.pipeline.segment_columns import Segments, Stretches
 from odradek.pipeline.store import Beginning, Store, store_at
+from odradek.pipeline.stored_partitions import StoredPartitions
 from odradek.pipeline.stream_offsets import StreamOffsets
-from odradek.protocol.errors import KafkaError
-from odradek.storage.log.epochs import EpochStart
 from odradek.storage.tiered.metadata import TopicIdPartition
-from odradek.storage.tiered.object_names import parse_key
-from odradek.storage.tiered.summary import decode
-
-log = logging.getLogger("odradek.pipeline")
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
 """Offsets from the first on, before the second."""
@@ -63,15 +55,7 @@ class Query:
         self._options = options
         self._filtered = filtered
         self._beginnings: dict[TopicPartition, Beginning] = {}
-        self._segments: dict[TopicPartition, bytes] = {}
-        """Packed: there may be millions of them."""
-        self._lineages: dict[TopicPartition, list[EpochStart]] = {}
-        self._unproven: dict[TopicPartition, Doubt] = {}
-        """What the lineage does not reach back to, without the object that had it."""
-        self._known_ends: dict[TopicPartition, Stretches] = {}
         self._lost: dict[TopicPartition, list[Lost]] = {}
-        self._unreadable: dict[TopicPartition, list[UnreadableSegment]] = {}
-        """Manifests, where they end no query."""
 
     @cached_property
     def _brokers(self) -> Brokers | None:
@@ -86,6 +70,13 @@ class Query:
         if self._given_store is not None or options.tiered_url is None:
             return self._given_store
         return store_at(options.tiered_url, tuple(sorted(options.store_options.items())))
+
+    @cached_property
+    def _stored(self) -> StoredPartitions:
+        partitions = self.partitions  # the store was listed then
+        return StoredPartitions(
+            self._options, partitions, self._store, self._brokers, self._beginnings
+        )
 
     @cached_property
     def _named(self) -> dict[TopicPartition, TopicIdPartition | None]:
@@ -226,51 +217,15 @@ class Query:
     def _limits(
         self, partitions: Sequence[TopicPartition], which: int
     ) -> dict[TopicPartition, int]:
-        committed = self._options.read_committed
-        if self._brokers is not None:
-            wanted = dict.fromkeys(partitions, which)
-            return self._brokers.offsets(wanted, read_committed=committed)
-        store = self._store
-        assert store is not None
-
-        def limit(where: TopicPartition) -> int:
-            stretches = self._ends(where)
-            if not len(stretches):
-                return 0
-            if which == EARLIEST:
-                unproven = self._unproven.get(where)
-                return stretches.low if unproven is None else unproven.low
-            return store.undecided_from(stretches.last.segment) if committed else stretches.high
-
-        self._look_up(partitions)
-        return dict(zip(partitions, store.at_once(limit, partitions), strict=True))
+        if self._brokers is None:
+            return self._stored.limits(partitions, which)
+        wanted = dict.fromkeys(partitions, which)
+        return self._brokers.offsets(wanted, read_committed=self._options.read_committed)
 
     def _at_times(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        if self._brokers is not None:
-            return self._brokers.offsets(wanted, read_committed=self._options.read_committed)
-        assert self._store is not None
-        self._look_up(list(wanted))
-        found = self._store.at_once(lambda each: self._first_at(*each), list(wanted.items()))
-        return dict(zip(wanted, found, strict=True))
-
-    def _first_at(self, where: TopicPartition, at_ms: int) -> int:
-        """The first offset with a timestamp of at least that, in the store; -1 for none."""
-        from odradek.pipeline.decoding.wanted import Wanted
-        from odradek.pipeline.segments import narrowed_to_time, read_stretch
-
-        assert self._store is not None
-        storage = self._store.storage
-        stretches = self._covered(where, 0, 1 << 62)
-        if where in self._unproven:
-            raise self._unproven[where].error
-        wanted = Wanted(*where, ("offset",), since_ms=at_ms)
-        for each in stretches[stretches.rows["newest"] >= at_ms]:
-            narrow = narrowed_to_time(storage, each, at_ms)
-            for stretch in (narrow, each) if narrow is not each else (each,):
-                for table in read_stretch(storage, stretch, wanted):
-                    if table.num_rows:
-                        return int(table.column(0)[0].as_py())
-        return -1
+        if self._brokers is None:
+            return self._stored.first_as_late(wanted)
+        return self._brokers.offsets(wanted, read_committed=self._options.read_committed)
 
     # What of it is where
 
@@ -281,7 +236,7 @@ class Query:
         left = {where: filtered.offsets(*where, *ends) for where, ends in sorted(ranges.items())}
         left = {where: (low, high) for where, (low, high) in left.items() if low < high}
         tiered = self._not_behind_the_store(left)
-        self._look_up(list(tiered))
+        self._stored.look_up(list(tiered))
         for where in sorted({*left, *self._lost}):
             low, high = left.get(where, ranges.get(where, (0, 0)))
             self._plan_lost(plan, where, filtered, 0, high)
@@ -290,7 +245,7 @@ class Query:
             elif where in left:
                 plan.pieces.append(BrokerRange(*where, low, high))
             self._plan_lost(plan, where, filtered, high, INT64_MAX)
-            self._segments.pop(where, None)  # the plan has what is needed of them
+            self._stored.forget(where)  # the plan has what is needed of it
         return plan
 
     def _not_behind_the_store(self, ranges: Ranges) -> Ranges:
@@ -314,23 +269,24 @@ class Query:
     def _plan_partition(
         self, plan: Plan, where: TopicPartition, low: int, high: int, filtered: Filtered
     ) -> None:
-        stretches = self._decided_before_gaps(self._covered(where, low, high), low, high)
+        stretches = self._stored.decided(where, low, high)
         too_late_ms = filtered.too_late_ms(self._options.max_lateness_ms)
         late = np.flatnonzero(stretches.are_as_late(too_late_ms))
         if len(late):
             stretches = stretches[: late[0] + 1]
             high = stretches.high
-        doubts = [self._unproven[where]] if where in self._unproven else []
+        unproven = self._stored.unproven(where)
+        doubts = [] if unproven is None else [unproven]
         read = stretches[stretches.may_be_as_late(filtered.since_ms)]
         if self._options.read_committed and len(read):
-            aborted = self._aborted(where, read.low, read.high, doubts)
+            aborted = self._stored.aborted(where, read.low, read.high, doubts)
             plan.aborted[where.topic, where.partition] = aborted
         doubts = concerning(doubts, low, high)
         if doubts and self._options.corrupt_segments == "fail":
             raise or_without(doubts[0].error)
         for doubt in doubts:
             stretches = stretches.without(doubt.low, doubt.high)
-        gaps = _gaps(stretches, low, high)
+        gaps = stretches.gaps(low, high)
         lacking = [self._lacking(where, begin, end, doubts) for begin, end, _ in gaps]
         lost = [e for each in lacking for e in each if isinstance(e, Lost) and e.key is None]
         if lost and self._options.fail_on_data_loss:
@@ -364,116 +320,14 @@ class Query:
         """What the store lacks."""
         if self._brokers is not None:
             return BrokerRange(*where, low, high)
-        begins = ((_start_offset(error), error) for error in self._unreadable.get(where, ()))
-        for start, error in begins:
-            if start < high and (start >= low or not len(self._covered(where, start, low))):
+        covered = self._stored.covered
+        for start, error in self._stored.unreadable(where):
+            if start < high and (start >= low or not len(covered(where, start, low))):
                 return Lost(*where, low, high, str(error), error.key)
         text = f"the store lacks offsets {low} to {high - 1} of {where}"
         if self._options.read_committed:
             text += ", or does not tell how transactions there ended"
         return Lost(*where, low, high, text)
-
-    def _decided_before_gaps(self, stretches: Stretches, low: int, high: int) -> Stretches:
-        """Without what is of transactions, of read_committed, that may have ended where nobody can look:
-        what the store alone lacks begins with the first of these."""
-        store = self._store
-        if self._brokers is not None or store is None or not self._options.read_committed:
-            return stretches
-        rows = stretches.rows.copy()
-        for _, _, before in _gaps(stretches, low, high):
-            if before:
-                (last,) = stretches[before - 1 : before]
-                first = store.undecided_from(last.segment)
-                rows["high"][:before] = np.minimum(rows["high"][:before], first)
-        return replace(stretches, rows=rows[rows["low"] < rows["high"]])
-
-    def _covered(self, where: TopicPartition, low: int, high: int) -> Stretches:
-        """What the store has of these offsets."""
-        self._look_up([where])
-        id = self.partitions[where]
-        if id is None or not self._segments[where]:
-            return cover(_NOTHING, [], low, high)
-        segments = Segments.summarised(id, decode(self._segments[where]))
-        return cover(segments, self._lineages[where], low, high)
-
-    def _ends(self, where: TopicPartition) -> Stretches:
-        """The first and the last stretch of all that the store has; asked for again and again."""
-        if where not in self._known_ends:
-            stretches = self._covered(where, 0, 1 << 62)
-            count = len(stretches)
-            self._known_ends[where] = stretches[np.unique([0, count - 1])] if count else stretches
-        return self._known_ends[where]
-
-    def _look_up(self, partitions: Sequence[TopicPartition]) -> None:
-        """What the store has of them, several at once."""
-        unknown = [where for where in partitions if where not in self._segments]
-        store, _ = self._store, self.partitions  # found out before there are threads
-        if store is None:
-            self._segments.update((where, b"") for where in unknown)
-            self._lineages.update((where, []) for where in unknown)
-            return
-        for where, found in zip(unknown, store.at_once(self._find, unknown), strict=True):
-            self._segments[where], self._lineages[where] = found
-
-    def _find(self, where: TopicPartition) -> tuple[bytes, list[EpochStart]]:
-        """The segments, packed, and the partition's leader epochs."""
-        assert self._store is not None
-        tiered = self.partitions[where]
-        if tiered is None:
-            return b"", []
-        unreadable: list[UnreadableSegment] = []
-        fails = self._options.corrupt_segments == "fail"
-        segments = self._store.segments(
-            tiered, self._beginnings.pop(where, None), None if fails else unreadable.append
-        )
-        for error in unreadable:
-            log.error("a segment of %s is passed over: %s", where, error)
-        self._unreadable[where] = unreadable
-        if not len(segments):
-            return b"", []
-        if self._brokers is None:
-            lineage, unproven = self._store.lineage_and_doubt(segments)
-            if unproven is not None:
-                self._unproven[where] = unproven
-            return segments.packed(), lineage
-        return segments.packed(), self._brokers.lineage(where, segments.epochs())
-
-    def _aborted(
-        self, where: TopicPartition, low: int, high: int, doubts: list[Doubt]
-    ) -> list[Aborted]:
-        """Of the offsets in the store from `low` on: markers may lie in later segments, or only on the
-        broker, which then names the transactions that reach over the end of the store, or into what
-        it lacks. What cannot be told is added to the doubts."""
-        assert self._store is not None
-        covering = self._covered(where, low, 1 << 62)
-        found, is_all = self._store.aborted(covering, high, doubts)
-        if self._brokers is not None:
-            ends = [begin for begin, _, before in _gaps(covering, low, covering.high) if before]
-            for end in ends if is_all else (*ends, covering.high):
-                found += self._aborted_across(self._brokers, where, end)
-        return found
-
-    def _aborted_across(self, brokers: Brokers, where: TopicPartition, end: int) -> list[Aborted]:
-        try:
-            fetched = brokers.fetch(where, end, read_committed=True, max_bytes=1)
-        except KafkaError:
-            if end > brokers.offsets({where: LATEST})[where]:
-                return []  # the store reaches further than the log does now: all of it is decided
-            text = f"{where} has lost offset {end} while a query was planned: run it again"
-            raise DataLoss(text) from None
-        return [Aborted(id, first, end - 1) for id, first in fetched.aborted if first < end]
-
-
-_NOTHING = Segments.of(TopicIdPartition(UUID(int=0), "", 0), ())
-
-
-def _gaps(stretches: Stretches, low: int, high: int) -> list[tuple[int, int, int]]:
-    """Offsets between `low` and `high` that no stretch has (from, before), and how many stretches lie
-    before them."""
-    begins = np.append(stretches.rows["low"], high)
-    ends = np.append(low, stretches.rows["high"])
-    at = np.flatnonzero(begins > ends)
-    return list(zip(ends[at].tolist(), begins[at].tolist(), at.tolist(), strict=True))
 
 
 def _ends_at(where: TopicPartition, limit: int, committed: bool) -> str:
@@ -481,13 +335,6 @@ def _ends_at(where: TopicPartition, limit: int, committed: bool) -> str:
     if not committed:
         return f"{where} ends at offset {limit} now"
     return f"how transactions of {where} ended is known before offset {limit}"
-
-
-def _start_offset(error: UnreadableSegment) -> int:
-    """Of the segment whose manifest it is."""
-    name = parse_key(error.key or "")
-    assert name is not None, "it was listed as a manifest"
-    return name.start_offset
 
 
 def _check_position(position: Position, partitions: Collection[TopicPartition]) -> None:

@@ -245,6 +245,13 @@ class Stretches:
         (found,) = self[-1:]
         return found
 
+    def gaps(self, low: int, high: int) -> list[tuple[int, int, int]]:
+        """Offsets between `low` and `high` that none has (from, before), and how many lie before them."""
+        begins = np.append(self.rows["low"], high)
+        ends = np.append(low, self.rows["high"])
+        at = np.flatnonzero(begins > ends)
+        return list(zip(ends[at].tolist(), begins[at].tolist(), at.tolist(), strict=True))
+
     def without(self, low: int, high: int) -> Stretches:
         """What is left but for the offsets from `low` on, before `high`."""
         before, behind = self.rows.copy(), self.rows.copy()

@@ -1,0 +1,217 @@
+"""What the store has of a query's partitions: which offsets, from where to where, and what was aborted there.
+
+Of each partition it is found out once, of several at the same time: its segments, and the leader epochs that
+say which of their records count (the leader's; without brokers the last segment's). What the store cannot tell
+of them is told with its offsets, and concerns who asks for these: a manifest that cannot be read, epochs that
+nobody proves, a transaction index that is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+import numpy as np
+
+from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers, TopicPartition
+from odradek.pipeline.decoding.wanted import Aborted
+from odradek.pipeline.doubts import Doubt
+from odradek.pipeline.errors import DataLoss, UnreadableSegment
+from odradek.pipeline.history import cover
+from odradek.pipeline.options import Options
+from odradek.pipeline.segment_columns import Segments, Stretches
+from odradek.pipeline.store import Beginning, Store
+from odradek.protocol.errors import KafkaError
+from odradek.storage.log.epochs import EpochStart
+from odradek.storage.tiered.metadata import TopicIdPartition
+from odradek.storage.tiered.object_names import parse_key
+from odradek.storage.tiered.summary import decode
+
+log = logging.getLogger("odradek.pipeline")
+
+
+class StoredPartitions:
+    """See the module. Synchronous. `ids` are the partitions, as the store calls them; None for one that it
+    cannot have. Without a store nothing is there of any."""
+
+    def __init__(
+        self,
+        options: Options,
+        ids: Mapping[TopicPartition, TopicIdPartition | None],
+        store: Store | None,
+        brokers: Brokers | None,
+        beginnings: dict[TopicPartition, Beginning],
+    ) -> None:
+        """`beginnings`: of those that were listed before; each is taken out when it is used."""
+        self._options = options
+        self._ids = ids
+        self._store = store
+        self._brokers = brokers
+        self._beginnings = beginnings
+        self._segments: dict[TopicPartition, bytes] = {}
+        """Packed: there may be millions of them."""
+        self._lineages: dict[TopicPartition, list[EpochStart]] = {}
+        self._unproven: dict[TopicPartition, Doubt] = {}
+        self._known_ends: dict[TopicPartition, Stretches] = {}
+        self._unreadable: dict[TopicPartition, list[UnreadableSegment]] = {}
+        """Manifests, where they end no query."""
+
+    def look_up(self, partitions: Sequence[TopicPartition]) -> None:
+        """Find out what there is of them, of several at once. Raises PipelineError."""
+        unknown = [where for where in partitions if where not in self._segments]
+        if self._store is None:
+            self._segments.update((where, b"") for where in unknown)
+            self._lineages.update((where, []) for where in unknown)
+            return
+        for where, found in zip(unknown, self._store.at_once(self._find, unknown), strict=True):
+            self._segments[where], self._lineages[where] = found
+
+    def forget(self, where: TopicPartition) -> None:
+        """Its segments, which take room; whoever asks for them again waits for the store."""
+        self._segments.pop(where, None)
+
+    def covered(self, where: TopicPartition, low: int, high: int) -> Stretches:
+        """What there is of the offsets from `low` on, before `high`."""
+        self.look_up([where])
+        id = self._ids[where]
+        if id is None or not self._segments[where]:
+            return cover(_NOTHING, [], low, high)
+        segments = Segments.summarised(id, decode(self._segments[where]))
+        return cover(segments, self._lineages[where], low, high)
+
+    def decided(self, where: TopicPartition, low: int, high: int) -> Stretches:
+        """The same without what is of transactions, of read_committed, that may have ended where nobody can
+        look: what the store alone lacks begins with the first of these."""
+        stretches = self.covered(where, low, high)
+        store = self._store
+        if self._brokers is not None or store is None or not self._options.read_committed:
+            return stretches
+        rows = stretches.rows.copy()
+        for _, _, before in stretches.gaps(low, high):
+            if before:
+                (last,) = stretches[before - 1 : before]
+                first = store.undecided_from(last.segment)
+                rows["high"][:before] = np.minimum(rows["high"][:before], first)
+        return replace(stretches, rows=rows[rows["low"] < rows["high"]])
+
+    def unproven(self, where: TopicPartition) -> Doubt | None:
+        """What its leader epochs do not reach back to, without the object that had them."""
+        return self._unproven.get(where)
+
+    def unreadable(self, where: TopicPartition) -> list[tuple[int, UnreadableSegment]]:
+        """Manifests that were passed over, and where their segments begin."""
+        return [(_start_offset(error), error) for error in self._unreadable.get(where, ())]
+
+    def aborted(
+        self, where: TopicPartition, low: int, high: int, doubts: list[Doubt]
+    ) -> list[Aborted]:
+        """Of the offsets in the store from `low` on: markers may lie in later segments, or only on the
+        broker, which then names the transactions that reach over the end of the store, or into what
+        it lacks. What cannot be told is added to the doubts."""
+        assert self._store is not None
+        covering = self.covered(where, low, 1 << 62)
+        found, is_all = self._store.aborted(covering, high, doubts)
+        if self._brokers is not None:
+            ends = [begin for begin, _, before in covering.gaps(low, covering.high) if before]
+            for end in ends if is_all else (*ends, covering.high):
+                found += self._aborted_across(self._brokers, where, end)
+        return found
+
+    # Without brokers
+
+    def limits(self, partitions: Sequence[TopicPartition], which: int) -> dict[TopicPartition, int]:
+        """Where they begin (EARLIEST) or end (LATEST), as far as that can be read."""
+        store, committed = self._store, self._options.read_committed
+        assert store is not None
+
+        def limit(where: TopicPartition) -> int:
+            stretches = self._ends(where)
+            if not len(stretches):
+                return 0
+            if which == EARLIEST:
+                unproven = self._unproven.get(where)
+                return stretches.low if unproven is None else unproven.low
+            return store.undecided_from(stretches.last.segment) if committed else stretches.high
+
+        self.look_up(partitions)
+        return dict(zip(partitions, store.at_once(limit, partitions), strict=True))
+
+    def first_as_late(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The first offset of each with at least that timestamp (ms); -1 for none."""
+        assert self._store is not None
+        self.look_up(list(wanted))
+        found = self._store.at_once(lambda each: self._first_at(*each), list(wanted.items()))
+        return dict(zip(wanted, found, strict=True))
+
+    def _first_at(self, where: TopicPartition, at_ms: int) -> int:
+        from odradek.pipeline.decoding.wanted import Wanted
+        from odradek.pipeline.segments import narrowed_to_time, read_stretch
+
+        assert self._store is not None
+        storage = self._store.storage
+        stretches = self.covered(where, 0, 1 << 62)
+        if where in self._unproven:
+            raise self._unproven[where].error
+        wanted = Wanted(*where, ("offset",), since_ms=at_ms)
+        for each in stretches[stretches.rows["newest"] >= at_ms]:
+            narrow = narrowed_to_time(storage, each, at_ms)
+            for stretch in (narrow, each) if narrow is not each else (each,):
+                for table in read_stretch(storage, stretch, wanted):
+                    if table.num_rows:
+                        return int(table.column(0)[0].as_py())
+        return -1
+
+    # What is asked of the store, and of brokers
+
+    def _ends(self, where: TopicPartition) -> Stretches:
+        """The first and the last stretch of all that there is; asked for again and again."""
+        if where not in self._known_ends:
+            stretches = self.covered(where, 0, 1 << 62)
+            count = len(stretches)
+            self._known_ends[where] = stretches[np.unique([0, count - 1])] if count else stretches
+        return self._known_ends[where]
+
+    def _find(self, where: TopicPartition) -> tuple[bytes, list[EpochStart]]:
+        """The segments, packed, and the partition's leader epochs."""
+        assert self._store is not None
+        tiered = self._ids[where]
+        if tiered is None:
+            return b"", []
+        unreadable: list[UnreadableSegment] = []
+        fails = self._options.corrupt_segments == "fail"
+        segments = self._store.segments(
+            tiered, self._beginnings.pop(where, None), None if fails else unreadable.append
+        )
+        for error in unreadable:
+            log.error("a segment of %s is passed over: %s", where, error)
+        self._unreadable[where] = unreadable
+        if not len(segments):
+            return b"", []
+        if self._brokers is None:
+            lineage, unproven = self._store.lineage_and_doubt(segments)
+            if unproven is not None:
+                self._unproven[where] = unproven
+            return segments.packed(), lineage
+        return segments.packed(), self._brokers.lineage(where, segments.epochs())
+
+    def _aborted_across(self, brokers: Brokers, where: TopicPartition, end: int) -> list[Aborted]:
+        try:
+            fetched = brokers.fetch(where, end, read_committed=True, max_bytes=1)
+        except KafkaError:
+            if end > brokers.offsets({where: LATEST})[where]:
+                return []  # the store reaches further than the log does now: all of it is decided
+            text = f"{where} has lost offset {end} while a query was planned: run it again"
+            raise DataLoss(text) from None
+        return [Aborted(id, first, end - 1) for id, first in fetched.aborted if first < end]
+
+
+_NOTHING = Segments.of(TopicIdPartition(UUID(int=0), "", 0), ())
+
+
+def _start_offset(error: UnreadableSegment) -> int:
+    """Of the segment whose manifest it is."""
+    name = parse_key(error.key or "")
+    assert name is not None, "it was listed as a manifest"
+    return name.start_offset
