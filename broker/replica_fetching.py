@@ -55,6 +55,11 @@ class ReplicaFetching:
             tier=None if broker.remote is None else broker.remote.tier,
         )
 
+    @property
+    def is_catching_up(self) -> bool:
+        """As `Followers.is_catching_up`."""
+        return self._needed.is_set() and self._followers.is_catching_up
+
     def role_changed(self, partition: Partition) -> None:
         """It was opened, or somebody else leads it."""
         is_followed = partition.leader >= 0 and not partition.is_leader

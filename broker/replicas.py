@@ -166,6 +166,11 @@ class Replicas:
         await self._set_aside_strays()
         await self.partitions.open_all()
 
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether a leader is known to have more of what this node follows, or was not asked yet."""
+        return self._fetching.is_catching_up
+
     async def _set_aside_strays(self) -> None:
         """Logs of topics that the cluster does not know, or knows elsewhere, are renamed."""
         image, node_id = self._broker.metadata.image, self._broker.node_id

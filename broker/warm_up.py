@@ -3,17 +3,24 @@
 A start loads no more than its first answer needs. The rest, such as kio's schemas of the requests
 that every client sends and the coordinator of groups, would be loaded by the first client's first
 requests, a few milliseconds each. Here it is loaded one module at a time, with a pause after each in
-which whoever is ready runs.
+which whoever is ready runs. What the node follows comes first: as long as it is behind, clients are with
+the leaders, and every turn that this takes is one more in which a replica is missing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
+
+import trio
 
 from odradek.protocol import apis, messages
 from odradek.seams.clock import Clock
 
 PAUSE_SECONDS = 0.002
+LOOK_SECONDS = 0.02
+PATIENCE_SECONDS = 5.0
+"""How long those go first who catch up."""
 
 SCHEMAS = (
     # what librdkafka asks in the order in which it asks, then what Java's client does
@@ -60,8 +67,11 @@ MODULES = (
 """In order of dependence, so that none brings more than itself."""
 
 
-async def warm_up(clock: Clock) -> None:
-    """Load all of these, a step at a time."""
+async def warm_up(clock: Clock, *, is_catching_up: Callable[[], bool]) -> None:
+    """Load all of these, a step at a time, once the node has caught up with those that it follows."""
+    with trio.move_on_after(PATIENCE_SECONDS):
+        while is_catching_up():
+            await clock.sleep(LOOK_SECONDS)
     for name in MODULES:
         import_module(name)
         await clock.sleep(PAUSE_SECONDS)

@@ -275,7 +275,7 @@ async def _settle(broker: Broker) -> None:
     from odradek.broker.warm_up import warm_up
 
     if broker.config.is_broker:
-        await warm_up(broker.seams.clock)
+        await warm_up(broker.seams.clock, is_catching_up=lambda: broker.replicas.is_catching_up)
     gc.freeze()  # what lives now lives to the end: not worth looking at again
     gc.enable()
 

@@ -84,6 +84,11 @@ class Followers:
     def __len__(self) -> int:
         return len(self._followed)
 
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether any partition had more at its leader when that was last asked, or was not asked yet."""
+        return any(followed.following.is_behind for followed in self._followed.values())
+
     def following(self, topic: str, index: int) -> Following | None:
         followed = self._followed.get((topic, index))
         return None if followed is None else followed.following

@@ -53,6 +53,23 @@ def test_one_session_for_all_partitions_of_a_broker() -> None:
     stand.run(test)
 
 
+def test_whether_any_partition_is_behind() -> None:
+    stand = Stand()
+    broker = stand.broker(1)
+    leading, idle = broker.lead(A, 0), broker.lead(B, 0)
+
+    async def test() -> None:
+        assert not stand.followers.is_catching_up
+        leading.append(times=3)
+        logs = [await stand.follow(key, 1, 0) for key in (A, B)]
+        assert stand.followers.is_catching_up
+        await stand.until(lambda: logs[0].end_offset == leading.log.end_offset)
+        await stand.until(lambda: not stand.followers.is_catching_up)
+        assert idle.log.end_offset == 0
+
+    stand.run(test)
+
+
 def test_an_idle_leader_is_asked_twice_a_second() -> None:
     stand = Stand()
     broker = stand.broker(1)

@@ -1,0 +1,31 @@
+"""What is loaded for the first clients: not before the node has what others lead, and not never."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from odradek.broker import warm_up
+from odradek.testing.virtual_clock import VirtualClock
+
+
+@pytest.mark.parametrize(
+    ("caught_up_at", "begins_at"),
+    [(0.0, 0.0), (1.0, 1.0), (1e9, warm_up.PATIENCE_SECONDS)],
+    ids=["nothing to catch up with", "a second behind", "a leader that is away"],
+)
+def test_followed_partitions_go_first(
+    monkeypatch: pytest.MonkeyPatch, caught_up_at: float, begins_at: float
+) -> None:
+    clock = VirtualClock()
+    clock.jumping = True
+    loaded_at: list[float] = []
+    monkeypatch.setattr(warm_up, "import_module", lambda name: loaded_at.append(clock.monotonic()))
+    monkeypatch.setattr(warm_up, "SCHEMAS", ())
+
+    async def main() -> None:
+        await warm_up.warm_up(clock, is_catching_up=lambda: clock.monotonic() < caught_up_at)
+
+    trio.run(main, clock=clock)
+    assert loaded_at[0] == pytest.approx(begins_at, abs=2 * warm_up.LOOK_SECONDS)
+    assert len(loaded_at) == len(warm_up.MODULES)
