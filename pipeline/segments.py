@@ -115,8 +115,9 @@ def _time_index(storage: RemoteStorageManager, stretch: Stretch) -> Buffer | Non
 def _positions(
     storage: RemoteStorageManager, stretch: Stretch, low: int, high: int
 ) -> tuple[int, int]:
-    """Bytes of the log (from, before) that have all batches with these offsets; the whole log, where its
-    index is of no use."""
+    """Bytes of the log (from, before) that have all batches with these offsets, and one more on either side: no
+    CRC is over a batch's first offset, its neighbours tell a wrong one. The whole log, where its index is of
+    no use."""
     segment = stretch.segment
     if low <= segment.start_offset and high > segment.end_offset:
         return 0, segment.size_bytes
@@ -126,7 +127,7 @@ def _positions(
     except (RemoteResourceNotFound, CorruptRemoteData) as error:
         log.warning("%s is read from its beginning: %s", segment_key(segment, LOG_SUFFIX), error)
         return 0, segment.size_bytes
-    before = lookup_offset(index, segment.start_offset, low)
+    before = lookup_offset(index, segment.start_offset, low - 1)
     behind = position_behind(index, segment.start_offset, high - 1)
     return before[1] if before else 0, segment.size_bytes if behind is None else behind
 

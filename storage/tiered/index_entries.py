@@ -79,13 +79,14 @@ def lookup_offset(data: Buffer, base_offset: int, offset: int) -> tuple[int, int
 
 
 def position_behind(data: Buffer, base_offset: int, offset: int) -> int | None:
-    """A position by which the batch with `offset` has ended, by an offset index; None: the segment's end."""
+    """A position by which the batch with `offset` has ended, and the one behind it, by an offset index; None: the
+    segment's end."""
     places = _places(data, IndexType.OFFSET)
     slot = bisect_left(places, offset - base_offset, key=lambda at: _INT.unpack_from(data, at)[0])
     # That entry is of the batch, or of one behind it; the next one is behind it for sure.
-    if slot + 1 >= len(places):
+    if slot + 2 >= len(places):
         return None
-    position: int = offset_index.ENTRY.unpack_from(data, places[slot + 1])[1]
+    position: int = offset_index.ENTRY.unpack_from(data, places[slot + 2])[1]
     return position
 
 

@@ -12,6 +12,7 @@ from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.files import Buffer
 from odradek.seams.objects import ObjectDenied
+from odradek.storage.log.offset_index import ENTRY
 from odradek.storage.tiered.metadata import (
     EpochStart,
     RemoteLogSegmentId,
@@ -21,6 +22,7 @@ from odradek.storage.tiered.metadata import (
 )
 from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
 from odradek.storage.tiered.object_store import ObjectStoreStorage
+from odradek.storage.tiered.remote_storage import IndexType
 from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, VirtualObjects
 
 pa = pytest.importorskip("pyarrow")
@@ -128,6 +130,32 @@ def test_a_batch_with_other_offsets_is_told_though_its_crc_matches(broken: int, 
     assert isinstance(error, CorruptSegment)
     assert (error.key, error.unread_from) == (key, len(found))
     assert "offsets are not where they should be" in str(error)
+
+
+@pytest.mark.parametrize("broken", range(BATCHES))
+@pytest.mark.parametrize("bit", range(56, 61))
+def test_where_a_task_begins_or_ends_a_batch_with_other_offsets_is_told_too(
+    broken: int, bit: int
+) -> None:
+    """A task that reads a part of a segment finds its bytes by the index, and reads a neighbour more."""
+    objects = VirtualObjects(VirtualBucket())
+    storage, stretch, key = _stored(objects)
+    log, batches = bytearray(objects.bucket.objects[key]), _log()
+    ends = [sum(map(len, batches[:number])) for number in range(BATCHES)]
+    index = segment_key(stretch.segment, IndexType.OFFSET.value)
+    objects.bucket.objects[index] = b"".join(
+        ENTRY.pack(RECORDS_A_BATCH * (number + 1) - 1, ends[number]) for number in range(1, BATCHES)
+    )
+    log[ends[broken] + bit // 8] ^= 1 << bit % 8
+    objects.bucket.objects[key] = bytes(log)
+    for low in range(LAST + 1):
+        high = min(low + RECORDS_A_BATCH, LAST + 1)
+        found, error = _read(storage, replace(stretch, low=low, high=high))
+        if error is None:
+            assert found == list(range(low, high))
+        else:
+            assert isinstance(error, CorruptSegment)
+            assert found == list(range(low, low + len(found)))
 
 
 @pytest.mark.parametrize("first", [-100, -5, 5, 100])
