@@ -214,7 +214,7 @@ class Cost:
 def plan(case: str, history: History, summaries: Path, latency_ms: float) -> Cost:
     """In this process."""
     from odradek.pipeline.options import parse_options
-    from odradek.pipeline.planning import tasks_of
+    from odradek.pipeline.planning import TASK_BYTES, tasks_of
     from odradek.pipeline.query import Query
     from odradek.pipeline.source import ReadTask
     from odradek.pipeline.store import Store
@@ -226,7 +226,7 @@ def plan(case: str, history: History, summaries: Path, latency_ms: float) -> Cos
     query = Query(options, CASES[case], store=store)
     planned = query.plan(query.ranges())
     segments = sum(len(each) for each in planned.pieces if isinstance(each, PackedStretches))
-    found = tasks_of(planned.pieces, task_bytes=options.task_bytes)
+    found = tasks_of(planned.pieces, task_bytes=options.task_bytes or TASK_BYTES)
     sizes = np.array([len(pickle.dumps(ReadTask(pieces, {}))) for pieces in found])
     took = time.perf_counter() - began
     return Cost(

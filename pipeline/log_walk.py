@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from odradek.pipeline.decoding import kernels
+from odradek.pipeline.decoding.headers import find_batches
 from odradek.protocol.records.batch import CRC_START
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Buffer
@@ -50,17 +50,15 @@ class LogWalk:
         if self._is_broken:
             return
         view = memoryview(self._rest + bytes(piece))
-        data = np.frombuffer(view, np.uint8)
-        found = np.empty(HEADERS_AT_ONCE, kernels.BATCH)
         at = 0
         while not self._is_broken:
-            count, after, error = kernels.find_batches(data, at, found.view(np.recarray))
-            if count:
-                self._check(view, found[:count])
-            if error:
+            found, after, wrong = find_batches(view, at, HEADERS_AT_ONCE)
+            if len(found):
+                self._check(view, found)
+            if wrong:
                 self._break("no batch begins there", after)
             at = after
-            if count < HEADERS_AT_ONCE:
+            if len(found) < HEADERS_AT_ONCE:
                 break
         self._rest = bytes(view[at:])
         self._position += at

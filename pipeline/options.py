@@ -100,9 +100,9 @@ class Options:
     read_committed: bool = False
     request_timeout_ms: int = 30_000
     fetch_max_bytes: int = 50 << 20
-    task_bytes: int = 128 << 20
+    task_bytes: int | None = None
     """`maxBytesPerTask`: about how much of the store one task reads; more where a query is so large
-    that the driver would have too many."""
+    that the driver would have too many. None: by what the query wants of it."""
     corrupt_segments: str = "fail"
     """`onCorruptSegment`: "fail", "skip" what cannot be read and log it, or "report" it as a row with
     `gap` set."""
@@ -174,7 +174,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         == "read_committed",
         request_timeout_ms=read.number("kafka.request.timeout.ms", 1) or 30_000,
         fetch_max_bytes=read.number("kafka.fetch.max.bytes", 1) or 50 << 20,
-        task_bytes=read.number("maxbytespertask", 1) or 128 << 20,
+        task_bytes=read.number("maxbytespertask", 1),
         corrupt_segments=read.choice("oncorruptsegment", ("fail", "skip", REPORT), "fail"),
         rows=read.choice("rows", (RECORDS, BATCHES), RECORDS),
         max_lateness_ms=read.checked("maxlateness", duration_ms),

@@ -15,6 +15,11 @@ import numpy as np
 
 from odradek.pipeline.segment_columns import Int64s, PackedStretches, Stretch, Stretches
 
+TASK_BYTES = 128 << 20
+"""What a task reads, where nobody says otherwise."""
+HEADERS_TASK_BYTES = 2 * TASK_BYTES
+"""The same where batch headers are enough: Spark takes 0.05 s of CPU for a task, and reading half as much not
+longer than that."""
 TASKS_MAX = 20_000
 """More than that are the driver's burden; tasks become larger instead."""
 RECORD_BYTES = 1024

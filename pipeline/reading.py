@@ -1,4 +1,8 @@
-"""What a task does: its pieces one after the other, from the store or from a broker."""
+"""What a task does: its pieces one after the other, from the store or from a broker.
+
+A task in a new process waits for what it imports. So what only some tasks need is imported where it is: what asks
+brokers, and what reads the store.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
 from odradek.pipeline.decoding.batches import decoder_of
 from odradek.pipeline.decoding.schema import GAP, GAPS, RECORDS, arrow_schema
 from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN, Aborted, Wanted
@@ -114,10 +117,10 @@ def _gap(
     )
 
 
-def _where(piece: Stretch | BrokerRange | Lost) -> TopicPartition:
+def _where(piece: Stretch | BrokerRange | Lost) -> tuple[str, int]:
     if isinstance(piece, Stretch):
-        return TopicPartition(piece.segment.partition.topic, piece.segment.partition.partition)
-    return TopicPartition(piece.topic, piece.partition)
+        return piece.segment.partition.topic, piece.segment.partition.partition
+    return piece.topic, piece.partition
 
 
 def _read(
@@ -164,7 +167,9 @@ def _is_gone(reading: Reading, piece: Stretch) -> bool:
     """Whether the log begins behind it now; what nobody can say is not so."""
     if reading.bootstrap is None:
         return False
-    where = _where(piece)
+    from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
+
+    where = TopicPartition(*_where(piece))
     try:
         brokers = brokers_at(reading.bootstrap, reading.request_timeout_ms)
         return brokers.offsets({where: EARLIEST})[where] >= piece.high
@@ -179,6 +184,8 @@ def _lost(piece: Lost) -> Unread:
 
 
 def _read_broker(reading: Reading, piece: BrokerRange, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
+
     assert reading.bootstrap is not None
     brokers = brokers_at(reading.bootstrap, reading.request_timeout_ms)
     where = TopicPartition(piece.topic, piece.partition)

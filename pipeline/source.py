@@ -88,13 +88,24 @@ class Reads:
                 f"onCorruptSegment={REPORT} makes rows with the column {GAP}, which the schema has not"
             )
 
-    def _tasks(self, plan: Plan) -> list[ReadTask]:
-        from odradek.pipeline.planning import tasks_of
+    def _tasks(self, plan: Plan, filtered: Filtered = Filtered()) -> list[ReadTask]:  # noqa: B008
+        from odradek.pipeline.decoding.wanted import Wanted
+        from odradek.pipeline.planning import HEADERS_TASK_BYTES, TASK_BYTES, tasks_of
 
         options = self._options
+        columns = [name for name in self._schema.fieldNames() if name != GAP]
+        wanted = Wanted(
+            "",
+            0,
+            columns,
+            since_ms=filtered.since_ms,
+            until_ms=filtered.until_ms,
+            rows=options.rows,
+        )
+        usual = TASK_BYTES if wanted.needs_records else HEADERS_TASK_BYTES
         tasks = tasks_of(
             plan.pieces,
-            task_bytes=options.task_bytes,
+            task_bytes=options.task_bytes or usual,
             min_tasks=options.min_partitions,
             max_records=options.max_records_per_partition,
         )
@@ -155,7 +166,7 @@ class BatchReader(Reads, DataSourceReader):
         from odradek.pipeline.query import Query
 
         query = Query(self._options, self._filtered)
-        return self._tasks(query.plan(query.ranges()))
+        return self._tasks(query.plan(query.ranges()), self._filtered)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition, self._filtered)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-import trio
-
 
 class Clock(Protocol):
     def monotonic(self) -> float:
@@ -32,4 +30,6 @@ class RealClock:
         return time.time_ns() // 1_000_000
 
     async def sleep(self, seconds: float) -> None:
+        import trio  # who asks for the time alone, as Spark's workers do, need not wait for it
+
         await trio.sleep(seconds)

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from odradek.pipeline.decoding import kernels
-from odradek.pipeline.decoding.bodies import Bodies
+from odradek.pipeline.decoding.headers import find_batches
 from odradek.pipeline.decoding.schema import HEADERS, TYPES, arrow_schema
 from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN, Aborted, Wanted
 from odradek.pipeline.errors import CorruptSegment
@@ -29,6 +29,9 @@ from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD
 from odradek.protocol.records.compression import NONE
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Buffer
+
+if TYPE_CHECKING:
+    from odradek.pipeline.decoding.bodies import Bodies
 
 __all__ = ["Aborted", "Decoder", "Wanted"]
 
@@ -41,15 +44,6 @@ _CRC_START = 21
 MS_MAX = INT64_MAX // 1000
 """The latest time that a column in microseconds has, in ms; what is later is shown as this, not as another time."""
 
-_WRONG = {
-    kernels.BAD_MAGIC: "no record batch of Kafka 0.11 or later begins there",
-    kernels.BAD_LENGTH: "the batch's length is none",
-    kernels.BAD_COUNT: "the batch cannot have so many records",
-    kernels.BAD_RECORD: "a record's lengths do not add up",
-    kernels.BAD_OFFSET: "offsets do not rise within the batch",
-    kernels.LEFT_OVER: "bytes are left after the last record",
-    kernels.BAD_HEADER: "a record's headers do not add up",
-}
 _WRONG_OFFSETS = "the batch's offsets are not where they should be"
 
 
@@ -66,11 +60,16 @@ class Decoder:
         self._position = 0
         """Of what comes next, in the source."""
         self._rest: bytes = b""
-        self._bodies = Bodies(2 * GROUP_BYTES)
         self._aborted = sorted(wanted.aborted, key=lambda each: each.first_offset)
         self._bounds = (0, INT64_MAX)
         self._last_offset = -1
         """Of the last batch, wanted or not."""
+
+    @cached_property
+    def _bodies(self) -> Bodies:
+        from odradek.pipeline.decoding.bodies import Bodies
+
+        return Bodies(2 * GROUP_BYTES)
 
     @property
     def is_done(self) -> bool:
@@ -101,19 +100,19 @@ class Decoder:
 
     def _feed(self, view: memoryview) -> Iterator[pa.RecordBatch]:
         data = np.frombuffer(view, dtype=np.uint8)
-        found = np.empty(HEADERS_AT_ONCE, kernels.BATCH)
         position = 0
         while True:
-            count, after, error = kernels.find_batches(data, position, found.view(np.recarray))
-            good = self._in_order(found[:count]) if count else 0
+            found, after, wrong = find_batches(view, position, HEADERS_AT_ONCE)
+            count = len(found)
+            good = self._in_order(found) if count else 0
             if good:
                 yield from self._decode(data, found[:good])
                 self._have_seen(found[:good])
             if good < count and not (self.is_done and self._is_within(found[good])):
                 raise self._corrupt(_WRONG_OFFSETS, int(found["position"][good]))
             position = after
-            if error and not self.is_done:
-                raise self._corrupt(_WRONG[error], position)
+            if wrong and not self.is_done:
+                raise self._corrupt(wrong, position)
             if self.is_done or count < HEADERS_AT_ONCE:
                 break
         if not self.is_done:
@@ -277,6 +276,8 @@ class Decoder:
                 first = number + 1
 
     def _columns(self, data: Any, batches: Any, starts: Any, ends: Any) -> pa.RecordBatch:
+        from odradek.pipeline.decoding import kernels
+
         wanted = self.wanted
         has = {name: name in wanted.columns for name in TYPES}
         counts = batches["count"]
@@ -284,7 +285,7 @@ class Decoder:
         is_none = counts < 0  # which would make room for fewer records than the others have
         if is_none.any() or rows * 7 > size:
             position = int(batches["position"][int(np.argmax(is_none))])
-            raise self._corrupt(_WRONG[kernels.BAD_COUNT], position)
+            raise self._corrupt(kernels.WRONG[kernels.BAD_COUNT], position)
         keys = _Binary(rows, size, has["key"])
         values = _Binary(rows, size, has["value"])
         headers = _Headers(rows, size, has["headers"])
@@ -296,7 +297,7 @@ class Decoder:
             offsets, timestamps, kinds, *keys.arrays, *values.arrays, *headers.arrays,
         )  # fmt: skip
         if error:
-            raise self._corrupt(_WRONG[error], int(batches["position"][which]))
+            raise self._corrupt(kernels.WRONG[error], int(batches["position"][which]))
         columns: dict[str, Any] = {
             "offset": offsets[:kept],
             "timestamp": timestamps[:kept],
@@ -316,9 +317,9 @@ class Decoder:
         for name in wanted.columns:
             column: Any = columns.get(name)
             if name == "topic":
-                column = pa.repeat(pa.scalar(wanted.topic, pa.string()), rows)
+                column = _repeated(wanted.topic, rows)
             elif name == "partition":
-                column = pa.repeat(pa.scalar(wanted.partition, pa.int32()), rows)
+                column = _numbers(np.full(rows, wanted.partition, np.int32), TYPES["partition"])
             elif name == "timestamp":
                 column = _numbers(np.clip(column, -MS_MAX, MS_MAX) * 1000, TYPES["timestamp"])
             elif not isinstance(column, pa.Array):
@@ -341,9 +342,16 @@ def _array(kind: Any, size: int) -> Any:
     return np.frombuffer(pa.allocate_buffer(size * np.dtype(kind).itemsize), dtype=kind)
 
 
+def _repeated(text: str, rows: int) -> pa.Array:
+    data = text.encode()
+    ends = np.arange(rows + 1, dtype=np.int32) * np.int32(len(data))
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data * rows)]
+    return pa.Array.from_buffers(TYPES["topic"], rows, buffers)
+
+
 def _numbers(values: Any, kind: pa.DataType) -> pa.Array:
-    """Of an array as wide as `kind`. `pa.array` would do, but imports pandas where that is installed, which
-    takes longer than many a task."""
+    """Of an array as wide as `kind`. `pa.array` would do, as `pa.repeat` would above, but they import pandas where
+    that is installed, which takes longer than many a task."""
     if pa.types.is_boolean(kind):
         packed = np.packbits(values, bitorder="little")
         return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(packed)])

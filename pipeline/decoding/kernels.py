@@ -1,4 +1,4 @@
-"""The loops over batches and records, compiled.
+"""The loops over records, compiled.
 
 They see bytes and arrays of numbers, and answer with numbers: no Python object is made of a record.
 What is wrong with the bytes comes back as a code and a place, so that whoever called can say which
@@ -19,94 +19,22 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-HEADER_SIZE = 61
-LOG_OVERHEAD = 12
-MAGIC = 2
-
 OK = 0
-CUT_SHORT = 1
-BAD_MAGIC = 2
-BAD_LENGTH = 3
-BAD_COUNT = 4
-BAD_RECORD = 5
-BAD_OFFSET = 6
-LEFT_OVER = 7
-BAD_HEADER = 8
+BAD_COUNT = 1
+BAD_RECORD = 2
+BAD_OFFSET = 3
+LEFT_OVER = 4
+BAD_HEADER = 5
+
+WRONG = {
+    BAD_COUNT: "the batch cannot have so many records",
+    BAD_RECORD: "a record's lengths do not add up",
+    BAD_OFFSET: "offsets do not rise within the batch",
+    LEFT_OVER: "bytes are left after the last record",
+    BAD_HEADER: "a record's headers do not add up",
+}
 
 _RECORD_MIN_BYTES = 7
-
-BATCH = np.dtype(
-    [
-        ("position", np.int64),
-        ("size", np.int64),
-        ("base_offset", np.int64),
-        ("last_offset", np.int64),
-        ("base_timestamp", np.int64),
-        ("max_timestamp", np.int64),
-        ("producer_id", np.int64),
-        ("leader_epoch", np.int32),
-        ("count", np.int32),
-        ("crc", np.uint32),
-        ("attributes", np.int16),
-    ]
-)
-"""What is kept of a batch's header."""
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _i32(data, at):
-    return np.int32(
-        (np.uint32(data[at]) << np.uint32(24))
-        | (np.uint32(data[at + 1]) << np.uint32(16))
-        | (np.uint32(data[at + 2]) << np.uint32(8))
-        | np.uint32(data[at + 3])
-    )
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _i64(data, at):
-    high = np.uint64(np.uint32(_i32(data, at)))
-    low = np.uint64(np.uint32(_i32(data, at + 4)))
-    return np.int64((high << np.uint64(32)) | low)
-
-
-@njit(cache=True, nogil=True)
-def find_batches(data, start, out):
-    """The headers of the whole batches from `start` on, as many as `out` holds.
-
-    (how many, where the first byte is that belongs to none of them, error). A batch cut short at the
-    end is no error; nor is it counted.
-    """
-    position = start
-    size = len(data)
-    found = 0
-    while found < len(out) and size - position >= HEADER_SIZE:
-        length = np.int64(_i32(data, position + 8))
-        if data[position + 16] != MAGIC:
-            return found, position, BAD_MAGIC
-        if length < HEADER_SIZE - LOG_OVERHEAD:
-            return found, position, BAD_LENGTH
-        whole = length + LOG_OVERHEAD
-        if size - position < whole:
-            break
-        batch = out[found]
-        base_offset = _i64(data, position)
-        batch.position = position
-        batch.size = whole
-        batch.base_offset = base_offset
-        batch.leader_epoch = _i32(data, position + 12)
-        batch.crc = np.uint32(_i32(data, position + 17))
-        batch.attributes = np.int16(
-            (np.uint16(data[position + 21]) << np.uint16(8)) | np.uint16(data[position + 22])
-        )
-        batch.last_offset = base_offset + np.int64(_i32(data, position + 23))
-        batch.base_timestamp = _i64(data, position + 27)
-        batch.max_timestamp = _i64(data, position + 35)
-        batch.producer_id = _i64(data, position + 43)
-        batch.count = _i32(data, position + 57)
-        found += 1
-        position += whole
-    return found, position, OK
 
 
 @intrinsic

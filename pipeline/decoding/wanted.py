@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from odradek.pipeline.decoding.schema import RECORDS
+from odradek.pipeline.decoding.schema import BATCHES, RECORDS
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 _FROM_HEADERS = frozenset(("topic", "partition", "offset", "timestampType"))
@@ -45,4 +45,7 @@ class Wanted:
 
     @property
     def needs_records(self) -> bool:
+        """Whether batch headers are not enough, however simple the batches are."""
+        if self.rows == BATCHES:
+            return "uncompressedBytes" in self.columns
         return self.is_timed or not _FROM_HEADERS.issuperset(self.columns)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from odradek.protocol.records.batch import HEADER_SIZE
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.files import Buffer
@@ -28,6 +29,8 @@ from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, Vir
 pa = pytest.importorskip("pyarrow")
 
 from odradek.pipeline.decoding.decoder import Wanted  # noqa: E402
+from odradek.pipeline.decoding.schema import BATCHES as BATCHES_AS_ROWS  # noqa: E402
+from odradek.pipeline.decoding.schema import RECORDS  # noqa: E402
 from odradek.pipeline.errors import (  # noqa: E402
     CorruptSegment,
     DeniedSegment,
@@ -156,6 +159,36 @@ def test_where_a_task_begins_or_ends_a_batch_with_other_offsets_is_told_too(
         else:
             assert isinstance(error, CorruptSegment)
             assert found == list(range(low, low + len(found)))
+
+
+@pytest.mark.parametrize("rows", [RECORDS, BATCHES_AS_ROWS])
+@pytest.mark.parametrize("broken", [0, BATCHES // 2, BATCHES - 1])
+def test_no_bit_of_a_header_makes_a_count_wrong(broken: int, rows: str) -> None:
+    """Headers are all that a count looks at: whichever bit is another, it is right, or the object is named."""
+    objects = VirtualObjects(VirtualBucket())
+    storage, stretch, key = _stored(objects)
+    good = objects.bucket.objects[key]
+    begins = sum(map(len, _log()[:broken]))
+    columns = ("partition", "offset") if rows == RECORDS else ("records", "isControl")
+    wanted = Wanted("t", 3, columns, rows=rows)
+
+    def counted() -> int | str | None:
+        """Or the name of what is broken."""
+        try:
+            tables = list(read_stretch(storage, stretch, wanted))
+        except CorruptSegment as error:
+            return error.key
+        if rows == RECORDS:
+            return sum(table.num_rows for table in tables)
+        found = [row for table in tables for row in table.to_pylist()]
+        return sum(row["records"] for row in found if not row["isControl"])
+
+    assert counted() == LAST + 1
+    for bit in range(HEADER_SIZE * 8):
+        log = bytearray(good)
+        log[begins + bit // 8] ^= 1 << bit % 8
+        objects.bucket.objects[key] = bytes(log)
+        assert counted() in (LAST + 1, key)
 
 
 @pytest.mark.parametrize("first", [-100, -5, 5, 100])

@@ -1,0 +1,28 @@
+"""What a Spark worker waits for before its first rows: it is started anew, time and again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+COUNT = """
+import sys
+from odradek.pipeline import reading, segments, source, store
+from odradek.pipeline.decoding.batches import decoder_of
+from odradek.pipeline.decoding.wanted import Wanted
+from odradek.protocol.records.records import Record, build_batch
+
+log = bytes(build_batch([Record(-1, 1, None, b"v")] * 3))
+(table,) = decoder_of(Wanted("t", 0, ("partition", "offset")), "a log").feed(log)
+print(table.num_rows, [each for each in ("trio", "numba", "cramjam", "pandas") if each in sys.modules])
+"""
+
+
+def test_a_count_imports_no_client_no_compiler_and_no_codec() -> None:
+    """Nor pandas, which pyarrow imports for some of what it is asked."""
+    found = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True)
+    assert found.stdout.strip() == "3 []", found.stderr
