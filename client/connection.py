@@ -192,9 +192,12 @@ class BrokerConnection:
         """With the answer in it."""
         correlation_id = self._correlation_id()
         waiter = self._waiters[correlation_id] = _Waiter(api, version)
-        with trio.move_on_after(timeout_s) as timing:
-            await self._send(api, version, correlation_id, [body])
-            await waiter.arrived.wait()
+        try:
+            with trio.move_on_after(timeout_s) as timing:
+                await self._send(api, version, correlation_id, [body])
+                await waiter.arrived.wait()
+        finally:
+            self._waiters.pop(correlation_id, None)  # a late answer is for nobody
         if timing.cancelled_caught and not waiter.arrived.is_set():
             failure = TimedOut(
                 f"the broker at {self.address} did not answer {api.title} in {timeout_s:g} s"
@@ -224,7 +227,6 @@ class BrokerConnection:
         header = request_header(api, version, correlation_id, self.client_id)
         async with self._sending:
             if self._broken is not None:
-                self._waiters.pop(correlation_id, None)
                 raise self._broken
             try:
                 head, _ = frame_head(header, body)

@@ -75,6 +75,17 @@ async def test_an_older_broker_is_asked_again_in_its_version() -> None:
         assert connection.version_of(METADATA) == METADATA.max_version
 
 
+def coordinator(asked: Asked) -> bytes:
+    """The frame that answers FindCoordinator: its port is the group's name."""
+    group = asked.body.coordinator_keys[0]
+    row = {"key": group, "node_id": 1, "host": "h", "port": int(group), "error_code": 0}
+    body = messages.write_response(
+        asked.api.key, asked.version, {"coordinators": [{**row, "error_message": None}]}
+    )
+    whole = response_header(asked.api, asked.version, asked.correlation_id) + body
+    return struct.pack(">i", len(whole)) + whole
+
+
 async def test_requests_are_pipelined_and_answers_matched_by_correlation_id() -> None:
     waiting: list[Asked] = []
 
@@ -85,16 +96,7 @@ async def test_requests_are_pipelined_and_answers_matched_by_correlation_id() ->
         if len(waiting) < 3:
             return SILENCE
         # all three at once, the last one first
-        return b"".join(answer(one, port) for port, one in reversed(list(enumerate(waiting))))
-
-    def answer(asked: Asked, port: int) -> bytes:
-        group = asked.body.coordinator_keys[0]
-        row = {"key": group, "node_id": 1, "host": "h", "port": int(group), "error_code": 0}
-        body = messages.write_response(
-            asked.api.key, asked.version, {"coordinators": [{**row, "error_message": None}]}
-        )
-        whole = response_header(asked.api, asked.version, asked.correlation_id) + body
-        return struct.pack(">i", len(whole)) + whole
+        return b"".join(coordinator(each) for each in reversed(waiting))
 
     async with talking_to(script) as (_, connection):
         ports: dict[str, int] = {}
@@ -152,6 +154,34 @@ async def test_cancelling_one_request_leaves_the_others() -> None:
         with trio.move_on_after(0.02):
             await connection.request(FIND_COORDINATOR, FIND)
         assert (await connection.request(METADATA, {"topics": None})).cluster_id == "scripted"
+
+
+async def test_who_gave_up_is_forgotten_and_a_late_answer_is_for_nobody() -> None:
+    """A request that is never answered costs no memory, if its asker does not wait for that either."""
+    waiting: list[Asked] = []
+    is_asked = trio.Event()
+
+    def script(asked: Asked) -> Any:
+        if asked.api is not FIND_COORDINATOR:
+            return None
+        waiting.append(asked)
+        is_asked.set()
+        return SILENCE if len(waiting) == 1 else b"".join(map(coordinator, waiting))
+
+    async with talking_to(script) as (_, connection):
+
+        async def ask(group: str) -> int:
+            found = await connection.request(
+                FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": [group]}
+            )
+            return int(found.coordinators[0].port)
+
+        async with trio.open_nursery() as leaving:
+            leaving.start_soon(ask, "1")
+            await is_asked.wait()
+            leaving.cancel_scope.cancel()
+        assert not connection._waiters
+        assert await ask("2") == 2
 
 
 async def test_nobody_listens() -> None:
