@@ -146,13 +146,16 @@ class PartitionRemover:
     # One partition
 
     async def _remove_when_due(self, partition: TopicIdPartition) -> None:
+        scope = self._removing[partition]
         try:
-            with self._removing[partition]:
+            with scope:
                 async with self._partitions:
                     await self._remove(partition)
         finally:
             del self._removing[partition]
             self._manager.release(partition)
+            if scope.cancel_called:
+                self.wake()  # its census may be here again, and was looked at while this went on
 
     async def _remove(self, partition: TopicIdPartition) -> None:
         """Until nothing is left of it, or somebody else leads its metadata partition."""

@@ -51,6 +51,7 @@ class Store:
         self.deletions: list[UUID] = []
         self.is_away = False
         self.summaries_removed: list[TopicIdPartition] = []
+        self.before_deletion: Callable[[], None] = lambda: None
 
     def copy_segment(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
         self.objects.add(metadata.id.id)
@@ -66,6 +67,7 @@ class Store:
     def delete_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
         if self.is_away:
             raise RemoteStorageUnavailable("the store is away")
+        self.before_deletion()
         self.deletions.append(metadata.id.id)
         self.objects.discard(metadata.id.id)
 

@@ -152,6 +152,34 @@ def test_next_leader_goes_on() -> None:
     run(main, 3, removes=True)
 
 
+def test_removal_that_ends_late_is_taken_up_again() -> None:
+    """T-51: its leader resigned and leads again, while the store took its time: not at the next interval."""
+
+    async def main(world: MetadataWorld) -> None:
+        (partition,) = await world.create("flights")
+        await copy(world, partition, 2)
+        manager, doors, begun = world.manager(1), world.cluster.nodes[1].doors, trio.Event()
+        assert doors is not None
+
+        def slow() -> None:
+            if not begun.is_set():
+                begun.set()
+                doors.offload.owe(1.0)
+
+        world.store.before_deletion = slow
+        await world.delete("flights")
+        await begun.wait()
+        place = manager.place_of(partition)
+        manager.resign_metadata(place)
+        await trio.sleep(0.2)  # the remover sees that
+        manager.lead_metadata(place)
+        with trio.fail_after(2.5):
+            await until_gone(world, partition)
+        assert world.store.objects == set()
+
+    run(main, removes=True)
+
+
 @pytest.mark.parametrize("step", range(1, 10))
 def test_node_is_killed_at_each_step(step: int) -> None:
     """T-51: nine records from the mark to the end, of a partition with three segments."""
