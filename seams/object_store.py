@@ -2,7 +2,8 @@
 
 `memory:///` is a store of its own each time it is opened, `file:///path` a directory made when
 missing, `s3://`, `gs://` and `az://` take their credentials from options or the environment as
-obstore documents. What is put into a directory is synced, file and names: obstore does not.
+obstore documents. What is put into a directory is synced, file and names, and so is what is deleted there: obstore
+does not.
 """
 
 from __future__ import annotations
@@ -302,12 +303,28 @@ class DirectoryObjects(ObjectStoreObjects):
         return super().head(key)
 
     def delete(self, key: str) -> None:
-        self._check_root()
-        super().delete(key)
+        self.delete_all([key])
 
     def delete_all(self, keys: Iterable[str]) -> None:
+        """Durably: what a crash brought back would be read by who goes by the store alone."""
+        directories: dict[OsPath, None] = {}
         for key in keys:
-            self.delete(key)
+            self._check_root()
+            super().delete(key)
+            directories[(self._root / key).parent] = None
+        for directory in directories:
+            self._sync_names(directory)
+
+    def _sync_names(self, directory: OsPath) -> None:
+        """Of `directory`, or where that went with its last object, of what had it."""
+        with _translated(str(directory)):
+            for each in (directory, *directory.parents):
+                with suppress(FileNotFoundError):
+                    sync(each)
+                    return
+                if each == self._root:
+                    self._check_root()
+                    return
 
     def pages(self, prefix: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         """A directory at a time, which obstore's own listing does in the disk's order."""

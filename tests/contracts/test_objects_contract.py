@@ -240,16 +240,36 @@ def test_nothing_is_swept_that_is_finished(objects: Objects) -> None:
     assert bytes(objects.get("k")) == b"x"
 
 
-def test_put_in_a_directory_it_is_synced(tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file and all names above it: what was put is there after a power failure."""
-    synced: list[OsPath] = []
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[OsPath]:
+    """The files and directories that are synced, in order."""
+    paths: list[OsPath] = []
     monkeypatch.setattr(
         "odradek.seams.store_directory.os.fsync",
-        lambda descriptor: synced.append(OsPath(f"/proc/self/fd/{descriptor}").readlink()),
+        lambda descriptor: paths.append(OsPath(f"/proc/self/fd/{descriptor}").readlink()),
     )
+    return paths
+
+
+def test_put_in_a_directory_it_is_synced(tmp_path: OsPath, synced: list[OsPath]) -> None:
+    """The file and all names above it: what was put is there after a power failure."""
     root = tmp_path / "with space" / "store"
     open_objects(f"file://{quote(str(root))}").put("t-0/a", [b"x"])
     assert synced == [root / "t-0" / "a", root / "t-0", root]
+
+
+def test_deleted_in_a_directory_it_is_synced(tmp_path: OsPath, synced: list[OsPath]) -> None:
+    """What was deleted is not there again after a power failure. Empty directories go, too."""
+    objects = open_objects(f"file://{tmp_path}")
+    for key in ("t-0/a", "t-0/b", "t-0/c", "u-0/a"):
+        objects.put(key, [b"x"])
+    synced.clear()
+    objects.delete("t-0/a")
+    assert synced == [tmp_path / "t-0"]
+    objects.delete_all(["t-0/b", "u-0/a"])
+    assert synced[1:] == [tmp_path / "t-0", tmp_path]
+    objects.delete_all(["t-0/c", "none/at/all"])
+    assert synced[3:] == [tmp_path, tmp_path]
 
 
 def test_a_store_that_does_not_answer() -> None:
