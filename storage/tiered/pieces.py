@@ -10,7 +10,8 @@ Fetches run in a nursery of their own. A reader that leaves (its time is up, its
 nothing: the piece is there for its next request.
 
 Who needs more than one piece at once reads by `with_room`: were they all to wait for room with pieces pinned,
-it might be each other that they wait for.
+it might be each other that they wait for. So they take turns, and whoever has the turn needs no room beside
+others, who might always be there first: one piece may come on top of all.
 
 Who fetches: as many at once as there are readers; as many again as allowed may wait for that, and more
 are refused. A fetch ahead is made only where a reader is free and there is room that nothing else uses.
@@ -43,7 +44,7 @@ log = logging.getLogger("odradek.remote")
 T = TypeVar("T")
 
 BYTES_MAX = 64 << 20
-"""All pieces of a node. A batch that is larger than half of it may come on top."""
+"""All pieces of a node. One, of a batch that did not come whole with the first, may come on top."""
 READERS_KEPT_FREE = 2
 """By fetches ahead, where there are more: for those who wait."""
 
@@ -169,7 +170,7 @@ class Pieces:
         self._ahead: dict[Piece, None] = {}
         self._room = trio.Event()
         self._turn = trio.Lock()
-        """Whoever has it may wait for room with pieces pinned."""
+        """Whoever has it may come on top with pieces pinned."""
         self._readers = trio.CapacityLimiter(1)
         self._under_way = 0
         self.total_bytes = 0
@@ -205,17 +206,23 @@ class Pieces:
         return max(found, key=lambda each: (each.is_here, each.end), default=None)
 
     async def at(
-        self, segment: RemoteLogSegmentMetadata, position: int, end: int, *, waits: bool = True
+        self,
+        segment: RemoteLogSegmentMetadata,
+        position: int,
+        end: int,
+        *,
+        has_turn: bool | None = None,
     ) -> Piece:
         """The piece with the byte at `position`; one is fetched up to `end` where there is none.
-        Pinned. Raises RemoteStorageError, and NoRoom where it would wait for that, and may not."""
+        Pinned. A first piece waits for room; for a further one (`has_turn`, by `with_room`) it comes on top,
+        or NoRoom is raised. Raises RemoteStorageError."""
         segment_id = segment.id.id
         while True:
             piece = self.find(segment_id, position)
             if piece is None:
                 end = self._up_to_next(segment_id, position, min(end, segment.size_bytes))
-                if not self._has_room(end - position):
-                    if not waits:
+                if not self._has_room(end - position, on_top=has_turn is True):
+                    if has_turn is False:
                         raise NoRoom
                     await self._room.wait()
                     continue  # meanwhile it may have come
@@ -233,8 +240,8 @@ class Pieces:
             return piece
 
     async def with_room(self, read: Callable[[bool], Awaitable[T]]) -> T:
-        """What `read` returns. It is told whether it may wait for room (`waits`) while it has a piece pinned;
-        where it may not, and NoRoom comes of that, it is called again when nobody else may."""
+        """What `read` returns. It is told whether it has the turn; where it has not, and NoRoom comes of that,
+        it is called again when it has."""
         with suppress(NoRoom):
             return await read(False)
         async with self._turn:
@@ -332,12 +339,11 @@ class Pieces:
 
     # Room
 
-    def _has_room(self, size_bytes: int) -> bool:
+    def _has_room(self, size_bytes: int, *, on_top: bool) -> bool:
         """Once what nobody uses is gone."""
         if self._evict_for(size_bytes, self._used) or self._evict_for(size_bytes, self._ahead):
             return True
-        half = self._bytes_max // 2
-        return size_bytes > half and self.total_bytes <= half
+        return on_top and self.total_bytes <= self._bytes_max
 
     def _evict_for(self, size_bytes: int, pieces: dict[Piece, None]) -> bool:
         """Whether there is room for so much, without `pieces` that nobody uses."""

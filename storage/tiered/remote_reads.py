@@ -231,9 +231,8 @@ class RemoteReads:
         place: _Place,
         offset: int,
         limits: ReadLimits,
-        waits: bool,
+        has_turn: bool,
     ) -> RemoteRead | None:
-        """`waits`: for room for more than a first piece, too."""
         segment = place.segment
         walk = BatchWalk(
             segment,
@@ -251,7 +250,7 @@ class RemoteReads:
             while not walk.is_done:
                 if not walk.advance(span.bytes_at, span.end):
                     await trio.lowlevel.checkpoint()
-                elif walk.is_done or not await self._extend(span, segment, walk, at_once, waits):
+                elif walk.is_done or not await self._extend(span, segment, walk, at_once, has_turn):
                     break
             if walk.begin is None:
                 return RemoteRead(offset) if walk.position < segment.size_bytes else None
@@ -267,7 +266,7 @@ class RemoteReads:
         segment: RemoteLogSegmentMetadata,
         walk: BatchWalk,
         at_once: int,
-        waits: bool,
+        has_turn: bool,
     ) -> bool:
         """Have more of the segment in `span`. False if that would be a wait, and there is something
         already."""
@@ -276,7 +275,7 @@ class RemoteReads:
             if after is None or not after.is_here:
                 return False
         end = max(walk.needed, span.end + at_once)
-        span.add(await self._pieces.at(segment, span.end, end, waits=waits))
+        span.add(await self._pieces.at(segment, span.end, end, has_turn=has_turn))
         return True
 
     # Its next place, and what will be wanted there

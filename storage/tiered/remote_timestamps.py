@@ -30,7 +30,7 @@ from odradek.storage.tiered.lineage import is_within, with_records
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata, SegmentState
 from odradek.storage.tiered.pieces import Pieces, Span
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
-from odradek.storage.tiered.remote_reads import partition_of
+from odradek.storage.tiered.remote_reads import FETCH_BYTES_MAX, partition_of
 from odradek.storage.tiered.remote_storage import IndexType
 
 SEGMENTS_A_TURN = 20
@@ -178,13 +178,13 @@ class RemoteTimestamps:
         return await self._pieces.with_room(partial(self._read, segment, position, end))
 
     async def _read(
-        self, segment: RemoteLogSegmentMetadata, position: int, end: int, waits: bool
+        self, segment: RemoteLogSegmentMetadata, position: int, end: int, has_turn: bool
     ) -> bytes:
-        """`waits`: for room for more than a first piece, too."""
-        span = Span(await self._pieces.at(segment, position, max(end, position + SEARCH_BYTES)))
+        at_once = min(max(end - position, SEARCH_BYTES), FETCH_BYTES_MAX)
+        span = Span(await self._pieces.at(segment, position, position + at_once))
         try:
             while span.end < end:
-                span.add(await self._pieces.at(segment, span.end, end, waits=waits))
+                span.add(await self._pieces.at(segment, span.end, end, has_turn=has_turn))
             return bytes(span.bytes_at(position, end - position))
         finally:
             span.close()
