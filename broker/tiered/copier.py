@@ -7,7 +7,6 @@ is cancelled, wherever it is: what it leaves unfinished is told by its state, an
 
 from __future__ import annotations
 
-import logging
 from itertools import count
 
 import trio
@@ -33,8 +32,6 @@ from odradek.storage.tiered.metadata import (
 )
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.sealed import SealedSegment, copyable_segments, open_sealed
-
-log = logging.getLogger("odradek.tiered")
 
 TURN_SECONDS = 30.0
 """After so long a partition with many segments to copy lets others have its place."""
@@ -90,6 +87,7 @@ class Copier:
     async def round(self) -> bool:
         """See the module; True if others are to have their turn before the rest. Raises what the store,
         the metadata or the disk does, and TaskEnded."""
+        self._tools.work.check_published(self._id)
         await find_copied(self._tools.metadata, self._id, self._log)
         clock = self._tools.seams.clock
         ends_at = clock.monotonic() + TURN_SECONDS
@@ -143,7 +141,6 @@ class Copier:
         finally:
             opened.close()
         which.copied_to(sealed.end_offset)
-        log.info("%s is copied: %d to %d", segment.id, sealed.base_offset, sealed.end_offset)
         await find_copied(tools.metadata, self._id, which)
 
 

@@ -1,8 +1,9 @@
 """Copies and deletes segments, one step after the other as `segment_steps` has them.
 
 Those that somebody here is at work on are `in_hand`. A copy is given up with the leadership, or with its
-topic; a task of its own then deletes it, or publishes it where that was under way. So a copy of this node
-that is not finished, and not in hand, never will be.
+topic; a task of its own then deletes it, or publishes it where that was under way. Such a task also
+publishes what cannot be published at once: a copier's place is for copies. So a copy of this node that is
+not finished, and not in hand, never will be.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from odradek.storage.tiered.errors import (
     InvalidRemoteState,
     RemoteResourceNotFound,
     RemoteStorageError,
+    RemoteStorageUnavailable,
 )
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
@@ -76,6 +78,8 @@ class SegmentWork:
         self._settings = settings
         self.in_hand: Counter[RemoteLogSegmentId] = Counter()
         """How many here are at work on it."""
+        self._to_publish: set[RemoteLogSegmentId] = set()
+        """Those in hand that are copied, and were not published so yet."""
         self._nursery: trio.Nursery | None = None
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -96,7 +100,8 @@ class SegmentWork:
 
     async def copy(self, segment: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
         """Copy it, and return when that is known. Raises what went wrong, once nothing is left of the
-        copy, or what is left is left to expiry: KafkaError, or OSError of the local disk."""
+        copy, or what is left is left to expiry, or to `check_published`: KafkaError, or OSError of the
+        local disk."""
         topic = segment.partition.topic
         self._metrics.meter("RemoteCopyRequestsPerSec", topic=topic).mark()
         try:
@@ -104,7 +109,13 @@ class SegmentWork:
         except (KafkaError, OSError):
             self._metrics.meter("RemoteCopyErrorsPerSec", topic=topic).mark()
             raise
-        self._metrics.meter("RemoteCopyBytesPerSec", topic=topic).mark(segment.size_bytes)
+
+    def check_published(self, partition: TopicIdPartition) -> None:
+        """Raises RemoteStorageUnavailable while there is a copy of it here of which nobody knows yet: what
+        is to be copied next follows from that."""
+        for each in self._metadata.unfinished(partition):
+            if each.id in self._to_publish and each.state is SegmentState.COPY_SEGMENT_STARTED:
+                raise RemoteStorageUnavailable(f"{each.id} is copied, which is to be published yet")
 
     async def begin_to_delete(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
         """Nobody is to read it from now on; it is returned as `delete` takes it. Raises KafkaError."""
@@ -166,7 +177,8 @@ class SegmentWork:
         *,
         is_own: bool = False,
     ) -> None:
-        """To the end of the steps; `data` is that of a copy, which is handed over if it is cancelled.
+        """To the end of the steps; `data` is that of a copy, which is handed over if it is cancelled, or
+        cannot be published at once.
         `is_own`: it is a copy of this node that never counted yet. Raises what went wrong, unless it is over
         all the same."""
         failure: KafkaError | OSError | None = None
@@ -182,6 +194,8 @@ class SegmentWork:
                         before = steps.step
                         steps.came(self._what_came(before, segment, error, is_own=is_own))
                         if steps.step is before:
+                            if data is not None:
+                                raise
                             await self._seams.clock.sleep(back_off.next())
                     else:
                         refusal = self._refusal(segment) if steps.step is Step.COPY else None
@@ -190,6 +204,12 @@ class SegmentWork:
             finally:
                 if data is not None and not steps.is_over:
                     self._hand_over(steps.step, segment)
+        if steps.step is Step.COPIED:
+            log.info("%s is copied: %d to %d", segment.id, segment.start_offset, segment.end_offset)
+            bytes_copied = self._metrics.meter(
+                "RemoteCopyBytesPerSec", topic=segment.partition.topic
+            )
+            bytes_copied.mark(segment.size_bytes)
         wanted = Step.DELETED if data is None else Step.COPIED
         if failure is not None and steps.step not in (wanted, Step.COPIED):
             raise failure
@@ -221,12 +241,14 @@ class SegmentWork:
         return Came.FAILED
 
     def _hand_over(self, step: Step, segment: RemoteLogSegmentMetadata) -> None:
-        """Its copier was cancelled. `segment` has what the store said of it, if it was copied. It stays in hand,
+        """Its copier goes. `segment` has what the store said of it, if it was copied. It stays in hand,
         also between attempts: nobody else is to begin with it."""
         if self._nursery is None or step is Step.PUBLISH_COPY_STARTED:
             return  # nothing is copied
         is_copied = step is Step.PUBLISH_COPY_FINISHED
         self.in_hand[segment.id] += 1
+        if is_copied:
+            self._to_publish.add(segment.id)
         self._nursery.start_soon(
             self._see_to_the_end, step if is_copied else Step.PUBLISH_DELETE_STARTED, segment
         )
@@ -236,6 +258,7 @@ class SegmentWork:
         try:
             await self._try_to_the_end(step, segment)
         finally:
+            self._to_publish.discard(segment.id)
             self._let_go(segment)
 
     async def _try_to_the_end(self, step: Step, segment: RemoteLogSegmentMetadata) -> None:

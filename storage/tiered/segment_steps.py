@@ -7,7 +7,7 @@ be there after a failure is deleted again, in the same way as a segment that has
 |---|---|---|
 | PUBLISH_COPY_STARTED | COPY | LEFT: nothing was copied; if it was published all the same, expiry finds it |
 | COPY | PUBLISH_COPY_FINISHED | PUBLISH_DELETE_STARTED: parts of it may be there |
-| PUBLISH_COPY_FINISHED | COPIED | the same again, after a while: it may have been published, and then counts |
+| PUBLISH_COPY_FINISHED | COPIED | the same again, later, by another task: it may have been published, and then counts |
 | | | REFUSED, since it is being deleted by now: DELETE, again, for its objects may have come after that |
 | | | GONE, since this node is no replica any more: LEFT |
 | PUBLISH_DELETE_STARTED | DELETE | LEFT |

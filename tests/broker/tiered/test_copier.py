@@ -132,6 +132,31 @@ async def test_a_copy_is_published_until_that_is_known(clock: VirtualClock) -> N
         assert world.storage.calls == ["copy 0"]
 
 
+async def test_a_copy_that_cannot_be_published_keeps_no_place(clock: VirtualClock) -> None:
+    """T-11: the pool is small, and others' metadata may be elsewhere. It is published in the end, and nothing
+    else of its partition is copied before."""
+    settings = {"remote.log.manager.copier.thread.pool.size": "1"}
+    async with tiered_world(clock, settings=settings) as world:
+        world.fill(2)
+
+        def away() -> None:
+            world.storage.before_copy = lambda: None
+            world.metadata.failing = RemoteStorageUnavailable("no leader")
+
+        world.storage.before_copy = away
+        await world.pass_time(0.1)
+        assert world.manager.copiers.borrowed_tokens == 0
+        assert await world.gauge("RemoteStoreAway") == 1
+        await world.pass_time(60)
+        assert world.storage.calls == ["copy 0"]
+        world.metadata.failing = None
+        await world.pass_time(90)
+        assert world.storage.calls == ["copy 0", "copy 3"]
+        assert world.states() == [(0, FINISHED), (3, FINISHED)]
+        assert world.log.highest_copied_offset == 5
+        assert not world.manager.work.in_hand
+
+
 async def test_custom_metadata_that_is_too_large_ends_copies(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
