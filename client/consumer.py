@@ -5,7 +5,9 @@ several leaders first asks them all for what is there already, and only where no
 wait, so that one idle leader does not hold up a busy one. The partitions that gave something go to the
 end of the next request: a broker fills its answer from the front.
 
-Control batches are passed over, and under read_committed so are the records of aborted transactions.
+Control batches are passed over, and under read_committed so are the records of aborted transactions. What
+comes before a batch that is damaged is read; at the batch itself a poll raises DamagedBatch, and the position
+stays there.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import trio
 from odradek.client.errors import ClientError, check, retriable
 from odradek.client.metadata import BACKOFF_MAX_S, BACKOFF_S, Cluster
 from odradek.protocol.apis import FETCH, LIST_OFFSETS
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import CorruptBatch, ErrorCode, KafkaError
 from odradek.protocol.records.batch import Batch, batches
 from odradek.protocol.records.control import ControlType, control_type
 from odradek.protocol.records.records import Headers, Record, decode
@@ -65,6 +67,15 @@ class ConsumedRecord(NamedTuple):
     value: bytes | None
     headers: Headers
     timestamp_type: int
+
+
+class DamagedBatch(CorruptBatch):
+    """What a broker has at `offset` of `where` is no whole batch, or its CRC is wrong."""
+
+    def __init__(self, where: TopicPartition, offset: int, why: str) -> None:
+        super().__init__(f"{where} at offset {offset}: {why}")
+        self.where = where
+        self.offset = offset
 
 
 @value_class
@@ -129,8 +140,8 @@ class Reader:
     async def poll(self, max_wait_s: float = 0.5) -> list[ConsumedRecord]:
         """The next records; empty if none come in about `max_wait_s`.
 
-        Raises KafkaError OFFSET_OUT_OF_RANGE if a position is not in the log, and other errors once
-        a partition has failed for `unavailable_s`.
+        Raises KafkaError OFFSET_OUT_OF_RANGE if a position is not in the log, DamagedBatch, and other
+        errors once a partition has failed for `unavailable_s`.
         """
         if not self._positions:
             await trio.sleep(max_wait_s)
@@ -245,17 +256,21 @@ class Reader:
         position.log_start = getattr(row, "log_start_offset", -1)
         if not row.records:
             return []
+        self._positions[where] = self._positions.pop(where)  # to the end of the next request
         aborted = _Aborted(row.aborted_transactions if committed_only else None)
         records: list[ConsumedRecord] = []
-        offset = position.offset
-        for batch in batches(memoryview(row.records), allow_partial=True):
-            if self._options.check_crcs:
-                batch.check()
-            if not aborted.hides(batch):
-                records += _records_from(where, batch, offset)
-            offset = max(offset, batch.last_offset + 1)
+        begun_at = offset = position.offset
+        try:
+            for batch in batches(memoryview(row.records), allow_partial=True):
+                if self._options.check_crcs:
+                    batch.check()
+                if not aborted.hides(batch):
+                    records += _records_from(where, batch, offset)
+                offset = max(offset, batch.last_offset + 1)
+        except CorruptBatch as error:
+            if offset == begun_at:
+                raise DamagedBatch(where, offset, error.message) from error
         position.offset = offset
-        self._positions[where] = self._positions.pop(where)  # to the end of the next request
         return records
 
     def _failed(self, where: TopicPartition, position: _Position, error: Exception) -> None:
@@ -295,11 +310,13 @@ def _is_abort(batch: Batch) -> bool:
     return bool(marker) and control_type(marker[0].key) is ControlType.ABORT
 
 
-def _records_from(where: TopicPartition, batch: Batch, offset: int) -> Iterable[ConsumedRecord]:
+def _records_from(where: TopicPartition, batch: Batch, offset: int) -> list[ConsumedRecord]:
     """A batch's records from `offset` on; the batch may begin before it."""
-    for record in decode(batch):
-        if record.offset >= offset:
-            yield _consumed(where, record, batch.timestamp_type)
+    return [
+        _consumed(where, record, batch.timestamp_type)
+        for record in decode(batch)
+        if record.offset >= offset
+    ]
 
 
 def _consumed(where: TopicPartition, record: Record, timestamp_type: int) -> ConsumedRecord:

@@ -17,6 +17,7 @@ from odradek.storage.log import names
 QUORUM_STATE = "quorum-state"
 _RAFT_SNAPSHOT = re.compile(r"([0-9]{20}-[0-9]{10}|bootstrap)\.checkpoint")
 _REMOTE_OFFSETS = "_rlmm_committed_offsets"
+_REMOTE_TOPIC = "_rlmm_topic_id"
 _REMOTE_SEGMENTS = re.compile(r"_rlmm_[a-zA-Z0-9_-]{22}-[0-9]+", re.ASCII)
 _ON_THE_WAY = (names.DELETED, names.CLEANED, names.SWAP, ".tmp", ".part")
 
@@ -38,6 +39,7 @@ class Kind(Enum):
     CLEAN_MARK = "clean shutdown mark"
     REMOTE_SEGMENTS = "remote segments"
     REMOTE_OFFSETS = "remote metadata offsets"
+    REMOTE_TOPIC = "remote metadata topic"
 
 
 _BY_SUFFIX = {
@@ -54,6 +56,7 @@ _BY_NAME = {
     clean_shutdown.FILE_NAME: Kind.CLEAN_MARK,
     QUORUM_STATE: Kind.QUORUM_STATE,
     _REMOTE_OFFSETS: Kind.REMOTE_OFFSETS,
+    _REMOTE_TOPIC: Kind.REMOTE_TOPIC,
     **{checkpoint.value: Kind.OFFSET_CHECKPOINT for checkpoint in Checkpoint},
 }
 NAMES_SHOWN = (

@@ -170,6 +170,7 @@ TABLES: Mapping[str, Sequence[Column]] = {
         Column("partition", 10, _field("partition")),
         Column("offset", 20, _field("offset")),
     ),
+    "remoteMetadataTopic": (Column("topic id", -22, _field("topicId")),),
 }
 
 

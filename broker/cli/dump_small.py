@@ -209,6 +209,13 @@ def _remote_offsets(found: Found, data: bytes) -> Rows:
         yield Row("remoteMetadataOffset", {"partition": partition, "offset": offset})
 
 
+def _remote_topic(found: Found, data: bytes) -> Rows:
+    """Of which metadata topic these offsets are."""
+    from odradek.storage.tiered.metadata_file import decode_topic_id
+
+    yield Row("remoteMetadataTopic", {"topicId": uuid_to_text(decode_topic_id(data))})
+
+
 READERS: Mapping[Kind, Callable[[Found, bytes], Rows]] = {
     Kind.OFFSET_INDEX: _offset_index,
     Kind.TIME_INDEX: _time_index,
@@ -222,4 +229,5 @@ READERS: Mapping[Kind, Callable[[Found, bytes], Rows]] = {
     Kind.CLEAN_MARK: _clean_mark,
     Kind.REMOTE_SEGMENTS: _remote_segments,
     Kind.REMOTE_OFFSETS: _remote_offsets,
+    Kind.REMOTE_TOPIC: _remote_topic,
 }

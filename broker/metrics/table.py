@@ -185,6 +185,7 @@ TIERED: tuple[Metric, ...] = (
            also=(MBean("org.apache.kafka.storage.internals.log", "RemoteStorageThreadPool", "RemoteLogReaderAvgIdlePercent"),)),
     _gauge(_REMOTE, "RemoteLogManager", "RemoteLogManagerTasksAvgIdlePercent", "The part of the copying threads that is idle, 0 to 1."),
     _gauge(_REMOTE, "RemoteLogManager", "PartitionsWithoutHistoryCount", "Tiered partitions that have lost leader epochs of what left the disk, and could not read them in remote storage yet: nothing of theirs expires there."),
+    _gauge(_REMOTE, "RemoteLogManager", "RemoteLogMetadataDamagedCount", "Partitions of __remote_log_metadata of which this broker knows nothing behind a batch that is damaged on its leader's disk."),
     _gauge(_REMOTE, "RemoteLogManager", "RemoteStoreAway", "1 while copies to remote storage fail, or it could not be reached at this broker's start, or had nothing of what was copied."),
     Metric(MBean(_REMOTE, "RemoteLogManager", "RemoteLogReaderFetchRateAndTimeMs"), Kind.TIMER, "Reads from remote storage: how many, and how long they took."),
     _gauge("kafka.server", "DelayedRemoteFetchMetrics", "NumDelayedOperations", "Fetches that wait for remote storage."),

@@ -128,6 +128,9 @@ class Tiering:
         )
         """Where followers begin."""
         self.reads = TieredReads(broker, storage, metadata)
+        broker.metrics.gauge(
+            "RemoteLogMetadataDamagedCount", lambda: self.metadata.damaged_partitions
+        )
         self._broker = broker
         self._deleted = DeletedTopics()
         self._remover = PartitionRemover(

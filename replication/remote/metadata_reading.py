@@ -3,7 +3,8 @@
 A lane's partitions that one broker leads are read together, and wait for news together; those of another
 broker are not held up by that. What comes is told in steps of a few records, with turns of others in
 between. A broker that is away, a leader that moves, a topic that is deleted under it: each of them is
-waited out, for ever.
+waited out, for ever. So is a batch that is damaged on its leader's disk, and that partition alone: another
+replica may have it whole, and what it says may be all that is known of a segment.
 
 Each lane has a client of its own, and so its own connections: brokers answer a connection's requests
 one after the other, and a fetch that waits for news would hold up what others ask.
@@ -21,6 +22,7 @@ from odradek.client.consumer import (
     EARLIEST,
     LATEST,
     ConsumedRecord,
+    DamagedBatch,
     Reader,
     ReaderOptions,
     TopicPartition,
@@ -41,6 +43,8 @@ PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
 PATIENCE_S: Final = 15.0
 """How long nothing may be read before the log says why, and says so again."""
+REMIND_S: Final = 60.0
+"""How often the log says that a batch is damaged."""
 ENDS_TIMEOUT_S: Final = 5.0
 CENSUS_REST: Final = 2.0
 """For each second that a census takes of the loop, so many for others: nobody waits for it."""
@@ -72,9 +76,22 @@ class MetadataReading:
         self._changed = {lane: trio.Event() for lane in Lane}
         self._ends_wanted = trio.Event()
         self._readers: dict[Lane, set[int]] = {lane: set() for lane in Lane}
-        self._topic_id: object = None
         self._failing_since: float | None = None
         self._complained_at = 0.0
+        self._damaged: dict[tuple[Lane, int], tuple[int, float]] = {}
+        """Where a batch is damaged: its offset, and when that was said last."""
+
+    @property
+    def damaged_partitions(self) -> int:
+        """How many are not read on, since a batch is damaged."""
+        cursors = self._subscriptions.cursors
+        return len(
+            {
+                where
+                for (lane, where), (offset, _) in self._damaged.items()
+                if cursors(lane).get(where) == offset
+            }
+        )
 
     def changed(self) -> None:
         """Somebody is read for now, or no more."""
@@ -120,14 +137,11 @@ class MetadataReading:
         except (KafkaError, ClientError) as error:
             await self._no_topic(error)
             return {}
-        if topic.topic_id != self._topic_id:
-            if self._topic_id is not None:
-                log.warning("topic %s was made anew: all of it is read again", METADATA_TOPIC)
-                self._subscriptions.start_over()
-                self._ends_wanted.set()
-                for other in self._clusters.values():
-                    other.forget(METADATA_TOPIC)
-            self._topic_id = topic.topic_id
+        if topic.topic_id is not None and self._subscriptions.topic_is(topic.topic_id):
+            log.warning("topic %s was made anew: all of it is read again", METADATA_TOPIC)
+            self._ends_wanted.set()
+            for other in self._clusters.values():
+                other.forget(METADATA_TOPIC)
         found = {where: topic.partitions.get(where) for where in cursors}
         return {where: each.leader for where, each in found.items() if each and each.leader >= 0}
 
@@ -157,16 +171,21 @@ class MetadataReading:
                     reader.assign(wanted)
                 if set(leaders.values()) - self._readers[lane]:
                     self._changed[lane].set()
-                await self._read(lane, reader, wanted)
+                await self._read(lane, node_id, reader, wanted)
         finally:
             self._readers[lane].discard(node_id)
             self._changed[lane].set()
 
-    async def _read(self, lane: Lane, reader: Reader, wanted: Mapping[TopicPartition, int]) -> None:
+    async def _read(
+        self, lane: Lane, node_id: int, reader: Reader, wanted: Mapping[TopicPartition, int]
+    ) -> None:
         try:
             records = await reader.poll(WAIT_S)
         except (KafkaError, ClientError) as error:
-            self._complain(error)
+            if isinstance(error, DamagedBatch):
+                self._is_damaged(lane, node_id, error)
+            else:
+                self._complain(error)
             self._changed[lane].set()
             if isinstance(error, KafkaError) and error.code == ErrorCode.offset_out_of_range:
                 await self._reset(lane, wanted)
@@ -205,6 +224,8 @@ class MetadataReading:
             self._advance(lane, where, at, end)
 
     def _advance(self, lane: Lane, where: int, at: int, to: int) -> int:
+        if to > at and self._damaged.pop((lane, where), None) is not None:
+            log.warning("%s-%d is read on from offset %d", METADATA_TOPIC, where, at)
         self._settled(where, self._subscriptions.advanced(lane, where, at, to))
         return to
 
@@ -270,6 +291,20 @@ class MetadataReading:
     def _is_gone(self, error: Exception) -> bool:
         code = error.code if isinstance(error, KafkaError) else None
         return code == ErrorCode.unknown_topic_or_partition
+
+    def _is_damaged(self, lane: Lane, node_id: int, error: DamagedBatch) -> None:
+        """At once, and once a minute while it lasts."""
+        key, now = (lane, error.where.partition), trio.current_time()
+        offset, said_at = self._damaged.get(key, (-1, 0.0))
+        if offset != error.offset or now - said_at > REMIND_S:
+            said_at = now
+            log.error(
+                "damaged on broker %d: %s: nothing behind it is known here until another replica leads, and"
+                " has it whole",
+                node_id,
+                error.message,
+            )
+        self._damaged[key] = error.offset, said_at
 
     def _complain(self, error: Exception) -> None:
         """Of what does not pass soon, and not at every attempt: leaders move, brokers start and stop."""

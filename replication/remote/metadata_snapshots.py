@@ -3,10 +3,13 @@
 A file for each partition has its segments and the offset of the metadata topic up to which they are
 known; `_rlmm_committed_offsets` says for each metadata partition up to where all those files hold, changed
 since or not. A partition is opened at the larger of both. So a restart reads what was published since,
-not all that ever was, and a snapshot is as large as what there is now.
+not all that ever was, and a snapshot is as large as what there is now. `_rlmm_topic_id` says of which
+topic these offsets are: of another one of the same name, made when it was deleted, they say nothing, but
+the segments are known all the same.
 
     written, one round:   remove files of who is not read for → write those that changed → sync
-                          → `_rlmm_committed_offsets`, last
+                          → `_rlmm_committed_offsets`
+    of another topic:     all have changed                    → `_rlmm_topic_id`, last
 
 A crash on the way leaves older offsets beside newer files, which costs reading some records again. What
 must never be is a newer offset beside a file that was not kept up: that is why the files of those who are
@@ -19,6 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar, TypeVarTuple
+from uuid import UUID
 
 import trio
 
@@ -30,10 +34,13 @@ from odradek.storage.tiered.errors import CorruptRemoteData
 from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.metadata_file import (
     COMMITTED_OFFSETS,
+    TOPIC_ID,
     Snapshot,
     decode_offsets,
+    decode_topic_id,
     encode_offsets,
     encode_snapshot,
+    encode_topic_id,
 )
 from odradek.storage.tiered.partition_metadata import PartitionMetadata
 
@@ -52,10 +59,12 @@ Ts = TypeVarTuple("Ts")
 
 @value_class
 class Opened:
-    """A partition's segments, and the offset of its metadata partition that is read next."""
+    """A partition's segments, and the offset of its metadata partition that is read next: of the topic
+    with that id, None if nobody knows which that is."""
 
     metadata: PartitionMetadata
     offset: int
+    topic_id: UUID | None
 
 
 @value_class
@@ -66,6 +75,14 @@ class ReadPartition:
     metadata_partition: int
     offset: int
     is_ready: bool
+
+
+@value_class
+class WhatIsRead:
+    """Of the topic with that id, for these."""
+
+    topic_id: UUID
+    partitions: Sequence[ReadPartition]
 
 
 def file_name(partition: TopicIdPartition) -> str:
@@ -82,6 +99,8 @@ class MetadataSnapshots:
         self._changed: set[TopicIdPartition] = set()
         self._on_disk: set[str] | None = None
         self._committed: dict[int, int] = {}
+        self._topic_id: UUID | None = None
+        """Of the topic that offsets on the disk are of."""
         self._writing = trio.Lock()
 
     def changed(self, partition: TopicIdPartition) -> None:
@@ -103,12 +122,13 @@ class MetadataSnapshots:
                 self._changed.add(partition)
                 return None
             committed = self._committed.get(metadata_partition, 0)
-        return Opened(snapshot.metadata, max(snapshot.next_offset, committed))
+            topic_id = self._topic_id
+        return Opened(snapshot.metadata, max(snapshot.next_offset, committed), topic_id)
 
-    async def run(self, reading: Callable[[], Awaitable[Sequence[ReadPartition] | None]]) -> None:
+    async def run(self, reading: Callable[[], Awaitable[WhatIsRead | None]]) -> None:
         """Write a round every so often, and one at the end; until cancelled.
 
-        `reading` tells who is read for; None while some of them are not open yet.
+        `reading` tells who is read for; None while some of them are not open yet, or the topic is not known.
         """
         clock = self._seams.clock
         pause_s = self._round_s
@@ -122,7 +142,7 @@ class MetadataSnapshots:
             with trio.move_on_after(LAST_ROUND_S, shield=True):
                 await self.write(await reading())
 
-    async def write(self, reading: Sequence[ReadPartition] | None) -> None:
+    async def write(self, reading: WhatIsRead | None) -> None:
         """One round, in the order above; one that fails is made up for by the next."""
         if reading is None:
             return
@@ -132,13 +152,15 @@ class MetadataSnapshots:
             except OSError as error:
                 log.warning("the remote log metadata is not written to disk: %s", error)
 
-    async def _write(self, reading: Sequence[ReadPartition]) -> None:
+    async def _write(self, reading: WhatIsRead) -> None:
         names = await self._names()
-        of = {file_name(each.metadata.partition): each for each in reading}
+        of = {file_name(each.metadata.partition): each for each in reading.partitions}
+        read_for = {each.metadata.partition for each in reading.partitions}
+        is_another = reading.topic_id != self._topic_id
         for name in sorted(names - of.keys()):
             await self._blocking(self._remove, name)
             names.discard(name)
-        self._changed &= {each.metadata.partition for each in reading}
+        self._changed = read_for if is_another else self._changed & read_for
         holding = {name: each for name, each in of.items() if each.is_ready or name in names}
         committed: dict[int, int] = {}
         for each in holding.values():
@@ -148,9 +170,12 @@ class MetadataSnapshots:
             if name not in names or each.metadata.partition in self._changed:
                 await self._replace(name, each)
                 names.add(name)
-        if committed != self._committed:
+        if committed != self._committed or is_another:
             await self._blocking(self._commit, encode_offsets(committed))
             self._committed = committed
+        if is_another:
+            await self._blocking(self._say_topic, encode_topic_id(reading.topic_id))
+            self._topic_id = reading.topic_id
 
     async def _replace(self, name: str, reading: ReadPartition) -> None:
         # What is applied while this is encoded may be in it or not: it comes again after `offset`, and
@@ -169,29 +194,33 @@ class MetadataSnapshots:
     async def _names(self) -> set[str]:
         """The files there are; looked up once."""
         if self._on_disk is None:
-            names, committed = await self._blocking(self._look)
+            names, committed, topic_id = await self._blocking(self._look)
             self._on_disk = names
             try:
                 self._committed = decode_offsets(committed)
             except CorruptRemoteData as error:
                 # Whoever has not changed since its file was written is read again from there.
                 log.warning("done without %s: %s", COMMITTED_OFFSETS, error)
+            try:
+                self._topic_id = decode_topic_id(topic_id) if topic_id else None
+            except CorruptRemoteData as error:
+                log.warning("done without %s, all is read again: %s", TOPIC_ID, error)
         return self._on_disk
 
     # What may block
 
-    def _look(self) -> tuple[set[str], bytes]:
+    def _look(self) -> tuple[set[str], bytes, bytes]:
         files = self._seams.files
         found = {name for name in files.list(self._directory) if name.startswith(PREFIX)}
         for name in sorted(found):
             if name.endswith(".tmp"):
                 files.remove(self._directory / name)
-        committed = (
-            files.read(self._directory / COMMITTED_OFFSETS) if COMMITTED_OFFSETS in found else b""
+                found.discard(name)
+        committed, topic_id = (
+            files.read(self._directory / name) if name in found else b""
+            for name in (COMMITTED_OFFSETS, TOPIC_ID)
         )
-        return {
-            name for name in found - {COMMITTED_OFFSETS} if not name.endswith(".tmp")
-        }, committed
+        return found - {COMMITTED_OFFSETS, TOPIC_ID}, committed, topic_id
 
     def _remove(self, name: str) -> None:
         self._seams.files.remove(self._directory / name, missing_ok=True)
@@ -212,6 +241,9 @@ class MetadataSnapshots:
     def _commit(self, offsets: bytes) -> None:
         self._seams.files.sync_directory(self._directory)
         self._seams.files.write_new(self._directory / COMMITTED_OFFSETS, offsets)
+
+    def _say_topic(self, topic_id: bytes) -> None:
+        self._seams.files.write_new(self._directory / TOPIC_ID, topic_id)
 
     def _read(self, partition: TopicIdPartition) -> Snapshot:
         return Snapshot(self._seams.files.read(self._directory / file_name(partition)), partition)

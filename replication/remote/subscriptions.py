@@ -13,6 +13,8 @@ cursor that is behind where it begins itself (it has a snapshot, or has read tha
 its `applied` is not for it. It is ready once it has read to where the metadata partition ended when
 that was asked on its behalf; it stays ready after that.
 
+Offsets are those of one topic, by its id: of another one of the same name all is read.
+
 A cursor may be set back while something read from it is under way: whoever reads says where that
 began, and what does not begin at the cursor any more is read again.
 """
@@ -23,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
+from uuid import UUID
 
 from odradek.seams.values import value_class
 from odradek.storage.tiered.metadata import TopicIdPartition
@@ -63,6 +66,31 @@ class Subscriptions:
         self._in_partition: dict[int, dict[Subject, _Reading]] = {}
         self._cursors: dict[Lane, dict[int, int]] = {lane: {} for lane in Lane}
         self._newly_ready: list[Subject] = []
+        self.topic_id: UUID | None = None
+        """Of the topic that all offsets are of; None before anything is known of it."""
+
+    # Which topic it is
+
+    def start_in(self, topic_id: UUID | None, offset: int) -> int:
+        """Where to go on with what was read of the topic with this id up to `offset`: there, if it is this
+        one."""
+        self.topic_id = self.topic_id or topic_id
+        return offset if topic_id is not None and topic_id == self.topic_id else 0
+
+    def topic_is(self, topic_id: UUID) -> bool:
+        """The cluster has the topic under this id; whether it is another one than it was: then all of it is
+        read."""
+        before, self.topic_id = self.topic_id, topic_id
+        if before in (None, topic_id):
+            return False
+        for cursors in self._cursors.values():
+            for partition in cursors:
+                cursors[partition] = 0
+        for reading in self._subjects.values():
+            reading.applied = 0
+            if not reading.ready:
+                reading.target = None
+        return True
 
     # Who is read for
 
@@ -190,16 +218,6 @@ class Subscriptions:
             if reading.target is not None:
                 reading.target = min(reading.target, end)
         return self._settle(metadata_partition)
-
-    def start_over(self) -> None:
-        """The topic is another one than it was: all of it is read."""
-        for cursors in self._cursors.values():
-            for partition in cursors:
-                cursors[partition] = 0
-        for reading in self._subjects.values():
-            reading.applied = 0
-            if not reading.ready:
-                reading.target = None
 
     # How far
 

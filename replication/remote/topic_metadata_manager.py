@@ -14,7 +14,7 @@ bad record never ends the reading: it is passed over with a word in the log.
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from enum import Enum
@@ -28,7 +28,11 @@ from odradek.client.producer import Producer, open_producer
 from odradek.protocol.errors import KafkaError
 from odradek.replication.remote.census import Census
 from odradek.replication.remote.metadata_reading import MetadataReading
-from odradek.replication.remote.metadata_snapshots import MetadataSnapshots, ReadPartition
+from odradek.replication.remote.metadata_snapshots import (
+    MetadataSnapshots,
+    ReadPartition,
+    WhatIsRead,
+)
 from odradek.replication.remote.metadata_topic import (
     UnusableMetadataTopic,
     ensure_metadata_topic,
@@ -62,6 +66,9 @@ PARTITIONS_A_STEP: Final = 50
 PATIENCE_S: Final = 10.0
 """How long the topic may be missing before the log says so."""
 
+PUBLISHING_S: Final = 10.0
+"""Whoever waits longer until something is published keeps others from waiting, too."""
+
 _STARTED: Final = SegmentState.COPY_SEGMENT_STARTED
 
 
@@ -89,13 +96,21 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
         self._opening = trio.Event()
         self._censuses: dict[int, Census] = {}
         self._on_census: Callable[[], None] = lambda: None
-        self._publishing: Counter[int] = Counter()
+        self._publishing: dict[int, dict[object, float]] = {}
+        """By metadata partition, who publishes there, the first to come first, and since when."""
+        self._refusing: set[int] = set()
+        """The metadata partitions where that failed last."""
         self._passed_over: dict[tuple[int, int], RemoteStorageError] = {}
         self._moved: dict[int, trio.Event] = {}
         self._reading: MetadataReading | None = None
         self._producer: Producer | None = None
         self.records_read = 0
         """Of partitions that are read for, since the start; censuses do not count."""
+
+    @property
+    def damaged_partitions(self) -> int:
+        """How many partitions of the topic are read no further, since their leaders have damaged batches."""
+        return 0 if self._reading is None else self._reading.damaged_partitions
 
     # What this node is a replica of, and what it removes
 
@@ -206,13 +221,25 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
 
     @contextmanager
     def _publishes_at(self, place: int) -> Iterator[None]:
-        """While somebody does, what the view passes over there is kept for him."""
-        self._publishing[place] += 1
+        """While somebody does, what the view passes over there is kept for him. Where that is in vain one
+        tries at a time, for each keeps others from copying or deleting: RemoteStorageUnavailable."""
+        publishing, now = self._publishing.setdefault(place, {}), trio.current_time()
+        first = next(iter(publishing.values()), now)
+        if publishing and (place in self._refusing or now - first > PUBLISHING_S):
+            raise RemoteStorageUnavailable(
+                f"{METADATA_TOPIC}-{place} takes nothing, for {now - first:.0f} s now"
+            )
+        me = object()
+        publishing[me] = now
         try:
             yield
+            self._refusing.discard(place)
+        except RemoteStorageUnavailable:
+            self._refusing.add(place)
+            raise
         finally:
-            self._publishing[place] -= 1
-            if not self._publishing[place]:
+            del publishing[me]
+            if not publishing:
                 del self._publishing[place]
                 for key in [key for key in self._passed_over if key[0] == place]:
                     del self._passed_over[key]
@@ -369,12 +396,15 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
         found = await self._snapshots.load(partition, place)
         if partition not in self._interests or partition in self._subscriptions:
             return
+        start = 0
         if found is not None:
             self.restart(found.metadata)
-        self._subscriptions.follow(partition, place, 0 if found is None else found.offset)
+            start = self._subscriptions.start_in(found.topic_id, found.offset)
+        self._subscriptions.follow(partition, place, start)
 
-    async def _read_for(self) -> list[ReadPartition] | None:
-        """What may be written to disk; None while some are not open."""
+    async def _read_for(self) -> WhatIsRead | None:
+        """What may be written to disk; None while some are not open, or of which topic offsets are may change."""
+        topic_id = self._subscriptions.topic_id
         found: list[ReadPartition] = []
         for number, (partition, interests) in enumerate(list(self._interests.items()), 1):
             if self._to_open:
@@ -390,4 +420,6 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
                 found.append(ReadPartition(known, self.place_of(partition), position, is_ready))
             if number % PARTITIONS_A_STEP == 0:
                 await trio.lowlevel.checkpoint()
-        return found
+        if topic_id is None or topic_id != self._subscriptions.topic_id:
+            return None
+        return WhatIsRead(topic_id, found)

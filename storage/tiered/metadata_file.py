@@ -18,6 +18,8 @@ file is a cache: one that is damaged or not there costs reading the metadata fro
 replaced whole (`Files.write_new`: `.tmp`, sync, rename), so a crash leaves the old one or the new one.
 
 `_rlmm_committed_offsets` has a line for each metadata partition that is read: `<partition> <offset>`.
+`_rlmm_topic_id` is ours: the id of the topic that all these offsets are of, in Kafka's text form, and a
+line feed.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import read_uvarint
 from odradek.protocol.records.crc32c import crc32c
 from odradek.protocol.records.records import read_varlong
+from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.storage.tiered.errors import CorruptRemoteData
 from odradek.storage.tiered.metadata import (
     PartitionDeleteState,
@@ -42,6 +45,7 @@ from odradek.storage.tiered.metadata import (
 from odradek.storage.tiered.partition_metadata import PartitionMetadata
 
 COMMITTED_OFFSETS = "_rlmm_committed_offsets"
+TOPIC_ID = "_rlmm_topic_id"
 
 _MAGIC = 0
 _SEGMENT, _DELETION, _HIGHEST, _CRC = range(4)
@@ -173,6 +177,22 @@ def decode_offsets(data: bytes) -> dict[int, int]:
     if not re.fullmatch(r"(?:\d{1,9} \d{1,18}\n)*", text, re.ASCII):
         raise CorruptRemoteData(f"{COMMITTED_OFFSETS} is damaged: {text[:80]!r}")
     return {int(partition): int(offset) for partition, offset in map(str.split, text.splitlines())}
+
+
+def encode_topic_id(topic_id: UUID) -> bytes:
+    """`_rlmm_topic_id`."""
+    return f"{uuid_to_text(topic_id)}\n".encode()
+
+
+def decode_topic_id(data: bytes) -> UUID:
+    """Raises CorruptRemoteData for what is no such file."""
+    try:
+        topic_id = uuid_from_text(data.decode("ascii", "replace").removesuffix("\n"))
+    except ValueError as error:
+        raise CorruptRemoteData(f"{TOPIC_ID} is damaged: {error}") from None
+    if encode_topic_id(topic_id) != data:
+        raise CorruptRemoteData(f"{TOPIC_ID} is damaged: {data[:80]!r}")
+    return topic_id
 
 
 def _entry(kind: int, data: bytes) -> bytes:

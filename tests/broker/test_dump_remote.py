@@ -13,7 +13,7 @@ import pytest
 from odradek.broker.cli.main import main
 from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.tiered.metadata import PartitionDeleteState, RemotePartitionDeleteMetadata
-from odradek.storage.tiered.metadata_file import encode_offsets, encode_snapshot
+from odradek.storage.tiered.metadata_file import encode_offsets, encode_snapshot, encode_topic_id
 from odradek.storage.tiered.metadata_records import encode
 from tests.storage.tiered.remote_segments import FINISHED, FOO_0, becomes, segment, with_copies
 
@@ -141,6 +141,7 @@ def test_what_a_node_keeps_of_remote_segments(
     path = tmp_path / "_rlmm_AAAAAAAAAAAAAAAAAAAAAQ-0"
     path.write_bytes(b"".join(encode_snapshot(metadata, 77)))
     (tmp_path / "_rlmm_committed_offsets").write_bytes(encode_offsets({3: 80, 7: 9}))
+    (tmp_path / "_rlmm_topic_id").write_bytes(encode_topic_id(UUID(int=1)))
     assert main(["dump", "--json", str(tmp_path)]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     by_type = {each["type"]: each for each in rows}
@@ -148,6 +149,7 @@ def test_what_a_node_keeps_of_remote_segments(
     assert by_type["remoteSegments"]["highestOffsets"] == {"0": 14, "3": 19}
     assert by_type["remoteSegment"]["leaderEpochs"] == {"0": 10, "3": 15}
     assert by_type["remoteMetadataOffset"]["offset"] == 9
+    assert by_type["remoteMetadataTopic"]["topicId"] == "AAAAAAAAAAAAAAAAAAAAAQ"
     assert main(["dump", str(tmp_path)]) == 0
     assert "0..9" in capsys.readouterr().out
     assert main(["dump", "--verify", str(tmp_path)]) == 0

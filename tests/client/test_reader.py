@@ -11,6 +11,7 @@ import pytest
 from odradek.client.consumer import (
     EARLIEST,
     LATEST,
+    DamagedBatch,
     Isolation,
     Reader,
     ReaderOptions,
@@ -19,7 +20,7 @@ from odradek.client.consumer import (
 )
 from odradek.client.metadata import Cluster, open_cluster, parse_bootstrap
 from odradek.protocol.apis import FETCH, LIST_OFFSETS, METADATA
-from odradek.protocol.errors import CorruptBatch, ErrorCode, KafkaError
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.control import end_marker
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.network import Address
@@ -143,13 +144,27 @@ async def test_offsets_that_compaction_took_are_passed_over() -> None:
 
 
 async def test_a_wrong_checksum_is_not_passed_on() -> None:
-    data = bytearray(batch(0, b"x" * 50))
-    data[-5] ^= 1
-    async with cluster_of(answering(fetched(bytes(data), end=1))) as (_, cluster):
+    """Of partitions that are behind it in the answer nobody hears if it is always the first."""
+    whole, damaged = batch(0, b"whole"), bytearray(batch(1, b"x" * 50))
+    damaged[-5] ^= 1
+    order: list[list[int]] = []
+
+    def script(asked: Asked) -> Any:
+        if asked.api is not FETCH:
+            return None
+        parts = {part.partition: part.fetch_offset for part in asked.body.topics[0].partitions}
+        order.append(list(parts))
+        return fetched((b"" if parts[0] else whole) + bytes(damaged), end=2)
+
+    async with cluster_of(script, {"t": 2}) as (_, cluster):
         reader = Reader(cluster)
-        reader.assign({T0: 0})
-        with pytest.raises(CorruptBatch):
-            await reader.poll()
+        reader.assign({T0: 0, TopicPartition("t", 1): 0})
+        assert [record.value for record in await reader.poll()] == [b"whole"]
+        for _ in range(2):
+            with pytest.raises(DamagedBatch, match="t-0 at offset 1: CRC") as caught:
+                await reader.poll()
+            assert (caught.value.where, caught.value.offset) == (T0, 1)
+        assert order == [[0, 1], [1, 0], [1, 0]]
 
 
 TRANSACTIONS = (

@@ -11,6 +11,7 @@ import pytest
 from odradek.replication.remote.metadata_snapshots import (
     MetadataSnapshots,
     ReadPartition,
+    WhatIsRead,
     file_name,
 )
 from odradek.seams.files import Path
@@ -33,6 +34,7 @@ from odradek.testing.virtual_world import VirtualNode, VirtualWorld
 PARTITIONS = [TopicIdPartition(UUID(int=number), f"topic{number}", 7) for number in range(3)]
 DIRECTORY = Path("/data")
 PLACE = 4
+TOPIC, ANOTHER = UUID(int=100), UUID(int=101)
 
 
 def apply(metadata: PartitionMetadata, event: SegmentEvent) -> None:
@@ -43,9 +45,12 @@ def apply(metadata: PartitionMetadata, event: SegmentEvent) -> None:
 class Node:
     """A node that reads one metadata partition, whose records are `events`."""
 
-    def __init__(self, doors: VirtualNode, events: list[SegmentEvent]) -> None:
+    def __init__(
+        self, doors: VirtualNode, events: list[SegmentEvent], topic_id: UUID = TOPIC
+    ) -> None:
         doors.files.make_directory(DIRECTORY)
         self.events = events
+        self.topic_id = topic_id
         self.snapshots = MetadataSnapshots(doors.seams, DIRECTORY)
         self.known: dict[TopicIdPartition, PartitionMetadata] = {}
 
@@ -53,7 +58,7 @@ class Node:
         """What is read from the topic for it."""
         found = await self.snapshots.load(partition, PLACE)
         metadata = PartitionMetadata(partition) if found is None else found.metadata
-        start = 0 if found is None else found.offset
+        start = 0 if found is None or found.topic_id != self.topic_id else found.offset
         self.known[partition] = metadata
         for event in self.events[start:]:
             self.take(event, partition)
@@ -66,9 +71,8 @@ class Node:
 
     async def write(self) -> None:
         end = len(self.events)
-        await self.snapshots.write(
-            [ReadPartition(each, PLACE, end, True) for each in self.known.values()]
-        )
+        read = [ReadPartition(each, PLACE, end, True) for each in self.known.values()]
+        await self.snapshots.write(WhatIsRead(self.topic_id, read))
 
     def check(self) -> None:
         for partition, metadata in self.known.items():
@@ -152,6 +156,60 @@ def test_power_lost_at_every_sync_of_a_round(seed: int) -> None:
     """T-47, T-48."""
     sync = 1
     while crash_at(sync, seed):
+        sync += 1
+    assert sync > 3
+
+
+def copies(count: int, first: int) -> list[SegmentEvent]:
+    """Begun, of each partition in turn."""
+    return [
+        RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(PARTITIONS[number % 3], UUID(int=number)),
+            10 * number, 10 * number + 9, 1, 0, 0, (EpochStart(0, 10 * number),), 100,
+        )
+        for number in range(first, first + count)
+    ]  # fmt: skip
+
+
+def crash_of_another_topic(sync: int) -> bool:
+    """Whether there is such a sync. The topic was deleted, and made again; after a crash it has more than the
+    node had read of the first."""
+    world, disks = VirtualWorld(sync), list[VirtualDisk]()
+
+    async def main() -> None:
+        doors = world.node("one")
+        node = Node(doors, copies(9, 0))
+        doors.files.sync_directory(DIRECTORY.parent)
+        for partition in PARTITIONS:
+            await node.follow(partition)
+        await node.write()
+        node.topic_id, node.events = ANOTHER, copies(2, 100)
+        for event in node.events:  # of one partition nothing
+            node.take(event)
+        cut = doors.files.cut_power_at if sync % 2 else doors.files.cut_power_after
+        cut(doors.files.syncs + sync // 2 + 1)
+        try:
+            await node.write()
+        except NodeCrashed:
+            disks.append(doors.files.disk.crash(sync))
+        disk = disks[-1] if disks else doors.files.disk
+        again = Node(world.node("again", disk), node.events + copies(20, 200), ANOTHER)
+        for partition in PARTITIONS:
+            await again.follow(partition)
+            known = again.known[partition]
+            for event in again.events:
+                assert event.partition != partition or known.segment(event.id) is not None
+            first = [each for each in known.segments() if each.start_offset < 90]
+            assert len(first) == 3, "what was known stays known"
+
+    world.run(main)
+    return bool(disks)
+
+
+def test_offsets_of_a_topic_that_was_made_anew_are_not_mixed_with_those_before() -> None:
+    """T-47: whenever the power is lost, all of the present topic is read."""
+    sync = 1
+    while crash_of_another_topic(sync):
         sync += 1
     assert sync > 3
 

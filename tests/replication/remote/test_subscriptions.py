@@ -176,11 +176,29 @@ def test_a_partition_that_became_shorter_is_read_again() -> None:
 
 def test_another_topic_of_the_name_is_read_from_its_start() -> None:
     subscriptions = caught_up(A, end=100)
+    assert not subscriptions.topic_is(UUID(int=8))
     subscriptions.follow(B, 7, 50)
-    subscriptions.start_over()
+    assert not subscriptions.topic_is(UUID(int=8))
+    assert subscriptions.cursors(Lane.CATCHING_UP) == {7: 50}
+    assert subscriptions.topic_is(UUID(int=9))
     assert subscriptions.cursors(Lane.LIVE) == {7: 0}
     assert subscriptions.is_for(A, Lane.LIVE, 7, 0)
     assert subscriptions.ends_wanted() == {7: [B]}
+
+
+def test_what_was_read_of_another_topic_is_not_gone_on_with() -> None:
+    """T-47: whichever is known first, the topic that there is, or the one on the disk."""
+    old, new = UUID(int=8), UUID(int=9)
+    disk_first = Subscriptions()
+    assert disk_first.start_in(old, 50) == 50
+    disk_first.follow(A, 7, 50)
+    assert disk_first.topic_is(new)
+    assert disk_first.cursors(Lane.LIVE) == {7: 0}
+    topic_first = Subscriptions()
+    assert not topic_first.topic_is(new)
+    assert topic_first.start_in(old, 50) == 0
+    assert topic_first.start_in(new, 50) == 50
+    assert Subscriptions().start_in(None, 50) == 0
 
 
 @settings(max_examples=60, deadline=None)

@@ -25,7 +25,7 @@ from odradek.storage.tiered.metadata import (
     TopicIdPartition,
 )
 from odradek.storage.tiered.metadata_file import COMMITTED_OFFSETS
-from odradek.storage.tiered.metadata_records import METADATA_TOPIC
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC, encode
 from odradek.testing.simulation.cluster import DATA
 from tests.replication.remote.metadata_world import MetadataWorld, run
 
@@ -269,6 +269,50 @@ def test_unknown_records_and_garbage_are_passed_over(caplog: pytest.LogCaptureFi
     assert "is passed over" in caplog.text
 
 
+def test_a_damaged_batch_holds_up_its_partition_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """What it says may be all that is known of a segment: nothing is passed over that a replica may have."""
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        place = manager.place_of(A)
+        elsewhere = next(
+            each
+            for each in (TopicIdPartition(UUID(int=n), "hotels", 0) for n in range(2, 99))
+            if manager.place_of(each) != place
+        )
+        manager.partitions_changed([A, elsewhere], [])
+        await manager.wait_ready(A)
+        for number in range(120):  # more than is fetched at once
+            await copied(world, 1, A, number)
+        manager.stop_partitions([A])
+        flip(world, place)
+        manager.partitions_changed([A], [])
+        with trio.fail_after(10):
+            await copied(world, 1, elsewhere, 0)
+        await trio.sleep(20)
+        assert not manager.is_ready(A)
+        assert manager.damaged_partitions == 1
+        said = [each for each in caplog.messages if "damaged on broker 1" in each]
+        assert [f"{METADATA_TOPIC}-{place} at offset 0: CRC" in each for each in said] == [True]
+        flip(world, place)
+        with trio.fail_after(10):
+            await manager.wait_ready(A)
+        assert manager.highest_offset(A, 0) == 1199
+        assert manager.damaged_partitions == 0
+        assert f"{METADATA_TOPIC}-{place} is read on from offset 0" in caplog.messages
+
+    def flip(world: MetadataWorld, place: int) -> None:
+        """A bit of the first batch's records."""
+        doors = world.cluster.nodes[1].doors
+        assert doors is not None
+        path = Path(DATA) / f"{METADATA_TOPIC}-{place}" / f"{0:020}.log"
+        file = doors.files.open(path, write=True)
+        file.write_at(80, bytes([file.read_at(80, 1)[0] ^ 1]))
+        file.close()
+
+    run(main)
+
+
 def test_who_comes_second_is_told_that_it_was_in_vain() -> None:
     """T-25: of two who publish at once, the one whose state does not follow any more."""
 
@@ -322,6 +366,35 @@ def test_what_is_not_read_back_in_time_is_not_known_to_be_published() -> None:
     run(main, properties={"remote.log.metadata.consume.wait.ms": "0"})
 
 
+def test_one_alone_waits_for_a_topic_that_takes_nothing() -> None:
+    """T-11: whoever waits has one of the few places among those who copy and delete, which others need."""
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        await manager.wait_ready(A)
+        for number in (2, 3):
+            await world.kill(number)
+        lasted: list[int] = []
+
+        async def publish(number: int, at: float) -> None:
+            await trio.sleep_until(at)
+            with pytest.raises(RemoteStorageUnavailable):
+                await manager.add_segment(segment(A, number))
+            lasted.append(round(trio.current_time() - at))
+
+        now = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for number, at in enumerate((0, 12, 13, 30, 31)):
+                nursery.start_soon(publish, number, now + at)
+        # By remote.log.metadata.producer.delivery.timeout.ms 20 s, or at once.
+        assert [0 if each < 2 else 20 for each in lasted] == [0, 0, 20, 0, 20]
+        await world.start(2, 3)
+        await copied(world, 1, A, 9)
+
+    run(main, 3)
+
+
 def test_topic_that_is_deleted_is_made_anew() -> None:
     """What is known stays known, and it goes on."""
 
@@ -337,6 +410,33 @@ def test_topic_that_is_deleted_is_made_anew() -> None:
         assert len(list(manager.segments(A))) == 4
 
     run(main)
+
+
+def test_topic_that_was_made_anew_while_the_node_was_down_is_read_whole() -> None:
+    """T-47: by then it has more records than were read of the one before."""
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        await manager.wait_ready(A)
+        for number in range(5):
+            await copied(world, 1, A, number)
+        await trio.sleep(5)  # a round
+        world.lives.pop(1).scope.cancel()  # the manager alone; its broker serves
+        await world.delete(METADATA_TOPIC)
+        await world.create(METADATA_TOPIC)
+        entropy = world.world.node("somebody").seams.entropy
+        async with open_producer(world.client, world.world.clock, entropy) as producer:
+            for number in range(5, 20):
+                await producer.send(METADATA_TOPIC, encode(segment(A, number)), partition=0)
+        await world.start(1)
+        manager = world.manager(1)
+        manager.partitions_changed([A], [])
+        await manager.wait_ready(A)
+        assert [each.start_offset for each in manager.segments(A)] == [*range(0, 200, 10)]
+        assert manager.highest_offset(A, 0) == 49
+
+    run(main, properties={"remote.log.metadata.topic.num.partitions": "1"})
 
 
 def test_topic_with_another_number_of_partitions_cannot_be_used() -> None:

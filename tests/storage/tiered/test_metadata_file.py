@@ -22,8 +22,10 @@ from odradek.storage.tiered.metadata import (
 from odradek.storage.tiered.metadata_file import (
     Snapshot,
     decode_offsets,
+    decode_topic_id,
     encode_offsets,
     encode_snapshot,
+    encode_topic_id,
 )
 from odradek.storage.tiered.partition_metadata import PartitionMetadata
 from tests.storage.tiered.remote_segments import (
@@ -150,6 +152,14 @@ def test_committed_offsets_are_lines() -> None:
     assert encode_offsets({0: 2022, 4: 104, 2: 498}) == b"0 2022\n4 104\n2 498\n"
     assert decode_offsets(b"0 2022\n4 104\n2 498\n") == {0: 2022, 4: 104, 2: 498}
     assert decode_offsets(b"") == {}
+
+
+def test_the_topics_id_is_a_line() -> None:
+    assert encode_topic_id(UUID(int=1)) == b"AAAAAAAAAAAAAAAAAAAAAQ\n"
+    assert decode_topic_id(b"AAAAAAAAAAAAAAAAAAAAAQ\n") == UUID(int=1)
+    for data in (b"", b"\n", b"AAAAAAAAAAAAAAAAAAAAAQ", b"AAAAAAAAAAAAAAAAAAAA\n", b"\xff" * 22):
+        with pytest.raises(CorruptRemoteData):
+            decode_topic_id(data)
 
 
 @pytest.mark.parametrize(
