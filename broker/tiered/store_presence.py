@@ -37,11 +37,19 @@ from odradek.storage.tiered.remote_storage import RemoteStorageManager
 log = logging.getLogger("odradek.tiered")
 
 
-class _Answer(Enum):
-    HAS_SOME = "there"
-    HAS_NONE = "nothing of it"
-    NONE = "no answer"
-    DENIED = "no access"
+class _Store(Enum):
+    """As far as is known."""
+
+    UNKNOWN = "nobody has found anything there yet"
+    AWAY = "it does not answer, or does not let us"
+    THERE = "it has something of what was copied: for good"
+
+
+class _Missed(Enum):
+    """A partition of which segments were copied, and nothing was found."""
+
+    HELD = "it waits for a store that has something of it"
+    GOES_ON = "the store is away; it is asked for by `run`"
 
 
 class StorePresence:
@@ -63,22 +71,16 @@ class StorePresence:
         self._seams = seams
         self._settings = settings
         self._turn = trio.Lock()
-        self._is_there = False
-        self._is_away = False
-        self._is_closed = False
-        """It was asked for next to nothing, and did not answer that."""
-        self._held: dict[TopicIdPartition, None] = {}
-        """Those that wait for a store that has something of them."""
-        self._let_pass: dict[TopicIdPartition, None] = {}
-        """Those that went on while it was away; they are asked for by `run`."""
+        self._store = _Store.UNKNOWN
+        self._missed: dict[TopicIdPartition, _Missed] = {}
         self._went_away = trio.Event()
         self._since: float | None = None
-        self._told: tuple[_Answer, float] | None = None
+        self._told: tuple[str, float] | None = None
 
     @property
     def is_missed(self) -> bool:
         """Whether it is away, or has nothing of what was copied."""
-        return bool(self._held or self._let_pass or self._is_closed)
+        return self._store is _Store.AWAY or bool(self._missed)
 
     async def look_for(self, partition: TopicIdPartition) -> None:
         """Return when the store has something of it, or need not have, or is away. The partition's metadata
@@ -90,24 +92,25 @@ class StorePresence:
                 async with self._turn:
                     if self._may_go_on(partition):  # somebody else has found out meanwhile
                         return
-                    answer = await self._ask(partition, is_sure=is_sure)
-                if answer is _Answer.HAS_NONE and is_sure:
-                    self._held[partition] = None
-                if answer is _Answer.HAS_NONE or partition in self._held:
+                    has_some = await self._ask(partition)
+                if has_some is False and is_sure and self._is_still_copied(partition):
+                    self._missed[partition] = _Missed.HELD
+                    self._tell_missing(partition)
+                if has_some is False or partition in self._missed:
                     is_sure = True
                     await self._seams.clock.sleep(back_off.next())
         finally:
-            self._held.pop(partition, None)
+            if self._missed.get(partition) is _Missed.HELD:
+                del self._missed[partition]
             self._end_if_over()
 
     def _may_go_on(self, partition: TopicIdPartition) -> bool:
         """By what is known. Who goes on though the store is away is asked for by `run`."""
-        if self._is_there or not self._is_copied(partition):
+        if self._store is _Store.THERE or not self._is_copied(partition):
             return True
-        if not self._is_away or partition in self._held:
+        if self._store is not _Store.AWAY or self._missed.get(partition) is _Missed.HELD:
             return False
-        self._let_pass[partition] = None
-        self._went_away.set()
+        self._missed[partition] = _Missed.GOES_ON
         return True
 
     async def run(self) -> None:
@@ -116,45 +119,42 @@ class StorePresence:
         async with self._turn:
             await self._knock()
         while True:
-            if not self._is_closed:
-                await self._went_away.wait()
+            await self._went_away.wait()
             back_off = BackOff(self._settings, self._seams.entropy)
-            while self._let_pass or self._is_closed:
+            while self._store is _Store.AWAY or self._going_on():
                 await self._seams.clock.sleep(back_off.next())
                 async with self._turn:
                     await self._ask_again()
-                if self._is_there:
-                    self._let_pass.clear()
-            self._went_away, self._is_away = trio.Event(), False
+            self._went_away = trio.Event()
             self._end_if_over()
 
+    def _going_on(self) -> list[TopicIdPartition]:
+        """The one first that has waited longest to be asked for."""
+        return [each for each, how in self._missed.items() if how is _Missed.GOES_ON]
+
     async def _ask_again(self) -> None:
-        """For the one that has waited longest for that, if any has."""
-        partition = next(iter(self._let_pass), None)
-        if partition is None:
-            await self._knock()
+        for partition in self._going_on():
+            del self._missed[partition]
+            if not self._is_still_copied(partition):
+                continue
+            self._missed[partition] = _Missed.GOES_ON
+            if await self._ask(partition) is False:
+                del self._missed[partition]
+                self._begin_anew(partition)
             return
-        del self._let_pass[partition]
-        if not self._is_still_copied(partition):
-            return
-        self._let_pass[partition] = None
-        if await self._ask(partition, is_sure=False) is _Answer.HAS_NONE:
-            del self._let_pass[partition]
-            self._begin_anew(partition)
+        await self._knock()
 
     async def _knock(self) -> None:
         """Ask for next to nothing, where nobody had to ask for anything."""
-        if self._is_there or self._let_pass:
-            self._is_closed = False
+        if self._store is _Store.THERE or self._going_on():
             return
         try:
             await self._seams.offload.run(self._storage.check_access, lane=OBJECTS_LANE)
         except RemoteStorageError as error:
-            self._is_closed = True
-            self._tell_failed(error)
+            self._is_away(error)
             return
-        self._is_away = self._is_closed = False
-        if not self._held:
+        self._store = _Store.UNKNOWN
+        if not self._missed:
             self._tell_of_return()
 
     def _is_copied(self, partition: TopicIdPartition) -> bool:
@@ -167,55 +167,52 @@ class StorePresence:
         except KafkaError:  # this node is no replica of it any more
             return False
 
-    async def _ask(self, partition: TopicIdPartition, *, is_sure: bool) -> _Answer:
-        """And say what is to be said of the answer."""
+    async def _ask(self, partition: TopicIdPartition) -> bool | None:
+        """Whether it has anything of the partition; None if it does not answer."""
         try:
             has_some = await self._seams.offload.run(
                 self._storage.has_any_of, partition, lane=OBJECTS_LANE
             )
         except RemoteStorageError as error:
-            self._tell_failed(error)
-            return _Answer.NONE
-        self._is_away = self._is_closed = False
+            self._is_away(error)
+            return None
+        self._store = _Store.THERE if has_some else _Store.UNKNOWN
         if has_some:
-            self._is_there = True
+            for each in self._going_on():
+                del self._missed[each]
             self._tell_of_return()
-            return _Answer.HAS_SOME
-        if is_sure and self._is_still_copied(partition):
-            self._tell(
-                _Answer.HAS_NONE,
-                f"the remote store has nothing of {partition}, of which segments were copied: is it not"
-                " mounted, was it emptied, or is it another one? Until it has something of it, none"
-                " of its segments is copied, leaves the disk or expires. If all is lost for good:"
-                " `odradek remote give-up`",
-            )
-        return _Answer.HAS_NONE
+        return has_some
 
-    def _tell_failed(self, error: RemoteStorageError) -> None:
-        self._is_away = True
+    def _is_away(self, error: RemoteStorageError) -> None:
+        self._store = _Store.AWAY
+        self._went_away.set()
         reason = error.message or error
         if isinstance(error, RemoteAccessDenied):
-            answer = _Answer.DENIED
+            what = "denied"
             line = (
                 f"the remote store denies access ({reason}): see to its credentials and what they"
                 " may do."
             )
         else:
-            answer = _Answer.NONE
-            line = f"the remote store is away ({reason})."
-        self._tell(answer, f"{line} Nothing can be copied, and what is nowhere else cannot be read")
+            what, line = "away", f"the remote store is away ({reason})."
+        self._tell(what, f"{line} Nothing can be copied, and what is nowhere else cannot be read")
 
-    def _tell(self, answer: _Answer, line: str) -> None:
+    def _tell_missing(self, partition: TopicIdPartition) -> None:
+        self._tell(
+            "nothing of it",
+            f"the remote store has nothing of {partition}, of which segments were copied: is it not"
+            " mounted, was it emptied, or is it another one? Until it has something of it, none"
+            " of its segments is copied, leaves the disk or expires. If all is lost for good:"
+            " `odradek remote give-up`",
+        )
+
+    def _tell(self, what: str, line: str) -> None:
         """At once, and once a minute while it lasts."""
         now = self._seams.clock.monotonic()
         if self._since is None:
             self._since = now
-        if (
-            self._told is None
-            or self._told[0] is not answer
-            or now - self._told[1] >= REMIND_SECONDS
-        ):
-            self._told = answer, now
+        if self._told is None or self._told[0] != what or now - self._told[1] >= REMIND_SECONDS:
+            self._told = what, now
             log.error("%s", line)
 
     def _tell_of_return(self) -> None:
