@@ -10,7 +10,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import (
@@ -23,8 +31,8 @@ from odradek.pipeline.errors import (
 )
 from odradek.pipeline.filters import Filtered
 from odradek.pipeline.options import parse_options
-from odradek.pipeline.planning import BrokerRange, Lost
-from odradek.pipeline.query import Query
+from odradek.pipeline.planning import RECORD_BYTES, TASK_BYTES, BrokerRange, Lost
+from odradek.pipeline.query import Plan, Query
 from odradek.pipeline.source import BatchReader, ReadTask
 from odradek.seams.objects import ObjectDenied
 from odradek.storage.log.producer_snapshots import encode_snapshot
@@ -428,3 +436,30 @@ def test_spark_s_collections_after_a_task_leave_out_what_is_imported() -> None:
     assert gc.get_freeze_count() > 10_000
     looked_at = gc.get_objects()
     assert len(looked_at) < 1000
+
+
+@pytest.mark.parametrize(
+    ("columns", "more", "count"),
+    [
+        ("partition int, offset long", {}, 2),
+        ("offset long, value binary", {}, 4),
+        ("records int, isControl boolean", {"rows": "batches"}, 2),
+        ("records int, uncompressedBytes long", {"rows": "batches"}, 4),
+        ("partition int, offset long", {"maxbytespertask": str(TASK_BYTES // 2)}, 8),
+    ],
+)
+def test_tasks_are_larger_where_headers_are_enough(
+    columns: str, more: dict[str, str], count: int
+) -> None:
+    types = {
+        "int": IntegerType(),
+        "long": LongType(),
+        "binary": BinaryType(),
+        "boolean": BooleanType(),
+    }
+    fields = [each.split() for each in columns.split(", ")]
+    schema = StructType([StructField(name, types[kind]) for name, kind in fields])
+    given = {"subscribe": "t", "kafka.bootstrap.servers": "nowhere:1", **more}
+    reader = BatchReader(parse_options(given, streaming=False), schema)
+    whole = BrokerRange("t", 0, 0, 4 * TASK_BYTES // RECORD_BYTES)
+    assert len(reader._tasks(Plan([whole]))) == count
