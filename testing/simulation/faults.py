@@ -32,6 +32,8 @@ MISSED_S = 1.0
 """Shorter than a session."""
 LED_ALONE_S = 0.25
 """How long a leader that misses what happens goes on before another one leads, and how long that one does."""
+LAGGED_S = 1.0
+"""For how long a voter hears nothing before the others end: the time-out of a fetch, and an election."""
 MADE_GOOD_S = 3.0
 """How long a damaging fault waits for its turn."""
 
@@ -243,12 +245,10 @@ class Faults:
     async def _miss_an_epoch(self, fault: Fault) -> None:
         """What the leader appends meanwhile one of its followers has, who is cut with the next leader;
         it is the one that is not reached then, and leads when the leader is gone."""
-        controllers = [
-            node.number for node, broker in self._cluster.running() if broker.metadata.is_active
-        ]
-        if fault.node in controllers or not controllers:
+        controller = self._controller()
+        if controller is None or controller == fault.node:
             return
-        wires, controller = self._world.wires, controllers[0]
+        wires = self._world.wires
         here, unreached = host(fault.node), max(set(self._cluster.nodes) - {fault.node, controller})
         lead = partial(self._administrator.lead, by=controller)
         with trio.move_on_after(MISSED_S):
@@ -268,6 +268,32 @@ class Faults:
             await self._cluster.start(fault.node)
         wires.heal(here, host(unreached))
 
+    async def _lag(self, fault: Fault) -> None:
+        """What the others commit meanwhile the node lacks; who is started again follows nobody yet."""
+        controller = self._controller()
+        if controller is None or controller == fault.node:
+            return
+        here, there = host(controller), host(fault.node)
+        self._world.wires.partition(here, there, one_way=True)
+        await trio.sleep(LAGGED_S)
+        if not self._damaging.locked():
+            others = [each for each in self._cluster.nodes if each != fault.node]
+            for each in others:
+                await self._cluster.kill(each)
+            for each in others:
+                if each != controller:
+                    await self._cluster.start(each)
+            await trio.sleep(fault.seconds)
+            await self._cluster.start(controller)
+        self._world.wires.heal(here, there)
+
+    def _controller(self) -> int | None:
+        """Which node is the active controller."""
+        return next(
+            (node.number for node, broker in self._cluster.running() if broker.metadata.is_active),
+            None,
+        )
+
 
 _HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[None]]] = {
     Kind.KILL: Faults._kill,
@@ -284,6 +310,7 @@ _HAPPEN: dict[Kind, Callable[[Faults, Fault], Awaitable[None]]] = {
     Kind.CLOCK_JUMP: Faults._clock_jump,
     Kind.REASSIGNMENT: Faults._reassignment,
     Kind.MISSED_EPOCH: Faults._miss_an_epoch,
+    Kind.LAGGING_VOTER: Faults._lag,
     Kind.DIRECTORY_MOVE: Faults._move_directories,
     Kind.COPIES_OFF: Faults._switch_copies_off,
     **dict.fromkeys(STORE_KINDS, Faults._store_fault),

@@ -53,6 +53,9 @@ class Kind(enum.Enum):
     MISSED_EPOCH = "missed epoch"
     """A leader that hears nothing of the controller is followed by another one and leads again: it
     hears of both at once. Then it can't reach one of its followers, and is killed."""
+    LAGGING_VOTER = "lagging voter"
+    """The controller's answers do not reach the node, which stands for election; then all other voters are
+    killed, and but for the controller started again at once."""
     DIRECTORY_MOVE = "moves between log directories"
     """No fault either: what the node has moves to one of its log directories, and, there or not, to the
     other."""
@@ -81,6 +84,7 @@ OF_MANY = DAMAGING | {
     Kind.SLOW_NETWORK,
     Kind.REASSIGNMENT,
     Kind.MISSED_EPOCH,
+    Kind.LAGGING_VOTER,
 }
 """For these there must be others: who hold the records, or to whom there is a network."""
 OF_STORE = frozenset(each for each in Kind if each.name.startswith("STORE_"))
