@@ -108,6 +108,7 @@ class _Simulation:
                 await faults.play(plan.faults)
                 await faults.heal()
                 self._trace.add("healed")
+                work.hurry()
                 await self._within(checkers, checkers.until_whole)
             await work.read_final()
         run.anomalies += anomalies(work.history)

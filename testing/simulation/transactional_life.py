@@ -18,7 +18,7 @@ from odradek.testing.simulation.transactional_client import TransactionalClient
 
 
 class TransactionalLife:
-    """`padding` is put behind each value, and is no part of it."""
+    """`padding` is put behind each value, and is no part of it; `pause` is how the client takes its time."""
 
     def __init__(
         self,
@@ -28,12 +28,14 @@ class TransactionalLife:
         *,
         partitions: int,
         padding: Callable[[], bytes] = bytes,
+        pause: Callable[[float], Awaitable[None]] = trio.sleep,
     ) -> None:
         self._client = client
         self._history = history
         self._chance = chance
         self._partitions = partitions
         self._padding = padding
+        self._pause = pause
 
     async def live(
         self,
@@ -51,7 +53,7 @@ class TransactionalLife:
             self._history.transactions.append(transaction)
             ready = await self._transact(transaction)
             ended(transaction)
-            await trio.sleep(self._chance.expovariate(transactions / seconds))
+            await self._pause(self._chance.expovariate(transactions / seconds))
         if not ready:
             await _done(client.init)
 
@@ -87,7 +89,7 @@ class TransactionalLife:
             transaction.sent.append(sent)
             sent.offset = await client.send(sent.partition, value + self._padding())
             if chance.random() < 0.2:
-                await trio.sleep(chance.expovariate(10))
+                await self._pause(chance.expovariate(10))
         if chance.random() < 0.5:
             transaction.group_offset = transaction.number
             await client.commit_offset(transaction.number)

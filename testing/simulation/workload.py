@@ -93,6 +93,7 @@ class Workload:
         self._trace = trace
         self._chance = random.Random(f"clients {plan.seed}")
         self._readers = Readers(self.history, TOPIC, PARTITIONS, poll_s=POLL_S)
+        self._hurried = trio.Event()
 
     async def make_topic(self) -> None:
         nodes = list(range(1, self._plan.nodes + 1))
@@ -160,6 +161,15 @@ class Workload:
             for number in range(self._plan.transactional):
                 nursery.start_soon(self._transact, f"client-{number}")
 
+    def hurry(self) -> None:
+        """All is healed: nothing happens any more for which clients would take their time."""
+        self._hurried.set()
+
+    async def _pause(self, seconds: float) -> None:
+        """Between two things that a client does."""
+        with trio.move_on_after(seconds):
+            await self._hurried.wait()
+
     # Writers
 
     async def _write(self, name: str) -> None:
@@ -174,7 +184,7 @@ class Workload:
         ):
             for number in range(WRITES):
                 await self._write_one(producer, name, number, chance.randrange(PARTITIONS))
-                await trio.sleep(chance.expovariate(WRITES / RUN_S))
+                await self._pause(chance.expovariate(WRITES / RUN_S))
 
     async def _write_one(self, producer: Producer, name: str, number: int, partition: int) -> None:
         sent = Sent(partition, f"{name}.{number}".encode())
@@ -201,7 +211,12 @@ class Workload:
         async with self._connect() as cluster:
             client = TransactionalClient(cluster, self._clock, name, TOPIC, protocol)
             life = TransactionalLife(
-                client, self.history, chance, partitions=PARTITIONS, padding=self._padding
+                client,
+                self.history,
+                chance,
+                partitions=PARTITIONS,
+                padding=self._padding,
+                pause=self._pause,
             )
             await life.live(TRANSACTIONS, RUN_S, self._ended)
 
