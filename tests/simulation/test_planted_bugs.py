@@ -19,11 +19,11 @@ SEEDS_MAX = 600
 
 FOUND_BY = {
     "vote_twice": [58],
-    "elect_who_lacks_records": [777, 1236],
-    "keep_what_the_leader_has_not": [27],
-    "tell_nobody_where_logs_part": [34],
+    "elect_who_lacks_records": [33],
+    "keep_what_the_leader_has_not": [1],
+    "tell_nobody_where_logs_part": [1],
     "acknowledge_what_the_leader_has": [1],
-    "count_what_is_on_its_way": [27],
+    "count_what_is_on_its_way": [17],
     "recover_what_is_broken": [99],
     "take_every_stop_for_a_clean_one": [270],
     "move_before_it_is_copied": [3],
