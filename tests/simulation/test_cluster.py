@@ -12,7 +12,15 @@ import pytest
 
 from odradek.testing.simulation.history import Anomaly
 from odradek.testing.simulation.many import load, run_many, save
-from odradek.testing.simulation.plan import OF_TIER, Kind, draw_plan, from_json, to_json
+from odradek.testing.simulation.plan import (
+    OF_TIER,
+    RUN_S,
+    Kind,
+    Plan,
+    draw_plan,
+    from_json,
+    to_json,
+)
 from odradek.testing.simulation.run import Run, simulate
 from odradek.testing.simulation.shrink import shrink
 
@@ -34,6 +42,12 @@ def test_three_nodes_keep_what_they_acknowledged(seed: int) -> None:
 def test_a_plan_makes_the_same_run_again() -> None:
     plan = draw_plan(5)
     assert simulate(plan).trace == simulate(plan).trace
+
+
+def test_clients_hurry_where_nothing_can_happen_any_more() -> None:
+    run = simulate(Plan(0, (), nodes=1, writers=2, transactional=2))
+    assert run.is_sound
+    assert run.virtual_s < RUN_S
 
 
 def test_a_plan_is_written_down_and_read_again() -> None:
