@@ -121,7 +121,9 @@ class VirtualWires:
         return (sender, receiver) in self._partitions
 
     def delay_seconds(self, one: str, other: str) -> float:
-        low, high = self._slow.get(frozenset((one, other)), self._delay_seconds)
+        low, high = self._delay_seconds
+        if self._slow:
+            low, high = self._slow.get(frozenset((one, other)), self._delay_seconds)
         if high <= 0 or self.entropy is None:
             return high
         return self.entropy.uniform(low, high)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import trio
 
 from odradek.seams.files import Path
 from odradek.testing.power import NodeCrashed
-from odradek.testing.virtual_world import VirtualWorld
+from odradek.testing.virtual_world import PASSES_A_LOOK, VirtualWorld
 
 
 def history(seed: int) -> list[str]:
@@ -68,3 +70,24 @@ def test_a_node_restarts_on_what_its_crash_left() -> None:
     assert found == {("synced",), ("synced", "unsynced")}
     with pytest.raises(NodeCrashed):
         node.files.list(Path("/"))
+
+
+def test_ctrl_c_ends_a_world_that_never_rests() -> None:
+    passes = 0
+
+    async def work() -> None:
+        nonlocal passes
+        signal.raise_signal(
+            signal.SIGINT
+        )  # comes through trio's door, as of all that is trio's own
+        while passes < 2 * PASSES_A_LOOK:
+            await trio.lowlevel.checkpoint()
+            passes += 1
+
+    async def main() -> None:
+        trio.lowlevel.spawn_system_task(work)
+        await trio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt):
+        VirtualWorld().run(main)
+    assert passes < 2 * PASSES_A_LOOK
