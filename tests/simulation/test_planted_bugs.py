@@ -18,7 +18,7 @@ from tests.simulation import planted_bugs, planted_tier_bugs
 SEEDS_MAX = 600
 
 FOUND_BY = {
-    "vote_twice": [58],
+    "vote_twice": [300],
     "elect_who_lacks_records": [33],
     "keep_what_the_leader_has_not": [1],
     "tell_nobody_where_logs_part": [1],
