@@ -84,7 +84,7 @@ class BatchWriter:
         observed = decoded.observe(
             counted,
             f.count(f.lit(1)).alias("all"),
-            f.count(_error(decoded)).alias("dead"),
+            f.count(ERROR).alias("dead"),
         )
         self._table.write(_good(observed), batch)
         dead = counted.get["dead"]
@@ -98,7 +98,7 @@ class BatchWriter:
         gaps = _gaps(frame)
         decoded = self._values.of(_without_gaps(frame, gaps))
         (counts,) = decoded.agg(
-            f.count(f.lit(1)).alias("all"), f.count(_error(decoded)).alias("dead")
+            f.count(f.lit(1)).alias("all"), f.count(ERROR).alias("dead")
         ).collect()
         dead = self._dead(decoded, gaps) if counts["dead"] or gaps else None
         self._dead_letters.replace(dead, batch)
@@ -109,11 +109,11 @@ class BatchWriter:
         from pyspark.sql import functions as f
 
         kept = [name for name in decoded.columns if name not in (ERROR, DECODED)]
-        dead = decoded.where(_error(decoded).isNotNull()).select(
+        dead = decoded.where(f"{ERROR} is not null").select(
             *kept,
             f.col("offset").alias("lastOffset"),
             f.lit(None).cast("string").alias("object"),
-            _error(decoded).alias("reason"),
+            f.col(ERROR).alias("reason"),
         )
         if gaps:
             rows = self._spark.createDataFrame(list(gaps), GAP_ROWS)
@@ -122,14 +122,7 @@ class BatchWriter:
 
 
 def _good(decoded: DataFrame) -> DataFrame:
-    return columns_of_good(decoded.where(_error(decoded).isNull()))
-
-
-def _error(decoded: DataFrame) -> Column:
-    """What is wrong with the value; where no value can be wrong, Spark leaves out what is done by it."""
-    from pyspark.sql import functions as f
-
-    return f.col(ERROR) if ERROR in decoded.columns else f.lit(None).cast("string")
+    return columns_of_good(decoded.where(f"{ERROR} is null"))
 
 
 def _told(batch: Batch, records: int, dead: int, gaps: int) -> ExportBatch:

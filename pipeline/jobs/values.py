@@ -41,8 +41,8 @@ class Values:
             self.decoding.decoder()
 
     def of(self, frame: DataFrame) -> DataFrame:
-        """The frame, where values may be wrong with `error`, which is null where one is what it should be; and
-        with `decoded`, a struct of columns, where a value is several."""
+        """The frame with `error`, which is null where the value is what it should be; and with `decoded`, a
+        struct of columns, where a value is several."""
         from pyspark.sql import functions as f
 
         if self.decoding is not None:
@@ -50,8 +50,8 @@ class Values:
         if self.schema is not None:
             return _with_json(frame, self.schema)
         if self.kind == "string":
-            return frame.withColumn("value", f.col("value").cast("string"))
-        return frame
+            frame = frame.withColumn("value", f.col("value").cast("string"))
+        return frame.withColumn(ERROR, f.lit(None).cast("string"))
 
 
 def _columns(schema: str) -> StructType:

@@ -40,9 +40,3 @@ def test_a_value_is_one_json_object_or_a_dead_letter(spark: SparkSession) -> Non
 def test_a_schema_that_names_no_columns_is_refused(spark: SparkSession, schema: str) -> None:
     with pytest.raises(BadOption, match="a schema is columns and their types, such as 'a int'"):
         Values("json", schema).check()
-
-
-def test_where_no_value_can_be_wrong_none_is_looked_at(spark: SparkSession) -> None:
-    frame = spark.createDataFrame([(b"\xff",)], "value binary")
-    for kind in ("binary", "string"):
-        assert Values(kind).of(frame).columns == ["value"]
