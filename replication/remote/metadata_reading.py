@@ -29,7 +29,7 @@ from odradek.client.consumer import (
     list_offsets,
 )
 from odradek.client.errors import ClientError
-from odradek.client.metadata import Cluster
+from odradek.client.metadata import Cluster, Topic
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.remote.subscriptions import Lane, Subject, Subscriptions
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
@@ -131,19 +131,24 @@ class MetadataReading:
         cursors = self._subscriptions.cursors(lane)
         if not cursors:
             return {}
-        cluster = self._clusters[lane]
         try:
-            topic = cluster.topics.get(METADATA_TOPIC) or await cluster.topic(METADATA_TOPIC)
+            topic = await self._topic(lane)
         except (KafkaError, ClientError) as error:
             await self._no_topic(error)
             return {}
+        found = {where: topic.partitions.get(where) for where in cursors}
+        return {where: each.leader for where, each in found.items() if each and each.leader >= 0}
+
+    async def _topic(self, lane: Lane) -> Topic:
+        """As a lane's cluster knows it, or is told now. Raises KafkaError, ClientError."""
+        cluster = self._clusters[lane]
+        topic = cluster.topics.get(METADATA_TOPIC) or await cluster.topic(METADATA_TOPIC)
         if topic.topic_id is not None and self._subscriptions.topic_is(topic.topic_id):
             log.warning("topic %s was made anew: all of it is read again", METADATA_TOPIC)
             self._ends_wanted.set()
             for other in self._clusters.values():
                 other.forget(METADATA_TOPIC)
-        found = {where: topic.partitions.get(where) for where in cursors}
-        return {where: each.leader for where, each in found.items() if each and each.leader >= 0}
+        return topic
 
     async def _no_topic(self, error: Exception) -> None:
         self._complain(error)
@@ -269,10 +274,23 @@ class MetadataReading:
                     await self._ends_wanted.wait()
 
     async def _ends_of(self, wanted: Mapping[int, Sequence[Subject]]) -> dict[int, int]:
+        """As far as they answer. They are asked by the topic's name: it has to be the same one, by its id,
+        before and after that."""
+        lane = Lane.CATCHING_UP
+        try:
+            before = await self._topic(lane)
+            found = await self._answered_ends(self._clusters[lane], sorted(wanted))
+            self._clusters[lane].forget(METADATA_TOPIC)
+            after = await self._topic(lane)
+        except (KafkaError, ClientError) as error:
+            self._complain(error)
+            return {}
+        return found if after.topic_id == before.topic_id else {}
+
+    async def _answered_ends(self, cluster: Cluster, wanted: Sequence[int]) -> dict[int, int]:
         """All at once, or where some do not answer, each by itself."""
-        cluster = self._clusters[Lane.CATCHING_UP]
         found: dict[int, int] = {}
-        everywhere = [TopicPartition(METADATA_TOPIC, where) for where in sorted(wanted)]
+        everywhere = [TopicPartition(METADATA_TOPIC, where) for where in wanted]
         for some in (everywhere, *([each] for each in everywhere)):
             try:
                 ends = await list_offsets(
