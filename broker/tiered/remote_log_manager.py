@@ -31,7 +31,7 @@ from odradek.broker.tiered.expirer import Expirer, ExpirerTools, Remover
 from odradek.broker.tiered.rounds import BackOff, rounds
 from odradek.broker.tiered.segment_work import SegmentWork
 from odradek.broker.tiered.settings import RemoteLogSettings
-from odradek.broker.tiered.store_health import REMIND_SECONDS, Backlog, StoreHealth
+from odradek.broker.tiered.store_health import REMIND_SECONDS, Backlog, Culprit, StoreHealth
 from odradek.broker.tiered.store_presence import StorePresence
 from odradek.protocol.errors import KafkaError
 from odradek.replication.partition.partition import Partition
@@ -39,6 +39,7 @@ from odradek.replication.remote.lost_history import Histories, lacks_history
 from odradek.seams import Seams
 from odradek.storage.log_manager import LogManager
 from odradek.storage.tiered.errors import (
+    RemoteMetadataUnavailable,
     RemoteNotReady,
     RemoteResourceNotFound,
     RemoteStorageError,
@@ -335,7 +336,9 @@ class RemoteLogManager:
             self._say(self._health.worked(tiered.id, now))
         else:
             reason = error.message if isinstance(error, KafkaError) and error.message else error
-            self._say(self._health.failed(tiered.id, str(reason), now))
+            is_metadata = isinstance(error, RemoteMetadataUnavailable)
+            culprit = Culprit.METADATA if is_metadata else Culprit.STORE
+            self._say(self._health.failed(tiered.id, str(reason), now, culprit))
 
     async def _remind(self) -> None:
         while True:

@@ -25,9 +25,9 @@ from odradek.seams import Seams
 from odradek.seams.offload import OBJECTS_LANE
 from odradek.storage.tiered.errors import (
     InvalidRemoteState,
+    RemoteMetadataUnavailable,
     RemoteResourceNotFound,
     RemoteStorageError,
-    RemoteStorageUnavailable,
 )
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
@@ -36,6 +36,7 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage import LogSegmentData, RemoteStorageManager
 from odradek.storage.tiered.segment_steps import PUBLISHES, Came, SegmentSteps, Step
@@ -111,11 +112,13 @@ class SegmentWork:
             raise
 
     def check_published(self, partition: TopicIdPartition) -> None:
-        """Raises RemoteStorageUnavailable while there is a copy of it here of which nobody knows yet: what
+        """Raises RemoteMetadataUnavailable while there is a copy of it here of which nobody knows yet: what
         is to be copied next follows from that."""
         for each in self._metadata.unfinished(partition):
             if each.id in self._to_publish and each.state is SegmentState.COPY_SEGMENT_STARTED:
-                raise RemoteStorageUnavailable(f"{each.id} is copied, which is to be published yet")
+                raise RemoteMetadataUnavailable(
+                    f"{each.id} is copied, and not published in {METADATA_TOPIC} yet"
+                )
 
     async def begin_to_delete(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
         """Nobody is to read it from now on; it is returned as `delete` takes it. Raises KafkaError."""

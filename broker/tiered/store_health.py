@@ -1,16 +1,26 @@
-"""Whether the remote store works, as the operator is told: early, and not once for each partition.
+"""Whether copies to the remote store work, as the operator is told: early, and not once for each partition.
 
-While copies fail nothing that is not copied may leave the disk, which fills. The first failure is told
-at once, then every minute how long it has lasted, how much waits, and how much room there is; and at
-last that it is over. All of it without I/O: lines of text come out.
+A copy takes two: the store, and the topic of the metadata. While copies fail nothing that is not copied may leave the disk, which fills. The first failure is told
+at once, then every minute which of the two failed last and for how long, how much waits, and how much
+room there is; and at last that it is over. All of it without I/O: lines of text come out.
 """
 
 from __future__ import annotations
 
+from enum import Enum
+
 from odradek.seams.units import human_bytes
 from odradek.seams.values import value_class
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 
 REMIND_SECONDS = 60.0
+
+
+class Culprit(Enum):
+    """What fails, as the lines name it."""
+
+    STORE = "the remote store"
+    METADATA = f"topic {METADATA_TOPIC}"
 
 
 @value_class
@@ -29,6 +39,8 @@ class StoreHealth:
         self._failing: dict[object, None] = {}
         self._since: float | None = None
         self._told_at = 0.0
+        self._culprit = Culprit.STORE
+        self._culprit_since = 0.0
         self._reason = ""
 
     @property
@@ -39,16 +51,23 @@ class StoreHealth:
         """For how long copies have failed; 0 while they work."""
         return 0.0 if self._since is None else now - self._since
 
-    def failed(self, partition: object, reason: str, now: float) -> str | None:
+    def failed(
+        self, partition: object, reason: str, now: float, culprit: Culprit = Culprit.STORE
+    ) -> str | None:
         """A round of this partition did; what to say, if anything."""
         self._failing[partition] = None
         self._reason = reason
+        if self._since is None or culprit is not self._culprit:
+            self._culprit, self._culprit_since = culprit, now
         if self._since is not None:
             return None
         self._since = self._told_at = now
+        where = "to the remote store"
+        if culprit is Culprit.METADATA:
+            where = f"while {culprit.value} takes nothing"
         return (
-            f"segments cannot be copied to the remote store ({reason}): nothing that is not copied"
-            " leaves the disk"
+            f"segments cannot be copied {where} ({reason}): nothing that is not copied leaves the"
+            " disk"
         )
 
     def worked(self, partition: object, now: float) -> str | None:
@@ -71,6 +90,6 @@ class StoreHealth:
         self._told_at = now
         free = "" if backlog.free_bytes is None else f"; {human_bytes(backlog.free_bytes)} are free"
         return (
-            f"the remote store has failed for {self.seconds_away(now):.0f} s ({self._reason}):"
+            f"{self._culprit.value} has failed for {now - self._culprit_since:.0f} s ({self._reason}):"
             f" {human_bytes(backlog.size_bytes)} of {backlog.partitions} partitions wait on the disk{free}"
         )

@@ -45,9 +45,9 @@ from odradek.storage.tiered import metadata_records
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
     InvalidRemoteState,
+    RemoteMetadataUnavailable,
     RemoteResourceNotFound,
     RemoteStorageError,
-    RemoteStorageUnavailable,
 )
 from odradek.storage.tiered.metadata import (
     RemoteEvent,
@@ -200,18 +200,18 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
 
     async def _publish(self, event: RemoteEvent) -> None:
         """Done once the view has it. Raises what the view has against it, before or after, and
-        RemoteStorageUnavailable if nobody can tell."""
+        RemoteMetadataUnavailable if nobody can tell."""
         self.check(event)
         place = self.place_of(event.partition)
         producer = self._producer
         if producer is None:
-            raise RemoteStorageUnavailable(f"topic {METADATA_TOPIC} cannot be reached yet")
+            raise RemoteMetadataUnavailable(f"topic {METADATA_TOPIC} cannot be reached yet")
         with self._publishes_at(place):
             value = metadata_records.encode(event)
             try:
                 offset = await producer.send(METADATA_TOPIC, value, partition=place)
             except (KafkaError, ClientError) as error:
-                raise RemoteStorageUnavailable(
+                raise RemoteMetadataUnavailable(
                     f"{event.partition}: not published in {METADATA_TOPIC}-{place}: {error}"
                 ) from error
             await self._until_read(event.partition, place, offset)
@@ -222,11 +222,11 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
     @contextmanager
     def _publishes_at(self, place: int) -> Iterator[None]:
         """While somebody does, what the view passes over there is kept for him. Where that is in vain one
-        tries at a time, for each keeps others from copying or deleting: RemoteStorageUnavailable."""
+        tries at a time, for each keeps others from copying or deleting: RemoteMetadataUnavailable."""
         publishing, now = self._publishing.setdefault(place, {}), trio.current_time()
         first = next(iter(publishing.values()), now)
         if publishing and (place in self._refusing or now - first > PUBLISHING_S):
-            raise RemoteStorageUnavailable(
+            raise RemoteMetadataUnavailable(
                 f"{METADATA_TOPIC}-{place} takes nothing, for {now - first:.0f} s now"
             )
         me = object()
@@ -234,7 +234,7 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
         try:
             yield
             self._refusing.discard(place)
-        except RemoteStorageUnavailable:
+        except RemoteMetadataUnavailable:
             self._refusing.add(place)
             raise
         finally:
@@ -252,7 +252,7 @@ class TopicBasedRemoteLogMetadataManager(MetadataView):
                     return
                 await self._moved.setdefault(place, trio.Event()).wait()
             raise RemoteResourceNotFound(f"{partition} is not announced here any more")
-        raise RemoteStorageUnavailable(
+        raise RemoteMetadataUnavailable(
             f"{partition}: what was published at {offset} of {METADATA_TOPIC}-{place} was not read "
             f"back in {limit_s:g} s"
         )

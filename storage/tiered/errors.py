@@ -24,6 +24,10 @@ class RemoteStorageUnavailable(RemoteStorageError):
     """The store, or the topic of the metadata, does not answer, or throttles."""
 
 
+class RemoteMetadataUnavailable(RemoteStorageUnavailable):
+    """The topic of the metadata takes nothing now, or it is not known whether it did."""
+
+
 class RemoteAccessDenied(RemoteStorageUnavailable):
     """The store does not let us; it may once somebody has seen to that."""
 

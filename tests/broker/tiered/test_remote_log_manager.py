@@ -4,12 +4,13 @@ operator is told. With a log on a virtual disk."""
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 
 import pytest
 
 from odradek.storage.log.epochs import EpochStart, format_checkpoint
-from odradek.storage.tiered.errors import RemoteStorageUnavailable
+from odradek.storage.tiered.errors import RemoteMetadataUnavailable, RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadataUpdate,
 )
@@ -264,6 +265,40 @@ async def test_the_operator_is_told_early(
         world.storage.failing.clear()
         await world.pass_time(60)
         assert "are copied to the remote store again" in caplog.records[-1].message
+
+
+async def test_the_operator_is_told_which_of_the_two_takes_nothing(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store works: it is the topic of the metadata that is to be seen to."""
+    caplog.set_level(logging.WARNING, "odradek.tiered")
+    async with tiered_world(clock) as world:
+        world.fill(2)
+
+        def away() -> None:
+            world.metadata.failing = RemoteMetadataUnavailable("0 of 2 are in sync")
+
+        world.storage.before_copy = away
+        await world.pass_time(62)
+        first, then = [record.message for record in caplog.records]
+        assert first == (
+            "segments cannot be copied while topic __remote_log_metadata takes nothing (0 of 2 are"
+            " in sync): nothing that is not copied leaves the disk"
+        )
+        assert re.match(
+            "topic __remote_log_metadata has failed for 6. s "
+            r"\(.* is copied, and not published in __remote_log_metadata yet\)",
+            then,
+        )
+        assert await world.gauge("RemoteStoreAway") == 1, "copies fail"
+        world.storage.before_copy = lambda: None
+        world.metadata.failing = None
+        await world.pass_time(60)
+        assert "are copied to the remote store again" in caplog.records[-1].message
+        world.storage.failing["copy"] = RemoteStorageUnavailable("503 Slow Down")
+        world.fill(1)
+        await world.pass_time(31)
+        assert "to the remote store (503 Slow Down)" in caplog.records[-1].message
 
 
 async def test_gauges_of_what_waits(clock: VirtualClock) -> None:

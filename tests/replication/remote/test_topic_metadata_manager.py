@@ -16,9 +16,9 @@ from odradek.replication.remote.subscriptions import Lane
 from odradek.seams.files import Path
 from odradek.storage.tiered.errors import (
     InvalidRemoteState,
+    RemoteMetadataUnavailable,
     RemoteNotReady,
     RemoteResourceNotFound,
-    RemoteStorageUnavailable,
 )
 from odradek.storage.tiered.metadata import (
     EpochStart,
@@ -360,7 +360,7 @@ def test_what_is_not_read_back_in_time_is_not_known_to_be_published() -> None:
         for number in range(30):
             try:
                 await manager.add_segment(segment(A, number))
-            except RemoteStorageUnavailable as error:
+            except RemoteMetadataUnavailable as error:
                 late.append(str(error))
         assert late
         assert all("not read back" in each for each in late)
@@ -383,7 +383,7 @@ def test_one_alone_waits_for_a_topic_that_takes_nothing() -> None:
 
         async def publish(number: int, at: float) -> None:
             await trio.sleep_until(at)
-            with pytest.raises(RemoteStorageUnavailable):
+            with pytest.raises(RemoteMetadataUnavailable):
                 await manager.add_segment(segment(A, number))
             lasted.append(round(trio.current_time() - at))
 
