@@ -271,13 +271,15 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 
 
 async def _settle(broker: Broker) -> None:
-    """Load what the first clients will need; from then on, collect garbage."""
+    """Collect garbage from now on, and load what the first clients will need."""
     from odradek.broker.warm_up import warm_up
 
+    gc.freeze()  # what a start has made lives to the end: not worth looking at again
+    gc.enable()
     if broker.config.is_broker:
         await warm_up(broker.seams.clock, is_catching_up=lambda: broker.replicas.is_catching_up)
-    gc.freeze()  # what lives now lives to the end: not worth looking at again
-    gc.enable()
+        gc.collect()
+        gc.freeze()  # so does what was loaded now
 
 
 async def _stop_on_signal(signals: object, broker: Broker) -> None:

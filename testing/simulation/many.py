@@ -73,7 +73,7 @@ def run_one(seed: int, nodes: int, tiered: bool, keep: Path | None) -> dict[str,
     """One seed, as a row of plain values; a failing plan is shrunk and put into `keep`."""
     began = time.process_time()
     plan = draw_plan(seed, nodes=nodes, tiered=tiered)
-    run = simulate(plan)
+    run = _simulate(plan)
     row = {
         "seed": seed,
         "anomalies": [str(each) for each in run.anomalies],
@@ -84,9 +84,17 @@ def run_one(seed: int, nodes: int, tiered: bool, keep: Path | None) -> dict[str,
     }
     if not run.is_sound and keep is not None:
         kinds = {each.kind for each in run.anomalies}
-        smallest = shrink(plan, lambda each: bool(kinds & _kinds(simulate(each))))
-        save(simulate(smallest), keep)
+        smallest = shrink(plan, lambda each: bool(kinds & _kinds(_simulate(each))))
+        save(_simulate(smallest), keep)
     return row
+
+
+def _simulate(plan: Plan) -> Run:
+    """A world at a time: each is one large cycle, and looked for while it goes on, little of it is garbage."""
+    try:
+        return simulate(plan)
+    finally:
+        gc.collect()
 
 
 def _kinds(run: Run) -> set[str]:
@@ -163,7 +171,6 @@ def _work(keep: str, nodes: str, tiered: str, *seeds: str) -> None:
     for seed in seeds:
         row = run_one(int(seed), int(nodes), bool(tiered), Path(keep) if keep else None)
         print(json.dumps(row), flush=True)
-        gc.collect()  # a world at a time: looked for while it goes on, little of it is garbage yet
 
 
 if __name__ == "__main__":
