@@ -11,7 +11,11 @@ import pytest
 import trio
 
 from odradek.broker.tiered.copier import find_copied
-from odradek.storage.tiered.errors import RemoteStorageError, RemoteStorageUnavailable
+from odradek.storage.tiered.errors import (
+    RemoteMetadataUnavailable,
+    RemoteStorageError,
+    RemoteStorageUnavailable,
+)
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadata,
 )
@@ -155,6 +159,32 @@ async def test_a_copy_that_cannot_be_published_keeps_no_place(clock: VirtualCloc
         assert world.states() == [(0, FINISHED), (3, FINISHED)]
         assert world.log.highest_copied_offset == 5
         assert not world.manager.work.in_hand
+
+
+async def test_who_leads_again_does_not_copy_what_is_still_to_be_published(
+    clock: VirtualClock,
+) -> None:
+    """Another copier than the one that handed it over: it, too, waits until the copy is known."""
+    async with tiered_world(clock) as world:
+        world.fill(2)
+
+        def away() -> None:
+            world.storage.before_copy = lambda: None
+            world.metadata.failing = RemoteMetadataUnavailable("no leader")
+
+        world.storage.before_copy = away
+        await world.pass_time(0.1)
+        world.follow(1)
+        await world.pass_time(10)
+        world.metadata.failing = None  # before the next attempt to publish it
+        world.lead(2)
+        await world.pass_time(0.1)
+        assert world.states() == [(0, STARTED)]
+        assert world.storage.calls == ["copy 0"]
+        await world.pass_time(90)
+        assert world.storage.calls == ["copy 0", "copy 3"]
+        assert world.states() == [(0, FINISHED), (3, FINISHED)]
+        assert world.log.highest_copied_offset == 5
 
 
 async def test_custom_metadata_that_is_too_large_ends_copies(
