@@ -2,7 +2,7 @@
 
 A round copies what is to be copied by then, one segment after the other, as `storage/tiered/copying.py`
 says; how far that has come is told to the log, whose local retention goes by it. Whoever leads no more
-is cancelled, wherever it is: what it leaves unfinished is told by its state, and deleted by expiry.
+is cancelled, wherever it is: what it leaves unfinished `SegmentWork` sees to the end.
 """
 
 from __future__ import annotations
@@ -83,12 +83,17 @@ class Copier:
         self._id = id
         self._tools = tools
         self._summary = SummaryUpkeep(id, partition.leading_since, tools.metadata, tools.work)
+        self._handed_over: int | None = None
+        """Where the copy ends that failed last: it may be published all the same, later."""
 
     async def round(self) -> bool:
         """See the module; True if others are to have their turn before the rest. Raises what the store,
         the metadata or the disk does, and TaskEnded."""
         self._tools.work.check_published(self._id)
-        await find_copied(self._tools.metadata, self._id, self._log)
+        copied = await find_copied(self._tools.metadata, self._id, self._log)
+        handed_over, self._handed_over = self._handed_over, None
+        if handed_over is not None and handed_over <= copied:
+            await self._summary.copied(handed_over)
         clock = self._tools.seams.clock
         ends_at = clock.monotonic() + TURN_SECONDS
         for sealed in self._candidates():
@@ -101,7 +106,9 @@ class Copier:
                 continue  # it was deleted meanwhile
             await self._summary.before_copy(sealed.base_offset)
             try:
+                self._handed_over = sealed.end_offset
                 await self._copy(sealed)
+                self._handed_over = None
             except OffsetOutOfRange:
                 if sealed.segment in self._log.segment_list.all:
                     raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from odradek.broker.tiered.summaries import COPIES_BEHIND_MIN
-from odradek.storage.tiered.errors import RemoteStorageUnavailable
+from odradek.storage.tiered.errors import RemoteMetadataUnavailable, RemoteStorageUnavailable
 from odradek.storage.tiered.summary import decode
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.tiered.tiered_world import FINISHED, ID, OTHER, TieredWorld, tiered_world
@@ -37,6 +37,25 @@ async def test_it_has_what_is_copied_and_lags_by_few(clock: VirtualClock) -> Non
         await world.pass_time()
         assert summarised(world) == {0: [start for start, _ in world.states()]}
         assert len(world.states()) >= 2 * MANY
+
+
+async def test_a_copy_that_was_published_later_counts(clock: VirtualClock) -> None:
+    """Or the summary would lag by more with each."""
+    async with tiered_world(clock) as world:
+
+        def away() -> None:
+            world.storage.before_copy = lambda: None
+            world.metadata.failing = RemoteMetadataUnavailable("no leader")
+
+        world.storage.before_copy = away
+        world.fill(MANY)
+        await world.pass_time(10)
+        assert world.storage.calls == ["copy 0"]
+        world.metadata.failing = None
+        await world.pass_time(60)
+        assert [state for _, state in world.states()] == [FINISHED] * MANY
+        assert len(world.storage.calls) == MANY
+        assert summarised(world) == {0: [start for start, _ in world.states()]}
 
 
 async def test_a_new_leader_puts_its_own_before_it_copies(clock: VirtualClock) -> None:
