@@ -59,7 +59,7 @@ def read_stretch(
             yield from decoder.feed(piece)
             if decoder.is_done:
                 return
-        decoder.end()
+        yield from decoder.end()
     except UnreadableSegment as error:
         error.key, error.unread_from = key, decoder.next_offset
         raise

@@ -204,7 +204,7 @@ def _decoded(topic: Topic, logs: Sequence[bytes]) -> int:
             rows += sum(
                 each.num_rows for each in decoder.feed(memoryview(log)[start : start + PIECE_BYTES])
             )
-        decoder.end()
+        rows += sum(each.num_rows for each in decoder.end())
     return rows
 
 

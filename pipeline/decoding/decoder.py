@@ -1,10 +1,11 @@
 """Bytes of a segment in, Arrow record batches out.
 
 A decoder is fed consecutive pieces of one log, as they come from an object store, a file or a Fetch
-answer; a batch that a piece cuts in two waits for the next. What a query does not ask for is left out
-as early as can be: batches by their headers, records by offset and time, columns altogether. Where
-offsets are all that is asked for, no record is looked at, as long as the header says that there is one
-for each offset.
+answer; a batch that a piece cuts in two waits for the next. So does a segment's batch as
+long as the first offset of the one behind it is not known: no CRC is over a batch's first offset, its
+neighbours tell a wrong one. What a query does not ask for is left out as early as can be: batches by
+their headers, records by offset and time, columns altogether. Where offsets are all that is asked for, no
+record is looked at, as long as the header says that there is one for each offset.
 
 A CRC that does not match, offsets that do not rise, or records that make no sense, end it with
 `CorruptSegment`, which names the object and the byte. Nothing is left out in silence.
@@ -38,6 +39,8 @@ __all__ = ["Aborted", "Decoder", "Wanted"]
 GROUP_BYTES = 8 << 20
 """About so many bytes of records, decompressed, become one Arrow batch."""
 HEADERS_AT_ONCE = 1 << 14
+_FIRST_OFFSET_BYTES = 8
+"""That a batch begins with."""
 
 COMPRESSION, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 _CRC_START = 21
@@ -64,6 +67,8 @@ class Decoder:
         self._bounds = (0, INT64_MAX)
         self._last_offset = -1
         """Of the last batch, wanted or not."""
+        self._ahead = 0
+        """So many bytes behind a batch are known before it is decoded."""
 
     @cached_property
     def _bodies(self) -> Bodies:
@@ -81,52 +86,78 @@ class Decoder:
         self._position = position
 
     def within(self, first: int, last: int) -> None:
-        """No batch has other offsets than these: what has is not of the source."""
+        """A segment is fed. No batch has other offsets than these: what has is not of the source. And none is decoded
+        before the first offset of the next one is known, or there is the `end`."""
         self._bounds, self._last_offset = (first, last), first - 1
+        self._ahead = _FIRST_OFFSET_BYTES
 
     def feed(self, piece: Buffer) -> Iterator[pa.RecordBatch]:
         """The records of all batches that are whole by now. Raises CorruptSegment."""
         view = memoryview(piece)
         while self._rest and len(view):
-            missing = _missing(self._rest)
-            if missing > 0:
-                self._rest += view[:missing]
-                view = view[missing:]
-            if _missing(self._rest) <= 0:
-                whole, self._rest = self._rest, b""
-                yield from self._feed(memoryview(whole))
+            taken = max(_size(self._rest) + self._ahead - len(self._rest), 0)
+            joined, self._rest = self._rest + view[:taken], b""
+            whole = _size(joined)
+            if len(joined) < whole + self._ahead:
+                self._rest, view = joined, view[taken:]
+                continue
+            behind = min(len(joined) - whole, taken)  # in this piece, and not of this batch
+            yield from self._feed(memoryview(joined))
+            if self.is_done:
+                return
+            self._rest = self._rest[: len(self._rest) - behind]
+            view = view[taken - behind :]
         if len(view):
             yield from self._feed(view)
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """There are no more bytes: the records of the batch that waited for more. Raises CorruptSegment, too if
+        they end within a batch."""
+        self._ahead = 0
+        whole, self._rest = self._rest, b""
+        if whole and not self.is_done:
+            yield from self._feed(memoryview(whole))
+        if self._rest and not self.is_done:
+            raise self._corrupt("the last batch is cut short", 0)
 
     def _feed(self, view: memoryview) -> Iterator[pa.RecordBatch]:
         data = np.frombuffer(view, dtype=np.uint8)
         position = 0
         while True:
             found, after, wrong = find_batches(view, position, HEADERS_AT_ONCE)
+            is_all = len(found) < HEADERS_AT_ONCE
+            if self._ahead and len(found) and len(view) - after < self._ahead:
+                found, after = found[:-1], int(found["position"][-1])
             count = len(found)
-            good = self._in_order(found) if count else 0
+            ahead = view[after : after + self._ahead] if count else b""
+            following = int.from_bytes(ahead, "big", signed=True) if ahead else INT64_MAX
+            good = self._in_order(found, following) if count else 0
             if good:
                 yield from self._decode(data, found[:good])
                 self._have_seen(found[:good])
             if good < count and not (self.is_done and self._is_within(found[good])):
                 raise self._corrupt(_WRONG_OFFSETS, int(found["position"][good]))
             position = after
+            if ahead and self.is_done and following > self._bounds[1]:
+                raise self._corrupt(_WRONG_OFFSETS, position)
             if wrong and not self.is_done:
                 raise self._corrupt(wrong, position)
-            if self.is_done or count < HEADERS_AT_ONCE:
+            if self.is_done or is_all:
                 break
         if not self.is_done:
             self._rest = bytes(view[position:])
         self._position += position
 
-    def _in_order(self, found: Any) -> int:
+    def _in_order(self, found: Any, following: int) -> int:
         """How many batches, from the first on, have offsets that can be theirs: no CRC is over the first of
-        these. Of two that overlap the one is wrong that does not follow on what was before."""
-        base, last = found["base_offset"], found["last_offset"]
-        before = np.append(self._last_offset, last[:-1])
+        these. Of two that overlap the one is wrong that does not follow on what was before; `following` is the
+        first offset of the batch behind them."""
+        base, last = np.append(found["base_offset"], following), found["last_offset"]
+        before = np.append(self._last_offset, last)
         first, end = self._bounds
         self._last_offset = int(last[-1])
-        wrong = (base < first) | (last > end) | (last < base) | (base <= before)
+        wrong = base <= before
+        wrong[:-1] |= (base[:-1] < first) | (last > end) | (last < base[:-1])
         if not wrong.any():
             return len(found)
         at = int(np.argmax(wrong))
@@ -139,11 +170,6 @@ class Decoder:
 
     def _have_seen(self, batches: Any) -> None:
         self.next_offset = max(self.next_offset, int(batches["last_offset"][-1]) + 1)
-
-    def end(self) -> None:
-        """There are no more bytes. Raises CorruptSegment if they end within a batch."""
-        if self._rest and not self.is_done:
-            raise self._corrupt("the last batch is cut short", 0)
 
     def _corrupt(self, what: str, position: int) -> CorruptSegment:
         return CorruptSegment(f"{self.source}, byte {self._position + position}: {what}")
@@ -330,11 +356,10 @@ class Decoder:
         return pa.RecordBatch.from_arrays(made, schema=self.schema)
 
 
-def _missing(rest: bytes) -> int:
-    """How many bytes a batch that begins so still lacks, as far as can be told."""
-    if len(rest) < HEADER_SIZE:
-        return HEADER_SIZE - len(rest)
-    return LOG_OVERHEAD + int.from_bytes(rest[8:12], "big", signed=True) - len(rest)
+def _size(rest: bytes) -> int:
+    """Of the batch that begins so, as far as can be told: at least a header's."""
+    length = int.from_bytes(rest[8:12], "big", signed=True) if len(rest) >= HEADER_SIZE else 0
+    return max(HEADER_SIZE, LOG_OVERHEAD + length)
 
 
 def _array(kind: Any, size: int) -> Any:

@@ -66,11 +66,14 @@ def logs(draw: st.DrawFn) -> list[bytes]:
     return found
 
 
-def decoded(pieces: Sequence[bytes], wanted: Wanted) -> list[dict[str, Any]]:
+def decoded(
+    pieces: Sequence[bytes], wanted: Wanted, *, in_segment: bool = False
+) -> list[dict[str, Any]]:
     decoder = Decoder(wanted, "a segment")
-    rows = [row for piece in pieces for table in decoder.feed(piece) for row in table.to_pylist()]
-    decoder.end()
-    return rows
+    if in_segment:
+        decoder.within(0, 2**62)
+    tables = [table for piece in pieces for table in decoder.feed(piece)]
+    return [row for table in [*tables, *decoder.end()] for row in table.to_pylist()]
 
 
 def expected(log: bytes) -> list[dict[str, Any]]:
@@ -98,12 +101,13 @@ def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
 
 
 @small
-@given(logs(), st.lists(st.integers(0, 10_000), max_size=4))
+@given(logs(), st.lists(st.integers(0, 10_000), max_size=4), st.booleans())
 def test_all_columns_of_all_records_however_the_bytes_are_cut(
-    log: list[bytes], places: list[int]
+    log: list[bytes], places: list[int], in_segment: bool
 ) -> None:
     data = b"".join(log)
-    assert decoded(cut(data, places), Wanted("t", 3, ALL)) == expected(data)
+    found = decoded(cut(data, places), Wanted("t", 3, ALL), in_segment=in_segment)
+    assert found == expected(data)
 
 
 @small

@@ -28,6 +28,7 @@ from odradek.testing.virtual_objects import Fault, FaultKind, VirtualBucket, Vir
 
 pa = pytest.importorskip("pyarrow")
 
+from odradek.pipeline import segments  # noqa: E402
 from odradek.pipeline.decoding.decoder import Wanted  # noqa: E402
 from odradek.pipeline.decoding.schema import BATCHES as BATCHES_AS_ROWS  # noqa: E402
 from odradek.pipeline.decoding.schema import RECORDS  # noqa: E402
@@ -136,11 +137,37 @@ def test_a_batch_with_other_offsets_is_told_though_its_crc_matches(broken: int, 
 
 
 @pytest.mark.parametrize("broken", range(BATCHES))
+@pytest.mark.parametrize("behind", [-1, 0, 1, 7, 8, 9, 100])
+def test_where_a_piece_ends_a_batch_with_other_offsets_is_told_too(
+    broken: int, behind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is taken for good before its neighbour is there."""
+    objects = VirtualObjects(VirtualBucket())
+    storage, whole, key = _stored(objects)
+    at, first = sum(map(len, _log()[:broken])), broken * RECORDS_A_BATCH
+    monkeypatch.setattr(segments, "PIECE_BYTES", at + len(_log()[broken]) + behind)
+    task = replace(whole, low=first, high=first + RECORDS_A_BATCH)
+    for stretch in (whole, task):
+        assert _read(storage, stretch) == (list(range(stretch.low, stretch.high)), None)
+    log = bytearray(objects.bucket.objects[key])
+    log[at : at + 8] = (first + 1).to_bytes(8, "big")
+    objects.bucket.objects[key] = bytes(log)
+    for stretch in (whole, task):
+        found, error = _read(storage, stretch)
+        assert found == list(range(stretch.low, first))
+        assert isinstance(error, CorruptSegment)
+        assert (error.key, error.unread_from) == (key, first)
+        assert f"byte {at}: " in str(error)
+
+
+@pytest.mark.parametrize("piece_bytes", [100, segments.PIECE_BYTES])
+@pytest.mark.parametrize("broken", range(BATCHES))
 @pytest.mark.parametrize("bit", range(56, 61))
 def test_where_a_task_begins_or_ends_a_batch_with_other_offsets_is_told_too(
-    broken: int, bit: int
+    broken: int, bit: int, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that reads a part of a segment finds its bytes by the index, and reads a neighbour more."""
+    monkeypatch.setattr(segments, "PIECE_BYTES", piece_bytes)
     objects = VirtualObjects(VirtualBucket())
     storage, stretch, key = _stored(objects)
     log, batches = bytearray(objects.bucket.objects[key]), _log()
