@@ -82,13 +82,16 @@ def read_pieces(
 def _left_out(
     reading: Reading, piece: Stretch | BrokerRange | Lost, low: int, high: int, error: Unread
 ) -> Iterator[pa.RecordBatch]:
-    """What stands for offsets that can't be had, where the query goes on without. Raises `error`."""
+    """What stands for offsets that can't be had, where the query goes on without: there may be none of them, where
+    what is wrong lies beside those that were asked for. Raises `error`."""
     if isinstance(error, DataLoss) and reading.fail_on_data_loss:
         raise DataLoss(f"{error} (failOnDataLoss=false reads what is left)") from None
     if isinstance(error, UnreadableSegment) and reading.unreadable == "fail":
         raise or_without(error)
+    if low >= high:
+        return
     log.error("offsets %d to %d are left out: %s", low, high - 1, error)
-    if reading.unreadable == REPORT and low < high:
+    if reading.unreadable == REPORT:
         yield _gap(reading, piece, low, high, error)
 
 

@@ -303,6 +303,22 @@ def test_a_gap_is_a_row_that_names_object_and_offsets(tier: tuple[Path, Stretch,
     assert sum(table.num_rows for table in left) == LAST + 1 - 10
 
 
+def test_of_a_task_that_has_all_of_its_rows_nothing_is_said_to_be_left_out(
+    tier: tuple[Path, Stretch, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though its neighbour is broken."""
+    directory, stretch, path = tier
+    log = bytearray(path.read_bytes())
+    at = sum(map(len, _log()[:2]))
+    log[at : at + 8] = (LAST + 1).to_bytes(8, "big")
+    path.write_bytes(bytes(log))
+    pieces = [Stretch(stretch.segment, 5, 10)]
+    for unreadable in ("skip", "report"):
+        tables = list(read_pieces(_reading(directory, unreadable), pieces, {}))
+        assert [each for table in tables for each in table.column(1).to_pylist()] == [*range(5, 10)]
+    assert "left out" not in caplog.text
+
+
 def test_a_log_without_an_index_is_read_from_its_beginning(
     tier: tuple[Path, Stretch, Path],
 ) -> None:
