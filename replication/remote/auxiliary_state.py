@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
+
+import trio
 
 from odradek.protocol.errors import KafkaError
 from odradek.replication.partition.follower import BuildRemoteAux
@@ -34,6 +37,9 @@ from odradek.storage.tiered.remote_metadata import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManager
 
 log = logging.getLogger("odradek.following")
+
+READING_S = 1.0
+"""How long what is in the tier may still be read, before the leader is asked again what is wanted of it."""
 
 Built = Callable[[str, bool], None]
 """Told of each attempt: the topic's name, and whether it failed."""
@@ -66,7 +72,7 @@ class AuxiliaryState:
         return found
 
     async def _beginning(self, which: PartitionLog, change: BuildRemoteAux) -> Beginning:
-        segment = self._segment_before(which, change)
+        segment = await self._segment_before(which, change)
         epochs = await self._fetch(segment, IndexType.LEADER_EPOCH)
         producers = await self._fetch(segment, IndexType.PRODUCER_SNAPSHOT)
         start, end = change.start_offset, segment.end_offset + 1
@@ -77,7 +83,7 @@ class AuxiliaryState:
             producers_of(producers, segment),
         )
 
-    def _segment_before(
+    async def _segment_before(
         self, which: PartitionLog, change: BuildRemoteAux
     ) -> RemoteLogSegmentMetadata:
         """The one with the record before the leader's local start."""
@@ -85,6 +91,8 @@ class AuxiliaryState:
         if not which.is_tiered or which.topic_id is None:
             raise RemoteStorageError(f"{name} is not in the remote tier as far as is known here")
         partition = TopicIdPartition(which.topic_id, which.topic, which.partition)
+        with trio.move_on_after(READING_S), suppress(RemoteResourceNotFound):  # no replica any more
+            await self._metadata.wait_ready(partition)
         if not self._metadata.is_ready(partition):
             raise RemoteNotReady(f"what is in the remote tier of {name} is still being read")
         found = self._metadata.segment_for(partition, change.epoch, offset)

@@ -13,7 +13,7 @@ import trio
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import PartitionImage
 from odradek.replication.partition.follower import BuildRemoteAux
-from odradek.replication.remote.auxiliary_state import AuxiliaryState, history
+from odradek.replication.remote.auxiliary_state import READING_S, AuxiliaryState, history
 from odradek.seams import Seams
 from odradek.storage.log.epochs import EpochStart, format_checkpoint
 from odradek.storage.log.partition_log import PartitionLog
@@ -319,6 +319,26 @@ def test_until_the_tier_answers_the_follower_tries_again_and_keeps_its_log(
     stand.run(test)
     warned = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert any("could not be changed" in text for text in warned) == (trouble != "not ready")
+
+
+def test_what_is_still_being_read_is_waited_for() -> None:
+    stand = TieredStand()
+    led = stand.lead(1, "000", "112", "23")
+    metadata, partition = stand.tier.metadata, partition_of(led.log)
+    read = metadata.metadata_of(partition)
+    assert read is not None
+    metadata.restart(read)
+
+    async def test() -> None:
+        log = await stand.replica(A)
+        await stand.follow(A, 1, 3)
+        await stand.clock.run_for(READING_S / 2)
+        assert not stand.built
+        metadata.ready(partition)
+        await stand.until(lambda: is_same(log, led.log))
+        assert stand.built == [False]
+
+    stand.run(test)
 
 
 def test_while_the_tier_is_read_this_node_may_become_the_leader() -> None:
