@@ -6,8 +6,8 @@ wait, so that one idle leader does not hold up a busy one. The partitions that g
 end of the next request: a broker fills its answer from the front.
 
 Control batches are passed over, and under read_committed so are the records of aborted transactions. What
-comes before a batch that is damaged is read; at the batch itself a poll raises DamagedBatch, and the position
-stays there.
+comes before a batch that is damaged is read; at the batch itself a poll raises DamagedBatch, unless other
+partitions gave something, and the position stays there.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class ConsumedRecord(NamedTuple):
 
 
 class DamagedBatch(CorruptBatch):
-    """What a broker has at `offset` of `where` is no whole batch, or its CRC is wrong."""
+    """What a broker has at `offset` of `where` is no whole batch, or its CRC is wrong: it says so itself, or
+    we see it."""
 
     def __init__(self, where: TopicPartition, offset: int, why: str) -> None:
         super().__init__(f"{where} at offset {offset}: {why}")
@@ -118,6 +119,8 @@ class Reader:
         self._cluster = cluster
         self._options = options or ReaderOptions()
         self._positions: dict[TopicPartition, _Position] = {}
+        self.damaged: list[DamagedBatch] = []
+        """What the last poll met of these, also beside records that it returned."""
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these partitions, each from its offset, and no others."""
@@ -143,6 +146,7 @@ class Reader:
         Raises KafkaError OFFSET_OUT_OF_RANGE if a position is not in the log, DamagedBatch, and other
         errors once a partition has failed for `unavailable_s`.
         """
+        self.damaged = []
         if not self._positions:
             await trio.sleep(max_wait_s)
             return []
@@ -221,6 +225,8 @@ class Reader:
                     records += self._take(TopicPartition(topic.topic, row.partition_index), row)
                 except (KafkaError, ClientError) as error:
                     failure = failure or error
+                    if isinstance(error, DamagedBatch):
+                        self.damaged.append(error)
         if failure is not None and not records:
             raise failure  # beside records it waits for the next poll, which meets it again
         return records
@@ -247,6 +253,8 @@ class Reader:
         if row.error_code:
             code = ErrorCode(row.error_code)
             text = code.name.replace("_", " ")
+            if code is ErrorCode.corrupt_message:
+                raise DamagedBatch(where, position.offset, text)
             error = KafkaError(code, f"{where} at offset {position.offset}: {text}")
             self._failed(where, position, error)
             return []

@@ -3,8 +3,9 @@
 A lane's partitions that one broker leads are read together, and wait for news together; those of another
 broker are not held up by that. What comes is told in steps of a few records, with turns of others in
 between. A broker that is away, a leader that moves, a topic that is deleted under it: each of them is
-waited out, for ever. So is a batch that is damaged on its leader's disk, and that partition alone: another
-replica may have it whole, and what it says may be all that is known of a segment.
+waited out, for ever. So is a batch that is damaged on its leader's disk, and that partition alone, which is
+asked for less often meanwhile: another replica may have it whole, and what it says may be all that is known of
+a segment.
 
 Each lane has a client of its own, and so its own connections: brokers answer a connection's requests
 one after the other, and a fetch that waits for news would hold up what others ask.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -53,6 +55,22 @@ Tell = Callable[[Lane, int, int, bytes | None], None]
 """Told of a record: the lane, the metadata partition, the offset, the value. It must not raise."""
 
 
+@dataclass(slots=True)
+class _Damage:
+    """A batch that a leader's disk has damaged. Times are the loop's, in seconds."""
+
+    node_id: int
+    offset: int
+    said_at: float
+    pause_s: float = PAUSE_S
+    again_at: float = 0.0
+
+    def put_off(self, now: float) -> None:
+        """It was met once more: it is asked for after a while, which doubles."""
+        self.again_at = now + self.pause_s
+        self.pause_s = min(2 * self.pause_s, PAUSE_MAX_S)
+
+
 class MetadataReading:
     """See the module. `progressed` is called with a metadata partition whenever one of its cursors
     moved or its end became known; `ensure_topic` is awaited when the topic is found missing."""
@@ -78,8 +96,7 @@ class MetadataReading:
         self._readers: dict[Lane, set[int]] = {lane: set() for lane in Lane}
         self._failing_since: float | None = None
         self._complained_at = 0.0
-        self._damaged: dict[tuple[Lane, int], tuple[int, float]] = {}
-        """Where a batch is damaged: its offset, and when that was said last."""
+        self._damaged: dict[tuple[Lane, int], _Damage] = {}
 
     @property
     def damaged_partitions(self) -> int:
@@ -88,8 +105,8 @@ class MetadataReading:
         return len(
             {
                 where
-                for (lane, where), (offset, _) in self._damaged.items()
-                if cursors(lane).get(where) == offset
+                for (lane, where), damage in self._damaged.items()
+                if cursors(lane).get(where) == damage.offset
             }
         )
 
@@ -165,17 +182,21 @@ class MetadataReading:
             while True:
                 leaders = await self._leaders(lane)
                 cursors = self._subscriptions.cursors(lane)
-                wanted = {
-                    TopicPartition(METADATA_TOPIC, where): cursors[where]
-                    for where, leader in leaders.items()
-                    if leader == node_id and where in cursors
-                }
-                if not wanted:
+                led = [each for each in leaders if leaders[each] == node_id and each in cursors]
+                if not led:
                     return
-                if reader.positions != wanted:
-                    reader.assign(wanted)
                 if set(leaders.values()) - self._readers[lane]:
                     self._changed[lane].set()
+                wanted = {
+                    TopicPartition(METADATA_TOPIC, where): cursors[where]
+                    for where in led
+                    if not self._rests(lane, where, node_id, cursors[where])
+                }
+                if not wanted:
+                    await trio.sleep(PAUSE_S)
+                    continue
+                if reader.positions != wanted:
+                    reader.assign(wanted)
                 await self._read(lane, node_id, reader, wanted)
         finally:
             self._readers[lane].discard(node_id)
@@ -186,11 +207,10 @@ class MetadataReading:
     ) -> None:
         try:
             records = await reader.poll(WAIT_S)
+        except DamagedBatch:
+            records = []
         except (KafkaError, ClientError) as error:
-            if isinstance(error, DamagedBatch):
-                self._is_damaged(lane, node_id, error)
-            else:
-                self._complain(error)
+            self._complain(error)
             self._changed[lane].set()
             if isinstance(error, KafkaError) and error.code == ErrorCode.offset_out_of_range:
                 await self._reset(lane, wanted)
@@ -198,6 +218,8 @@ class MetadataReading:
                 await trio.sleep(PAUSE_S)
             return
         self._failing_since = None
+        for damaged in reader.damaged:
+            self._tell_damaged(lane, node_id, damaged)
         read_at = trio.current_time()
         ends = reader.positions
         by_partition: dict[int, list[ConsumedRecord]] = {}
@@ -310,19 +332,31 @@ class MetadataReading:
         code = error.code if isinstance(error, KafkaError) else None
         return code == ErrorCode.unknown_topic_or_partition
 
-    def _is_damaged(self, lane: Lane, node_id: int, error: DamagedBatch) -> None:
+    def _rests(self, lane: Lane, where: int, node_id: int, offset: int) -> bool:
+        """Whether this broker's batch there was damaged just now."""
+        damage = self._damaged.get((lane, where))
+        return (
+            damage is not None
+            and (damage.node_id, damage.offset) == (node_id, offset)
+            and trio.current_time() < damage.again_at
+        )
+
+    def _tell_damaged(self, lane: Lane, node_id: int, error: DamagedBatch) -> None:
         """At once, and once a minute while it lasts."""
         key, now = (lane, error.where.partition), trio.current_time()
-        offset, said_at = self._damaged.get(key, (-1, 0.0))
-        if offset != error.offset or now - said_at > REMIND_S:
-            said_at = now
+        known = self._damaged.get(key)
+        is_new = known is None or (known.node_id, known.offset) != (node_id, error.offset)
+        if known is None or is_new:
+            known = self._damaged[key] = _Damage(node_id, error.offset, said_at=now)
+        known.put_off(now)
+        if is_new or now - known.said_at > REMIND_S:
+            known.said_at = now
             log.error(
                 "damaged on broker %d: %s: nothing behind it is known here until another replica leads, and"
                 " has it whole",
                 node_id,
                 error.message,
             )
-        self._damaged[key] = error.offset, said_at
 
     def _complain(self, error: Exception) -> None:
         """Of what does not pass soon, and not at every attempt: leaders move, brokers start and stop."""

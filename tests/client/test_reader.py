@@ -167,6 +167,20 @@ async def test_a_wrong_checksum_is_not_passed_on() -> None:
         assert order == [[0, 1], [1, 0], [1, 0]]
 
 
+async def test_what_is_damaged_is_known_beside_the_records_of_others() -> None:
+    """Whoever reads busy partitions hears of it at once; also where the broker finds it itself."""
+    damaged = fetched(b"", end=-1, code=ErrorCode.corrupt_message, index=1)
+    both = fetched(batch(0, b"0"), end=1)
+    both["responses"] += damaged["responses"]
+    async with cluster_of(answering(both, damaged), {"t": 2}) as (_, cluster):
+        reader = Reader(cluster)
+        reader.assign({T0: 0, TopicPartition("t", 1): 5})
+        assert [record.value for record in await reader.poll()] == [b"0"]
+        assert [(each.where.partition, each.offset) for each in reader.damaged] == [(1, 5)]
+        with pytest.raises(DamagedBatch, match="t-1 at offset 5: corrupt message"):
+            await reader.poll()
+
+
 TRANSACTIONS = (
     batch(0, b"a0", producer=1)
     + batch(1, b"b1", producer=2)

@@ -8,6 +8,8 @@ from uuid import UUID
 import pytest
 import trio
 
+from odradek.client.consumer import ConsumedRecord, Reader
+from odradek.client.errors import TimedOut
 from odradek.client.producer import open_producer
 from odradek.replication.remote import metadata_reading
 from odradek.replication.remote.metadata_reading import MetadataReading
@@ -273,8 +275,24 @@ def test_unknown_records_and_garbage_are_passed_over(caplog: pytest.LogCaptureFi
     assert "is passed over" in caplog.text
 
 
-def test_a_damaged_batch_holds_up_its_partition_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """What it says may be all that is known of a segment: nothing is passed over that a replica may have."""
+@pytest.mark.parametrize(
+    ("position", "why"),
+    [pytest.param(80, "CRC", id="checksum"), pytest.param(16, "corrupt message", id="magic")],
+)
+def test_a_damaged_batch_holds_up_its_partition_alone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, position: int, why: str
+) -> None:
+    """What it says may be all that is known of a segment: nothing is passed over that a replica may have.
+    Whether the broker sees the damage or we do, it is not asked for without a pause."""
+    polls = 0
+
+    class CountedReader(Reader):
+        async def poll(self, max_wait_s: float = 0.5) -> list[ConsumedRecord]:
+            nonlocal polls
+            polls += 1
+            return await super().poll(max_wait_s)
+
+    monkeypatch.setattr(metadata_reading, "Reader", CountedReader)
 
     async def main(world: MetadataWorld) -> None:
         manager = world.manager(1)
@@ -293,11 +311,22 @@ def test_a_damaged_batch_holds_up_its_partition_alone(caplog: pytest.LogCaptureF
         manager.partitions_changed([A], [])
         with trio.fail_after(10):
             await copied(world, 1, elsewhere, 0)
+        before = polls
         await trio.sleep(20)
+        assert polls - before < 60
         assert not manager.is_ready(A)
         assert manager.damaged_partitions == 1
         said = [each for each in caplog.messages if "damaged on broker 1" in each]
-        assert [f"{METADATA_TOPIC}-{place} at offset 0: CRC" in each for each in said] == [True]
+        assert [f"{METADATA_TOPIC}-{place} at offset 0: {why}" in each for each in said] == [True]
+        reading = manager._reading
+        assert reading is not None
+        for index in range(3):
+            manager.resign_metadata(index)
+        manager.stop_partitions([elsewhere])
+        await trio.sleep(1)  # what was under way
+        reading._complain(TimedOut("nobody there"))
+        await trio.sleep(3)
+        assert reading._failing_since is None, "it answers, though with damage alone"
         flip(world, place)
         with trio.fail_after(10):
             await manager.wait_ready(A)
@@ -306,12 +335,12 @@ def test_a_damaged_batch_holds_up_its_partition_alone(caplog: pytest.LogCaptureF
         assert f"{METADATA_TOPIC}-{place} is read on from offset 0" in caplog.messages
 
     def flip(world: MetadataWorld, place: int) -> None:
-        """A bit of the first batch's records."""
+        """A bit of the first batch."""
         doors = world.cluster.nodes[1].doors
         assert doors is not None
         path = Path(DATA) / f"{METADATA_TOPIC}-{place}" / f"{0:020}.log"
         file = doors.files.open(path, write=True)
-        file.write_at(80, bytes([file.read_at(80, 1)[0] ^ 1]))
+        file.write_at(position, bytes([file.read_at(position, 1)[0] ^ 1]))
         file.close()
 
     run(main)
