@@ -8,7 +8,8 @@ long as they lack. Delta replaces the rows in one commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from odradek.pipeline.brokers import TopicPartition
@@ -32,6 +33,8 @@ TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 MICROSECONDS = "TIMESTAMP_MICROS"
 """Spark's own choice is INT96, which costs most of what writing a record does, and by which no reader can leave out
 what is of other times: such columns have no statistics."""
+UNLESS_CHOSEN = {CONCURRENT_WRITERS: FILES_AT_ONCE, TIMESTAMPS: MICROSECONDS}
+"""Settings of Parquet's files, which Spark takes from the session alone."""
 WITHOUT_DICTIONARY = {
     f"parquet.enable.dictionary#{name}": "false" for name in ("offset", "timestamp")
 }
@@ -80,17 +83,14 @@ class ParquetTable:
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         frame = _with_batch(_with_directories(frame, self._by), batch)
-        conf = frame.sparkSession.conf
-        conf.set(CONCURRENT_WRITERS, FILES_AT_ONCE)
-        if conf.get(TIMESTAMPS, None) is None:
-            conf.set(TIMESTAMPS, MICROSECONDS)
-        (
+        writer = (
             frame.write.mode("overwrite")
             .options(**WITHOUT_DICTIONARY)
             .option("partitionOverwriteMode", "dynamic")
             .partitionBy(*_directories(self._by), *OF_BATCH)
-            .parquet(self._out)
         )
+        with _unless_chosen(frame.sparkSession, UNLESS_CHOSEN):
+            writer.parquet(self._out)
 
     def replace(self, frame: DataFrame | None, batch: Batch) -> None:
         above = [self._out]
@@ -186,6 +186,19 @@ def _has_class(spark: SparkSession, name: str) -> bool:
     except Py4JJavaError:
         return False
     return True
+
+
+@contextmanager
+def _unless_chosen(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Has them set, but for those that whoever owns the session has set, which stay as they are."""
+    ours = [name for name in settings if spark.conf.get(name, None) is None]
+    try:
+        for name in ours:
+            spark.conf.set(name, settings[name])
+        yield
+    finally:
+        for name in ours:
+            spark.conf.unset(name)
 
 
 def _directories(by: str | None) -> Sequence[str]:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from odradek.pipeline.jobs.tables import TIMESTAMPS, open_table
+from odradek.pipeline.jobs.tables import CONCURRENT_WRITERS, TIMESTAMPS, open_table
 from tests.pipeline.replaced_batches import (
     DEAD_LETTERS,
     RECORDS,
@@ -46,6 +46,23 @@ def test_readers_can_leave_out_files_by_times(spark: SparkSession, tmp_path: Pat
     ours, asked = _column(tmp_path / "ours", "timestamp"), _column(tmp_path / "asked", "timestamp")
     assert (ours.physical_type, ours.is_stats_set) == ("INT64", True)
     assert asked.physical_type == "INT96"
+
+
+def test_settings_of_the_session_stay_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    """After a write, and after one that failed, whether they were chosen or not."""
+    taken = tmp_path / "a file"
+    taken.touch()
+    for chosen in (None, "7"):
+        if chosen is not None:
+            spark.conf.set(CONCURRENT_WRITERS, chosen)
+        try:
+            records(spark, "parquet", str(tmp_path / str(chosen)))
+            with pytest.raises(Exception, match="a file"):
+                records(spark, "parquet", str(taken))
+            left = [spark.conf.get(name, None) for name in (CONCURRENT_WRITERS, TIMESTAMPS)]
+        finally:
+            spark.conf.unset(CONCURRENT_WRITERS)
+        assert left == [chosen, None]
 
 
 def test_no_dictionary_is_made_of_what_hardly_ever_comes_twice(
