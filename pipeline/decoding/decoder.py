@@ -38,6 +38,9 @@ __all__ = ["Aborted", "Decoder", "Wanted"]
 
 GROUP_BYTES = 8 << 20
 """About so many bytes of records, decompressed, become one Arrow batch."""
+TOPIC_BYTES_MAX = 64 << 20
+"""That the topic's name, once a record, takes in an Arrow batch; 32 bits count them. A batch of a few MB may
+decompress to tens of millions of records."""
 HEADERS_AT_ONCE = 1 << 14
 _FIRST_OFFSET_BYTES = 8
 """That a batch begins with."""
@@ -262,11 +265,11 @@ class Decoder:
             total = int(ends[-1]) if len(ends) else 0
             offsets = np.arange(total, dtype=np.int64)
             offsets += np.repeat(low[part] - (ends - counts[part]), counts[part])
-            kinds = None
+            columns = {"offset": offsets}
             if "timestampType" in wanted.columns:
                 is_append = (batches["attributes"][part] & LOG_APPEND_TIME != 0).astype(np.int32)
-                kinds = np.repeat(is_append, counts[part])
-            yield self._table(total, {"offset": offsets, "timestampType": kinds})
+                columns["timestampType"] = np.repeat(is_append, counts[part])
+            yield from self._tables(total, columns)
 
     # Records
 
@@ -276,11 +279,12 @@ class Decoder:
             chosen = batches[part]
             if compressed[part].any():
                 for each, bodies, starts, ends in self._decompress(data, chosen):
-                    yield self._columns(bodies, each, starts, ends)
+                    yield from self._columns(bodies, each, starts, ends)
                     self._have_seen(each)
             else:
                 starts = chosen["position"] + HEADER_SIZE
-                yield self._columns(data, chosen, starts, chosen["position"] + chosen["size"])
+                ends = chosen["position"] + chosen["size"]
+                yield from self._columns(data, chosen, starts, ends)
                 self._have_seen(chosen)
 
     def _decompress(self, data: Any, batches: Any) -> Iterator[tuple[Any, Any, Any, Any]]:
@@ -301,7 +305,7 @@ class Decoder:
                 yield batches[first : number + 1], bodies, np.concatenate(([0], ends[:-1])), ends
                 first = number + 1
 
-    def _columns(self, data: Any, batches: Any, starts: Any, ends: Any) -> pa.RecordBatch:
+    def _columns(self, data: Any, batches: Any, starts: Any, ends: Any) -> Iterator[pa.RecordBatch]:
         from odradek.pipeline.decoding import kernels
 
         wanted = self.wanted
@@ -335,7 +339,19 @@ class Decoder:
             columns["value"] = values.column(kept)
         if has["headers"]:
             columns["headers"] = headers.column(kept, header_count)
-        return self._table(kept, columns)
+        yield from self._tables(kept, columns)
+
+    def _tables(self, rows: int, columns: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        """One, unless the topic's name would take too much room in it."""
+        at_most = TOPIC_BYTES_MAX // len(self.wanted.topic)
+        if rows <= at_most:
+            yield self._table(rows, columns)
+            return
+        for first in range(0, rows, at_most):
+            end = min(first + at_most, rows)
+            yield self._table(
+                end - first, {name: each[first:end] for name, each in columns.items()}
+            )
 
     def _table(self, rows: int, columns: dict[str, Any]) -> pa.RecordBatch:
         wanted = self.wanted

@@ -17,6 +17,7 @@ from odradek.protocol.records.records import Record, build_batch, decode
 
 pa = pytest.importorskip("pyarrow")
 
+from odradek.pipeline.decoding import decoder as decoding  # noqa: E402
 from odradek.pipeline.decoding.batches import decoder_of  # noqa: E402
 from odradek.pipeline.decoding.decoder import Aborted, Decoder, Wanted  # noqa: E402
 from odradek.pipeline.decoding.schema import TYPES  # noqa: E402
@@ -279,6 +280,25 @@ def test_no_record_is_looked_at_for_offsets_alone() -> None:
     batch = _with_body(build_batch([Record(-1, 0, b"k", b"v")]), b"nonsense", 51)
     rows = decoded([bytes(batch)], Wanted("t", 3, ("partition", "offset"), low=40, high=45))
     assert rows == [{"partition": 3, "offset": offset} for offset in range(40, 45)]
+
+
+@pytest.mark.parametrize("columns", [("topic", "offset"), ALL])
+def test_the_topics_name_is_never_more_than_a_column_has_room_for(
+    columns: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a record it may be far more than the batch was; Arrow counts these bytes in 32 bits."""
+    assert decoding.TOPIC_BYTES_MAX < 2**31
+    monkeypatch.setattr(decoding, "TOPIC_BYTES_MAX", 20)
+    records = [Record(-1, each, b"k%d" % each, None, (("h", b"%d" % each),)) for each in range(8)]
+    log = bytes(build_batch(records, compression=4))
+    tables = list(Decoder(Wanted("flights", 3, columns), "a segment").feed(log))
+    for table in tables:
+        table.validate(full=True)
+    assert [table.num_rows for table in tables] == [2, 2, 2, 2]
+    rows = [row for table in tables for row in table.to_pylist()]
+    assert rows == [
+        {**{name: row[name] for name in columns}, "topic": "flights"} for row in expected(log)
+    ]
 
 
 @pytest.mark.parametrize("rows", ["records", "batches"])
