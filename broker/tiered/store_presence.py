@@ -151,7 +151,7 @@ class StorePresence:
         try:
             await self._seams.offload.run(self._storage.check_access, lane=OBJECTS_LANE)
         except RemoteStorageError as error:
-            self._is_away(error)
+            self._note_away(error)
             return
         self._store = _Store.UNKNOWN
         if not self._missed:
@@ -174,7 +174,7 @@ class StorePresence:
                 self._storage.has_any_of, partition, lane=OBJECTS_LANE
             )
         except RemoteStorageError as error:
-            self._is_away(error)
+            self._note_away(error)
             return None
         self._store = _Store.THERE if has_some else _Store.UNKNOWN
         if has_some:
@@ -183,7 +183,7 @@ class StorePresence:
             self._tell_of_return()
         return has_some
 
-    def _is_away(self, error: RemoteStorageError) -> None:
+    def _note_away(self, error: RemoteStorageError) -> None:
         self._store = _Store.AWAY
         self._went_away.set()
         reason = error.message or error

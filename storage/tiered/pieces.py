@@ -10,8 +10,8 @@ Fetches run in a nursery of their own. A reader that leaves (its time is up, its
 nothing: the piece is there for its next request.
 
 Who needs more than one piece at once reads by `with_room`: were they all to wait for room with pieces pinned,
-it might be each other that they wait for. So they take turns, and whoever has the turn needs no room beside
-others, who might always be there first: one piece may come on top of all.
+it might be each other that they wait for. So they take turns, and for whoever has the turn one piece may come
+on top of all, where others might always be there first; for the next one he waits until all are within bounds.
 
 Who fetches: as many at once as there are readers; as many again as allowed may wait for that, and more
 are refused. A fetch ahead is made only where a reader is free and there is room that nothing else uses.
@@ -210,19 +210,34 @@ class Pieces:
         segment: RemoteLogSegmentMetadata,
         position: int,
         end: int,
-        *,
-        has_turn: bool | None = None,
     ) -> Piece:
-        """The piece with the byte at `position`; one is fetched up to `end` where there is none.
-        Pinned. A first piece waits for room; for a further one (`has_turn`, by `with_room`) it comes on top,
-        or NoRoom is raised. Raises RemoteStorageError."""
+        """The piece with the byte at `position`; one is fetched up to `end` where there is none, once there
+        is room. Pinned. For whoever has none pinned. Raises RemoteStorageError."""
+        return await self._at(segment, position, end, waits=True, on_top=False)
+
+    async def further(
+        self, segment: RemoteLogSegmentMetadata, position: int, end: int, *, has_turn: bool
+    ) -> Piece:
+        """As `at`, for whoever reads by `with_room` and has pieces pinned: with the turn it comes on top,
+        else NoRoom is raised where there is none."""
+        return await self._at(segment, position, end, waits=has_turn, on_top=has_turn)
+
+    async def _at(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        position: int,
+        end: int,
+        *,
+        waits: bool,
+        on_top: bool,
+    ) -> Piece:
         segment_id = segment.id.id
         while True:
             piece = self.find(segment_id, position)
             if piece is None:
                 end = self._up_to_next(segment_id, position, min(end, segment.size_bytes))
-                if not self._has_room(end - position, on_top=has_turn is True):
-                    if has_turn is False:
+                if not self._has_room(end - position, on_top=on_top):
+                    if not waits:
                         raise NoRoom
                     await self._room.wait()
                     continue  # meanwhile it may have come

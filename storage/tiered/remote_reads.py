@@ -275,7 +275,7 @@ class RemoteReads:
             if after is None or not after.is_here:
                 return False
         end = max(walk.needed, span.end + at_once)
-        span.add(await self._pieces.at(segment, span.end, end, has_turn=has_turn))
+        span.add(await self._pieces.further(segment, span.end, end, has_turn=has_turn))
         return True
 
     # Its next place, and what will be wanted there

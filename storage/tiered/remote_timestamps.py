@@ -184,7 +184,7 @@ class RemoteTimestamps:
         span = Span(await self._pieces.at(segment, position, position + at_once))
         try:
             while span.end < end:
-                span.add(await self._pieces.at(segment, span.end, end, has_turn=has_turn))
+                span.add(await self._pieces.further(segment, span.end, end, has_turn=has_turn))
             return bytes(span.bytes_at(position, end - position))
         finally:
             span.close()
