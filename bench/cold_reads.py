@@ -11,7 +11,6 @@ which nothing has read before, stands for itself, the others by their best.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from odradek.bench.load import Load, run_load
 from odradek.bench.model import WorkloadFailed
+from odradek.bench.peers.odradek import keep_compiled
 from odradek.bench.peers.process import Launch, PeerProcess, free_port, running
 from odradek.bench.peers.topics import with_cluster
 from odradek.bench.stores import Store, arguments_of, open_stores
@@ -86,8 +86,8 @@ def _broker(directory: Path, store: Store) -> Iterator[PeerProcess]:
         "--tiered", store.url,
         *sets,
     ]  # fmt: skip
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
-    with running(Launch(command, address, directory, environment=environment)) as process:
+    keep_compiled()
+    with running(Launch(command, address, directory)) as process:
         yield process
 
 

@@ -24,6 +24,12 @@ from odradek.seams.real import real_seams
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 
+def keep_compiled() -> None:
+    """From now on nodes compile their modules once, as an installation's are: where a variable of ours forbids to
+    keep them, each start of each node would compile them anew."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 class Odradek:
     """Odradek as it is installed here."""
 
@@ -33,9 +39,8 @@ class Odradek:
     lacks: Mapping[Feature, str] = {}
 
     def obtain(self) -> None:
-        """It is what runs. Its modules are compiled once, as an installation's are: where a variable forbids
-        to keep them, each start of each node would compile them anew."""
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        """It is what runs."""
+        keep_compiled()
 
     def version(self) -> str:
         """The version, with the commit if this is a checkout."""

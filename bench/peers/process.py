@@ -7,7 +7,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,6 @@ class Launch:
     command: Sequence[str]
     address: tuple[str, int] | Path
     directory: Path
-    environment: Mapping[str, str] | None = None
     start_s: float = 60.0
 
 
@@ -77,7 +76,6 @@ class PeerProcess:
                 stderr=log,
                 cwd=self._launch.directory,
                 process_group=0,  # Ctrl-C is for us; we stop it then
-                env=None if self._launch.environment is None else dict(self._launch.environment),
             )
         try:
             self._wait_for_answer(self._process)

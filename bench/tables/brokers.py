@@ -11,7 +11,6 @@ Both brokers get the same batches, byte by byte.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import time
@@ -25,6 +24,7 @@ from typing import Any
 from odradek.bench import machine
 from odradek.bench.model import Target, WorkloadFailed
 from odradek.bench.peers.kafka import Kafka
+from odradek.bench.peers.odradek import keep_compiled
 from odradek.bench.peers.process import Launch, free_port, running
 from odradek.bench.peers.topics import AdminTopics, not_yet, with_cluster
 from odradek.bench.tables.records import PARTITIONS, Content
@@ -119,8 +119,8 @@ def _odradek(directory: Path, store: Path) -> Iterator[Target]:
         "--tiered", f"file://{store}",
         *(word for each in settings.items() for word in ("--set", "=".join(each))),
     ]  # fmt: skip
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
-    with running(Launch(command, address, directory, environment=environment)) as process:
+    keep_compiled()
+    with running(Launch(command, address, directory)) as process:
         yield Target(ODRADEK, process.bootstrap, AdminTopics(process.bootstrap), process)
 
 
