@@ -12,29 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD
+from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
+from odradek.protocol.records.header_columns import header_columns
 
-MAGIC = 2
 _LENGTH_AT = 8
 _LENGTH_AND_MAGIC = Struct(">i4xb")
-_HEADER = np.dtype(
-    [
-        ("base_offset", ">i8"),
-        ("length", ">i4"),
-        ("leader_epoch", ">i4"),
-        ("magic", "i1"),
-        ("crc", ">u4"),
-        ("attributes", ">i2"),
-        ("last_offset_delta", ">i4"),
-        ("base_timestamp", ">i8"),
-        ("max_timestamp", ">i8"),
-        ("producer_id", ">i8"),
-        ("producer_epoch", ">i2"),
-        ("base_sequence", ">i4"),
-        ("count", ">i4"),
-    ]
-)
-assert _HEADER.itemsize == HEADER_SIZE
 
 BATCH = np.dtype(
     [
@@ -52,7 +34,15 @@ BATCH = np.dtype(
     ]
 )
 """What is kept of a batch's header."""
-_AS_THEY_ARE = BATCH.names[BATCH.names.index("base_timestamp") :] if BATCH.names else ()
+_AS_THEY_ARE = (
+    "base_offset",
+    "base_timestamp",
+    "max_timestamp",
+    "producer_id",
+    "leader_epoch",
+    "crc",
+    "attributes",
+)
 
 
 def find_batches(view: memoryview, start: int, at_most: int) -> tuple[Any, int, str | None]:
@@ -77,16 +67,12 @@ def find_batches(view: memoryview, start: int, at_most: int) -> tuple[Any, int, 
 
 
 def _headers(view: memoryview, positions: list[int]) -> Any:
+    headers = header_columns(view, positions)
     found = np.empty(len(positions), BATCH)
-    if not positions:
-        return found
-    anywhere: Any = np.ndarray(len(view) - HEADER_SIZE + 1, _HEADER, view, strides=(1,))
-    at = np.array(positions, np.int64)
-    headers = anywhere[at]
-    found["position"] = at
+    found["position"] = positions
     found["size"] = headers["length"].astype(np.int64) + LOG_OVERHEAD
-    found["base_offset"] = headers["base_offset"]
-    found["last_offset"] = found["base_offset"] + headers["last_offset_delta"]
+    found["last_offset"] = headers["base_offset"] + headers["last_offset_delta"]
+    found["count"] = headers["record_count"]
     for name in _AS_THEY_ARE:
         found[name] = headers[name]
     return found

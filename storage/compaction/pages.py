@@ -14,10 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from struct import Struct
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from odradek.protocol.errors import CorruptBatch
 from odradek.protocol.records.batch import (
@@ -33,6 +31,7 @@ from odradek.protocol.records.batch import (
 )
 from odradek.protocol.records.compression import NONE, decompress
 from odradek.protocol.records.crc32c import crc32c
+from odradek.protocol.records.header_columns import header_columns
 from odradek.protocol.records.records import MAX_DECOMPRESSED_BYTES, read_varint
 from odradek.seams.files import File
 from odradek.seams.values import value_class
@@ -48,23 +47,6 @@ MANY_BATCHES = 100
 
 _LENGTH = Struct(">i")
 _LENGTH_AT = 8
-_HEADER = np.dtype(
-    [
-        ("base_offset", ">i8"),
-        ("length", ">i4"),
-        ("leader_epoch", ">i4"),
-        ("magic", "i1"),
-        ("crc", ">u4"),
-        ("attributes", ">i2"),
-        ("last_offset_delta", ">i4"),
-        ("base_timestamp", ">i8"),
-        ("max_timestamp", ">i8"),
-        ("producer_id", ">i8"),
-        ("producer_epoch", ">i2"),
-        ("base_sequence", ">i4"),
-        ("record_count", ">i4"),
-    ]
-)
 
 
 @value_class
@@ -97,9 +79,7 @@ class Page:
         self.size = size
         self.starts = starts
         self.bytes: Bytes = np.frombuffer(data, np.uint8)
-        self.headers: npt.NDArray[Any] = np.ndarray(
-            (len(data) - HEADER_SIZE + 1,), _HEADER, data, strides=(1,)
-        )[np.array(starts, np.int64)]
+        self.headers = header_columns(data, starts)
         self.bodies: dict[int, tuple[int, int]] = {}
         """Where the records of compressed batches are: after all batches."""
 

@@ -1,0 +1,42 @@
+"""The headers of many record batches in one buffer, each field a column of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from odradek.protocol.records.batch import HEADER_SIZE
+from odradek.seams.files import Buffer
+
+_HEADER = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("length", ">i4"),
+        ("leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("record_count", ">i4"),
+    ]
+)
+assert _HEADER.itemsize == HEADER_SIZE
+
+
+def header_columns(data: Buffer, starts: Sequence[int]) -> npt.NDArray[Any]:
+    """A row for each batch, as its header has it (nothing is checked). `starts` are their first bytes in
+    `data`, which has each header whole."""
+    if not starts:
+        return np.empty(0, _HEADER)
+    anywhere: npt.NDArray[Any] = np.ndarray(
+        (len(data) - HEADER_SIZE + 1,), _HEADER, data, strides=(1,)
+    )
+    return anywhere[np.array(starts, np.int64)]
