@@ -1,8 +1,9 @@
 """Whether copies to the remote store work, as the operator is told: early, and not once for each partition.
 
-A copy takes two: the store, and the topic of the metadata. While copies fail nothing that is not copied may leave the disk, which fills. The first failure is told
-at once, then every minute which of the two failed last and for how long, how much waits, and how much
-room there is; and at last that it is over. All of it without I/O: lines of text come out.
+A copy takes two: the store, and the topic of the metadata. While copies fail nothing that is not copied
+may leave the disk, which fills. The first failure is told at once, then every minute which of the two
+failed last and for how long, how much waits, and how much room there is; and at last that it is over.
+All of it without I/O: lines of text come out.
 """
 
 from __future__ import annotations

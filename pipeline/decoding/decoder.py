@@ -1,11 +1,11 @@
 """Bytes of a segment in, Arrow record batches out.
 
 A decoder is fed consecutive pieces of one log, as they come from an object store, a file or a Fetch
-answer; a batch that a piece cuts in two waits for the next. So does a segment's batch as
-long as the first offset of the one behind it is not known: no CRC is over a batch's first offset, its
-neighbours tell a wrong one. What a query does not ask for is left out as early as can be: batches by
-their headers, records by offset and time, columns altogether. Where offsets are all that is asked for, no
-record is looked at, as long as the header says that there is one for each offset.
+answer; a batch that a piece cuts in two waits for the next. So does a segment's batch as long as the
+first offset of the one behind it is not known: no CRC is over a batch's first offset, its neighbours tell
+a wrong one. What a query does not ask for is left out as early as can be: batches by their headers,
+records by offset and time, columns altogether. Where offsets are all that is asked for, no record is
+looked at, as long as the header says that there is one for each offset.
 
 A CRC that does not match, offsets that do not rise, or records that make no sense, end it with
 `CorruptSegment`, which names the object and the byte. Nothing is left out in silence.
@@ -89,8 +89,8 @@ class Decoder:
         self._position = position
 
     def within(self, first: int, last: int) -> None:
-        """A segment is fed. No batch has other offsets than these: what has is not of the source. And none is decoded
-        before the first offset of the next one is known, or there is the `end`."""
+        """A segment is fed. No batch has other offsets than these: what has is not of the source. And none
+        is decoded before the first offset of the next one is known, or there is the `end`."""
         self._bounds, self._last_offset = (first, last), first - 1
         self._ahead = _FIRST_OFFSET_BYTES
 
