@@ -109,9 +109,10 @@ class IndexFile:
             self.file.preallocate(capacity * self.entry_size)
             self.capacity = capacity
 
-    def add(self, entry: bytes) -> None:
-        self.file.write_at(self.count * self.entry_size, entry)
-        self.count += 1
+    def add(self, entries: bytes) -> None:
+        """Write whole entries behind those there are; room must have been reserved."""
+        self.file.write_at(self.count * self.entry_size, entries)
+        self.count += len(entries) // self.entry_size
 
     def catch_up(self, other: IndexFile) -> None:
         """Add the entries that `other`, of which ours are a prefix, has and we do not.

@@ -13,6 +13,7 @@ and entries below `count` never change.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from odradek.seams.files import Buffer, Files, Path
 from odradek.storage.log.index_file import CorruptIndex, IndexFile
@@ -53,10 +54,13 @@ class OffsetIndex(IndexFile):
             relative, position = ENTRY.unpack(self.entry(self.count - 1))
             self.last = (self.base_offset + relative, position)
 
-    def append(self, last_offset: int, position: int) -> None:
-        """Add an entry; room must have been reserved."""
-        self.add(ENTRY.pack(last_offset - self.base_offset, position))
-        self.last = (last_offset, position)
+    def append(self, entries: Sequence[tuple[int, int]]) -> None:
+        """Add entries (last offset, position), in one write; room must have been reserved."""
+        base_offset = self.base_offset
+        self.add(
+            b"".join([ENTRY.pack(offset - base_offset, position) for offset, position in entries])
+        )
+        self.last = entries[-1]
 
     def lookup(self, offset: int, *, mapped: bool = True) -> tuple[int, int]:
         """The last entry at or below `offset`: where to look from. (base, 0) if there is none."""

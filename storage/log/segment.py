@@ -273,9 +273,11 @@ class Segment(SegmentHandles):
 
     def added(self, batches: Sequence[Batch], position: int) -> None:
         """Index what was written at `position`. An OSError here leaves the indexes incomplete; for want
-        of a descriptor an entry is left out, and no error raised."""
-        offset_index, tail = self.offset_index, self._tail
-        max_timestamp = self.max_timestamp
+        of a descriptor entries are left out, and no error raised."""
+        tail, max_timestamp = self._tail, self.max_timestamp
+        offsets: list[tuple[int, int]] = []
+        times: list[tuple[int, int]] = []
+        indexed = self.offset_index.last[1]
         if position == 0:
             self.first_timestamp = batches[0].max_timestamp
         for batch in batches:
@@ -283,20 +285,23 @@ class Segment(SegmentHandles):
             if batch.max_timestamp > max_timestamp:
                 self._max_timestamp = max_timestamp = batch.max_timestamp
                 self._offset_of_max_timestamp = last_offset
-            if position - offset_index.last[1] > self.index_interval_bytes:
-                try:
-                    offset_index.append(last_offset, position)
-                    self.time_index.maybe_append(max_timestamp, self._offset_of_max_timestamp)
-                except (
-                    OutOfDescriptors
-                ):  # the data is written: its entry is a hint, and may be missing
-                    _log.warning("no descriptor for an entry in the indexes of %s", self)
+            if position - indexed > self.index_interval_bytes:
+                offsets.append((last_offset, position))
+                times.append((max_timestamp, self._offset_of_max_timestamp))
+                indexed = position
             end = position + batch.size
             tail.append((last_offset, position, end, batch.base_offset))
             position = end
         if len(tail) > _TAIL_MAX:
             self._tail = tail[-_TAIL_MAX // 2 :]
         self._size = position
+        if offsets:
+            # The data is written: its entries are hints, and may be missing.
+            try:
+                self.offset_index.append(offsets)
+                self.time_index.append(times)
+            except OutOfDescriptors:
+                _log.warning("no descriptor for entries in the indexes of %s", self)
 
     def prepare(self) -> None:
         """Before the first append after a start: go on as if there had been none.
@@ -440,7 +445,7 @@ class Segment(SegmentHandles):
         time_index = self.time_index
         if self.max_timestamp > time_index.last[0]:
             time_index.reserve(1)
-            time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp)
+            time_index.append([(self.max_timestamp, self.offset_of_max_timestamp)])
         self.offset_index.trim()
         time_index.trim()
         self._tail = []

@@ -9,6 +9,7 @@ the last, and one when the segment is sealed or closed. Timestamps and offsets o
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from odradek.seams.files import Files, Path
 from odradek.storage.log.index_file import CorruptIndex, IndexFile
@@ -56,11 +57,17 @@ class TimeIndex(IndexFile):
             timestamp, relative = ENTRY.unpack(self.entry(self.count - 1))
             self.last = (timestamp, self.base_offset + relative)
 
-    def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Add an entry if `timestamp` is past the last one's; room must have been reserved."""
-        if timestamp > self.last[0]:
-            self.add(ENTRY.pack(timestamp, offset - self.base_offset))
-            self.last = (timestamp, offset)
+    def append(self, entries: Sequence[tuple[int, int]]) -> None:
+        """Add those entries (timestamp, offset) whose timestamp is past the last one's, in one write; room
+        must have been reserved."""
+        last, later = self.last, []
+        for entry in entries:
+            if entry[0] > last[0]:
+                later.append(ENTRY.pack(entry[0], entry[1] - self.base_offset))
+                last = entry
+        if later:
+            self.add(b"".join(later))
+            self.last = last
 
     def lookup(self, timestamp: int, *, mapped: bool = True) -> int:
         """The offset to look from for the first record at or after `timestamp`."""

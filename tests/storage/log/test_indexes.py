@@ -30,7 +30,7 @@ def offset_index(base: int, entries: list[tuple[int, int]]) -> OffsetIndex:
     index.create()
     index.reserve(len(entries))
     for offset, position in entries:
-        index.append(offset, position)
+        index.append([(offset, position)])
     return index
 
 
@@ -39,7 +39,7 @@ def time_index(base: int, entries: list[tuple[int, int]]) -> TimeIndex:
     index.create()
     index.reserve(len(entries))
     for timestamp, offset in entries:
-        index.maybe_append(timestamp, offset)
+        index.append([(timestamp, offset)])
     return index
 
 
@@ -169,7 +169,7 @@ def test_reopening_a_time_index_forgets_the_entry_of_closing() -> None:
     index = time_index(0, [(10, 5), (20, 9), (30, 14)])
     index.reopen(9)
     assert index.last == (20, 9)
-    index.maybe_append(40, 20)
+    index.append([(40, 20), (40, 24)])
     index.trim()
     assert index.file.read_at(0, 100) == struct.pack(">qiqiqi", 10, 5, 20, 9, 40, 20)
 

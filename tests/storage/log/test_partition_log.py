@@ -575,6 +575,21 @@ def test_indexes_are_the_same_whatever_restarts_lay_in_between() -> None:
         assert restarting.files.read(one.path(".log")) == running.files.read(other.path(".log"))
 
 
+def test_batches_that_are_appended_together_take_one_write_of_each_index() -> None:
+    world = World()
+    written: list[str] = []
+    world.disk.check = lambda operation, path: written.append(  # type: ignore[method-assign]
+        f"{operation} {Path(path).suffix}"
+    )
+    together = b"".join(batch(size=5000, timestamps=NOW_MS + n, base_offset=n) for n in range(5))
+    world.log.append_as_follower(memoryview(together))
+    assert world.log.segments[-1].offset_index.count == 4
+    assert world.log.segments[-1].time_index.count == 4
+    behind_the_data = written[written.index("write .log") + 1 :]
+    assert behind_the_data == ["write .index", "write .timeindex"]
+    check_indexes(world)
+
+
 def test_opening_a_closed_log_opens_only_its_end(world: World) -> None:
     for _ in range(30):
         world.append(batch(size=60))
