@@ -12,7 +12,6 @@ import trio
 
 from odradek.broker.tiered.copier import find_copied
 from odradek.storage.tiered.errors import (
-    RemoteMetadataUnavailable,
     RemoteStorageError,
     RemoteStorageUnavailable,
 )
@@ -122,11 +121,7 @@ async def test_a_copy_is_published_until_that_is_known(clock: VirtualClock) -> N
     """T-29: the metadata is away after the copy: the copy is not thrown away."""
     async with tiered_world(clock) as world:
         world.fill(1)
-
-        def away() -> None:
-            world.metadata.failing = RemoteStorageUnavailable("no leader")
-
-        world.storage.before_copy = away
+        world.lose_metadata_once_copied()
         await world.pass_time(60)
         assert world.states() == [(0, STARTED)]
         assert world.log.highest_copied_offset == -1
@@ -142,12 +137,7 @@ async def test_a_copy_that_cannot_be_published_keeps_no_place(clock: VirtualCloc
     settings = {"remote.log.manager.copier.thread.pool.size": "1"}
     async with tiered_world(clock, settings=settings) as world:
         world.fill(2)
-
-        def away() -> None:
-            world.storage.before_copy = lambda: None
-            world.metadata.failing = RemoteStorageUnavailable("no leader")
-
-        world.storage.before_copy = away
+        world.lose_metadata_once_copied()
         await world.pass_time(0.1)
         assert world.manager.copiers.borrowed_tokens == 0
         assert await world.gauge("RemoteStoreAway") == 1
@@ -167,12 +157,7 @@ async def test_who_leads_again_does_not_copy_what_is_still_to_be_published(
     """Another copier than the one that handed it over: it, too, waits until the copy is known."""
     async with tiered_world(clock) as world:
         world.fill(2)
-
-        def away() -> None:
-            world.storage.before_copy = lambda: None
-            world.metadata.failing = RemoteMetadataUnavailable("no leader")
-
-        world.storage.before_copy = away
+        world.lose_metadata_once_copied()
         await world.pass_time(0.1)
         world.follow(1)
         await world.pass_time(10)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from odradek.storage.log.epochs import EpochStart, format_checkpoint
-from odradek.storage.tiered.errors import RemoteMetadataUnavailable, RemoteStorageUnavailable
+from odradek.storage.tiered.errors import RemoteStorageUnavailable
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadataUpdate,
 )
@@ -165,11 +165,7 @@ async def test_what_is_copied_is_published_though_another_leads(clock: VirtualCl
     and then followers go by it."""
     async with tiered_world(clock) as world:
         world.fill(1)
-
-        def away() -> None:
-            world.metadata.failing = RemoteStorageUnavailable("no leader")
-
-        world.storage.before_copy = away
+        world.lose_metadata_once_copied()
         await world.pass_time(5)
         world.follow(1)
         await world.pass_time()
@@ -274,11 +270,7 @@ async def test_the_operator_is_told_which_of_the_two_takes_nothing(
     caplog.set_level(logging.WARNING, "odradek.tiered")
     async with tiered_world(clock) as world:
         world.fill(2)
-
-        def away() -> None:
-            world.metadata.failing = RemoteMetadataUnavailable("0 of 2 are in sync")
-
-        world.storage.before_copy = away
+        world.lose_metadata_once_copied("0 of 2 are in sync")
         await world.pass_time(62)
         first, then = [record.message for record in caplog.records]
         assert first == (

@@ -21,7 +21,7 @@ from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Buffer, FileSlice, Path
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.tiered.errors import RemoteResourceNotFound
+from odradek.storage.tiered.errors import RemoteMetadataUnavailable, RemoteResourceNotFound
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -144,6 +144,15 @@ class TieredWorld:
         """So many closed segments of three records, and an active one."""
         for _ in range(3 * segments + 1):
             append(self.log, "x" * 20, now_ms=self.clock.wall_ms())
+
+    def lose_metadata_once_copied(self, error: str = "no leader") -> None:
+        """The next copy works, and nothing is published from then on, until `metadata.failing` is None."""
+
+        def lose() -> None:
+            self.storage.before_copy = lambda: None
+            self.metadata.failing = RemoteMetadataUnavailable(error)
+
+        self.storage.before_copy = lose
 
     async def pass_time(self, seconds: float = 31.0) -> None:
         await self.clock.run_for(seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,9 +11,7 @@ from odradek.client.consumer import ConsumedRecord, Reader
 from odradek.client.errors import TimedOut
 from odradek.client.producer import open_producer
 from odradek.replication.remote import metadata_reading
-from odradek.replication.remote.metadata_reading import MetadataReading
 from odradek.replication.remote.metadata_snapshots import file_name
-from odradek.replication.remote.subscriptions import Lane
 from odradek.seams.files import Path
 from odradek.storage.tiered.errors import (
     InvalidRemoteState,
@@ -23,48 +20,14 @@ from odradek.storage.tiered.errors import (
     RemoteResourceNotFound,
 )
 from odradek.storage.tiered.metadata import (
-    EpochStart,
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
     SegmentState,
     TopicIdPartition,
 )
 from odradek.storage.tiered.metadata_file import COMMITTED_OFFSETS
-from odradek.storage.tiered.metadata_records import METADATA_TOPIC, encode
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 from odradek.testing.simulation.cluster import DATA
 from tests.replication.remote.metadata_world import MetadataWorld, run
-
-A = TopicIdPartition(UUID(int=1), "flights", 0)
-B = TopicIdPartition(UUID(int=2), "hotels", 0)
-
-
-def segment(partition: TopicIdPartition, number: int) -> RemoteLogSegmentMetadata:
-    """Ten records each, one after the other, all of epoch 0."""
-    start = 10 * number
-    return RemoteLogSegmentMetadata(
-        RemoteLogSegmentId(partition, UUID(int=1000 + number)),
-        start,
-        start + 9,
-        1,
-        1_700_000_000_000,
-        1_700_000_000_000,
-        (EpochStart(0, start),),
-        100,
-    )
-
-
-def becomes(of: RemoteLogSegmentMetadata, state: SegmentState) -> RemoteLogSegmentMetadataUpdate:
-    return RemoteLogSegmentMetadataUpdate(of.id, 1, 1_700_000_000_001, state)
-
-
-FINISHED = SegmentState.COPY_SEGMENT_FINISHED
-
-
-async def copied(world: MetadataWorld, by: int, partition: TopicIdPartition, number: int) -> None:
-    manager = world.manager(by)
-    await manager.add_segment(segment(partition, number))
-    await manager.update_segment(becomes(segment(partition, number), FINISHED))
+from tests.replication.remote.numbered_segments import FINISHED, A, B, becomes, copied, segment
 
 
 def test_what_is_published_is_known() -> None:
@@ -426,123 +389,6 @@ def test_one_alone_waits_for_a_topic_that_takes_nothing() -> None:
         await copied(world, 1, A, 9)
 
     run(main, 3)
-
-
-def test_topic_that_is_deleted_is_made_anew() -> None:
-    """What is known stays known, and it goes on."""
-
-    async def main(world: MetadataWorld) -> None:
-        manager = world.manager(1)
-        manager.partitions_changed([A], [])
-        await manager.wait_ready(A)
-        for number in range(3):
-            await copied(world, 1, A, number)
-        await world.delete(METADATA_TOPIC)
-        await copied(world, 1, A, 3)
-        assert manager.highest_offset(A, 0) == 39
-        assert len(list(manager.segments(A))) == 4
-
-    run(main)
-
-
-def test_topic_that_was_made_anew_while_the_node_was_down_is_read_whole() -> None:
-    """T-47: by then it has more records than were read of the one before."""
-
-    async def main(world: MetadataWorld) -> None:
-        manager = world.manager(1)
-        manager.partitions_changed([A], [])
-        await manager.wait_ready(A)
-        for number in range(5):
-            await copied(world, 1, A, number)
-        await trio.sleep(5)  # a round
-        world.lives.pop(1).scope.cancel()  # the manager alone; its broker serves
-        await world.delete(METADATA_TOPIC)
-        await world.create(METADATA_TOPIC)
-        entropy = world.world.node("somebody").seams.entropy
-        async with open_producer(world.client, world.world.clock, entropy) as producer:
-            for number in range(5, 20):
-                await producer.send(METADATA_TOPIC, encode(segment(A, number)), partition=0)
-        await world.start(1)
-        manager = world.manager(1)
-        manager.partitions_changed([A], [])
-        await manager.wait_ready(A)
-        assert [each.start_offset for each in manager.segments(A)] == [*range(0, 200, 10)]
-        assert manager.highest_offset(A, 0) == 49
-
-    run(main, properties={"remote.log.metadata.topic.num.partitions": "1"})
-
-
-def test_a_shorter_topic_of_the_name_makes_nobody_ready_by_what_was_read_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """T-49: its end is known before whoever reads it has heard that it is another one."""
-
-    async def main(world: MetadataWorld) -> None:
-        manager = world.manager(1)
-        manager.partitions_changed([A], [])
-        await manager.wait_ready(A)
-        for number in range(5):
-            await copied(world, 1, A, number)
-        await trio.sleep(5)  # a round
-        world.lives.pop(1).scope.cancel()  # the manager alone; its broker serves
-        await world.delete(METADATA_TOPIC)
-        await world.create(METADATA_TOPIC)
-        entropy = world.world.node("somebody").seams.entropy
-        async with open_producer(world.client, world.world.clock, entropy) as producer:
-            for number in range(5, 8):
-                await producer.send(METADATA_TOPIC, encode(segment(A, number)), partition=0)
-        may_read = slow_readers()
-        await world.start(1)
-        manager = world.manager(1)
-        manager.partitions_changed([A], [])
-        await trio.sleep(5)
-        assert not manager.is_ready(A)
-        may_read.set()
-        await manager.wait_ready(A)
-        assert [each.start_offset for each in manager.segments(A)] == [*range(0, 80, 10)]
-
-    def slow_readers() -> trio.Event:
-        """Those who read are told of the topic once this is set; who asks for ends is told at once."""
-        leaders, may_read = MetadataReading._leaders, trio.Event()
-
-        async def later(self: MetadataReading, lane: Lane) -> dict[int, int]:
-            await may_read.wait()
-            return await leaders(self, lane)
-
-        monkeypatch.setattr(MetadataReading, "_leaders", later)
-        return may_read
-
-    run(main, properties={"remote.log.metadata.topic.num.partitions": "1"})
-
-
-def test_an_end_of_a_topic_that_was_deleted_meanwhile_is_nobodys(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """T-49: the topic of the name that there is by then may never get so far."""
-
-    async def main(world: MetadataWorld) -> None:
-        manager = world.manager(1)
-        manager.partitions_changed([A], [])
-        await manager.wait_ready(A)
-        for number in range(5):
-            await copied(world, 1, A, number)
-        ask, before = metadata_reading.list_offsets, manager._subscriptions.topic_id
-
-        async def deleted_meanwhile(*args: Any, **options: Any) -> Any:
-            found = await ask(*args, **options)
-            monkeypatch.undo()
-            await world.delete(METADATA_TOPIC)
-            while manager._subscriptions.topic_id == before:
-                await trio.sleep(0.01)
-            return found
-
-        monkeypatch.setattr(metadata_reading, "list_offsets", deleted_meanwhile)
-        manager.partitions_changed([B], [])
-        with trio.fail_after(60):
-            await manager.wait_ready(B)
-        assert manager._subscriptions.topic_id != before
-
-    run(main, properties={"remote.log.metadata.topic.num.partitions": "1"})
 
 
 def test_topic_with_another_number_of_partitions_cannot_be_used() -> None:
