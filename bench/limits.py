@@ -89,9 +89,13 @@ class _Clock:
     def start(cls) -> _Clock:
         return cls(time.monotonic(), time.process_time())
 
+    def passed(self) -> tuple[float, float]:
+        """Seconds, and CPU seconds."""
+        return time.monotonic() - self.began, time.process_time() - self.cpu_began
+
     def result(self, size_bytes: int) -> LimitResult:
         """MB/s of so many bytes, and CPU seconds a GB."""
-        elapsed, cpu = time.monotonic() - self.began, time.process_time() - self.cpu_began
+        elapsed, cpu = self.passed()
         return LimitResult(size_bytes / elapsed / 1e6, {"cpu_s_per_gb": cpu / size_bytes * 1e9})
 
 
@@ -142,14 +146,17 @@ class PingPong:
     def measure(self, directory: Path) -> LimitResult:
         rounds = 0
         with _connected(_ping) as connection:
-            began = time.monotonic()
-            end = began + PING_PONG_S
+            clock = _Clock.start()
+            end = clock.began + PING_PONG_S
             while time.monotonic() < end:
                 connection.recv(1)
                 connection.sendall(b"!")
                 rounds += 1
-            elapsed = time.monotonic() - began
-        return LimitResult(elapsed / rounds * 1e6, {"requests_per_s": rounds / elapsed})
+            elapsed, cpu = clock.passed()
+        return LimitResult(
+            elapsed / rounds * 1e6,
+            {"requests_per_s": rounds / elapsed, "cpu_us": cpu / rounds * 1e6},
+        )
 
 
 @dataclass(frozen=True)

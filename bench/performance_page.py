@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from odradek.bench.goals import CLUSTER_GOALS, GOALS, Goal, standings
 from odradek.bench.page_sections import Section, section_of
@@ -30,6 +30,9 @@ READING = """\
   like that the figure has a star, and is worth less.
 - A percentage is how close a figure comes to what the machine does with no broker in between: the same
   bytes from a socket to a file and back, the same round trip, measured in the same run.
+- "No broker" is a bare loop in Python on this machine, in the same run: `recv_into` and `write`,
+  `sendfile`, or a byte there and a byte back. Goals that are numbers were set on another machine; this is
+  what they can be held against here.
 - Client and brokers share the machine's {cores} cores. Where the client was at its limit (below, if it
   was) the rate is the client's; the broker's CPU seconds per GB tell brokers apart all the same.
 - Throughput is of a C client on librdkafka, 1 KiB records unless it says otherwise, in MB (10^6 bytes)
@@ -129,20 +132,21 @@ def _those_measured(results: Results, goals: Sequence[Goal]) -> Iterator[Goal]:
     return (each for each in goals if results.workload(each.workload) is not None)
 
 
-def _goals(results: Results, goals: Sequence[Goal]) -> Iterator[str]:
-    rows = [
-        [
-            each.goal.title,
-            "" if each.metric is None else each.metric.unit,
-            "-" if each.ours is None else ranged(each.ours),
-            "-" if each.kafka is None else ranged(each.kafka),
-            each.must_words(),
-            each.aim_words(),
-            each.words,
-        ]
-        for each in standings(results, goals)
+def _goals(results: Results, goals: Iterable[Goal]) -> Iterator[str]:
+    found = list(standings(results, list(goals)))
+    columns: list[tuple[str, list[str]]] = [
+        ("", [each.goal.title for each in found]),
+        ("unit", ["" if each.metric is None else each.metric.unit for each in found]),
+        ("Odradek", ["-" if each.ours is None else ranged(each.ours) for each in found]),
+        ("Apache Kafka", ["-" if each.kafka is None else ranged(each.kafka) for each in found]),
+        ("no broker", ["" if each.alone is None else number(each.alone) for each in found]),
+        ("must be", [each.must_words() for each in found]),
+        ("aim", [each.aim_words() for each in found]),
+        ("", [each.words for each in found]),
     ]
-    yield from _table(["", "unit", "Odradek", "Apache Kafka", "must be", "aim", ""], rows)
+    shown = [(head, cells) for head, cells in columns if head != "no broker" or any(cells)]
+    rows = list(zip(*(cells for _, cells in shown), strict=True))
+    yield from _table([head for head, _ in shown], rows)
 
 
 def _everything(results: Results) -> Iterator[str]:

@@ -13,6 +13,7 @@ import enum
 import errno
 import json
 import os
+import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -111,6 +112,12 @@ class LimitResults:
     metric: Metric
     samples: list[tuple[float, Mapping[str, float]]] = field(default_factory=list)
     failure: str | None = None
+
+    def median(self, name: str) -> float | None:
+        """Of its metric, or of the further figure of that name; None where nothing told it."""
+        told = [{**details, self.metric.name: value} for value, details in self.samples]
+        values = [each[name] for each in told if name in each]
+        return statistics.median(values) if values else None
 
 
 @dataclass

@@ -21,7 +21,14 @@ from odradek.bench.instructions import STORED
 from odradek.bench.model import Metric
 from odradek.bench.page_sections import SECTIONS, UnknownSection
 from odradek.bench.performance_page import performance_page
-from odradek.bench.results_file import Measured, Results, Sample, WorkloadResults, load
+from odradek.bench.results_file import (
+    LimitResults,
+    Measured,
+    Results,
+    Sample,
+    WorkloadResults,
+    load,
+)
 from odradek.bench.tables.workloads import WORKLOADS as TABLE_WORKLOADS
 from odradek.bench.workloads import WORKLOADS
 from tests.bench.fakes import empty_results
@@ -67,6 +74,22 @@ def verdict(results: Results, workload: str, metric: str) -> Verdict:
         if (each.goal.workload, each.goal.metric) == (workload, metric)
     ]
     return found
+
+
+@pytest.mark.parametrize(
+    ("alone", "words"),
+    [
+        (0.24, "missed: 1.20 of what it must be"),
+        (0.4, "missed: 1.20 of what it must be; with no broker it is missed, too"),
+    ],
+)
+def test_what_the_machine_alone_does_not_do_is_said(alone: float, words: str) -> None:
+    results = measured({("consume-1k-p1", "broker_cpu_s_per_gb", "odradek"): 0.3})
+    bare = LimitResults("sendfile", "", Metric("mb_per_s", "MB/s", "higher"))
+    bare.samples = [(2000, {"cpu_s_per_gb": each}) for each in (9.0, alone, 0.01)]
+    results.limits.append(bare)
+    found = [each for each in standings(results) if each.ours is not None]
+    assert [(each.alone, each.words) for each in found] == [(alone, words)]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from odradek.bench import limits
+from odradek.bench.goals import GOALS
 from odradek.bench.limits import LIMITS
 from odradek.bench.load import LoadUnavailable, load_program, run_load
 from odradek.bench.model import Limit, Outcome, PeerFailed, Target, Workload, WorkloadFailed
@@ -155,6 +156,8 @@ def test_limits(limit: Limit, tmp_path: Path) -> None:
     assert result.value > 0
     assert all(value > 0 for value in result.details.values())
     assert list(tmp_path.iterdir()) == []
+    asked = {each.alone.figure for each in GOALS if each.alone and each.alone.limit == limit.name}
+    assert asked <= {limit.metric.name, *result.details}
 
 
 def test_limits_that_metrics_name_exist() -> None:
