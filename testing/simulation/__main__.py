@@ -8,9 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from odradek.testing.simulation.many import HASH_SEED, Summary, load, run_many
+from odradek.testing.simulation.many import HASH_SEED, Summary, run_many
 from odradek.testing.simulation.plan import NODES
-from odradek.testing.simulation.run import simulate
 
 TOLD_EVERY = 100
 """After so many runs what came of them is told."""
@@ -63,6 +62,9 @@ def _replay(path: Path) -> int:
         environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
         arguments = [sys.executable, "-m", "odradek.testing.simulation", "--replay", str(path)]
         os.execve(sys.executable, arguments, environment)
+    from odradek.testing.simulation.run import simulate  # whole brokers: workers have theirs
+    from odradek.testing.simulation.worker import load
+
     run = simulate(load(path))
     print(*run.trace, *run.anomalies, sep="\n")
     return 0 if run.is_sound else 1

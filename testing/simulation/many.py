@@ -1,27 +1,19 @@
-"""Many seeds, in several processes; what fails is shrunk, and kept to be run again.
+"""Many seeds, in several processes (`worker.py`): they are started here, and what they tell read.
 
 Each process has the same hash seed, so that a seed is the same run in all of them, and alone.
 """
 
 from __future__ import annotations
 
-import gc
 import json
-import logging
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from odradek.testing.simulation.plan import Plan, draw_plan, from_json, to_json
-from odradek.testing.simulation.run import Run, simulate
-from odradek.testing.simulation.shrink import shrink
 
 HASH_SEED = "0"
 
@@ -69,53 +61,6 @@ class Summary:
         return "\n".join(lines)
 
 
-def run_one(seed: int, nodes: int, tiered: bool, keep: Path | None) -> dict[str, Any]:
-    """One seed, as a row of plain values; a failing plan is shrunk and put into `keep`."""
-    began = time.process_time()
-    plan = draw_plan(seed, nodes=nodes, tiered=tiered)
-    run = _simulate(plan)
-    row = {
-        "seed": seed,
-        "anomalies": [str(each) for each in run.anomalies],
-        "virtual_s": run.virtual_s,
-        "cpu_s": time.process_time() - began,
-        "events": len(run.trace),
-        "coverage": [(kind, state, count) for (kind, state), count in run.coverage.items()],
-    }
-    if not run.is_sound and keep is not None:
-        kinds = {each.kind for each in run.anomalies}
-        smallest = shrink(plan, lambda each: bool(kinds & _kinds(_simulate(each))))
-        save(_simulate(smallest), keep)
-    return row
-
-
-def _simulate(plan: Plan) -> Run:
-    """A world at a time: each is one large cycle, and looked for while it goes on, little of it is garbage."""
-    try:
-        return simulate(plan)
-    finally:
-        gc.collect()
-
-
-def _kinds(run: Run) -> set[str]:
-    return {each.kind for each in run.anomalies}
-
-
-def save(run: Run, directory: Path) -> Path:
-    """Write down what is needed to run it again, what it found, and what happened."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"seed-{run.plan.seed}.json"
-    found = [str(each) for each in run.anomalies]
-    content = {"plan": to_json(run.plan), "anomalies": found, "trace": run.trace}
-    path.write_text(json.dumps(content, indent=1) + "\n")
-    return path
-
-
-def load(path: Path) -> Plan:
-    """A plan that `save` wrote."""
-    return from_json(json.loads(path.read_text())["plan"])
-
-
 def run_many(
     seeds: Sequence[int],
     *,
@@ -127,7 +72,7 @@ def run_many(
     """The rows of all seeds, as they come."""
     shares = [seeds[number::jobs] for number in range(jobs)]
     environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
-    command = [sys.executable, "-m", "odradek.testing.simulation.many"]
+    command = [sys.executable, "-m", "odradek.testing.simulation.worker"]
     workers = [
         subprocess.Popen(
             [*command, str(keep or ""), str(nodes), "tiered" * tiered, *map(str, share)],
@@ -161,17 +106,3 @@ def _rows(workers: Iterable[subprocess.Popen[str]]) -> Iterator[dict[str, Any]]:
             else:
                 worker.wait()
                 waiting.remove(worker)
-
-
-def _work(keep: str, nodes: str, tiered: str, *seeds: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever has started this
-    logging.disable(logging.CRITICAL)
-    gc.freeze()  # all that is loaded by now
-    gc.disable()
-    for seed in seeds:
-        row = run_one(int(seed), int(nodes), bool(tiered), Path(keep) if keep else None)
-        print(json.dumps(row), flush=True)
-
-
-if __name__ == "__main__":
-    _work(*sys.argv[1:])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from odradek.testing.simulation.history import Anomaly
-from odradek.testing.simulation.many import load, run_many, save
+from odradek.testing.simulation.many import run_many
 from odradek.testing.simulation.plan import (
     OF_TIER,
     RUN_S,
@@ -23,6 +23,7 @@ from odradek.testing.simulation.plan import (
 )
 from odradek.testing.simulation.run import Run, simulate
 from odradek.testing.simulation.shrink import shrink
+from odradek.testing.simulation.worker import load, save
 
 
 @pytest.mark.parametrize("seed", range(4))
