@@ -12,11 +12,12 @@ trio's own order of tasks is drawn from the seed. (Across processes, fix PYTHONH
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableSequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import trio
+from trio._core._instrumentation import Instruments
 
 from odradek.seams import Seams
 from odradek.seams.clock import Clock
@@ -102,17 +103,23 @@ class VirtualWorld:
     def run(self, main: Callable[[], Awaitable[T]]) -> T:
         """`trio.run` on this clock, tasks taken in an order that the seed decides."""
         runner: Any = trio._core._run  # no public door; hypothesis goes through the same one
-        before = runner._ALLOW_DETERMINISTIC_SCHEDULING, runner._r.getstate()
-        runner._ALLOW_DETERMINISTIC_SCHEDULING = True
-        runner._r.seed(self.seed)
+        before = runner._ALLOW_DETERMINISTIC_SCHEDULING, runner._r
+        runner._ALLOW_DETERMINISTIC_SCHEDULING, runner._r = True, _Order(self.seed)
         try:
-            return trio.run(_look_out_rarely, main, clock=self.clock)
+            return trio.run(_run_lightly, main, clock=self.clock)
         finally:
-            runner._ALLOW_DETERMINISTIC_SCHEDULING = before[0]
-            runner._r.setstate(before[1])
+            runner._ALLOW_DETERMINISTIC_SCHEDULING, runner._r = before
 
     def _entropy(self, name: str) -> SeededEntropy:
         return SeededEntropy(random.Random(f"{self.seed} {name}"))
+
+
+class _Order(random.Random):
+    """That of the tasks of a pass; most passes have one."""
+
+    def shuffle(self, x: MutableSequence[Any]) -> None:
+        if len(x) > 1:
+            super().shuffle(x)
 
 
 class _RarelyLookedThrough:
@@ -129,11 +136,25 @@ class _RarelyLookedThrough:
             return ()
         return self._door.get_events(timeout)
 
+    def process_events(self, events: Any) -> None:
+        if events:
+            self._door.process_events(events)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._door, name)
 
 
-async def _look_out_rarely(main: Callable[[], Awaitable[T]]) -> T:
+class _Instruments(dict[str, Any]):
+    """trio's own, as a dict: each step of a task asks four times what mostly nobody has added."""
+
+    data = property(lambda self: self)
+    add_instrument = Instruments.add_instrument
+    remove_instrument = Instruments.remove_instrument
+    call = Instruments.call
+
+
+async def _run_lightly(main: Callable[[], Awaitable[T]]) -> T:
     runner: Any = trio._core._run.GLOBAL_RUN_CONTEXT.runner
     runner.io_manager = _RarelyLookedThrough(runner.io_manager)
+    runner.instruments = _Instruments(runner.instruments)
     return await main()
