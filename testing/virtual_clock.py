@@ -40,7 +40,18 @@ class VirtualClock(trio.abc.Clock):
         return self._epoch_ms + math.floor(self._now * 1000 + 1e-6)
 
     async def sleep(self, seconds: float) -> None:
-        await trio.sleep(seconds)
+        if not self.jumping or not 0 < seconds < math.inf:
+            await trio.sleep(seconds)
+            return
+        waking = trio.lowlevel.ParkingLot()
+        call = (self._now + seconds, next(self._numbers), waking.unpark_all)
+        heapq.heappush(self._calls, call)
+        try:
+            await waking.park()
+        except trio.Cancelled:
+            self._calls.remove(call)
+            heapq.heapify(self._calls)
+            raise
 
     # trio's side
 
@@ -54,11 +65,12 @@ class VirtualClock(trio.abc.Clock):
         """trio asks when no task can run, before it waits for the outside world."""
         if deadline <= self._now:
             return 0.0
-        while self._calls and self._calls[0][0] <= deadline:
-            self._now = max(self._now, self._calls[0][0])
+        calls = self._calls
+        while calls and calls[0][0] <= deadline:
+            self._now = now = max(self._now, calls[0][0])
             is_awaited = False
-            while self._calls and self._calls[0][0] <= self._now:
-                is_awaited |= bool(heapq.heappop(self._calls)[2]())
+            while calls and calls[0][0] <= now:
+                is_awaited |= bool(heapq.heappop(calls)[2]())
             if is_awaited:
                 return 0.0
         if not self.jumping or deadline == math.inf:

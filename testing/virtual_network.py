@@ -61,6 +61,7 @@ class VirtualWires:
         self.entropy = entropy
         self.fragment = fragment
         self.clock = clock
+        self.sleep = trio.sleep if clock is None else clock.sleep
         self.listeners: dict[tuple[str, int], VirtualListener] = {}
         self.connections: list[VirtualConnection] = []
         self.changed = trio.lowlevel.ParkingLot()
@@ -128,6 +129,10 @@ class VirtualWires:
             return high
         return self.entropy.uniform(low, high)
 
+    def now_s(self) -> float:
+        clock = self.clock
+        return clock.monotonic() if clock is not None and clock.jumping else trio.current_time()
+
     def free_port(self) -> int:
         self._next_port += 1
         return self._next_port
@@ -155,21 +160,26 @@ class _Direction:
         """Behind all that is under way."""
         if isinstance(what, bytes):
             self.held_bytes += len(what)
-        delay_seconds = self._wires.delay_seconds(*self._hosts)
-        self._last_at = max(self._last_at, trio.current_time() + delay_seconds)
+        wires = self._wires
+        at = wires.now_s() + wires.delay_seconds(*self._hosts)
+        self._last_at = max(self._last_at, at)
         self._arrivals.append((self._last_at, what))
-        clock = self._wires.clock
+        clock = wires.clock
         if clock is not None and clock.jumping:
-            clock.call_at(self._last_at, self.changed.unpark_all)
+            clock.call_at(self._last_at, self.wake)
         else:
-            self.changed.unpark_all()
+            self.wake()
+
+    def wake(self) -> bool:
+        """Have whoever waits look again; whether anybody does."""
+        return bool(self.changed and self.changed.unpark_all())
 
     def arrived(self) -> bytes | ConnectionLost | None:
         """What has come and was not taken; None: nothing yet."""
         if not self._arrivals or self._wires.parted(*self._hosts):
             return None
         at, what = self._arrivals[0]
-        return what if at <= trio.current_time() else None
+        return what if at <= self._wires.now_s() else None
 
     def take(self, size: int) -> None:
         at, what = self._arrivals.popleft()
@@ -177,7 +187,7 @@ class _Direction:
         if size < len(what):
             self._arrivals.appendleft((at, what[size:]))
         self.held_bytes -= size
-        self.changed.unpark_all()
+        self.wake()
 
     async def wait(self) -> None:
         """Until something may have changed."""
@@ -321,8 +331,8 @@ class VirtualConnection:
 
     def wake(self) -> None:
         """Have whoever waits look again."""
-        self._incoming.changed.unpark_all()
-        self._outgoing.changed.unpark_all()
+        self._incoming.wake()
+        self._outgoing.wake()
 
     def _hears(self) -> bool:
         return not self._wires.parted(self._peer.host, self._local.host)
@@ -454,7 +464,7 @@ class VirtualNetwork:
         self.power.check()
         there = Address(self._resolve(host), port)
         here = Address(self.name, self.wires.free_port())
-        await trio.sleep(2 * self.wires.delay_seconds(here.host, there.host))
+        await self.wires.sleep(2 * self.wires.delay_seconds(here.host, there.host))
         while self.wires.parted(here.host, there.host) or self.wires.parted(there.host, here.host):
             await self.wires.changed.park()
         self.power.check()

@@ -19,6 +19,13 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
+class _Lane:
+    def __init__(self, free: int) -> None:
+        self.free = free
+        """Calls that may begin."""
+        self.waiting = trio.lowlevel.ParkingLot()
+
+
 class VirtualOffload:
     def __init__(
         self,
@@ -33,7 +40,7 @@ class VirtualOffload:
         self._power = power or Power()
         self._entropy = entropy
         self._calls_per_lane = calls_per_lane
-        self._lanes: dict[str, trio.CapacityLimiter] = {}
+        self._lanes: dict[str, _Lane] = {}
         self._owed_seconds = 0.0
         self._taking_time: dict[trio.CancelScope, None] = {}
         self._power.when_cut(self._end)
@@ -44,15 +51,15 @@ class VirtualOffload:
 
     async def run(self, fn: Callable[[*Ts], T], *args: *Ts, lane: str) -> T:
         self._power.check()
-        limiter = self._lanes.get(lane)
-        if limiter is None:
-            limiter = self._lanes[lane] = trio.CapacityLimiter(self._calls_per_lane)
+        taken = self._lanes.get(lane)
+        if taken is None:
+            taken = self._lanes[lane] = _Lane(self._calls_per_lane)
         # As with a thread: until it has begun it can be cancelled, then it is waited for.
         await trio.lowlevel.checkpoint_if_cancelled()
-        try:
-            limiter.acquire_nowait()
-        except trio.WouldBlock:
-            await limiter.acquire()
+        if taken.free:
+            taken.free -= 1
+        else:
+            await taken.waiting.park()  # and be given another's place
         try:
             await self._take_time()
             self._power.check()
@@ -62,7 +69,10 @@ class VirtualOffload:
             finally:
                 await self._take_time(self._owed_seconds)
         finally:
-            limiter.release()
+            if taken.waiting:
+                taken.waiting.unpark()
+            else:
+                taken.free += 1
 
     async def _take_time(self, owed_seconds: float = 0.0) -> None:
         seconds = self.delay_seconds

@@ -42,7 +42,7 @@ class Checkers:
             self.step()
             self._looked.set()
             self._looked = trio.Event()
-            await trio.sleep(STEP_S)
+            await self._cluster.world.clock.sleep(STEP_S)
 
     def step(self) -> None:
         """Look at everything once."""

@@ -97,3 +97,25 @@ def test_calls_that_wake_nobody_are_made_without_a_turn_of_the_loop() -> None:
     assert made == [1.0, 2.0, 3.0]
     assert clock.deadline_to_sleep_time(10.0) == 0.0
     assert (made, clock.monotonic()) == ([1.0, 2.0, 3.0, 4.0], 10.0)
+
+
+def test_who_sleeps_while_it_jumps_wakes_then_and_who_is_cancelled_does_not() -> None:
+    clock = VirtualClock()
+    clock.jumping = True
+    woken: list[tuple[str, float]] = []
+
+    async def sleep(name: str, seconds: float) -> None:
+        await clock.sleep(seconds)
+        woken.append((name, clock.monotonic()))
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sleep, "long", 3)
+            nursery.start_soon(sleep, "short", 1)
+            with trio.move_on_after(2):
+                await sleep("cancelled", 250)
+            nursery.start_soon(sleep, "not at all", 0)
+
+    trio.run(main, clock=clock)
+    assert woken == [("short", 1.0), ("not at all", 2.0), ("long", 3.0)]
+    assert clock.monotonic() == 3.0
