@@ -37,6 +37,7 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.features import DIRECTORY_ASSIGNMENT, metadata_version
 from odradek.replication.controller.image import MetadataDelta
+from odradek.seams.locks import PromptLock
 
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
@@ -166,7 +167,7 @@ class BrokerLifecycle:
         interval_ms = config.get_int("broker.heartbeat.interval.ms")
         self._timeout_s = config.get_int("broker.session.timeout.ms") / 1000
         self._life = Life(self._now_ms(), interval_ms=interval_ms)
-        self._turn = trio.Lock()
+        self._turn = PromptLock()
         self._wake = trio.Event()
         self._gone = trio.Event()
         self._complaint: str | None = None

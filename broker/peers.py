@@ -19,6 +19,7 @@ import trio
 from odradek.client.errors import Unreachable, Unsupported
 from odradek.protocol.apis import Api
 from odradek.replication.controller.image import MetadataImage
+from odradek.seams.locks import PromptLock
 from odradek.seams.network import Address, Network
 from odradek.seams.values import state_class
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 class _Peer:
     """The connection to one broker, if there is one."""
 
-    opening: trio.Lock = field(default_factory=trio.Lock)
+    opening: PromptLock = field(default_factory=PromptLock)
     connection: BrokerConnection | None = None
     attempt: trio.CancelScope | None = None
     """Around the opening of one."""

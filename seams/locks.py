@@ -12,16 +12,22 @@ import trio
 class PromptLock:
     """`async with` as with `trio.Lock`, in turn; but finding it free is no checkpoint."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_is_held", "_waiting")
 
     def __init__(self) -> None:
-        self._lock = trio.Lock()
+        self._is_held = False
+        self._waiting: trio.lowlevel.ParkingLot | None = None
 
     async def __aenter__(self) -> None:
-        try:
-            self._lock.acquire_nowait()
-        except trio.WouldBlock:
-            await self._lock.acquire()
+        if not self._is_held:
+            self._is_held = True
+            return
+        if self._waiting is None:
+            self._waiting = trio.lowlevel.ParkingLot()
+        await self._waiting.park()  # and be handed it
 
     async def __aexit__(self, *_: object) -> None:
-        self._lock.release()
+        if self._waiting:
+            self._waiting.unpark()  # it stays held
+        else:
+            self._is_held = False

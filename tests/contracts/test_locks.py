@@ -34,6 +34,30 @@ async def test_who_waits_gets_it_in_turn() -> None:
     assert had_it == [0, 1, 2]
 
 
+async def test_who_waits_no_longer_is_passed_over() -> None:
+    lock = PromptLock()
+    had_it: list[int] = []
+
+    async def take(number: int, scope: trio.CancelScope) -> None:
+        with scope:
+            async with lock:
+                had_it.append(number)
+
+    scopes = [trio.CancelScope() for _ in range(3)]
+    async with trio.open_nursery() as nursery:
+        async with lock:
+            for number, scope in enumerate(scopes):
+                nursery.start_soon(take, number, scope)
+                await trio.testing.wait_all_tasks_blocked()
+            scopes[0].cancel()
+            await trio.testing.wait_all_tasks_blocked()
+        scopes[1].cancel()  # it has been handed it already
+    assert had_it == [1, 2]
+    with trio.testing.assert_no_checkpoints():
+        async with lock:
+            pass
+
+
 async def test_who_fails_gives_it_back() -> None:
     lock = PromptLock()
     try:
