@@ -12,8 +12,9 @@ version of ApiVersions, then with version 0 if the broker is older than that).
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 import trio
@@ -38,14 +39,57 @@ _SIZE = struct.Struct(">i")
 class _Waiter:
     """Somebody who waits for an answer."""
 
-    __slots__ = ("api", "arrived", "body", "failure", "version")
+    __slots__ = ("api", "arrived", "body", "due_at", "failure", "timeout_s", "version")
 
-    def __init__(self, api: Api, version: int) -> None:
+    def __init__(self, api: Api, version: int, timeout_s: float) -> None:
         self.api = api
         self.version = version
+        self.timeout_s = timeout_s
+        self.due_at = trio.current_time() + timeout_s
         self.arrived = trio.Event()
         self.body: memoryview | None = None
         self.failure: ClientError | None = None
+
+
+class _Incoming:
+    """Bytes as they come, answers once they are whole; nothing is lost by who stops waiting."""
+
+    def __init__(self) -> None:
+        self._chunk = memoryview(bytearray(RECEIVE_BYTES))
+        self._start = self._end = 0
+        self._body: memoryview | None = None
+        """Of an answer that is not all there yet."""
+        self._have = 0
+
+    def room(self) -> memoryview:
+        """For what comes next."""
+        return self._chunk[self._end :] if self._body is None else self._body[self._have :]
+
+    def received(self, count: int) -> Iterator[memoryview]:
+        """The answers that are whole by so many bytes more in `room`. Raises InvalidFrame."""
+        if self._body is not None:
+            self._have += count
+            if self._have == len(self._body):
+                body, self._body = self._body, None
+                yield body
+            return
+        self._end += count
+        while self._body is None and self._end - self._start >= 4:
+            (size,) = _SIZE.unpack_from(self._chunk, self._start)
+            if not 4 <= size <= MAX_RESPONSE_BYTES:
+                raise InvalidFrame(f"an answer of {size} bytes (is this a Kafka listener?)")
+            body = memoryview(bytearray(size))
+            start = self._start + 4
+            have = min(size, self._end - start)
+            body[:have] = self._chunk[start : start + have]
+            self._start = start + have
+            if have == size:
+                yield body
+            else:
+                self._body, self._have = body, have
+        left = bytes(self._chunk[self._start : self._end])
+        self._start, self._end = 0, len(left)
+        self._chunk[: self._end] = left
 
 
 class BrokerConnection:
@@ -65,6 +109,8 @@ class BrokerConnection:
         self._next_correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self._broken: ClientError | None = None
+        self._patience = trio.CancelScope()
+        """Of who reads: until the first of those who wait may be overdue."""
 
     @property
     def ready(self) -> bool:
@@ -191,19 +237,14 @@ class BrokerConnection:
     async def _ask(self, api: Api, version: int, body: bytes, timeout_s: float) -> _Waiter:
         """With the answer in it."""
         correlation_id = self._correlation_id()
-        waiter = self._waiters[correlation_id] = _Waiter(api, version)
+        waiter = self._waiters[correlation_id] = _Waiter(api, version, timeout_s)
+        if waiter.due_at < self._patience.deadline:
+            self._patience.deadline = waiter.due_at
         try:
-            with trio.move_on_after(timeout_s) as timing:
-                await self._send(api, version, correlation_id, [body])
-                await waiter.arrived.wait()
+            await self._send(api, version, correlation_id, [body])
+            await waiter.arrived.wait()
         finally:
             self._waiters.pop(correlation_id, None)  # a late answer is for nobody
-        if timing.cancelled_caught and not waiter.arrived.is_set():
-            failure = TimedOut(
-                f"the broker at {self.address} did not answer {api.title} in {timeout_s:g} s"
-            )
-            self.abort(failure)  # answers come in order: nothing behind this one would come sooner
-            raise failure
         if waiter.failure is not None:
             raise waiter.failure
         return waiter
@@ -241,29 +282,27 @@ class BrokerConnection:
                 raise
 
     async def _read_answers(self) -> None:
-        chunk = memoryview(bytearray(RECEIVE_BYTES))
-        start = end = 0
-        while True:
-            while end - start < 4:
-                chunk[: end - start] = bytes(chunk[start:end])
-                start, end = 0, end - start
-                end += await self._receive(chunk[end:])
-            (size,) = _SIZE.unpack_from(chunk, start)
-            if not 4 <= size <= MAX_RESPONSE_BYTES:
-                raise InvalidFrame(f"an answer of {size} bytes (is this a Kafka listener?)")
-            body = memoryview(bytearray(size))
-            have = min(size, end - start - 4)
-            body[:have] = chunk[start + 4 : start + 4 + have]
-            start += 4 + have
-            while have < size:
-                have += await self._receive(body[have:])
-            self._deliver(body)
+        incoming = _Incoming()
+        while not self._is_overdue():
+            due_at = min((each.due_at for each in self._waiters.values()), default=inf)
+            with trio.CancelScope(deadline=due_at) as self._patience:
+                while True:
+                    count = await self._stream.receive_into(incoming.room())
+                    if count == 0:
+                        raise ConnectionLost("closed by the broker")
+                    for body in incoming.received(count):
+                        self._deliver(body)
 
-    async def _receive(self, view: memoryview) -> int:
-        count = await self._stream.receive_into(view)
-        if count == 0:
-            raise ConnectionLost("closed by the broker")
-        return count
+    def _is_overdue(self) -> bool:
+        """Whether somebody has waited too long: then nobody waits any more, for answers come in
+        order, and nothing behind that one would come sooner."""
+        now = trio.current_time()
+        for waiter in self._waiters.values():
+            if waiter.due_at <= now:
+                asked = f"{waiter.api.title} in {waiter.timeout_s:g} s"
+                self.abort(TimedOut(f"the broker at {self.address} did not answer {asked}"))
+                return True
+        return False
 
     def _deliver(self, body: memoryview) -> None:
         waiter = self._waiters.pop(_SIZE.unpack_from(body)[0], None)

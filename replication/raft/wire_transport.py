@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from odradek.client.connection import BrokerConnection, open_connection
-from odradek.client.errors import ClientError, Unsupported
+from odradek.client.errors import ClientError, TimedOut, Unsupported
 from odradek.protocol.errors import KafkaError
 from odradek.replication.raft.messages import Answer, Endpoints, Request
 from odradek.replication.raft.requests import ANYONE
@@ -71,9 +71,8 @@ class WireTransport:
         address = self._bootstrap_server() if to == ANYONE else self._address(to, endpoints)
         form = form_of(request)
         try:
-            with trio.fail_after(self._timeout_s):
-                entity = await self._exchange(address, form, request)
-        except trio.TooSlowError:
+            entity = await self._exchange(address, form, request)
+        except TimedOut:
             raise Unanswered(
                 f"{address} did not answer {form.api.title} in {self._timeout_s:g} s"
             ) from None
@@ -98,6 +97,7 @@ class WireTransport:
 
     async def _exchange(self, address: Address, form: Form, request: Request) -> Any:
         """The answer's entity; None if the node does not speak that."""
+        until = trio.current_time() + self._timeout_s
         connection = self._idle.pop(address, None)
         if connection is None or connection.broken:
             connection = await self._connect(address)
@@ -105,7 +105,8 @@ class WireTransport:
             entity = None
             if _speaks(connection, form, request):
                 values = form.write_request(request)
-                entity = await connection.request(form.api, values, timeout_s=self._timeout_s)
+                left_s = max(0.0, until - trio.current_time())
+                entity = await connection.request(form.api, values, timeout_s=left_s)
         except BaseException:
             connection.abort()
             raise

@@ -18,6 +18,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.framing import response_header
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
+from odradek.testing.virtual_world import VirtualWorld
 from tests.client.scripted_broker import (
     HANG_UP,
     SILENCE,
@@ -125,6 +126,41 @@ async def test_a_broker_that_does_not_answer_in_time_is_given_up() -> None:
         assert connection.broken
         with pytest.raises(TimedOut, match="FindCoordinator"):
             await connection.request(METADATA, {"topics": None})
+
+
+def test_each_is_waited_for_as_long_as_it_said() -> None:
+    """Not as long as those who have their answers, or have gone."""
+    world = VirtualWorld()
+    world.clock.jumping = True
+    heard: list[tuple[float, float]] = []
+
+    async def main() -> None:
+        broker = ScriptedBroker(lambda asked: SILENCE if asked.api is FIND_COORDINATOR else None)
+        (listener,) = await world.node("broker").network.listen("", 9092)
+        address = Address("broker", 9092)
+
+        async def accept() -> None:
+            await broker.serve(await listener.accept())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accept)
+            connection = await open_connection(world.node("client").network, address, nursery)
+            await connection.request(METADATA, {"topics": None}, timeout_s=1)
+            with trio.move_on_after(0.5):
+                await connection.request(FIND_COORDINATOR, FIND, timeout_s=2)
+
+            async def ask(seconds: float) -> None:
+                with pytest.raises(TimedOut, match="did not answer FindCoordinator in 10 s"):
+                    await connection.request(FIND_COORDINATOR, FIND, timeout_s=seconds)
+                heard.append((seconds, trio.current_time()))
+
+            async with trio.open_nursery() as asking:
+                for seconds in (float("inf"), 20.0, 10.0):
+                    asking.start_soon(ask, seconds)
+            nursery.cancel_scope.cancel()
+
+    world.run(main)
+    assert sorted(heard) == [(10.0, 10.5), (20.0, 10.5), (float("inf"), 10.5)]
 
 
 @pytest.mark.parametrize("ending", ["hang up", "garbage", "not Kafka"])
