@@ -244,6 +244,9 @@ class Cluster:
         `owner`, and gives it up with `disconnect`.
         """
         key = (address, owner)
+        connection = self._connections.get(key)
+        if connection is not None and not connection.broken:
+            return connection
         async with self._connecting.setdefault(key, trio.Lock()):
             connection = self._connections.get(key)
             if connection is None or connection.broken:
