@@ -23,6 +23,7 @@ from functools import partial
 from typing import Protocol
 
 import trio
+from trio.lowlevel import ParkingLot
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.raft.actions import (
@@ -85,15 +86,17 @@ class _Waiting:
 
     request: Request
     answer: Answer | None = None
-    answered: trio.Event = field(default_factory=trio.Event)
+    answered: trio.Event | None = None
+    """If it waits for the answer still."""
 
 
 @state_class
 class _Line:
     """What is being asked of one node: only the newest; the one before has to let go first."""
 
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    free: PromptLock = field(default_factory=PromptLock)
+    next: Send | None = None
+    posted: ParkingLot = field(default_factory=ParkingLot)
+    asking: trio.CancelScope | None = None
     is_foreign: bool = False
     """It has said that it belongs to another cluster, and that was complained of."""
 
@@ -126,11 +129,15 @@ class QuorumDriver:
         self._owner = owner
         self._turn = PromptLock()
         self._counting = PromptLock()  # from a flush to the event that it is
-        self._news = trio.Event()
-        self._moved = trio.Event()
+        self._flushes = 0
+        """Asked for, and not over."""
+        self._news = ParkingLot()
+        self._moved = ParkingLot()
+        self._unattended = ParkingLot()
         self._progress: tuple[int, int, int, int, bool] | None = None
         self._alarm = trio.CancelScope()
-        self._alarm_ms: int | None = None
+        self._alarm_ms = math.inf
+        """When it rings: no later than the state machine wants to hear of the time."""
         self._waiting: dict[int, _Waiting] = {}
         self._unsent: list[Send] = []
         self._lines: dict[int, _Line] = {}
@@ -181,26 +188,28 @@ class QuorumDriver:
 
     def tell(self) -> None:
         """There is news: the log has grown, or an event is over."""
-        news, self._news = self._news, trio.Event()
-        news.set()
+        if self._news:
+            self._news.unpark_all()
         leadership = self.quorum.leadership
         known = -1 if leadership is None else leadership.high_watermark
         end_offset, epoch = self._log.end_offset, self.quorum.epoch
         progress = (end_offset, known, self.high_watermark, epoch, self.leads)
         if progress != self._progress:
             self._progress = progress
-            moved, self._moved = self._moved, trio.Event()
-            moved.set()
-        if self.quorum.deadline_ms != self._alarm_ms:
-            self._set_alarm()
+            self._moved.unpark_all()
+        if self._unattended and self._is_unattended:
+            self._unattended.unpark_all()
+        due_ms = self._due_ms
+        if due_ms < self._alarm_ms:
+            self._set_alarm(due_ms)
 
     async def news(self) -> None:
         """Until there is any."""
-        await self._news.wait()
+        await self._news.park()
 
     async def progress(self) -> None:
         """Until log, high watermark, epoch or leadership are others: fewer are woken by less."""
-        await self._moved.wait()
+        await self._moved.park()
 
     def _do(self, action: Action) -> Events:
         """What does not wait for the disk. What the state machine wants done next because of it."""
@@ -254,17 +263,27 @@ class QuorumDriver:
         """All below `up_to` is on the disk, and counted. Raises DiskFull, and LogFailed for good."""
         if self.failure is not None:
             raise LogFailed(f"the metadata log is offline: {self.failure}")
-        with trio.CancelScope(shield=True):  # others rely on it once it has begun
-            async with self._counting:
-                try:
-                    flushed = await self._changes.flush(lambda: self.quorum.epoch, up_to)
-                except DiskFull:
-                    raise  # nothing is lost: the next flush does it all
-                except Exception as error:
-                    self.fail(error)
-                    raise
-                if flushed is not None:
-                    await self._event(partial(self._flushed, *flushed))
+        self._flushes += 1
+        self.tell()  # others may have it on their disks sooner
+        try:
+            with trio.CancelScope(shield=True):  # others rely on it once it has begun
+                async with self._counting:
+                    await self._flush(up_to)
+        finally:
+            self._flushes -= 1
+            if self._is_unattended:
+                self._unattended.unpark_all()
+
+    async def _flush(self, up_to: int) -> None:
+        try:
+            flushed = await self._changes.flush(lambda: self.quorum.epoch, up_to)
+        except DiskFull:
+            raise  # nothing is lost: the next flush does it all
+        except Exception as error:
+            self.fail(error)
+            raise
+        if flushed is not None:
+            await self._event(partial(self._flushed, *flushed))
 
     def _flushed(self, end_offset: int, epoch: int, now_ms: int) -> Events:
         return self.quorum.flushed(end_offset, epoch, now_ms)
@@ -305,6 +324,7 @@ class QuorumDriver:
         try:
             await self._event(partial(self._receive, request, again))
             if waiting.answer is None:
+                waiting.answered = trio.Event()
                 await waiting.answered.wait()
         finally:
             if self._waiting.get(id(request)) is waiting:
@@ -319,7 +339,8 @@ class QuorumDriver:
         waiting = self._waiting.get(id(request))
         if waiting is not None:  # else whoever asked has gone
             waiting.answer = answer
-            waiting.answered.set()
+            if waiting.answered is not None:
+                waiting.answered.set()
 
     # What others are asked
 
@@ -329,26 +350,41 @@ class QuorumDriver:
         if self._nursery is None:
             self._unsent.append(send)
             return ()
-        line = self._lines.setdefault(send.to, _Line())
-        line.scope.cancel()
-        line.scope = trio.CancelScope()
-        self._nursery.start_soon(self._ask_other, self._transport, send, line, line.scope)
+        line = self._lines.get(send.to)
+        if line is None:
+            line = self._lines[send.to] = _Line()
+            self._nursery.start_soon(self._keep_asking, self._transport, line)
+        line.next = send
+        line.posted.unpark_all()
+        if line.asking is not None:
+            line.asking.cancel()
         return ()
 
+    async def _keep_asking(self, transport: Transport, line: _Line) -> None:
+        """Ask one node, one thing after the other."""
+        while True:
+            send, line.next = line.next, None
+            if send is None:
+                await line.posted.park()
+                continue
+            with trio.CancelScope() as asking:
+                line.asking = asking
+                happened = await self._ask_other(transport, line, send)
+            line.asking = None
+            if not asking.cancelled_caught:
+                await self._background_event(happened)
+
     async def _ask_other(
-        self, transport: Transport, send: Send, line: _Line, scope: trio.CancelScope
-    ) -> None:
-        with scope:
-            async with line.free:
-                try:
-                    answer = await transport.ask(send.to, send.endpoints, send.request)
-                except Unanswered as error:
-                    log.debug("node %d did not answer: %s", send.to, error)
-                    happened = partial(self.quorum.failed, send.number)
-                else:
-                    _complain(send, line, answer)
-                    happened = partial(self.quorum.answered, send.number, answer)
-            await self._background_event(happened)
+        self, transport: Transport, line: _Line, send: Send
+    ) -> Callable[[int], Events]:
+        """What happens by that."""
+        try:
+            answer = await transport.ask(send.to, send.endpoints, send.request)
+        except Unanswered as error:
+            log.debug("node %d did not answer: %s", send.to, error)
+            return partial(self.quorum.failed, send.number)
+        _complain(send, line, answer)
+        return partial(self.quorum.answered, send.number, answer)
 
     # In the background
 
@@ -365,6 +401,7 @@ class QuorumDriver:
                 await trio.sleep_forever()
             finally:
                 self._nursery = None
+                self._lines.clear()
 
     async def _background_event(self, happen: Callable[[int], Events]) -> None:
         """An event that nobody waits for: if it fails the node, `failed` says so."""
@@ -377,26 +414,35 @@ class QuorumDriver:
     async def _keep_time(self) -> None:
         while self.failure is None:
             with trio.CancelScope() as self._alarm:
-                self._set_alarm()
+                self._set_alarm(self._due_ms)
                 await trio.sleep_forever()
-            await self._background_event(self._tick)
+            if self._due_ms <= self.now_ms:  # it mostly is later by now than when the alarm was set
+                await self._background_event(self._tick)
 
-    def _set_alarm(self) -> None:
-        """For when the state machine wants to hear of the time."""
-        self._alarm_ms = due_ms = self.quorum.deadline_ms
-        if due_ms is None:
-            self._alarm.deadline = math.inf
-        else:
-            left = due_ms / 1000 - self._seams.clock.monotonic()
-            self._alarm.deadline = trio.current_time() + left + 0.0001
+    @property
+    def _due_ms(self) -> float:
+        """When the state machine wants to hear of the time."""
+        due_ms = self.quorum.deadline_ms
+        return math.inf if due_ms is None else due_ms
+
+    def _set_alarm(self, due_ms: float) -> None:
+        self._alarm_ms = due_ms
+        left = due_ms / 1000 - self._seams.clock.monotonic()
+        self._alarm.deadline = trio.current_time() + left + 0.0001
 
     def _tick(self, now_ms: int) -> Events:
         return self.quorum.tick(now_ms)
 
+    @property
+    def _is_unattended(self) -> bool:
+        """The leader's log has records that are not on the disk, and nobody has asked for that."""
+        is_asked = self._flushes > 0
+        return self.leads and not is_asked and self._changes.durable_end < self._log.end_offset
+
     async def _keep_flushed(self) -> None:
         """What a leader appends and nobody waits for: the first record of its epoch, voters."""
         while self.failure is None:
-            if self.leads and self._changes.durable_end < self._log.end_offset:
+            if self._is_unattended:
                 try:
                     await self.flush(self._log.end_offset)
                 except DiskFull as error:
@@ -406,7 +452,7 @@ class QuorumDriver:
                     if self.failure is None:
                         raise
             else:
-                await self.progress()
+                await self._unattended.park()
 
 
 def _complain(send: Send, line: _Line, answer: Answer) -> None:

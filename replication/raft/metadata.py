@@ -325,7 +325,6 @@ class Metadata:
         if driver.high_watermark >= offset:
             return
         commit = self._state.wait_for(offset)
-        driver.tell()
         with trio.CancelScope(shield=True):
             await driver.flush(offset)
             await commit.over.wait()
@@ -454,7 +453,7 @@ class Metadata:
         while self.failure is None:
             try:
                 if self.is_active:
-                    await driver.progress()
+                    await self._activity.moved()
                 elif state.image.offset + 1 < driver.high_watermark:
                     await catch_up(state, self._log, driver.high_watermark, self._blocking)
                     self._snapshotting.log_has_grown()

@@ -167,8 +167,10 @@ class Quorum:
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` is due; None if nothing is waited for."""
-        dues = [self._stand.requests.deadline_ms, self._role_deadline_ms()]
-        return min((each for each in dues if each is not None), default=None)
+        answer, role = self._stand.requests.deadline_ms, self._role_deadline_ms()
+        if answer is None or role is None:
+            return role if answer is None else answer
+        return min(answer, role)
 
     def _role_deadline_ms(self) -> int | None:
         stand = self._stand

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import trio
+import trio.testing
 
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.errors import InvalidMetadata
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.controller.operations import MAX_BATCH_RECORDS, MAX_RECORDS, Plan
+from odradek.replication.raft.driver import QuorumDriver
 from odradek.replication.raft.errors import BatchTooLarge, NotController
 from odradek.replication.raft.metadata import Metadata
 from odradek.storage.errors import DiskFull, LogFailed
@@ -182,7 +184,50 @@ async def test_a_flush_that_breaks_in_whatever_way_is_final() -> None:
         await metadata.commit([set_config("b")])
 
 
+async def test_what_a_full_disk_kept_from_it_is_flushed_when_there_is_room(
+    autojump_clock: object,
+) -> None:
+    metadata = await started(new_node())
+    honest, refusals = metadata._log.flush, 3
+
+    def flush() -> None:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise DiskFull("full")
+        honest()
+
+    metadata._log.flush = flush  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(metadata.run)
+        with pytest.raises(DiskFull):
+            await metadata.commit([set_config("a")])
+        assert configs(metadata.image) == {}
+        await trio.sleep(5)
+        assert configs(metadata.image) == {"a": "1"}
+        nursery.cancel_scope.cancel()
+
+
 # Together
+
+
+async def test_only_who_commits_asks_for_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    honest = QuorumDriver.flush
+
+    async def flush(self: QuorumDriver, up_to: int) -> None:
+        asked.append(up_to)
+        await honest(self, up_to)
+
+    metadata = await started(new_node())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(metadata.run)
+        await trio.testing.wait_all_tasks_blocked()
+        monkeypatch.setattr(QuorumDriver, "flush", flush)
+        offsets = [await metadata.commit([set_config(f"c{number}")]) for number in range(3)]
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert asked == [offset + 1 for offset in offsets]
 
 
 def slow_node() -> VirtualNode:
