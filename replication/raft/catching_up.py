@@ -19,6 +19,7 @@ from odradek.replication.raft.log_changes import Blocking
 from odradek.replication.raft.metadata_log import MetadataLog
 from odradek.replication.raft.replay import Replay, Transactions
 from odradek.replication.raft.snapshots import SnapshotId
+from odradek.seams.files import WouldBlock
 from odradek.storage.errors import OffsetOutOfRange
 
 RECORDS_A_CHANGE: Final = 50
@@ -46,13 +47,24 @@ async def _apply(
     high_watermark: int,
     blocking: Blocking,
 ) -> None:
-    for some in _some_at_a_time(await blocking(metadata_log.batches_at, offset, high_watermark)):
+    for some in _some_at_a_time(await _read(metadata_log, offset, high_watermark, blocking)):
         replay = Replay(state.image, keep_records=True, transactions=state.transactions.copy())
         for batch in some:
             await in_steps(replay.batch_in_steps(batch))
         state.transactions = replay.transactions  # with the image, which a snapshot may be taken of
         state.publish(replay.finish(), sum(batch.size for batch in some))
         await trio.lowlevel.checkpoint()
+
+
+async def _read(
+    metadata_log: MetadataLog, offset: int, high_watermark: int, blocking: Blocking
+) -> list[Batch]:
+    """What was just committed was just appended: it is in memory, mostly."""
+    try:
+        return metadata_log.batches_at(offset, high_watermark, nowait=True)
+    except WouldBlock:
+        found: list[Batch] = await blocking(metadata_log.batches_at, offset, high_watermark)
+        return found
 
 
 def _some_at_a_time(found: Iterable[Batch]) -> Iterator[list[Batch]]:

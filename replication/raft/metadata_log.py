@@ -157,15 +157,17 @@ class MetadataLog:
             yield found
             offset = found[-1].next_offset
 
-    def batches_at(self, offset: int, up_to: int) -> list[Batch]:
-        """A megabyte of batches from `offset` on, at least one, all below `up_to`; blocks."""
-        read = self._log.read(offset, READ_BYTES, limit=up_to)
-        if read.slice is None:
+    def batches_at(self, offset: int, up_to: int, *, nowait: bool = False) -> list[Batch]:
+        """A megabyte of batches from `offset` on, at least one, all below `up_to`; blocks, or with
+        `nowait` (on the loop) raises WouldBlock, if they are not in memory."""
+        read = self._log.read(offset, READ_BYTES, limit=up_to, nowait=nowait)
+        part = read.slice
+        if part is None:
             raise InvalidMetadata(f"{self.directory} holds nothing at offset {offset}")
         try:
-            data = read.slice.read()
+            data = part.file.read_at(part.position, part.size, nowait=nowait)
         finally:
-            read.slice.file.unpin()
+            part.file.unpin()
         found = [
             batch
             for batch in batches(memoryview(data), allow_partial=True)

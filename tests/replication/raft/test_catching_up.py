@@ -72,6 +72,25 @@ async def test_much_that_is_committed_is_heard_of_a_little_at_a_time() -> None:
     assert state.image.offset == log.end_offset - 1
 
 
+async def test_what_is_in_memory_is_read_at_once() -> None:
+    disk = new_node().disk
+    log, state = raw_log(disk, formatted=False), ClusterState()
+    waited_for: list[Any] = []
+
+    async def waiting(call: Callable[..., Any], *args: Any) -> Any:
+        waited_for.append(call)
+        return call(*args)
+
+    append(log, new_topic(0))
+    await catch_up(state, log, log.end_offset, waiting)
+    assert waited_for == []
+    append(log, new_topic(1))
+    disk.chill()
+    await catch_up(state, log, log.end_offset, waiting)
+    assert waited_for == [log.batches_at]
+    assert len(state.image.topics_by_id) == 2
+
+
 async def test_a_transaction_is_open_as_long_as_the_image_lacks_what_it_holds_back() -> None:
     """Else a snapshot could be taken in the middle of it."""
     log, state = a_log(), ClusterState()
