@@ -79,8 +79,11 @@ def _entity_reader(structure: Structure) -> Reader:
         entity = new(entity_type)
         for set_field, default in unsent:
             set_field(entity, default)
-        for step in steps:
-            step(cursor, entity)
+        for set_one, read_some in steps:
+            if set_one is None:
+                read_some(cursor, entity)
+            else:
+                set_one(entity, read_some(cursor))
         if flexible:
             position = cursor.position
             if cursor.view[position] == 0:
@@ -123,7 +126,8 @@ def _read_tags(
     cursor.position = position
 
 
-Step = Callable[[Cursor, Any], None]
+Step = tuple[Set | None, Callable[..., Any]]
+"""A field and its reader; or none, and what reads several and sets them."""
 
 
 def _steps(structure: Structure) -> list[Step]:
@@ -138,42 +142,35 @@ def _steps(structure: Structure) -> list[Step]:
             steps.append(_run_step(structure.entity_type, run))
             run = []
         set_field = _setter(structure.entity_type, field.name)
-        steps.append(_single_step(set_field, _field_reader(field, structure.flexible)))
+        steps.append((set_field, _field_reader(field, structure.flexible)))
     if run:
         steps.append(_run_step(structure.entity_type, run))
     return steps
 
 
-def _single_step(set_field: Set, read: Reader) -> Step:
-    def step(cursor: Cursor, entity: Any) -> None:
-        set_field(entity, read(cursor))
-
-    return step
-
-
 def _run_step(entity_type: type[Any], run: list[FieldPlan]) -> Step:
+    if len(run) == 1:
+        return _setter(entity_type, run[0].name), _primitive_reader(run[0])
     layout = struct.Struct(">" + "".join(field.fixed_format or "" for field in run))
     size = layout.size
     unpack = layout.unpack_from
     setters = [_setter(entity_type, field.name) for field in run]
-    converters = [(i, c) for i, field in enumerate(run) if (c := _converter(field)) is not None]
+    converters = [_converter(field) for field in run]
 
-    def step(cursor: Cursor, entity: Any) -> None:
+    def read(cursor: Cursor, entity: Any) -> None:
         position = cursor.position
         cursor.position = position + size
         for set_field, value in zip(setters, unpack(cursor.view, position), strict=True):
             set_field(entity, value)
 
-    def converting_step(cursor: Cursor, entity: Any) -> None:
+    def read_converting(cursor: Cursor, entity: Any) -> None:
         position = cursor.position
         cursor.position = position + size
-        raw = list(unpack(cursor.view, position))
-        for index, convert in converters:
-            raw[index] = convert(raw[index])
-        for set_field, value in zip(setters, raw, strict=True):
-            set_field(entity, value)
+        values = unpack(cursor.view, position)
+        for set_field, convert, value in zip(setters, converters, values, strict=True):
+            set_field(entity, value if convert is None else convert(value))
 
-    return converting_step if converters else step
+    return None, read_converting if any(converters) else read
 
 
 def _field_reader(field: FieldPlan, flexible: bool) -> Reader:

@@ -21,7 +21,8 @@ from odradek.protocol.codec.primitives import append_uvarint
 from odradek.protocol.codec.structure import PRIMITIVES, FieldPlan, Structure
 
 Writer = Callable[[bytearray, Any], None]
-Step = Callable[[bytearray, Sequence[Any]], None]
+Step = tuple[Writer, Any]
+"""And what it writes: the index of a field, or the slice of several neighbours."""
 
 
 class Repeated(list[Any]):
@@ -73,23 +74,25 @@ def compile_item_writer(structure: Structure, path: Sequence[str]) -> Callable[[
 
 
 def _entity_writer(structure: Structure) -> Writer:
+    entity_type = structure.entity_type
     steps = _steps(structure)
-    write_tags = _tags_step(structure)
+    write_tags = _tags_writer(structure)
     names = frozenset(structure.names) | {name for name, _ in structure.absent}
     passed_over: set[str] = set()
     defaults = [(f.name, _default(f)) for f in (*structure.plain, *structure.tagged)]
     get_attributes = _attributes_getter(structure.names)
 
     def write(out: bytearray, value: Any) -> None:
-        if type(value) is dict or isinstance(value, Mapping):
+        kind = type(value)
+        if kind is dict or (kind is not entity_type and isinstance(value, Mapping)):
             get = value.get
             items: Sequence[Any] = [get(name, default) for name, default in defaults]
             if not value.keys() <= names:
                 _check_names(value.keys() - names, passed_over, structure)
         else:
             items = get_attributes(value)
-        for step in steps:
-            step(out, items)
+        for write_some, which in steps:
+            write_some(out, items[which])
         if write_tags is not None:
             write_tags(out, items)
 
@@ -127,40 +130,34 @@ def _steps(structure: Structure) -> list[Step]:
             run.append(field)
             continue
         if run:
-            steps.append(_run_step(run, index - len(run)))
+            steps.append(_run_step(run, index))
             run = []
-        steps.append(_single_step(_field_writer(field, structure.flexible), index))
+        steps.append((_field_writer(field, structure.flexible), index))
     if run:
-        steps.append(_run_step(run, len(structure.plain) - len(run)))
+        steps.append(_run_step(run, len(structure.plain)))
     return steps
 
 
-def _single_step(write: Writer, index: int) -> Step:
-    def step(out: bytearray, items: Sequence[Any]) -> None:
-        write(out, items[index])
-
-    return step
-
-
-def _run_step(run: list[FieldPlan], start: int) -> Step:
+def _run_step(run: list[FieldPlan], end: int) -> Step:
+    if len(run) == 1:
+        return _primitive_writer(run[0]), end - 1
     pack = struct.Struct(">" + "".join(field.fixed_format or "" for field in run)).pack
-    end = start + len(run)
     converters = [(i, c) for i, field in enumerate(run) if (c := _CONVERTERS.get(field.kind))]
 
-    def step(out: bytearray, items: Sequence[Any]) -> None:
-        out += pack(*items[start:end])
-
-    def converting_step(out: bytearray, items: Sequence[Any]) -> None:
-        values = list(items[start:end])
-        for index, convert in converters:
-            values[index] = convert(values[index])
+    def write(out: bytearray, values: Sequence[Any]) -> None:
         out += pack(*values)
 
-    return converting_step if converters else step
+    def write_converted(out: bytearray, values: Sequence[Any]) -> None:
+        raw = list(values)
+        for index, convert in converters:
+            raw[index] = convert(raw[index])
+        out += pack(*raw)
+
+    return write_converted if converters else write, slice(end - len(run), end)
 
 
-def _tags_step(structure: Structure) -> Step | None:
-    """The section of tagged fields: those that differ from their defaults, by tag."""
+def _tags_writer(structure: Structure) -> Writer | None:
+    """Of the section of tagged fields: those that differ from their defaults, by tag."""
     if not structure.flexible:
         return None
     if not structure.tagged:
@@ -171,27 +168,27 @@ def _tags_step(structure: Structure) -> Step | None:
         write = _field_writer(field, True)
         default = bytearray()
         write(default, _default(field))
-        fields.append((index, field, write, default))
+        fields.append((index, field.tag or 0, write, field.default, default, field.nullable))
 
-    def step(out: bytearray, items: Sequence[Any]) -> None:
+    def write_tags(out: bytearray, items: Sequence[Any]) -> None:
         count = 0
         section = bytearray()
-        for index, field, write, default in fields:
+        for index, tag, write, default, default_bytes, nullable in fields:
             value = items[index]
-            if value is field.default or (value is None and not field.nullable):
+            if value is default or (value is None and not nullable):
                 continue
             encoded = bytearray()
             write(encoded, value)
-            if encoded == default:
+            if encoded == default_bytes:
                 continue
             count += 1
-            append_uvarint(section, field.tag or 0)
+            append_uvarint(section, tag)
             append_uvarint(section, len(encoded))
             section += encoded
         append_uvarint(out, count)
         out += section
 
-    return step
+    return write_tags
 
 
 def _field_writer(field: FieldPlan, flexible: bool) -> Writer:
