@@ -88,14 +88,18 @@ class ReplicaFetching:
 
 
 def fetching_settings(config: ServerConfig) -> FetchingSettings:
+    """Worked out once for the values that hold: each fetch asks."""
     from odradek.replication.fetching.settings import FetchingSettings
 
-    return FetchingSettings(
-        fetchers=config.get_int("num.replica.fetchers"),
-        fetch_max_bytes=config.get_int("replica.fetch.max.bytes"),
-        response_max_bytes=config.get_int("replica.fetch.response.max.bytes"),
-        min_bytes=config.get_int("replica.fetch.min.bytes"),
-        wait_max_ms=config.get_int("replica.fetch.wait.max.ms"),
-        back_off_ms=config.get_int("replica.fetch.backoff.ms"),
-        socket_timeout_ms=config.get_int("replica.socket.timeout.ms"),
-    )
+    kept: FetchingSettings | None = config.derived.get(FetchingSettings)
+    if kept is None:
+        kept = config.derived[FetchingSettings] = FetchingSettings(
+            fetchers=config.get_int("num.replica.fetchers"),
+            fetch_max_bytes=config.get_int("replica.fetch.max.bytes"),
+            response_max_bytes=config.get_int("replica.fetch.response.max.bytes"),
+            min_bytes=config.get_int("replica.fetch.min.bytes"),
+            wait_max_ms=config.get_int("replica.fetch.wait.max.ms"),
+            back_off_ms=config.get_int("replica.fetch.backoff.ms"),
+            socket_timeout_ms=config.get_int("replica.socket.timeout.ms"),
+        )
+    return kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from odradek.protocol import apis, messages
@@ -32,19 +32,29 @@ async def api_versions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     return {
         "error_code": ErrorCode.none,
         "api_keys": _served(of_controller=ctx.endpoint.of_controller),
-        "supported_features": [
-            {"name": name, "min_version": low, "max_version": high}
-            for name, (low, high) in images.SUPPORTED_FEATURES.items()
-            # Clients of before version 4 break on a lowest level of 0 (KAFKA-17492).
-            if low > 0 or version >= _LEVEL_ZERO_SINCE
-        ],
+        "supported_features": _supported(level_zero=version >= _LEVEL_ZERO_SINCE),
         "finalized_features_epoch": metadata.image.offset,
-        "finalized_features": [
-            {"name": name, "min_version_level": level, "max_version_level": level}
-            for name, level in metadata.finalized_features.items()
-            if level > 0
-        ],
+        "finalized_features": _finalized(tuple(metadata.finalized_features.items())),
     }
+
+
+@cache
+def _supported(*, level_zero: bool) -> messages.Repeated:
+    """Clients of before version 4 break on a lowest level of 0 (KAFKA-17492)."""
+    return messages.Repeated(
+        {"name": name, "min_version": low, "max_version": high}
+        for name, (low, high) in images.SUPPORTED_FEATURES.items()
+        if low > 0 or level_zero
+    )
+
+
+@lru_cache(maxsize=16)
+def _finalized(levels: tuple[tuple[str, int], ...]) -> messages.Repeated:
+    return messages.Repeated(
+        {"name": name, "min_version_level": level, "max_version_level": level}
+        for name, level in levels
+        if level > 0
+    )
 
 
 @cache

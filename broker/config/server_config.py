@@ -133,12 +133,16 @@ class ServerConfig:
         return config
 
     def _read(self) -> None:
-        """Take over what the layers say; everything derived from it is computed again."""
-        self.derived.clear()
         self._texts = self.layers.effective()
         self._values = parse_all(self._texts)
         self._topic_defaults = topic_defaults(self._values)
         self._log_config = LogConfig.from_topic_configs(self._topic_defaults)
+
+    def _take_over(self, other: ServerConfig) -> None:
+        """What its layers say; everything derived from ours is computed again."""
+        self.layers, self._texts, self._values = other.layers, other._texts, other._values
+        self._topic_defaults, self._log_config = other._topic_defaults, other._log_config
+        self.derived.clear()
         self.__dict__.pop("_protocols", None)
         self.__dict__.pop("all_listeners", None)
         self.__dict__.pop("_advertised", None)
@@ -387,13 +391,12 @@ class ServerConfig:
         if (kept_cluster, kept_broker) == (self.layers.cluster, self.layers.broker):
             return
         try:
-            self.with_dynamic(kept_cluster, kept_broker)
+            new = self.with_dynamic(kept_cluster, kept_broker)
         except ConfigError as error:
             log.error("Dynamic broker configs do not fit together, the old ones stay: %s", error)
             return
         before = self._values
-        self.layers = Layers(self.layers.static, kept_cluster, kept_broker)
-        self._read()
+        self._take_over(new)
         changed = frozenset(
             name
             for name in before.keys() | self._values.keys()
