@@ -21,6 +21,12 @@ import trio
 
 from odradek.client.errors import ClientError, check, retriable
 from odradek.client.metadata import BACKOFF_MAX_S, BACKOFF_S, Cluster
+from odradek.client.positions import EARLIEST as EARLIEST
+from odradek.client.positions import EARLIEST_LOCAL as EARLIEST_LOCAL
+from odradek.client.positions import LATEST as LATEST
+from odradek.client.positions import LATEST_TIERED as LATEST_TIERED
+from odradek.client.positions import MAX_TIMESTAMP as MAX_TIMESTAMP
+from odradek.client.positions import TopicPartition as TopicPartition
 from odradek.protocol.apis import FETCH, LIST_OFFSETS
 from odradek.protocol.errors import CorruptBatch, ErrorCode, KafkaError
 from odradek.protocol.records.batch import Batch, batches
@@ -31,29 +37,10 @@ from odradek.seams.values import value_class
 NAMED_TOPICS = 12
 """The last version of Fetch that names topics; later ones have ids."""
 
-LATEST = -1
-"""For `list_offsets`: the end (under read_committed, the last stable offset)."""
-EARLIEST = -2
-"""For `list_offsets`: the first offset that can be read."""
-MAX_TIMESTAMP = -3
-"""For `list_offsets`: the record with the largest timestamp."""
-EARLIEST_LOCAL = -4
-"""For `list_offsets`: the first offset on the broker's own disk (KIP-405)."""
-LATEST_TIERED = -5
-"""For `list_offsets`: the last offset in the remote tier (KIP-1005)."""
-
 
 class Isolation(IntEnum):
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 class ConsumedRecord(NamedTuple):

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import numpy as np
 
-from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers, TopicPartition, brokers_at
+from odradek.client.positions import EARLIEST, LATEST, TopicPartition
 from odradek.pipeline.decoding.wanted import INT64_MAX, Aborted
 from odradek.pipeline.doubts import Doubt, concerning
 from odradek.pipeline.errors import BadOption, DataLoss, or_without
@@ -26,6 +27,9 @@ from odradek.pipeline.store import Beginning, Store, store_at
 from odradek.pipeline.stored_partitions import StoredPartitions
 from odradek.pipeline.stream_offsets import StreamOffsets
 from odradek.storage.tiered.metadata import TopicIdPartition
+
+if TYPE_CHECKING:
+    from odradek.pipeline.brokers import Brokers
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
 """Offsets from the first on, before the second."""
@@ -62,6 +66,8 @@ class Query:
         options = self._options
         if options.bootstrap is None:
             return None
+        from odradek.pipeline.brokers import brokers_at
+
         return brokers_at(options.bootstrap, options.request_timeout_ms)
 
     @cached_property

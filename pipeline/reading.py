@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from odradek.pipeline.decoding.arrow_schema import GAPS, arrow_schema
 from odradek.pipeline.decoding.batches import decoder_of
-from odradek.pipeline.decoding.schema import GAP, GAPS, RECORDS, arrow_schema
+from odradek.pipeline.decoding.schema import GAP, RECORDS
 from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN, Aborted, Wanted
 from odradek.pipeline.errors import (
     BrokersUnavailable,

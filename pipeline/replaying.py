@@ -177,7 +177,7 @@ def read(source: Mapping[str, str], topic: str, partition: int, progress: Reache
     """What is left of a partition's range, as Arrow batches, in its order."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from odradek.pipeline.decoding.schema import arrow_schema
+    from odradek.pipeline.decoding.arrow_schema import arrow_schema
     from odradek.pipeline.source import BatchReader
 
     def at(offset: int) -> str:

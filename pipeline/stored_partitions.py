@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import numpy as np
 
-from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers, TopicPartition
+from odradek.client.positions import EARLIEST, LATEST, TopicPartition
 from odradek.pipeline.decoding.wanted import Aborted
 from odradek.pipeline.doubts import Doubt
 from odradek.pipeline.errors import DataLoss, UnreadableSegment
@@ -28,6 +29,9 @@ from odradek.storage.log.epochs import EpochStart
 from odradek.storage.tiered.metadata import TopicIdPartition
 from odradek.storage.tiered.object_names import parse_key
 from odradek.storage.tiered.summary import decode
+
+if TYPE_CHECKING:
+    from odradek.pipeline.brokers import Brokers
 
 log = logging.getLogger("odradek.pipeline")
 

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from odradek.pipeline.brokers import EARLIEST, LATEST, TopicPartition
+from odradek.client.positions import EARLIEST, LATEST, TopicPartition
 from odradek.pipeline.errors import DataLoss
 from odradek.pipeline.filters import Filtered
 from odradek.pipeline.options import Options, Position

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from odradek.pipeline.brokers import TopicPartition
+from odradek.client.positions import TopicPartition
 from odradek.pipeline.options import TOPIC_ID
 from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.seams.values import value_class

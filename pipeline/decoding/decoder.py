@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from odradek.pipeline.decoding.arrow_schema import HEADERS, TYPES, arrow_schema
 from odradek.pipeline.decoding.headers import find_batches
-from odradek.pipeline.decoding.schema import HEADERS, TYPES, arrow_schema
 from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN, Aborted, Wanted
 from odradek.pipeline.errors import CorruptSegment
 from odradek.protocol.errors import CorruptBatch

@@ -18,9 +18,9 @@ from odradek.protocol.records.records import Record, build_batch, decode
 pa = pytest.importorskip("pyarrow")
 
 from odradek.pipeline.decoding import decoder as decoding  # noqa: E402
+from odradek.pipeline.decoding.arrow_schema import TYPES  # noqa: E402
 from odradek.pipeline.decoding.batches import decoder_of  # noqa: E402
 from odradek.pipeline.decoding.decoder import Aborted, Decoder, Wanted  # noqa: E402
-from odradek.pipeline.decoding.schema import TYPES  # noqa: E402
 from odradek.pipeline.errors import CorruptSegment  # noqa: E402
 
 ALL = tuple(TYPES)

@@ -22,6 +22,27 @@ print(table.num_rows, [each for each in ("trio", "numba", "cramjam", "pandas") i
 """
 
 
+MADE = """
+import sys
+from odradek.pipeline.source import OdradekDataSource
+
+OdradekDataSource({"rows": "batches"}).schema()
+print([each for each in ("pyarrow", "numpy", "trio") if each in sys.modules])
+"""
+PLANNED = """
+import sys
+from odradek.pipeline import query, segments
+
+print([each for each in ("trio", "numba", "cramjam", "pandas") if each in sys.modules])
+"""
+
+
+@pytest.mark.parametrize("program", [MADE, PLANNED], ids=["made", "planned"])
+def test_a_table_is_made_without_arrow_and_planned_without_a_client(program: str) -> None:
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.stdout.strip() == "[]", found.stderr
+
+
 def test_a_count_imports_no_client_no_compiler_and_no_codec() -> None:
     """Nor pandas, which pyarrow imports for some of what it is asked."""
     found = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True)

@@ -96,6 +96,5 @@ class VirtualLeader(Brokers):
     def reachable(self) -> Iterator[None]:
         """These are the brokers that options name."""
         with pytest.MonkeyPatch.context() as patch:
-            for module in ("query", "brokers"):
-                patch.setattr(f"odradek.pipeline.{module}.brokers_at", lambda *options: self)
+            patch.setattr("odradek.pipeline.brokers.brokers_at", lambda *options: self)
             yield

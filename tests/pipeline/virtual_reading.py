@@ -129,10 +129,7 @@ class VirtualSource:
     def reachable(self) -> Iterator[None]:
         """The world's brokers and store are those that options name."""
         with pytest.MonkeyPatch.context() as patch:
-            for module in ("query", "brokers"):
-                patch.setattr(
-                    f"odradek.pipeline.{module}.brokers_at", lambda *options: self._brokers
-                )
+            patch.setattr("odradek.pipeline.brokers.brokers_at", lambda *options: self._brokers)
             for module in ("query", "store"):
                 patch.setattr(f"odradek.pipeline.{module}.store_at", lambda *options: self._store)
             yield
