@@ -20,6 +20,9 @@ TASK_BYTES = 128 << 20
 HEADERS_TASK_BYTES = 2 * TASK_BYTES
 """The same where batch headers are enough: Spark takes 0.05 s of CPU for a task, and reading half as much not
 longer than that."""
+LOOKED_INTO_MAX = 16
+"""Segments a task, of those of which the time index has left a little: it asks for one after the other, with some
+requests each, and a store far away takes tens of ms for one."""
 TASKS_MAX = 20_000
 """More than that are the driver's burden; tasks become larger instead."""
 RECORD_BYTES = 1024

@@ -17,12 +17,13 @@ from uuid import UUID
 import numpy as np
 
 from odradek.client.positions import EARLIEST, LATEST, TopicPartition
-from odradek.pipeline.decoding.wanted import INT64_MAX, Aborted
+from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN, Aborted
 from odradek.pipeline.doubts import Doubt, concerning
 from odradek.pipeline.errors import BadOption, DataLoss, or_without
 from odradek.pipeline.filters import Filtered
 from odradek.pipeline.options import Options, Position
 from odradek.pipeline.planning import BrokerRange, Lost, Piece
+from odradek.pipeline.segment_columns import PackedStretches
 from odradek.pipeline.store import Beginning, Store, store_at
 from odradek.pipeline.stored_partitions import StoredPartitions
 from odradek.pipeline.stream_offsets import StreamOffsets
@@ -241,6 +242,8 @@ class Query:
         filtered = filtered or self._filtered
         left = {where: filtered.offsets(*where, *ends) for where, ends in sorted(ranges.items())}
         left = {where: (low, high) for where, (low, high) in left.items() if low < high}
+        if self._store is None:
+            left = self._between_times(left, filtered)
         tiered = self._not_behind_the_store(left)
         self._stored.look_up(list(tiered))
         for where in sorted({*left, *self._lost}):
@@ -252,7 +255,54 @@ class Query:
                 plan.pieces.append(BrokerRange(*where, low, high))
             self._plan_lost(plan, where, filtered, high, INT64_MAX)
             self._stored.forget(where)  # the plan has what is needed of it
+        if self._store is not None:
+            plan.pieces = self._narrowed(self._store, plan.pieces, filtered)
         return plan
+
+    def _between_times(
+        self, ranges: Ranges, filtered: Filtered
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """What the leaders, of whom all is asked, tell to be neither too early nor too late."""
+        found = dict(ranges)
+        for where, first in self._first_as_late(ranges, filtered.since_ms).items():
+            low, high = found[where]
+            found[where] = max(low, first if first >= 0 else high), high
+        for where, first in self._first_as_late(ranges, self._too_late_ms(filtered)).items():
+            low, high = found[where]
+            found[where] = low, min(high, first if first >= 0 else high)
+        return {where: (low, high) for where, (low, high) in found.items() if low < high}
+
+    def _first_as_late(self, ranges: Ranges, at_ms: int) -> dict[TopicPartition, int]:
+        """What brokers are asked of a filter's time: nothing where it has none. Those before 1970 mean
+        something else to them."""
+        is_time = 0 <= at_ms < INT64_MAX
+        return self._at_times(dict.fromkeys(ranges, at_ms)) if is_time else {}
+
+    def _narrowed(self, store: Store, pieces: list[Piece], filtered: Filtered) -> list[Piece]:
+        """Without what the time indexes tell to be too early or too late in segments that are pieces by
+        themselves."""
+        if not self._is_timed(filtered):
+            return pieces
+        from odradek.pipeline.segments import narrowed
+
+        since_ms, too_late_ms = filtered.since_ms, self._too_late_ms(filtered)
+
+        def narrow(piece: Piece) -> list[Piece]:
+            if not isinstance(piece, PackedStretches) or len(piece) > 1:
+                return [piece]
+            whole = piece.unpacked()
+            found = narrowed(store.storage, whole.last, since_ms, too_late_ms)
+            left = whole.between(found.low, found.high)
+            return [left.packed()] if len(left) else []
+
+        return [each for found in store.at_once(narrow, pieces) for each in found]
+
+    def _too_late_ms(self, filtered: Filtered) -> int:
+        return filtered.too_late_ms(self._options.max_lateness_ms)
+
+    def _is_timed(self, filtered: Filtered) -> bool:
+        """Whether something is known to be too early or too late."""
+        return filtered.since_ms > INT64_MIN or self._too_late_ms(filtered) < INT64_MAX
 
     def _not_behind_the_store(self, ranges: Ranges) -> Ranges:
         """Those of which the store may have something: a stream at the end of a log asks it for nothing."""
@@ -276,7 +326,7 @@ class Query:
         self, plan: Plan, where: TopicPartition, low: int, high: int, filtered: Filtered
     ) -> None:
         stretches = self._stored.decided(where, low, high)
-        too_late_ms = filtered.too_late_ms(self._options.max_lateness_ms)
+        too_late_ms = self._too_late_ms(filtered)
         late = np.flatnonzero(stretches.are_as_late(too_late_ms))
         if len(late):
             stretches = stretches[: late[0] + 1]
@@ -302,8 +352,10 @@ class Query:
         for number, (_, _, at) in enumerate([*gaps, (high, high, len(stretches))]):
             run = stretches[cursor:at]
             run = run if passing[cursor:at].all() else run[passing[cursor:at]]
-            if len(run):
-                plan.pieces.append(run.packed())
+            # The first and the last are looked into.
+            cuts = (slice(1), slice(1, -1), slice(max(1, len(run) - 1), None))
+            parts = [run[cut] for cut in cuts] if self._is_timed(filtered) else [run]
+            plan.pieces += [part.packed() for part in parts if len(part)]
             plan.pieces += lacking[number] if number < len(lacking) else ()
             cursor = at
 

@@ -252,6 +252,13 @@ class Stretches:
         at = np.flatnonzero(begins > ends)
         return list(zip(ends[at].tolist(), begins[at].tolist(), at.tolist(), strict=True))
 
+    def between(self, low: int, high: int) -> Stretches:
+        """What is left of the offsets from `low` on, before `high`."""
+        rows = self.rows.copy()
+        rows["low"] = np.maximum(rows["low"], low)
+        rows["high"] = np.minimum(rows["high"], high)
+        return Stretches(self.partition, rows[rows["low"] < rows["high"]], self.customs)
+
     def without(self, low: int, high: int) -> Stretches:
         """What is left but for the offsets from `low` on, before `high`."""
         before, behind = self.rows.copy(), self.rows.copy()

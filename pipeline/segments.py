@@ -53,7 +53,9 @@ def read_stretch(
     decoder = decoder_of(replace(wanted, low=low, high=high), key)
     decoder.within(segment.start_offset, segment.end_offset)
     try:
-        start, end = _positions(storage, *_narrowed(storage, stretch, low, high, wanted))
+        read = Stretch(segment, low, high)
+        read = narrowed(storage, read, wanted.since_ms, wanted.too_late_ms)
+        start, end = _positions(storage, read)
         decoder.seek(start)
         for piece in _pieces(storage, stretch, start, end):
             yield from decoder.feed(piece)
@@ -70,35 +72,31 @@ def read_stretch(
         raise found from error
 
 
-def _narrowed(
-    storage: RemoteStorageManager, stretch: Stretch, low: int, high: int, wanted: Wanted
-) -> tuple[Stretch, int, int]:
-    """The offsets that may have what is wanted by their times, as the time index knows them."""
-    is_early = wanted.since_ms > INT64_MIN
-    is_late = stretch.segment.max_timestamp_ms >= wanted.too_late_ms
-    if not (is_early or is_late):
-        return stretch, low, high
-    index, start = _time_index(storage, stretch), stretch.segment.start_offset
+def narrowed(
+    storage: RemoteStorageManager, stretch: Stretch, since_ms: int, too_late_ms: int
+) -> Stretch:
+    """What of it may have records as late as `since_ms`, up to the first that is as late as `too_late_ms`, as the
+    segment's time index knows them: it may be nothing (`low` >= `high`). All of it where that cannot be told."""
+    start = stretch.segment.start_offset
+    is_early = since_ms > INT64_MIN
+    is_late = stretch.segment.max_timestamp_ms >= too_late_ms
+    index = _time_index(storage, stretch) if is_early or is_late else None
     if index is None:
-        return stretch, low, high
+        return stretch
+    low, high = stretch.low, stretch.high
     if is_early:
-        low = max(low, lookup_timestamp(index, start, wanted.since_ms - 1))
-    by = offset_as_late(index, start, wanted.too_late_ms) if is_late else None
+        low = max(low, lookup_timestamp(index, start, since_ms - 1))
+    by = offset_as_late(index, start, too_late_ms) if is_late else None
     if by is not None:
         high = min(high, by + 1)
-    return stretch, low, high
+    return Stretch(stretch.segment, low, high)
 
 
 def narrowed_to_time(storage: RemoteStorageManager, stretch: Stretch, at_ms: int) -> Stretch:
     """Where in it the first record that is as late as `at_ms` should be, by the segment's time index; all of
     it where that cannot be told."""
-    segment, index = stretch.segment, _time_index(storage, stretch)
-    if index is None:
-        return stretch
-    low = max(stretch.low, lookup_timestamp(index, segment.start_offset, at_ms - 1))
-    by = offset_as_late(index, segment.start_offset, at_ms)
-    high = stretch.high if by is None else min(stretch.high, by + 1)
-    return Stretch(segment, low, high) if low < high else stretch
+    narrow = narrowed(storage, stretch, at_ms, at_ms)
+    return narrow if narrow.low < narrow.high else stretch
 
 
 def _time_index(storage: RemoteStorageManager, stretch: Stretch) -> Buffer | None:
@@ -112,13 +110,11 @@ def _time_index(storage: RemoteStorageManager, stretch: Stretch) -> Buffer | Non
     return index
 
 
-def _positions(
-    storage: RemoteStorageManager, stretch: Stretch, low: int, high: int
-) -> tuple[int, int]:
+def _positions(storage: RemoteStorageManager, stretch: Stretch) -> tuple[int, int]:
     """Bytes of the log (from, before) that have all batches with these offsets, and one more on either side: no
     CRC is over a batch's first offset, its neighbours tell a wrong one. The whole log, where its index is of
     no use."""
-    segment = stretch.segment
+    segment, low, high = stretch.segment, stretch.low, stretch.high
     if low <= segment.start_offset and high > segment.end_offset:
         return 0, segment.size_bytes
     try:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
@@ -90,7 +91,13 @@ class Reads:
 
     def _tasks(self, plan: Plan, filtered: Filtered = Filtered()) -> list[ReadTask]:  # noqa: B008
         from odradek.pipeline.decoding.wanted import Wanted
-        from odradek.pipeline.planning import HEADERS_TASK_BYTES, TASK_BYTES, tasks_of
+        from odradek.pipeline.planning import (
+            HEADERS_TASK_BYTES,
+            LOOKED_INTO_MAX,
+            TASK_BYTES,
+            tasks_of,
+        )
+        from odradek.pipeline.segment_columns import PackedStretches
 
         options = self._options
         columns = [name for name in self._schema.fieldNames() if name != GAP]
@@ -103,10 +110,12 @@ class Reads:
             rows=options.rows,
         )
         usual = TASK_BYTES if wanted.needs_records else HEADERS_TASK_BYTES
+        stored = [each for each in plan.pieces if isinstance(each, PackedStretches)]
+        looked_into = sum(len(each) == 1 for each in stored) if wanted.is_timed else 0
         tasks = tasks_of(
             plan.pieces,
             task_bytes=options.task_bytes or usual,
-            min_tasks=options.min_partitions,
+            min_tasks=max(options.min_partitions or 1, -(-looked_into // LOOKED_INTO_MAX)),
             max_records=options.max_records_per_partition,
         )
         return [ReadTask(pieces, _of(plan.aborted, pieces)) for pieces in tasks]
@@ -144,11 +153,11 @@ class Reads:
         _keep_what_is_imported()
 
 
+@cache
 def _keep_what_is_imported() -> None:
     """Spark's worker collects garbage after each task, and looks at all that was ever imported each time: 0.1 s
     of CPU, twice of what a small task takes otherwise. From the first task on it looks at what came since."""
-    if not gc.get_freeze_count():
-        gc.freeze()
+    gc.freeze()
 
 
 class BatchReader(Reads, DataSourceReader):

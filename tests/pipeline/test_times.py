@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.datasource import Filter, GreaterThanOrEqual
 
 from odradek.pipeline.filters import Filtered
 from odradek.pipeline.options import parse_options
+from odradek.pipeline.planning import LOOKED_INTO_MAX
 from odradek.pipeline.query import Query
 from odradek.pipeline.reading import Reading, read_pieces
 from odradek.pipeline.segment_columns import Stretch
 from odradek.pipeline.segments import narrowed_to_time
+from odradek.pipeline.source import BatchReader, ReadTask
 from odradek.pipeline.store import Store
 from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.entropy import SeededEntropy
@@ -32,6 +36,7 @@ from odradek.storage.tiered.object_names import LOG_SUFFIX, MANIFEST_SUFFIX, seg
 from odradek.storage.tiered.object_store import ObjectStoreStorage
 from odradek.storage.tiered.remote_storage import IndexType
 from odradek.testing.virtual_objects import VirtualObjects
+from tests.pipeline.virtual_reading import FULL
 
 START = 100
 
@@ -95,9 +100,17 @@ def test_without_an_index_all_of_it_is_looked_through() -> None:
 Times = list[int]
 
 
-def _stored(segments: list[list[Times]]) -> tuple[Store, Times]:
-    """Segments of batches of records with such times, each batch in both indexes; and all times in order."""
+def _stored(segments: list[list[Times]], partitions: int = 1) -> tuple[Store, Times]:
+    """Segments of batches of records with such times, each batch in both indexes, the same in each partition; and
+    all times of one in order."""
     objects, every = VirtualObjects(), Times()
+    for partition in range(partitions):
+        every = _put(objects, partition, segments)
+    return Store(objects, ObjectStoreStorage(objects, SeededEntropy(1))), every
+
+
+def _put(objects: VirtualObjects, partition: int, segments: list[list[Times]]) -> Times:
+    every = Times()
     for number, batches in enumerate(segments):
         start, log, places, index = len(every), b"", b"", b""
         newest = indexed = -1
@@ -114,7 +127,7 @@ def _stored(segments: list[list[Times]]) -> tuple[Store, Times]:
             every += times
         segment = RemoteLogSegmentMetadata(
             RemoteLogSegmentId(
-                TopicIdPartition(UUID(int=1), "t", 0), UUID(int=number + 1)
+                TopicIdPartition(UUID(int=1), "t", partition), UUID(int=number + 1)
             ),
             start, len(every) - 1, 1, newest, 0, (EpochStart(0, start),), len(log),
             SegmentState.COPY_SEGMENT_FINISHED, txn_index_empty=True,
@@ -127,7 +140,7 @@ def _stored(segments: list[list[Times]]) -> tuple[Store, Times]:
             (MANIFEST_SUFFIX, Manifest(segment, {}).render()),
         ):
             objects.put(segment_key(segment, suffix), [data])
-    return Store(objects, ObjectStoreStorage(objects, SeededEntropy(1))), every
+    return every
 
 
 @settings(deadline=None)
@@ -167,11 +180,37 @@ def test_no_record_between_two_times_is_left_out(
     assert found == [n for n, at in enumerate(every) if since_ms <= at < until_ms]
 
 
-def test_what_is_later_than_anybody_may_be_is_not_asked_for() -> None:
-    """One segment a day, in order: of thirty, two at the most are looked into for one hour."""
-    store, _ = _stored([[[day * 24 + hour] for hour in range(24)] for day in range(30)])
+def test_of_the_first_and_the_last_segment_is_planned_what_their_indexes_leave() -> None:
+    """One segment a day, in order, with a batch each hour: of what is later than anybody may be nothing is planned."""
+    days = [[[day * 24 + hour] for hour in range(24)] for day in range(30)]
+    store, _ = _stored(days)
     options = {"subscribe": "t", "tiered.url": "unused", "maxlateness": "2"}
-    filtered = Filtered(since_ms=10 * 24 + 3, until_ms=10 * 24 + 4)
-    query = Query(parse_options(options, streaming=False), filtered, store=store)
-    (piece,) = query.plan(query.ranges()).pieces
-    assert (piece.low, piece.high) == (10 * 24, 11 * 24)
+    parsed = parse_options(options, streaming=False)
+
+    def planned(since: int, until: int) -> list[tuple[int, int]]:
+        query = Query(parsed, Filtered(since_ms=since, until_ms=until), store=store)
+        return [(piece.low, piece.high) for piece in query.plan(query.ranges()).pieces]
+
+    assert planned(10 * 24 + 3, 10 * 24 + 4) == [(10 * 24 + 2, 10 * 24 + 7)]
+    assert planned(10 * 24 + 3, 13 * 24 + 4) == [
+        (10 * 24 + 2, 11 * 24), (11 * 24, 13 * 24), (13 * 24, 13 * 24 + 7)
+    ]  # fmt: skip
+    assert planned(10 * 24 - 1, 10 * 24) == [(10 * 24 - 2, 10 * 24), (10 * 24, 10 * 24 + 3)]
+
+
+def test_what_indexes_leave_of_many_segments_is_no_single_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, _ = _stored([[[hour] for hour in range(24)]], partitions=40)
+    monkeypatch.setattr("odradek.pipeline.query.store_at", lambda *options: store)
+    options = {"subscribe": "t", "tiered.url": "unused", "maxlateness": "0"}
+
+    def pieces_a_task(*filters: Filter) -> list[int]:
+        reader = BatchReader(parse_options(options, streaming=False), FULL)
+        assert list(reader.pushFilters([*filters])) == []
+        return [len(task.pieces) for task in reader.partitions() if isinstance(task, ReadTask)]
+
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=5)
+    assert pieces_a_task() == [40]
+    few = pieces_a_task(GreaterThanOrEqual(("timestamp",), at))
+    assert (sum(few), max(few) <= LOOKED_INTO_MAX) == (40, True)
