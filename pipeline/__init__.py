@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["register"]
+from odradek.pipeline.quick_workers import quicken
+
+__all__ = ["quicken", "register"]
 
 
 def register(spark: Any) -> None:

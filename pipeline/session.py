@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from odradek.pipeline.quick_workers import quicken
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -44,6 +46,7 @@ def open_session(
     for key, value in {**settings, **(conf or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    quicken(session)
     session.sparkContext.setLogLevel("ERROR")
     logging.getLogger().addFilter(_is_nobodys)
     try:

@@ -109,7 +109,8 @@ class Reader:
     def settings(self) -> Mapping[str, str]:
         if self.format == CONNECTOR:
             return {}
-        return TO_WORKERS | ({"tiered.url": "a directory"} if self.from_store else {})
+        given = {**TO_WORKERS, "quicken": "yes"}
+        return given | ({"tiered.url": "a directory"} if self.from_store else {})
 
     @contextmanager
     def start(self, directory: Path) -> Iterator[Target]:

@@ -187,8 +187,9 @@ def open_spark(settings: Mapping[str, Any]) -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     if settings["format"] == OURS:
-        from odradek.pipeline import register
+        from odradek.pipeline import quicken, register
 
+        quicken(spark)
         register(spark)
     return spark
 

@@ -1,0 +1,94 @@
+"""What Spark's Python processes import before anybody waits for them, and from where."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
+
+import pytest
+
+pyspark = pytest.importorskip("pyspark")
+
+from odradek.pipeline.quick_workers import HERE, PATH, quicken  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILES = Path(pyspark.__file__).parent
+ZIPS = sorted(str(each) for each in (FILES / "python" / "lib").glob("*.zip"))
+READING = "odradek.pipeline.reading"
+LATER = """
+import atexit, json, sys
+from importlib.util import find_spec
+
+def say():
+    modules = [each for each in {modules} if each in sys.modules]
+    print(json.dumps([find_spec("pyspark").origin, modules, sys.path]), file=sys.stderr)
+
+atexit.register(say)
+"""
+
+
+def started(
+    directory: Path, *words: str, zips: list[str] = ZIPS
+) -> tuple[str, list[str], list[str]]:
+    """Where such a process has PySpark from, which of our modules it has, and its path. It is told so by the
+    `sitecustomize` that would be the first if ours were not there."""
+    (directory / "sitecustomize.py").write_text(LATER.format(modules=[READING]))
+    done = subprocess.run(
+        [sys.executable, *words],
+        env={PATH: ":".join([*zips, HERE, str(directory)])},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+    )
+    found: tuple[str, list[str], list[str]] = json.loads(done.stderr.decode().splitlines()[-1])
+    return found
+
+
+def test_who_forks_workers_has_imported_what_they_need_from_files(tmp_path: Path) -> None:
+    origin, modules, path = started(tmp_path, "-m", "pyspark.daemon", "pyspark.worker")
+    assert (origin, modules) == (str(FILES / "__init__.py"), [READING])
+    assert not {*ZIPS, HERE} & {*path}
+
+
+def test_another_version_is_not_taken_in_place_of_the_zip(tmp_path: Path) -> None:
+    zipped = tmp_path / "pyspark.zip"
+    with ZipFile(zipped, "w") as archive:
+        for name in ("__init__", "daemon"):
+            archive.writestr(f"pyspark/{name}.py", "")
+        archive.writestr("pyspark/version.py", "__version__ = '0'")
+    origin, _, _ = started(tmp_path, "-m", "pyspark.daemon", "another", zips=[str(zipped)])
+    assert origin == f"{zipped}/pyspark/__init__.py"
+
+
+def test_processes_that_are_not_sparks_are_as_they_were(tmp_path: Path) -> None:
+    origin, modules, _ = started(tmp_path, "-c", "pass")
+    assert (origin.startswith(ZIPS[-1]), modules) == (True, [])
+
+
+def test_a_path_that_was_given_stays_behind_ours() -> None:
+    context = SimpleNamespace(environment={PATH: "/given", "OTHER": "1"})
+    quicken(SimpleNamespace(sparkContext=context))
+    assert context.environment == {PATH: f"{HERE}:/given", "OTHER": "1"}
+
+
+@pytest.mark.interop
+def test_a_sessions_workers_are_such(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(_: int) -> tuple[Any, bool]:
+        import sys
+
+        import pyspark
+
+        return pyspark.__file__, "odradek.pipeline.reading" in sys.modules
+
+    context = spark.sparkContext
+    monkeypatch.setattr(context, "environment", {**context.environment})
+    quicken(spark)
+    (found,) = context.parallelize([0], 1).map(told).collect()
+    assert found == (str(FILES / "__init__.py"), True)
