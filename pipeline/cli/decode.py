@@ -79,8 +79,10 @@ def decoding_of(args: argparse.Namespace) -> Decoding:
 
 
 def run(args: argparse.Namespace) -> int:
+    from odradek.pipeline.cli.progress import Teller
     from odradek.pipeline.cli.rows import rows_of
     from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
+    from odradek.pipeline.jobs.watching import watched
 
     if args.limit < 0:
         raise BadOption(f"--limit {args.limit}: it is a number of records")
@@ -90,11 +92,15 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from pyspark.errors import PySparkException
 
+    teller = Teller("tasks", as_json=False)
     with session_of(args, "odradek-decode") as spark:
         try:
-            rows = rows_of(_frame(spark, args, decoding))
+            with watched(spark, teller.progress):
+                rows = rows_of(_frame(spark, args, decoding))
         except PySparkException as error:
             raise PipelineError(said_by_spark(error)) from None
+        finally:
+            teller.end_line()
     for row in rows:
         sys.stdout.write(_line(row, as_json=args.json) + "\n")
     return 0

@@ -43,7 +43,7 @@ class Teller:
     def line(self, text: str) -> None:
         """Something that stays; nothing where rows are written."""
         if not self._as_json:
-            self._end_line()
+            self.end_line()
             self._err.write(text + "\n")
             self._err.flush()
 
@@ -56,11 +56,12 @@ class Teller:
     def result(self, text: str) -> None:
         """What came of it, for people."""
         if not self._as_json:
-            self._end_line()
+            self.end_line()
             self._out.write(text + "\n")
             self._out.flush()
 
-    def _end_line(self) -> None:
+    def end_line(self) -> None:
+        """Before others write there."""
         if self._is_open:
             self._err.write(CLEAR)
             self._is_open = False

@@ -55,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from odradek.pipeline.cli.progress import Teller
     from odradek.pipeline.cli.rows import rows_of
     from odradek.pipeline.jobs.stats import StatsJob, stats
     from odradek.pipeline.options import duration_ms
@@ -70,8 +71,10 @@ def run(args: argparse.Namespace) -> int:
         top_keys=args.top,
         late_after_ms=_given("--late-after", args.late_after, duration_ms),
     )
+    teller = Teller("tasks", as_json=False)
     with session_of(args, "odradek-stats") as spark:
-        rows = rows_of(stats(spark, job))
+        rows = rows_of(stats(spark, job, teller.progress))
+    teller.end_line()
     _tell(args.json, rows, lambda: as_text(rows))
     return 0
 

@@ -14,12 +14,14 @@ records in the hour of the record.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from odradek.pipeline.decoding.schema import BATCH_SPARK_TYPES, BATCHES
 from odradek.pipeline.errors import BadOption
+from odradek.pipeline.jobs.progress import Progress
+from odradek.pipeline.jobs.watching import watched
 from odradek.pipeline.options import parse_options
 from odradek.pipeline.query import Query
 from odradek.pipeline.source import NAME, register
@@ -54,13 +56,17 @@ class StatsJob:
     late_after_ms: int = 3_600_000
 
 
-def stats(spark: SparkSession, job: StatsJob) -> DataFrame:
+def stats(
+    spark: SparkSession,
+    job: StatsJob,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> DataFrame:
     """A row for each topic, partition or hour:
 
     `records`, `batches`, `bytes` (as they lie there), `uncompressedBytes`, `codecs` (bytes by codec), `oldest`,
     `newest`; and of records `keyless`, `distinctKeys` (about, to some percent), `topKeys` (about), `late`.
     Control batches are counted in `bytes` and `batches`. Partitions in which nothing is have rows, too, but for
-    hours. Raises BadOption, and PipelineError.
+    hours. Progress is in tasks. Raises BadOption, and PipelineError.
     """
     if job.by not in GROUPS:
         raise BadOption(f"statistics are by {', '.join(GROUPS)}, not by {job.by}")
@@ -68,22 +74,27 @@ def stats(spark: SparkSession, job: StatsJob) -> DataFrame:
         raise BadOption(f"there are 1 to {TOP_KEYS_MAX} most frequent keys, not {job.top_keys}")
     register(spark)
     job = replace(job, source=_up_to_now(job.source))
-    groups = list(GROUPS[job.by])
     blocks = _blocks(spark, job).persist()
     try:
-        found = _sizes(blocks, groups)
-        if job.records:
-            found = found.join(_of_records(spark, job, blocks, groups), groups, "full")
-        if job.by != "hour":
-            ends: dict[str, dict[str, int]] = json.loads(job.source["endingOffsets"])
-            partitions = [(topic, int(each)) for topic, its in ends.items() for each in its]
-            there = spark.createDataFrame(partitions, "topic string, partition int")
-            there = there.select(*groups).distinct()
-            numbers = [name for name in found.columns if name in NUMBERS]
-            found = there.join(found, groups, "left").fillna(0, numbers)
-        return found.orderBy(groups).localCheckpoint()
+        with watched(spark, on_progress):
+            return _found(spark, job, blocks).localCheckpoint()
     finally:
         blocks.unpersist()
+
+
+def _found(spark: SparkSession, job: StatsJob, blocks: DataFrame) -> DataFrame:
+    groups = list(GROUPS[job.by])
+    found = _sizes(blocks, groups)
+    if job.records:
+        found = found.join(_of_records(spark, job, blocks, groups), groups, "full")
+    if job.by != "hour":
+        ends: dict[str, dict[str, int]] = json.loads(job.source["endingOffsets"])
+        partitions = [(topic, int(each)) for topic, its in ends.items() for each in its]
+        there = spark.createDataFrame(partitions, "topic string, partition int")
+        there = there.select(*groups).distinct()
+        numbers = [name for name in found.columns if name in NUMBERS]
+        found = there.join(found, groups, "left").fillna(0, numbers)
+    return found.orderBy(groups)
 
 
 def _up_to_now(source: Mapping[str, str]) -> dict[str, str]:

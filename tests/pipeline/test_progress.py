@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pytest
 
 from odradek.pipeline.cli.progress import CLEAR, Teller
 from odradek.pipeline.jobs.progress import Progress
+from odradek.pipeline.jobs.watching import watched
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class Terminal(io.StringIO):
@@ -47,3 +55,22 @@ def test_rows_are_all_there_is_with_json() -> None:
         {"batch": 0},
     ]
     assert err.getvalue() == ""
+
+
+@pytest.mark.interop
+def test_a_query_that_is_waited_for_tells_of_its_tasks(spark: SparkSession) -> None:
+    """And of none that were before it."""
+    numbers = spark.range(0, 4, 1, 4)
+    numbers.collect()
+    told: list[int] = []
+    are_done = Event()
+
+    def tell(progress: Progress) -> None:
+        told.append(progress.done)
+        if progress.done >= 4:
+            are_done.set()
+
+    with watched(spark, tell, every_s=0.01):
+        numbers.collect()
+        assert are_done.wait(30)
+    assert told[-1] == 4
