@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
+from odradek.seams.clock import RealClock
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
@@ -107,9 +108,15 @@ class ParquetTable:
             self.write(frame, batch)
 
 
+VERSIONS_A_BATCH = 1 << 42
+"""In Delta's log, of an export: more than there are ms from 1970 to 2109."""
+
+
 class DeltaTable:
     """Records have no columns that say which batch they are of: a table may be there before, with its own.
-    A batch's are those with its offsets, and `txnAppId` and `txnVersion` say that it was written."""
+    A batch's are those with its offsets, and `txnAppId` and `txnVersion` say that it was written. To make it again
+    is a later version, by the time: what a driver that stood still meanwhile had begun to write before is refused
+    by Delta."""
 
     def __init__(self, spark: SparkSession, out: str, by: str | None) -> None:
         self._spark = spark
@@ -128,8 +135,7 @@ class DeltaTable:
             self._with_columns(frame, batch)
             .write.format("delta")
             .mode("append")
-            .option("txnAppId", f"odradek-{batch.export}")
-            .option("txnVersion", batch.number)
+            .options(**_transaction(batch))
         )
         if not self.exists():
             writer = writer.partitionBy(*_directories(self._by))
@@ -142,6 +148,7 @@ class DeltaTable:
             return
         rows = self.read().limit(0) if frame is None else self._with_columns(frame, batch)
         writer = rows.write.format("delta").mode("overwrite")
+        writer = writer.options(**_transaction(batch, RealClock().wall_ms()))
         writer.option("replaceWhere", self._rows_of(batch)).save(self._out)
 
     def _with_columns(self, frame: DataFrame, batch: Batch) -> DataFrame:
@@ -157,6 +164,11 @@ class DeltaTable:
             for (topic, partition), (low, high) in batch.offsets.items()
         )
         return " OR ".join(each)
+
+
+def _transaction(batch: Batch, attempt: int = 0) -> dict[str, str]:
+    version = batch.number * VERSIONS_A_BATCH + attempt
+    return {"txnAppId": f"odradek-{batch.export}", "txnVersion": str(version)}
 
 
 FORMATS: dict[str, type[ParquetTable | DeltaTable]] = {

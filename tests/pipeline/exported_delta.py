@@ -15,7 +15,7 @@ from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs.export import ExportBatch, ExportJob, export
 from odradek.pipeline.jobs.values import Values
 from odradek.pipeline.session import open_session
-from tests.pipeline.replaced_batches import dead_letters, records
+from tests.pipeline.replaced_batches import comes_back, dead_letters, records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,6 +75,7 @@ def main(bootstrap: str, directory: str, jars: str) -> None:
     with open_session("delta", "local[1]", conf) as spark:
         told = _export(spark, ExportJob(out=f"{directory}/delta", format="delta", **common))
         told["replaced"] = records(spark, "delta", f"{directory}/replaced")
+        told["cameBack"] = comes_back(spark, f"{directory}/cameBack")
         told["replacedDead"] = dead_letters(spark, "delta", f"{directory}/dead")
     sys.stdout.write(json.dumps(told) + "\n")
 

@@ -32,10 +32,10 @@ def records(spark: SparkSession, format: str, out: str) -> list[Row]:
     """After batches of two exports into one table, of which one was made again from other records."""
     table = open_table(spark, format, out, "date")
     table.write(frame_of(spark, "a", 1, 2), batch_of("one", "a", 0))
-    table.write(frame_of(spark, "a", 11), batch_of("one", "a", 1))
     table.write(frame_of(spark, "b", 1, 3), batch_of("two", "b", 0))
     table.replace(frame_of(spark, "a", 2, 4), batch_of("one", "a", 0))
     table.replace(frame_of(spark, "a", 2, 5), batch_of("one", "a", 0))
+    table.write(frame_of(spark, "a", 11), batch_of("one", "a", 1))
     return sorted(map(tuple, table.read().select("topic", "offset").collect()))
 
 
@@ -48,10 +48,24 @@ def dead_letters(spark: SparkSession, format: str, out: str) -> list[Row]:
     table.replace(None, batch_of("one", "a", 0))
     table.write(frame_of(spark, "a", 1), batch_of("one", "a", 0))
     table.write(frame_of(spark, "a", 2, 3), batch_of("two", "a", 0))
-    table.write(frame_of(spark, "a", 11), batch_of("two", "a", 1))
     table.replace(None, batch_of("one", "a", 0))
     table.replace(frame_of(spark, "a", 3, 4), batch_of("two", "a", 0))
+    table.write(frame_of(spark, "a", 11), batch_of("two", "a", 1))
     return sorted(map(tuple, table.read().select("topic", "offset").collect()))
 
 
 DEAD_LETTERS = [("a", 3), ("a", 4), ("a", 11)]
+
+
+def comes_back(spark: SparkSession, out: str) -> list[Row]:
+    """Of Delta, after a driver wrote a batch that another one had made again meanwhile, and the next one."""
+    table = open_table(spark, "delta", out, "date")
+    table.write(frame_of(spark, "a", 1), batch_of("one", "a", 0))
+    table.write(frame_of(spark, "a", 11), batch_of("one", "a", 1))
+    table.replace(frame_of(spark, "a", 12, 13), batch_of("one", "a", 1))
+    table.write(frame_of(spark, "a", 11, 12), batch_of("one", "a", 1))
+    table.write(frame_of(spark, "a", 21), batch_of("one", "a", 2))
+    return sorted(map(tuple, table.read().select("topic", "offset").collect()))
+
+
+ONCE = [("a", 1), ("a", 12), ("a", 13), ("a", 21)]

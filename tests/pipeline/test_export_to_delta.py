@@ -15,7 +15,7 @@ from odradek.bench.peers.delta import SPARK_VERSION, delta_jars
 from odradek.bench.peers.older_spark import spark_environment
 from odradek.pipeline.jobs.values import NO_JSON
 from odradek.testing import Broker
-from tests.pipeline.replaced_batches import DEAD_LETTERS, RECORDS
+from tests.pipeline.replaced_batches import DEAD_LETTERS, ONCE, RECORDS
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -54,3 +54,7 @@ def test_each_record_once_over_runs_that_break(told: dict[str, Any]) -> None:
 def test_nothing_is_left_of_a_batch_that_was_made_again(told: dict[str, Any]) -> None:
     assert [tuple(row) for row in told["replaced"]] == RECORDS
     assert [tuple(row) for row in told["replacedDead"]] == DEAD_LETTERS
+
+
+def test_a_driver_that_comes_back_adds_nothing(told: dict[str, Any]) -> None:
+    assert [tuple(row) for row in told["cameBack"]] == ONCE
