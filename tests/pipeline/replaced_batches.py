@@ -58,10 +58,9 @@ DEAD_LETTERS = [("a", 3), ("a", 4), ("a", 11)]
 
 
 def comes_back(spark: SparkSession, out: str) -> list[Row]:
-    """Of Delta, after a driver wrote a batch that another one had made again meanwhile, and the next one."""
+    """Of Delta, after a driver wrote a batch that it had begun, and another one made again meanwhile; and the next one."""
     table = open_table(spark, "delta", out, "date")
     table.write(frame_of(spark, "a", 1), batch_of("one", "a", 0))
-    table.write(frame_of(spark, "a", 11), batch_of("one", "a", 1))
     table.replace(frame_of(spark, "a", 12, 13), batch_of("one", "a", 1))
     table.write(frame_of(spark, "a", 11, 12), batch_of("one", "a", 1))
     table.write(frame_of(spark, "a", 21), batch_of("one", "a", 2))
