@@ -12,7 +12,7 @@ version of ApiVersions, then with version 0 if the broker is older than that).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import inf
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import trio
 
 from odradek.client.errors import ClientError, TimedOut, Unreachable, Unsupported
+from odradek.client.incoming import IncomingAnswers
 from odradek.protocol import messages
 from odradek.protocol.apis import API_VERSIONS, Api
 from odradek.protocol.errors import ErrorCode, InvalidFrame, error_code
@@ -29,11 +30,8 @@ from odradek.seams.locks import PromptLock
 from odradek.seams.network import Address, Connection, ConnectionLost, Network
 
 CLIENT_ID = "odradek"
-MAX_RESPONSE_BYTES = 256 << 20
-"""A response larger than this is taken for garbage."""
-RECEIVE_BYTES = 64 << 10
 
-_SIZE = struct.Struct(">i")
+_CORRELATION = struct.Struct(">i")
 
 
 class _Waiter:
@@ -51,49 +49,9 @@ class _Waiter:
         self.failure: ClientError | None = None
 
 
-class _Incoming:
-    """Bytes as they come, answers once they are whole; nothing is lost by who stops waiting."""
-
-    def __init__(self) -> None:
-        self._chunk = memoryview(bytearray(RECEIVE_BYTES))
-        self._start = self._end = 0
-        self._body: memoryview | None = None
-        """Of an answer that is not all there yet."""
-        self._have = 0
-
-    def room(self) -> memoryview:
-        """For what comes next."""
-        return self._chunk[self._end :] if self._body is None else self._body[self._have :]
-
-    def received(self, count: int) -> Iterator[memoryview]:
-        """The answers that are whole by so many bytes more in `room`. Raises InvalidFrame."""
-        if self._body is not None:
-            self._have += count
-            if self._have == len(self._body):
-                body, self._body = self._body, None
-                yield body
-            return
-        self._end += count
-        while self._body is None and self._end - self._start >= 4:
-            (size,) = _SIZE.unpack_from(self._chunk, self._start)
-            if not 4 <= size <= MAX_RESPONSE_BYTES:
-                raise InvalidFrame(f"an answer of {size} bytes (is this a Kafka listener?)")
-            body = memoryview(bytearray(size))
-            start = self._start + 4
-            have = min(size, self._end - start)
-            body[:have] = self._chunk[start : start + have]
-            self._start = start + have
-            if have == size:
-                yield body
-            else:
-                self._body, self._have = body, have
-        left = bytes(self._chunk[self._start : self._end])
-        self._start, self._end = 0, len(left)
-        self._chunk[: self._end] = left
-
-
 class BrokerConnection:
-    """A connection on which requests can be made while `run` is running.
+    """A connection on which requests can be made while `run` is running: no answer comes without it, and no
+    time-out.
 
     `address` is where the broker is, for texts; `client_id` is what it hears from us.
     """
@@ -175,8 +133,8 @@ class BrokerConnection:
     ) -> Any:
         """Send one request and wait for its answer, a kio entity of the version spoken.
 
-        `at_most` caps the version. Raises Unsupported, Unreachable or TimedOut; the error codes
-        inside an answer are the caller's to read.
+        `at_most` caps the version. Raises Unsupported, Unreachable or, while `run` is running,
+        TimedOut after `timeout_s`; the error codes inside an answer are the caller's to read.
         """
         version = self.version_of(api, at_most)
         return await self._exchange(api, version, values, timeout_s)
@@ -186,7 +144,7 @@ class BrokerConnection:
     ) -> memoryview:
         """Send a request that was written for this version, and wait for its answer, as it came.
 
-        Raises Unreachable or TimedOut.
+        Raises Unreachable or TimedOut, as `request` does.
         """
         waiter = await self._ask(api, version, body, timeout_s)
         assert waiter.body is not None
@@ -282,30 +240,28 @@ class BrokerConnection:
                 raise
 
     async def _read_answers(self) -> None:
-        incoming = _Incoming()
-        while not self._is_overdue():
+        incoming = IncomingAnswers()
+        while (late := self._overdue()) is None:
             due_at = min((each.due_at for each in self._waiters.values()), default=inf)
             with trio.CancelScope(deadline=due_at) as self._patience:
                 while True:
                     count = await self._stream.receive_into(incoming.room())
                     if count == 0:
                         raise ConnectionLost("closed by the broker")
-                    for body in incoming.received(count):
+                    incoming.received(count)
+                    while (body := incoming.next_answer()) is not None:
                         self._deliver(body)
+        # Nobody waits any more: answers come in order, and nothing behind that one would come sooner.
+        asked = f"{late.api.title} in {late.timeout_s:g} s"
+        self.abort(TimedOut(f"the broker at {self.address} did not answer {asked}"))
 
-    def _is_overdue(self) -> bool:
-        """Whether somebody has waited too long: then nobody waits any more, for answers come in
-        order, and nothing behind that one would come sooner."""
+    def _overdue(self) -> _Waiter | None:
+        """One that has waited too long."""
         now = trio.current_time()
-        for waiter in self._waiters.values():
-            if waiter.due_at <= now:
-                asked = f"{waiter.api.title} in {waiter.timeout_s:g} s"
-                self.abort(TimedOut(f"the broker at {self.address} did not answer {asked}"))
-                return True
-        return False
+        return next((each for each in self._waiters.values() if each.due_at <= now), None)
 
     def _deliver(self, body: memoryview) -> None:
-        waiter = self._waiters.pop(_SIZE.unpack_from(body)[0], None)
+        waiter = self._waiters.pop(_CORRELATION.unpack_from(body)[0], None)
         if waiter is not None:
             waiter.body = body
             waiter.arrived.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,8 +16,9 @@ from odradek.protocol import messages
 from odradek.protocol.apis import API_VERSIONS, DESCRIBE_CLUSTER, FIND_COORDINATOR, METADATA
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.framing import response_header
-from odradek.seams.network import Address
+from odradek.seams.network import Address, Connection
 from odradek.seams.tcp import TcpNetwork
+from odradek.testing.virtual_network import WINDOW_BYTES
 from odradek.testing.virtual_world import VirtualWorld
 from tests.client.scripted_broker import (
     HANG_UP,
@@ -161,6 +162,66 @@ def test_each_is_waited_for_as_long_as_it_said() -> None:
 
     world.run(main)
     assert sorted(heard) == [(10.0, 10.5), (20.0, 10.5), (float("inf"), 10.5)]
+
+
+def in_virtual_time(main: Callable[[Connection, BrokerConnection], Awaitable[None]]) -> None:
+    """With the broker's end of a connection, where a test says what is sent, and ours, as it is before anything
+    is negotiated."""
+    world = VirtualWorld()
+    world.clock.jumping = True
+
+    async def run() -> None:
+        (listener,) = await world.node("broker").network.listen("", 9092)
+        stream = await world.node("client").network.connect("broker", 9092)
+        connection = BrokerConnection(stream, Address("broker", 9092))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            with trio.fail_after(60):
+                await main(await listener.accept(), connection)
+            nursery.cancel_scope.cancel()
+
+    world.run(run)
+
+
+@pytest.mark.parametrize("cut", [2, 7])
+def test_half_an_answer_is_kept_when_anothers_time_is_up(cut: int) -> None:
+    """The reader stops for one who has gone by then, and goes on where it was."""
+
+    async def main(broker: Connection, connection: BrokerConnection) -> None:
+        async def answer_the_second() -> None:
+            frame = struct.pack(">ii", 9, 2) + b"whole"
+            await trio.sleep_until(0.2)
+            await broker.send([frame[:cut]])
+            await trio.sleep_until(0.8)
+            await broker.send([frame[cut:]])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer_the_second)
+            with trio.move_on_after(0.1):
+                await connection.exchange(FIND_COORDINATOR, 0, b"", timeout_s=0.5)
+            body = await connection.exchange(FIND_COORDINATOR, 0, b"", timeout_s=2)
+            assert (bytes(body), trio.current_time()) == (b"whole", 0.8)
+
+    in_virtual_time(main)
+
+
+def test_who_is_sending_yet_is_given_up_and_who_waits_to_send() -> None:
+    """To a broker that does not read."""
+    heard: list[float] = []
+
+    async def main(_: Connection, connection: BrokerConnection) -> None:
+        async def ask(body: bytes, timeout_s: float) -> None:
+            with pytest.raises(TimedOut, match="did not answer FindCoordinator in 1 s"):
+                await connection.exchange(FIND_COORDINATOR, 0, body, timeout_s=timeout_s)
+            heard.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, bytes(2 * WINDOW_BYTES), 1)
+            await trio.sleep(0.1)
+            nursery.start_soon(ask, b"", 10)
+
+    in_virtual_time(main)
+    assert heard == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("ending", ["hang up", "garbage", "not Kafka"])

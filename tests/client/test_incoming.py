@@ -1,0 +1,63 @@
+"""Answers come out as they went in, whatever pieces they arrive in."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.client.incoming import MAX_RESPONSE_BYTES, RECEIVE_BYTES, IncomingAnswers
+from odradek.protocol.errors import InvalidFrame
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def receive(incoming: IncomingAnswers, data: bytes) -> list[bytes]:
+    """Put `data` in as far as each room reaches, taking out every answer that is whole."""
+    answers = []
+    while data:
+        room = incoming.room()
+        piece = data[: len(room)]
+        room[: len(piece)] = piece
+        incoming.received(len(piece))
+        data = data[len(piece) :]
+        while (answer := incoming.next_answer()) is not None:
+            answers.append(bytes(answer))
+    return answers
+
+
+BODIES = [b"once", b"and again.", (bytes(range(251)) * 300)[: RECEIVE_BYTES + 5]]
+STREAM = b"".join(map(framed, BODIES))
+ENDS = (8, 22, len(STREAM))
+EDGES = (0, *ENDS, RECEIVE_BYTES)
+"""Where an answer ends, and the memory that the small ones are received into."""
+CUTS = sorted({cut for edge in EDGES for cut in range(edge - 8, edge + 9) if 0 < cut < len(STREAM)})
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_answers_survive_any_cut(cut: int) -> None:
+    incoming = IncomingAnswers()
+    before = receive(incoming, STREAM[:cut])
+    assert before == BODIES[: sum(cut >= end for end in ENDS)]
+    incoming.room()  # by one who was cancelled
+    assert before + receive(incoming, STREAM[cut:]) == BODIES
+
+
+def test_an_answer_is_its_owners_to_keep() -> None:
+    incoming = IncomingAnswers()
+    incoming.room()[:8] = framed(b"once")
+    incoming.received(8)
+    kept = incoming.next_answer()
+    receive(incoming, framed(b"more"))
+    assert kept == b"once"
+
+
+@pytest.mark.parametrize("size", [-1, 3, MAX_RESPONSE_BYTES + 1])
+def test_garbage_is_told_behind_what_came_before_it(size: int) -> None:
+    incoming = IncomingAnswers()
+    data = framed(b"once") + size.to_bytes(4, "big", signed=True)
+    incoming.room()[: len(data)] = data
+    incoming.received(len(data))
+    assert incoming.next_answer() == b"once"
+    with pytest.raises(InvalidFrame, match="is this a Kafka listener"):
+        incoming.next_answer()
