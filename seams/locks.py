@@ -10,17 +10,21 @@ import trio
 
 
 class PromptLock:
-    """`async with` as with `trio.Lock`, in turn; but finding it free is no checkpoint."""
+    """`async with` as with `trio.Lock`, in turn; but finding it free is no checkpoint.
 
-    __slots__ = ("_is_held", "_waiting")
+    So many as `holders` may have it at once. A task that takes it again while it has it waits for ever, and
+    silently: trio's raises RuntimeError.
+    """
 
-    def __init__(self) -> None:
-        self._is_held = False
+    __slots__ = ("_free", "_waiting")
+
+    def __init__(self, holders: int = 1) -> None:
+        self._free = holders
         self._waiting: trio.lowlevel.ParkingLot | None = None
 
     async def __aenter__(self) -> None:
-        if not self._is_held:
-            self._is_held = True
+        if self._free:
+            self._free -= 1
             return
         if self._waiting is None:
             self._waiting = trio.lowlevel.ParkingLot()
@@ -28,6 +32,6 @@ class PromptLock:
 
     async def __aexit__(self, *_: object) -> None:
         if self._waiting:
-            self._waiting.unpark()  # it stays held
+            self._waiting.unpark()  # its place stays taken
         else:
-            self._is_held = False
+            self._free += 1

@@ -13,17 +13,11 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from odradek.seams.entropy import Entropy
+from odradek.seams.locks import PromptLock
 from odradek.testing.power import Power
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-
-class _Lane:
-    def __init__(self, free: int) -> None:
-        self.free = free
-        """Calls that may begin."""
-        self.waiting = trio.lowlevel.ParkingLot()
 
 
 class VirtualOffload:
@@ -40,7 +34,7 @@ class VirtualOffload:
         self._power = power or Power()
         self._entropy = entropy
         self._calls_per_lane = calls_per_lane
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, PromptLock] = {}
         self._owed_seconds = 0.0
         self._taking_time: dict[trio.CancelScope, None] = {}
         self._power.when_cut(self._end)
@@ -51,16 +45,12 @@ class VirtualOffload:
 
     async def run(self, fn: Callable[[*Ts], T], *args: *Ts, lane: str) -> T:
         self._power.check()
-        taken = self._lanes.get(lane)
-        if taken is None:
-            taken = self._lanes[lane] = _Lane(self._calls_per_lane)
+        place = self._lanes.get(lane)
+        if place is None:
+            place = self._lanes[lane] = PromptLock(self._calls_per_lane)
         # As with a thread: until it has begun it can be cancelled, then it is waited for.
         await trio.lowlevel.checkpoint_if_cancelled()
-        if taken.free:
-            taken.free -= 1
-        else:
-            await taken.waiting.park()  # and be given another's place
-        try:
+        async with place:
             await self._take_time()
             self._power.check()
             self._owed_seconds = 0.0
@@ -68,11 +58,6 @@ class VirtualOffload:
                 return fn(*args)
             finally:
                 await self._take_time(self._owed_seconds)
-        finally:
-            if taken.waiting:
-                taken.waiting.unpark()
-            else:
-                taken.free += 1
 
     async def _take_time(self, owed_seconds: float = 0.0) -> None:
         seconds = self.delay_seconds

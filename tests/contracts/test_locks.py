@@ -58,6 +58,28 @@ async def test_who_waits_no_longer_is_passed_over() -> None:
             pass
 
 
+async def test_as_many_as_it_is_for_have_it_at_once() -> None:
+    lock = PromptLock(2)
+
+    async def hold(number: int) -> None:
+        async with lock:
+            had_it.append(number)
+            await enough[number].wait()
+
+    for _ in range(2):
+        had_it: list[int] = []
+        enough = [trio.Event() for _ in range(4)]
+        async with trio.open_nursery() as nursery:
+            for number in range(4):
+                nursery.start_soon(hold, number)
+                await trio.testing.wait_all_tasks_blocked()
+            assert had_it == [0, 1]
+            for each, so_far in zip(enough, [3, 4, 4, 4], strict=True):
+                each.set()
+                await trio.testing.wait_all_tasks_blocked()
+                assert had_it == list(range(so_far))
+
+
 async def test_who_fails_gives_it_back() -> None:
     lock = PromptLock()
     try:
