@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import trio
 
+from odradek.seams.locks import PromptLock
+
 LARGE_BYTES = 64 * 1024
 
 
 class Turnstile:
     def __init__(self) -> None:
-        self._gate = trio.Lock()
+        self._gate = PromptLock()
 
     async def pass_through(self) -> None:
         """Wait for one's turn, first come first served; handle the large request right after."""
-        try:
-            self._gate.acquire_nowait()  # `acquire` would yield where nobody is before us, too
-        except trio.WouldBlock:
-            await self._gate.acquire()
-        try:
+        async with self._gate:
             await trio.lowlevel.checkpoint()  # whoever else is ready runs before this one
-        finally:
-            self._gate.release()

@@ -20,6 +20,7 @@ from odradek.client.connection import CLIENT_ID, BrokerConnection, open_connecti
 from odradek.client.errors import ClientError, TimedOut, Unreachable, check, retriable
 from odradek.protocol.apis import FIND_COORDINATOR, METADATA
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.seams.locks import PromptLock
 from odradek.seams.network import Address, Network
 from odradek.seams.values import value_class
 
@@ -85,7 +86,7 @@ class Cluster:
         self._network = network
         self._nursery = nursery
         self._connections: dict[tuple[Address, object], BrokerConnection] = {}
-        self._connecting: dict[tuple[Address, object], trio.Lock] = {}
+        self._connecting: dict[tuple[Address, object], PromptLock] = {}
         self._failed_at: dict[Address, int] = {}
         """Where no connection could be had, the one tried last with the highest number."""
 
@@ -244,10 +245,7 @@ class Cluster:
         `owner`, and gives it up with `disconnect`.
         """
         key = (address, owner)
-        connection = self._connections.get(key)
-        if connection is not None and not connection.broken:
-            return connection
-        async with self._connecting.setdefault(key, trio.Lock()):
+        async with self._connecting.setdefault(key, PromptLock()):
             connection = self._connections.get(key)
             if connection is None or connection.broken:
                 try:

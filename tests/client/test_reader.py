@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from odradek.client.consumer import (
     EARLIEST,
@@ -302,6 +304,19 @@ async def test_bootstrap_goes_on_to_the_next_address() -> None:
             assert cluster.nodes[1].address == broker.address
             await cluster.node(1)
         assert broker.connections == 1  # the bootstrap's connection serves the node too
+
+
+async def test_a_connection_is_made_once_and_costs_no_turn_of_the_loop_from_then_on() -> None:
+    async with (
+        scripted_broker(lambda asked: None) as broker,
+        open_cluster(TcpNetwork(), [broker.address]) as cluster,
+    ):
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(cluster.connect, broker.address)
+        with trio.testing.assert_no_checkpoints():
+            await cluster.connect(broker.address)
+        assert broker.connections == 1
 
 
 async def test_a_failure_comes_out_as_it_is_not_as_a_group() -> None:
