@@ -96,7 +96,8 @@ class _Line:
 
     next: Send | None = None
     posted: ParkingLot = field(default_factory=ParkingLot)
-    asking: trio.CancelScope | None = None
+    asking: trio.CancelScope = field(default_factory=trio.CancelScope)
+    """From the question to the turn of what happened: an event that has begun is shielded."""
     is_foreign: bool = False
     """It has said that it belongs to another cluster, and that was complained of."""
 
@@ -264,8 +265,8 @@ class QuorumDriver:
         if self.failure is not None:
             raise LogFailed(f"the metadata log is offline: {self.failure}")
         self._flushes += 1
-        self.tell()  # others may have it on their disks sooner
         try:
+            self.tell()  # others may have it on their disks sooner
             with trio.CancelScope(shield=True):  # others rely on it once it has begun
                 async with self._counting:
                     await self._flush(up_to)
@@ -356,8 +357,7 @@ class QuorumDriver:
             self._nursery.start_soon(self._keep_asking, self._transport, line)
         line.next = send
         line.posted.unpark_all()
-        if line.asking is not None:
-            line.asking.cancel()
+        line.asking.cancel()
         return ()
 
     async def _keep_asking(self, transport: Transport, line: _Line) -> None:
@@ -367,12 +367,8 @@ class QuorumDriver:
             if send is None:
                 await line.posted.park()
                 continue
-            with trio.CancelScope() as asking:
-                line.asking = asking
-                happened = await self._ask_other(transport, line, send)
-            line.asking = None
-            if not asking.cancelled_caught:
-                await self._background_event(happened)
+            with trio.CancelScope() as line.asking:
+                await self._background_event(await self._ask_other(transport, line, send))
 
     async def _ask_other(
         self, transport: Transport, line: _Line, send: Send

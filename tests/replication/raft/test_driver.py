@@ -1,0 +1,132 @@
+"""What the driver asks and has done while others ask, and others have it done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from odradek.replication.raft.actions import Action, Persist, Send
+from odradek.replication.raft.driver import Events, QuorumDriver
+from odradek.replication.raft.elections import Election
+from odradek.replication.raft.log_changes import LogChanges
+from odradek.replication.raft.messages import Answer, ApiVersionsRequest, Endpoints, Request
+from tests.replication.raft.machines import machine
+from tests.replication.raft.nodes import new_node
+from tests.replication.raft.test_metadata_restarts import raw_log
+
+
+class Held:
+    """A transport, and a lane of the disk: what is asked of them waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.answers: list[trio.Event] = []
+        self.writes: list[trio.Event] = []
+
+    async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Answer:
+        self.requests.append(request)
+        self.answers.append(trio.Event())
+        await self.answers[-1].wait()
+        return Answer()
+
+    async def blocking(self, call: Callable[..., Any], *args: Any) -> None:
+        self.writes.append(trio.Event())
+        with trio.fail_after(5):  # nobody lets it go once the test has failed
+            await self.writes[-1].wait()
+
+
+class Nobody:
+    """The owner; it hears of nothing."""
+
+    def committed(self, high_watermark: int) -> None: ...
+
+    def control_appended(self) -> None: ...
+
+    def quorum_changed(self) -> None: ...
+
+    def quorum_failed(self, error: Exception) -> None: ...
+
+
+def driver_of(held: Held) -> QuorumDriver:
+    node = new_node()
+    log = raw_log(node.disk, formatted=False)
+    quorum = machine(1, 2)
+    quorum.start(0)  # and nobody is asked what it asks then
+    return QuorumDriver(
+        node.seams,
+        log,
+        quorum,
+        LogChanges(node.seams, log, held.blocking),
+        node_id=1,
+        blocking=held.blocking,
+        transport=held,
+        owner=Nobody(),
+    )
+
+
+def wanting(*actions: Action) -> Callable[[int], Events]:
+    """An event by which the state machine wants that done."""
+    return lambda now_ms: actions
+
+
+async def test_a_newer_request_does_not_wait_behind_an_answer_nobody_waits_for() -> None:
+    held = Held()
+    driver = driver_of(held)
+    older, newer = (
+        Send(number, 2, (), ApiVersionsRequest(cluster_id=str(number))) for number in (1, 2)
+    )
+    write = Persist(Election())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(driver.run)
+        await driver._event(wanting(older))
+        for event in (wanting(write, newer), wanting(write)):
+            nursery.start_soon(driver._event, event)
+            await wait_all_tasks_blocked()
+        held.answers[0].set()
+        await wait_all_tasks_blocked()
+        assert held.requests == [older.request]
+        held.writes[0].set()
+        await wait_all_tasks_blocked()
+        assert len(held.writes) == 2, "the second event has its turn"
+        assert held.requests == [older.request, newer.request]
+        held.writes[1].set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_event_that_asks_the_node_it_heard_from_is_done_to_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The newer request lets the older go, whose answer that is."""
+    held = Held()
+    driver = driver_of(held)
+    older, newer, newest = (
+        Send(number, 2, (), ApiVersionsRequest(cluster_id=str(number))) for number in (1, 2, 3)
+    )
+    actions = [newer, Persist(Election()), newest]
+    monkeypatch.setattr(driver.quorum, "answered", lambda number, answer, now_ms: actions)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(driver.run)
+        await driver._event(wanting(older))
+        await wait_all_tasks_blocked()
+        held.answers[0].set()
+        await wait_all_tasks_blocked()
+        held.writes[0].set()
+        await wait_all_tasks_blocked()
+        assert held.requests == [older.request, newest.request]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_flush_that_fails_before_it_begins_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = driver_of(Held())
+
+    def tell() -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr(driver, "tell", tell)
+    with pytest.raises(ValueError, match="no"):
+        await driver.flush(1)
+    assert driver._flushes == 0
