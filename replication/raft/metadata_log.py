@@ -36,6 +36,8 @@ TOPIC_ID: Final = UUID(int=1)
 DIRECTORY: Final = f"{TOPIC}-0"
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 READ_BYTES: Final = 1024 * 1024
+READ_ON_LOOP_BYTES: Final = 64 * 1024
+"""They are parsed there, too, and others wait."""
 
 
 @value_class
@@ -158,9 +160,10 @@ class MetadataLog:
             offset = found[-1].next_offset
 
     def batches_at(self, offset: int, up_to: int, *, nowait: bool = False) -> list[Batch]:
-        """A megabyte of batches from `offset` on, at least one, all below `up_to`; blocks, or with
-        `nowait` (on the loop) raises WouldBlock, if they are not in memory."""
-        read = self._log.read(offset, READ_BYTES, limit=up_to, nowait=nowait)
+        """A megabyte of batches from `offset` on, at least one, all below `up_to`; blocks. With `nowait`
+        (on the loop) fewer of them, and WouldBlock if they are not in memory."""
+        max_bytes = READ_ON_LOOP_BYTES if nowait else READ_BYTES
+        read = self._log.read(offset, max_bytes, limit=up_to, nowait=nowait)
         part = read.slice
         if part is None:
             raise InvalidMetadata(f"{self.directory} holds nothing at offset {offset}")

@@ -14,10 +14,14 @@ from odradek.replication.controller.image import MetadataDelta
 from odradek.replication.raft import replay
 from odradek.replication.raft.catching_up import RECORDS_A_CHANGE, catch_up
 from odradek.replication.raft.cluster_state import ClusterState
-from odradek.replication.raft.metadata_log import MetadataLog, MetadataLogSettings
+from odradek.replication.raft.metadata_log import (
+    READ_ON_LOOP_BYTES,
+    MetadataLog,
+    MetadataLogSettings,
+)
 from odradek.replication.raft.opening import Member, open_quorum
 from odradek.replication.raft.replay import RECORDS_A_STEP
-from tests.replication.raft.nodes import DIRECTORY_ID, ROOT, new_node, new_topic
+from tests.replication.raft.nodes import DIRECTORY_ID, ROOT, new_node, new_topic, set_config
 from tests.replication.raft.test_metadata_restarts import raw_log
 
 TOPICS = 4 * RECORDS_A_CHANGE
@@ -89,6 +93,21 @@ async def test_what_is_in_memory_is_read_at_once() -> None:
     await catch_up(state, log, log.end_offset, waiting)
     assert waited_for == [log.batches_at]
     assert len(state.image.topics_by_id) == 2
+
+
+def test_of_much_only_some_is_read_on_the_loop() -> None:
+    log = a_log()
+    value = "x" * (READ_ON_LOOP_BYTES // 2 - 1000)
+    append(log, *(set_config(name, value) for name in "abc"))
+    for name in "defg":
+        append(log, set_config(name, value))
+
+    def found(offset: int, *, nowait: bool) -> list[int]:
+        return [each.base_offset for each in log.batches_at(offset, 7, nowait=nowait)]
+
+    assert found(0, nowait=False) == [0, 3, 4, 5, 6]
+    assert found(0, nowait=True) == [0], "at least one, however large"
+    assert found(3, nowait=True) == [3, 4]
 
 
 async def test_a_transaction_is_open_as_long_as_the_image_lacks_what_it_holds_back() -> None:
