@@ -66,7 +66,8 @@ class VirtualClock(trio.abc.Clock):
         if deadline <= self._now:
             return 0.0
         calls = self._calls
-        while calls and calls[0][0] <= deadline:
+        until = deadline if self.jumping else self._now
+        while calls and calls[0][0] <= until:
             self._now = now = max(self._now, calls[0][0])
             is_awaited = False
             while calls and calls[0][0] <= now:

@@ -119,3 +119,16 @@ def test_who_sleeps_while_it_jumps_wakes_then_and_who_is_cancelled_does_not() ->
     trio.run(main, clock=clock)
     assert woken == [("short", 1.0), ("not at all", 2.0), ("long", 3.0)]
     assert clock.monotonic() == 3.0
+
+
+async def test_time_stands_for_who_fell_asleep_while_it_jumped(clock: VirtualClock) -> None:
+    clock.jumping = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(clock.sleep, 3)
+        for _ in range(2):  # and it sleeps, whose turn ever was first
+            await trio.lowlevel.checkpoint()
+        clock.jumping = False
+        await clock.settle()
+        assert clock.monotonic() == 0.0
+        clock.advance(3)
+    assert clock.monotonic() == 3.0
