@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import trio
-from trio._core._instrumentation import Instruments
 
 from odradek.seams import Seams
 from odradek.seams.clock import Clock
@@ -144,17 +143,7 @@ class _RarelyLookedThrough:
         return getattr(self._door, name)
 
 
-class _Instruments(dict[str, Any]):
-    """trio's own, as a dict: each step of a task asks four times what mostly nobody has added."""
-
-    data = property(lambda self: self)
-    add_instrument = Instruments.add_instrument
-    remove_instrument = Instruments.remove_instrument
-    call = Instruments.call
-
-
 async def _run_lightly(main: Callable[[], Awaitable[T]]) -> T:
     runner: Any = trio._core._run.GLOBAL_RUN_CONTEXT.runner
     runner.io_manager = _RarelyLookedThrough(runner.io_manager)
-    runner.instruments = _Instruments(runner.instruments)
     return await main()

@@ -99,25 +99,3 @@ def test_ctrl_c_ends_a_world_that_never_rests() -> None:
     with pytest.raises(KeyboardInterrupt):
         VirtualWorld().run(main)
     assert passes < 2 * PASSES_A_LOOK
-
-
-def test_a_world_can_be_watched() -> None:
-    """By trio's instruments, of which it has its own table."""
-
-    class Watching(trio.abc.Instrument):
-        steps = 0
-
-        def before_task_step(self, task: trio.lowlevel.Task) -> None:
-            self.steps += 1
-
-    async def main() -> tuple[int, int]:
-        watching = Watching()
-        trio.lowlevel.add_instrument(watching)
-        await trio.lowlevel.checkpoint()
-        before = watching.steps
-        trio.lowlevel.remove_instrument(watching)
-        await trio.lowlevel.checkpoint()
-        return before, watching.steps
-
-    before, after = VirtualWorld().run(main)
-    assert before == after == 1
