@@ -133,13 +133,18 @@ class ServerConfig:
         return config
 
     def _read(self) -> None:
+        """Work out from the layers what is asked for often: values, topics' defaults and log config.
+
+        Raises ConfigError.
+        """
         self._texts = self.layers.effective()
         self._values = parse_all(self._texts)
         self._topic_defaults = topic_defaults(self._values)
         self._log_config = LogConfig.from_topic_configs(self._topic_defaults)
 
     def _take_over(self, other: ServerConfig) -> None:
-        """What its layers say; everything derived from ours is computed again."""
+        """Its layers, and what `_read` worked out from them, in place of ours; what else was derived from
+        ours is forgotten, and computed again when it is asked for."""
         self.layers, self._texts, self._values = other.layers, other._texts, other._values
         self._topic_defaults, self._log_config = other._topic_defaults, other._log_config
         self.derived.clear()

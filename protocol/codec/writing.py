@@ -157,7 +157,7 @@ def _run_step(run: list[FieldPlan], end: int) -> Step:
 
 
 def _tags_writer(structure: Structure) -> Writer | None:
-    """Of the section of tagged fields: those that differ from their defaults, by tag."""
+    """Writes the section of tagged fields: by tag, without those that have their defaults."""
     if not structure.flexible:
         return None
     if not structure.tagged:

@@ -68,7 +68,9 @@ def _work(keep: str, nodes: str, tiered: str, *seeds: str) -> None:
     logging.disable(logging.CRITICAL)
     gc.disable()
     for seed in seeds:
-        gc.freeze()  # what is loaded by now; that takes the first worlds, too
+        # All that there is by now (modules, what they keep) stays: the collection after a world need not
+        # look through it. Before each seed, for worlds load modules, the first of them most.
+        gc.freeze()
         row = run_one(int(seed), int(nodes), bool(tiered), Path(keep) if keep else None)
         print(json.dumps(row), flush=True)
 
