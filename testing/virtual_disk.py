@@ -15,7 +15,8 @@ node would find after a power cut, decided by the seed:
 
 Assumed: sectors are atomic, and a synced byte stays.
 
-Disks can be full (`mount` with a capacity), failing or read-only (`fail`), and cold (`chill`).
+Disks can be full (`mount` with a capacity), failing or read-only (`fail`), cold (`chill`; after a crash
+all is) and slow (`is_slow`).
 """
 
 from __future__ import annotations
@@ -152,6 +153,7 @@ class FileNode:
         self.pending = []
         self.mount.used_bytes += len(self.durable)
         self.content = bytearray(self.durable)
+        self.cold = True
 
 
 @dataclass(eq=False)
@@ -226,6 +228,8 @@ class VirtualDisk:
         self.root = DirectoryNode(Mount())
         self.renamings = 0
         """Changes of names so far."""
+        self.is_slow = False
+        """Nothing of it is in memory, though it was read before."""
         self._faults: list[Fault] = []
         self.locks: list[VirtualLock] = []
 

@@ -63,7 +63,7 @@ class VirtualFile:
 
     def read_at(self, position: int, size: int, *, nowait: bool = False) -> bytes:
         self._enter("read")
-        if nowait and self._node.cold:
+        if nowait and (self._node.cold or self._files.disk.is_slow):
             raise WouldBlock
         self._node.cold = False
         return bytes(memoryview(self._node.content)[position : position + size])

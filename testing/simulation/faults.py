@@ -126,6 +126,7 @@ class Faults:
         self._store.heal()
         for node in self._cluster:
             node.disk.heal()
+            node.disk.is_slow = False
             if node.doors is not None:
                 node.doors.offload.delay_seconds = 0.0
             await self._cluster.start(node.number)
@@ -186,8 +187,10 @@ class Faults:
         doors = self._cluster.nodes[fault.node].doors
         if doors is not None:
             doors.offload.delay_seconds = SLOW_DISK_S * fault.amount
+            doors.disk.is_slow = True
             await trio.sleep(fault.seconds)
             doors.offload.delay_seconds = 0.0
+            doors.disk.is_slow = False
 
     async def _full_disk(self, fault: Fault) -> None:
         """The node is started again when there is room, should it have gone down."""

@@ -42,6 +42,7 @@ class Kind(enum.Enum):
     """The node loses its connections to the others, who still get what was sent."""
     SLOW_NETWORK = "slow network"
     SLOW_DISK = "slow disk"
+    """And nothing of it is in memory."""
     FULL_DISK = "full disk"
     BAD_DISK = "failing disk"
     """Writes and syncs of partitions fail with EIO; the node goes down with it, and is started again

@@ -6,15 +6,20 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from odradek.replication.raft import catching_up
+from odradek.replication.raft.log_changes import Blocking
 from odradek.testing.simulation.history import Anomaly
 from odradek.testing.simulation.many import run_many
 from odradek.testing.simulation.plan import (
     OF_TIER,
     RUN_S,
+    Fault,
     Kind,
     Plan,
     draw_plan,
@@ -49,6 +54,24 @@ def test_clients_hurry_where_nothing_can_happen_any_more() -> None:
     run = simulate(Plan(0, (), nodes=1, writers=2, transactional=2))
     assert run.is_sound
     assert run.virtual_s < RUN_S
+
+
+def test_replay_waits_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited_for: list[object] = []
+    honest = catching_up._read
+
+    async def read(log: Any, offset: int, up_to: int, blocking: Blocking) -> Any:
+        async def waiting(call: Callable[..., Any], *args: Any) -> Any:
+            waited_for.append(call)
+            return await blocking(call, *args)
+
+        return await honest(log, offset, up_to, waiting)
+
+    monkeypatch.setattr(catching_up, "_read", read)
+    slow = [Fault(0.5, Kind.SLOW_DISK, each, 1, seconds=1.5, amount=0.1) for each in (1, 2, 3)]
+    run = simulate(Plan(0, tuple(slow), writers=1, transactional=0))
+    assert run.is_sound
+    assert len(waited_for) > 0
 
 
 def test_a_plan_is_written_down_and_read_again() -> None:

@@ -357,6 +357,20 @@ class TestFaults:
             file.read_at(0, 1, nowait=True)
         file.read_at(0, 1)
         assert file.read_at(0, 4, nowait=True) == b"0123"
+        again = VirtualFiles(files.disk.crash(0)).open(HERE / "f")
+        with pytest.raises(WouldBlock):
+            again.read_at(0, 1, nowait=True)
+
+    def test_slow_whoever_has_waited(self) -> None:
+        files = fresh()
+        file = files.open(HERE / "f", create=True)
+        file.append_v([b"0123"])
+        files.disk.is_slow = True
+        file.read_at(0, 1)
+        with pytest.raises(WouldBlock):
+            file.read_at(0, 1, nowait=True)
+        files.disk.is_slow = False
+        assert file.read_at(0, 4, nowait=True) == b"0123"
 
 
 def test_an_unpinned_handle_has_no_luck() -> None:

@@ -140,6 +140,7 @@ class Nodes:
             disk.mount(ROOT)
         node = self.world.node(f"node-{node_id}", disk)
         node.offload.delay_seconds = self.disk_seconds
+        node.disk.is_slow = self.disk_seconds > 0
         if fresh and not self.static and node_id in self.voters and node_id not in self.lost_disks:
             members = [voter_of(each) for each in self.voters]
             write_first_snapshot(node.files, ROOT, members, now_ms=node.seams.clock.wall_ms())
