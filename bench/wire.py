@@ -24,12 +24,13 @@ _SIZE = struct.Struct(">i")
 
 
 class Wire:
-    """One connection; a request at a time by `ask`, or `send` and `receive` by hand."""
+    """One connection; a request at a time by `ask`, or `send`, `wait` and `receive` by hand."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address, timeout=PATIENCE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._under_way: tuple[Api, int] | None = None
+        self._answer = b""
         answer = self._exchange(apis.API_VERSIONS, 0, {})
         self._highest = {row.api_key: row.max_version for row in answer.api_keys}
 
@@ -59,11 +60,17 @@ class Wire:
         version = self.version(api)
         self._send(api, version if at_most is None else min(version, at_most), values)
 
+    def wait(self) -> None:
+        """Block until the answer to what was sent is there, whole. `receive` reads what it says, which may
+        take longer than the broker took to write it."""
+        self._answer = self._answer or self._read(_SIZE.unpack(self._read(_SIZE.size))[0])
+
     def receive(self) -> Any:
-        """Block for the answer to what was sent."""
+        """The answer to what was sent; blocks until it is there."""
         assert self._under_way is not None, "nothing was sent"
+        self.wait()
         api, version = self._under_way
-        answer = memoryview(self._read(_SIZE.unpack(self._read(_SIZE.size))[0]))
+        answer, self._answer = memoryview(self._answer), b""
         _, body = read_response_header(api, version, answer)
         return messages.read_response(api.key, version, answer, body)
 

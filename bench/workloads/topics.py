@@ -1,7 +1,8 @@
 """Making topics: a thousand one after the other, and a thousand in one request.
 
-Timed from the first request to the last answer, on one connection. Before a run counts, Metadata must
-show all of them with a leader; they are deleted again outside of the time.
+Timed from each request to its answer, on one connection; what a client in Python then takes to read an answer,
+more than the broker took to write it, is not in it. Before a run counts, Metadata must show all of the topics
+with a leader; they are deleted again outside of the time.
 """
 
 from __future__ import annotations
@@ -47,36 +48,39 @@ class CreateTopics:
         with Wire(target.address) as wire:
             wire.ask(apis.METADATA, {"topics": []})
             try:
-                began = time.perf_counter()
-                for first in range(0, TOPICS, self.per_request):
+                seconds = sum(
                     _create(wire, names[first : first + self.per_request])
-                seconds = time.perf_counter() - began
+                    for first in range(0, TOPICS, self.per_request)
+                )
                 _wait_for_leaders(wire, names)
             finally:
                 _delete(wire, names)
         return Outcome({SECONDS.name: seconds})
 
 
-def _create(wire: Wire, names: Sequence[str]) -> None:
-    answer = wire.ask(
-        apis.CREATE_TOPICS,
-        {
-            "topics": [
-                {
-                    "name": name,
-                    "num_partitions": 1,
-                    "replication_factor": 1,
-                    "assignments": [],
-                    "configs": [],
-                }
-                for name in names
-            ],
-            "timeout": TIMEOUT_MS,
-            "validate_only": False,
-        },
-    )
-    for topic in answer.topics:
+def _create(wire: Wire, names: Sequence[str]) -> float:
+    """In how many seconds the answer was there."""
+    asked = {
+        "topics": [
+            {
+                "name": name,
+                "num_partitions": 1,
+                "replication_factor": 1,
+                "assignments": [],
+                "configs": [],
+            }
+            for name in names
+        ],
+        "timeout": TIMEOUT_MS,
+        "validate_only": False,
+    }
+    began = time.perf_counter()
+    wire.send(apis.CREATE_TOPICS, asked)
+    wire.wait()
+    seconds = time.perf_counter() - began
+    for topic in wire.receive().topics:
         must_be_none(topic.error_code, f"creating {topic.name}")
+    return seconds
 
 
 def _wait_for_leaders(wire: Wire, names: Sequence[str]) -> None:
