@@ -19,7 +19,7 @@ from typing import Any
 
 import trio
 
-from odradek.client.errors import ClientError, TimedOut, Unreachable, Unsupported
+from odradek.client.errors import ClientError, Refused, TimedOut, Unreachable, Unsupported
 from odradek.client.incoming import IncomingAnswers
 from odradek.protocol import messages
 from odradek.protocol.apis import API_VERSIONS, Api
@@ -27,7 +27,7 @@ from odradek.protocol.errors import ErrorCode, InvalidFrame, error_code
 from odradek.protocol.framing import frame_head, read_response_header, request_header
 from odradek.seams.files import Buffer
 from odradek.seams.locks import PromptLock
-from odradek.seams.network import Address, Connection, ConnectionLost, Network
+from odradek.seams.network import Address, Connection, ConnectionLost, ConnectionRefused, Network
 
 CLIENT_ID = "odradek"
 
@@ -299,7 +299,7 @@ async def open_connection(
 ) -> BrokerConnection:
     """Connect, learn the broker's versions, and read answers in `nursery` from then on.
 
-    Raises Unreachable or TimedOut.
+    Raises Unreachable (Refused where nobody listens) or TimedOut.
     """
     connection: BrokerConnection | None = None
     try:
@@ -310,7 +310,8 @@ async def open_connection(
             await connection.negotiate()
     except ConnectionLost as lost:
         why = str(lost).removeprefix(f"{address}: ")
-        raise Unreachable(f"nobody answers at {address}: {why}") from lost
+        kind = Refused if isinstance(lost, ConnectionRefused) else Unreachable
+        raise kind(f"nobody answers at {address}: {why}") from lost
     except trio.TooSlowError:
         raise TimedOut(f"no connection to {address} in {timeout_s:g} s") from None
     finally:

@@ -40,6 +40,10 @@ class Unreachable(ClientError):
     """Nobody answers at that address, or the connection broke."""
 
 
+class Refused(Unreachable):
+    """The host answers, and nobody listens at that address."""
+
+
 class TimedOut(ClientError):
     """The broker did not answer in time."""
 

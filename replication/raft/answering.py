@@ -72,8 +72,8 @@ class Answering:
                 )
             case Nominee() | Resigned():
                 return request.pre_vote and up_to_date
-            case Following(has_fetched=has_fetched):
-                return request.pre_vote and up_to_date and not has_fetched
+            case Following(leader_lives=leader_lives):
+                return request.pre_vote and up_to_date and not leader_lives
             case Leadership():
                 return False
 

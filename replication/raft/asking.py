@@ -57,6 +57,10 @@ NO_NEWS: Final = frozenset(
 )
 """Errors that tell nothing of an epoch: ask again after a pause."""
 
+TURN_MS: Final = 50
+"""After the end of a leader was noticed, each voter waits so much longer than the one before it: by then
+all have noticed, and whoever could be elected has been."""
+
 CHANGE_ANSWERED: Final = frozenset(
     {
         ErrorCode.none,
@@ -246,11 +250,21 @@ class Asking:
                     stand.state.unacknowledged.discard(asked.to)
         return True
 
-    def failed(self, asked: Asked, now_ms: int) -> None:
-        """No answer came: the node cannot be reached, or broke off."""
-        if isinstance(self._stand.state, Leadership):
-            unreachable = ApiVersionsAnswer(error=ErrorCode.broker_not_available)
-            self._reconfiguration.versions_told(asked.number, unreachable, now_ms)
+    def failed(self, asked: Asked, now_ms: int, *, refused: bool) -> None:
+        """No answer came: the node does not run, cannot be reached, or broke off."""
+        match self._stand.state:
+            case Leadership():
+                unreachable = ApiVersionsAnswer(error=ErrorCode.broker_not_available)
+                self._reconfiguration.versions_told(asked.number, unreachable, now_ms)
+            case Following() as following if refused and asked.to == following.leader_id:
+                self._lost(following, now_ms)
+
+    def _lost(self, following: Following, now_ms: int) -> None:
+        """The leader has ended, and leads this epoch never again: its voters take turns to campaign."""
+        stand = self._stand
+        others = [each for each in stand.voters.ids if each != following.leader_id]
+        turn = 1 + (others.index(stand.me.id) if stand.me.id in others else len(others))
+        following.lost(now_ms + turn * TURN_MS)
 
     def _lacks_pre_votes(self, asked: Asked, answer: Answer) -> bool:
         """The voter is older than KIP-996: campaign without knowing how it will end."""

@@ -46,7 +46,7 @@ from odradek.replication.raft.metadata_log import MetadataLog
 from odradek.replication.raft.requests import ANYONE
 from odradek.replication.raft.roles import Role
 from odradek.replication.raft.state import Quorum
-from odradek.replication.raft.transport import Transport, Unanswered
+from odradek.replication.raft.transport import NotRunning, Transport, Unanswered
 from odradek.replication.raft.voter_changes import Refusal
 from odradek.replication.raft.voter_history import ControlChange
 from odradek.seams import Seams
@@ -378,7 +378,8 @@ class QuorumDriver:
             answer = await transport.ask(send.to, send.endpoints, send.request)
         except Unanswered as error:
             log.debug("node %d did not answer: %s", send.to, error)
-            return partial(self.quorum.failed, send.number)
+            refused = isinstance(error, NotRunning)
+            return partial(self.quorum.failed, send.number, refused=refused)
         _complain(send, line, answer)
         return partial(self.quorum.answered, send.number, answer)
 

@@ -32,13 +32,14 @@ class Download:
 
 @state_class
 class Following:
-    """`fetch_until_ms`: a voter that gets no answer until then campaigns."""
+    """`fetch_until_ms`: a voter that gets no answer until then campaigns. `leader_lives`: it has answered
+    a fetch in this epoch, and has not ended since; who knows that gives no pre-vote (KIP-996)."""
 
     leader_id: int
     endpoints: Endpoints
     fetch_until_ms: int
     update_voter_at_ms: int
-    has_fetched: bool = False  # in this epoch: no pre-vote for others any more (KIP-996)
+    leader_lives: bool = False
     has_told_voter: bool = False
     changing_log: bool = False
     leader_high_watermark: int = -1  # as the answer said whose records are being appended
@@ -46,5 +47,11 @@ class Following:
 
     def heard(self, now_ms: int, fetch_timeout_ms: int) -> None:
         """The leader answered a fetch."""
-        self.has_fetched = True
+        self.leader_lives = True
         self.fetch_until_ms = now_ms + fetch_timeout_ms
+
+    def lost(self, campaign_at_ms: int) -> None:
+        """The leader has ended. Nothing new where it had, or has not been heard yet."""
+        if self.leader_lives:
+            self.leader_lives = False
+            self.fetch_until_ms = min(self.fetch_until_ms, campaign_at_ms)

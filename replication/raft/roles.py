@@ -3,7 +3,7 @@
     UNATTACHED --time-out--> PROSPECTIVE --majority of pre-votes--> CANDIDATE --majority--> LEADER
     PROSPECTIVE --lost or time-out--> FOLLOWER of the leader it had, else UNATTACHED
     CANDIDATE --time-out--> PROSPECTIVE
-    FOLLOWER --no fetch answered in time--> PROSPECTIVE
+    FOLLOWER --no fetch answered in time, or the leader has ended--> PROSPECTIVE
     LEADER --resigns, or no majority fetches--> RESIGNED --time-out--> UNATTACHED, next epoch
     any --hears of a later epoch--> UNATTACHED, or FOLLOWER if its leader is known
     any but LEADER --hears who leads its epoch--> FOLLOWER

@@ -269,12 +269,12 @@ class Quorum:
             self._stand.requests.back_off(asked.to, now_ms)
         return self._actions(now_ms)
 
-    def failed(self, number: int, now_ms: int) -> Sequence[Action]:
-        """No answer will come to what was sent with this number."""
+    def failed(self, number: int, now_ms: int, *, refused: bool = False) -> Sequence[Action]:
+        """No answer will come to what was sent with this number; `refused`: the node does not run."""
         asked = self._stand.requests.take(number)
         if asked is None:
             return []
-        self._asking.failed(asked, now_ms)
+        self._asking.failed(asked, now_ms, refused=refused)
         self._stand.requests.back_off(asked.to, now_ms)
         return self._actions(now_ms)
 

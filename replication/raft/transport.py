@@ -11,6 +11,10 @@ class Unanswered(Exception):
     """No answer came, or none that means anything; the text says why."""
 
 
+class NotRunning(Unanswered):
+    """The node's host answers, and nobody listens there."""
+
+
 class Transport(Protocol):
     """One request at a time to each node: the next comes after the one before was answered, failed
     or let go. It may be cancelled at any time, since roles change; its answer must not be taken for
@@ -19,6 +23,7 @@ class Transport(Protocol):
     async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Answer:
         """Ask a node that listens there; `to` is its id, or ANYONE: a bootstrap server in turn.
 
-        Raises Unanswered. May be cancelled: who asks the same node next is not held up by that.
+        Raises Unanswered, and NotRunning where that is why. May be cancelled: who asks the same node
+        next is not held up by that.
         """
         ...

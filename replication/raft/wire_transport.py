@@ -16,11 +16,11 @@ from typing import Any
 import trio
 
 from odradek.client.connection import BrokerConnection, open_connection
-from odradek.client.errors import ClientError, TimedOut, Unsupported
+from odradek.client.errors import ClientError, Refused, TimedOut, Unsupported
 from odradek.protocol.errors import KafkaError
 from odradek.replication.raft.messages import Answer, Endpoints, Request
 from odradek.replication.raft.requests import ANYONE
-from odradek.replication.raft.transport import Unanswered
+from odradek.replication.raft.transport import NotRunning, Unanswered
 from odradek.replication.raft.wire import form_of, not_spoken
 from odradek.replication.raft.wire_form import Form, endpoint_on
 from odradek.seams.network import Address, Network
@@ -65,8 +65,8 @@ class WireTransport:
     async def ask(self, to: int, endpoints: Endpoints, request: Request) -> Answer:
         """Ask a node that listens there, or ANYONE: the next of the bootstrap servers.
 
-        A node that does not speak that answers UNSUPPORTED_VERSION. Raises Unanswered, also for an
-        answer that means nothing.
+        A node that does not speak that answers UNSUPPORTED_VERSION. Raises NotRunning where nobody
+        listens, else Unanswered, also for an answer that means nothing.
         """
         address = self._bootstrap_server() if to == ANYONE else self._address(to, endpoints)
         form = form_of(request)
@@ -76,6 +76,8 @@ class WireTransport:
             raise Unanswered(
                 f"{address} did not answer {form.api.title} in {self._timeout_s:g} s"
             ) from None
+        except Refused as refused:
+            raise NotRunning(str(refused)) from refused
         except (ClientError, KafkaError) as error:
             raise Unanswered(str(error)) from error
         if entity is None:

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from odradek.client.connection import BrokerConnection, open_connection
-from odradek.client.errors import TimedOut, Unreachable, Unsupported
+from odradek.client.errors import Refused, TimedOut, Unreachable, Unsupported
 from odradek.protocol import messages
 from odradek.protocol.apis import API_VERSIONS, DESCRIBE_CLUSTER, FIND_COORDINATOR, METADATA
 from odradek.protocol.errors import ErrorCode
@@ -286,7 +286,7 @@ async def test_nobody_listens() -> None:
     address = listener.address
     await listener.aclose()
     async with trio.open_nursery() as nursery:
-        with pytest.raises(Unreachable, match=f"nobody answers at {address}"):
+        with pytest.raises(Refused, match=f"nobody answers at {address}"):
             await open_connection(TcpNetwork(), address, nursery)
 
 

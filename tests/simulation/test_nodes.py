@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from odradek.testing.simulation.cluster import SimulatedCluster
+from odradek.testing.simulation.cluster import OF_MANY, SimulatedCluster
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.virtual_world import VirtualWorld
 
@@ -34,3 +34,38 @@ def test_a_node_without_power_is_started_once_all_of_it_has_noticed() -> None:
     world.run(main)
     said = [line.partition("node-1 ")[2] for line in trace.lines]
     assert said == ["starts", "serves", "is gone", "starts", "serves", "is gone"]
+
+
+def test_a_controller_that_is_killed_has_a_successor_before_a_fetch_times_out() -> None:
+    world = VirtualWorld(1)
+    world.clock.jumping = True
+    world.wires.set_delay(0.001, 0.004)
+    took: list[float] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            cluster = SimulatedCluster(world, 3, Trace(world.clock.monotonic), nursery)
+            for node in cluster:
+                await cluster.start(node.number)
+
+            async def controller() -> int:
+                while True:
+                    for node in cluster:
+                        if node.broker is not None and node.broker.metadata.is_active:
+                            return node.number
+                    await trio.sleep(0.001)
+
+            for _ in range(5):
+                while len(cluster.running()) < 3:
+                    await trio.sleep(0.01)
+                killed = await controller()
+                await cluster.kill(killed)
+                began = world.clock.monotonic()
+                await controller()
+                took.append(world.clock.monotonic() - began)
+                await cluster.start(killed)
+            await cluster.stop_all()
+
+    world.run(main)
+    fetch_timeout_s = int(OF_MANY["controller.quorum.fetch.timeout.ms"]) / 1000
+    assert max(took) < fetch_timeout_s / 2

@@ -36,7 +36,7 @@ from odradek.replication.raft.metadata import Metadata
 from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.replication.raft.requests import ANYONE
 from odradek.replication.raft.roles import QuorumSettings
-from odradek.replication.raft.transport import Unanswered
+from odradek.replication.raft.transport import NotRunning, Unanswered
 from odradek.replication.raft.voters import Voter, VoterEndpoint
 from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_disk import VirtualDisk
@@ -318,11 +318,11 @@ class Wire:
         await trio.sleep(DELAY_SECONDS)
         self._may_be_lost()
         life = nodes.lives.get(to)
-        if life is None or life.nursery is None or not life.node.power.on:
-            raise Unanswered(f"node {to} is down")
         if {self._me, to} & nodes.cut_off:
             await trio.sleep(1.5)
             raise Unanswered(f"node {to} is not heard of")
+        if life is None or life.nursery is None or not life.node.power.on:
+            raise NotRunning(f"node {to} is down")
         if isinstance(request, ApiVersionsRequest):
             return ApiVersionsAnswer(kraft_versions=(0, 1))
         answers: list[Answer] = []

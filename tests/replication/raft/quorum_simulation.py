@@ -1,7 +1,7 @@
 """Machines of a quorum over an unreliable network, with what must never happen checked at each step.
 
-Messages are lost, late, doubled, out of order; nodes crash between any two actions and keep only what
-was flushed or persisted; clocks jump; voters come and go; logs are cut down to snapshots. After
+Messages are lost, late, doubled, out of order; the host of a node that is down refuses them, and now and
+then that of one that is not; nodes crash between any two actions and keep only what was flushed or persisted; clocks jump; voters come and go; logs are cut down to snapshots. After
 `heal` nothing fails any more, and the quorum has to elect, commit and level its logs in bounded time.
 A seed is a run: all that is drawn comes from it.
 """
@@ -67,6 +67,7 @@ class Weather:
     """How bad it is; chances from 0 to 1."""
 
     loss: float
+    refusal: float  # by the host of a node that runs
     crash_at_disk: float
     slow_flush: float
     batch: int  # records in an answer
@@ -76,6 +77,7 @@ class Weather:
     def draw(cls, source: random.Random) -> Weather:
         return cls(
             loss=source.choice([0.0, 0.05, 0.2]),
+            refusal=source.choice([0.0, 0.02]),
             crash_at_disk=source.choice([0.0, 0.01, 0.08]),
             slow_flush=source.choice([0.0, 0.1, 0.4]),
             batch=source.choice([1, 3, 8]),
@@ -317,7 +319,9 @@ class Simulation:
         self._travels(lambda: self._deliver(to, request, caller))
 
     def _deliver(self, to: Node, request: Request, caller: Caller) -> None:
-        if to.quorum is None:
+        refused_anyway = not self.reliable and self.random.random() < self.weather.refusal
+        if to.quorum is None or refused_anyway:
+            self._travels(lambda: self._refuse(caller))
             return
         if isinstance(request, ApiVersionsRequest):
             told = ApiVersionsAnswer(kraft_versions=(0, 1))
@@ -402,6 +406,12 @@ class Simulation:
         node = self.nodes[caller.id]
         if node.quorum is not None and node.life == caller.life:
             self._act(node, node.quorum.answered(caller.number, answer, self._clock(node)))
+
+    def _refuse(self, caller: Caller) -> None:
+        node = self.nodes[caller.id]
+        if node.quorum is not None and node.life == caller.life:
+            now = self._clock(node)
+            self._act(node, node.quorum.failed(caller.number, now, refused=True))
 
     # What befalls them
 

@@ -50,6 +50,8 @@ class Stage:
         self.story: list[str] = []
         self.now = 0
         self.down: set[int] = set()
+        self._refusing: set[int] = set()
+        """Of those that are down: their hosts say so."""
         self._first = [voter(each) for each in range(1, voters + 1)]
         self._logs = {each: MemoryLog() for each in range(1, nodes + 1)}
         self._elections = {each: Election() for each in self._logs}
@@ -65,14 +67,23 @@ class Stage:
 
     def start(self, node: int) -> None:
         self.down.discard(node)
+        self._refusing.discard(node)
         below = [ControlChange(-1, kraft_version=1), ControlChange(-1, voters=tuple(self._first))]
         history = VoterHistory((), below + self._logs[node].changes())
         self.machines[node] = Quorum(voter(node), self._logs[node], history, self._elections[node])
         self._act(node, self.machines[node].start(self.now))
 
-    def kill(self, node: int) -> None:
+    def lose_power(self, node: int) -> None:
         self.cut_off(node)
         self._logs[node].crash()
+
+    def kill(self, node: int) -> None:
+        """Its host goes on: whoever has asked it learns at once that no answer comes."""
+        asking = [(sender, number) for sender, to, _, number in self._held if to == node]
+        self.lose_power(node)
+        self._refusing.add(node)
+        for sender, number in asking:
+            self._act(sender, self.machines[sender].failed(number, self.now))
 
     def cut_off(self, node: int) -> None:
         """Nothing from or to it arrives; what was on its way is lost."""
@@ -106,7 +117,11 @@ class Stage:
             sender, to, message, number, about = self._wire.pop(0)
             if {sender, to} & self.down:
                 if isinstance(message, Request) and sender not in self.down:
-                    self._act(sender, self.machines[sender].failed(number, self.now))
+                    refused = to in self._refusing
+                    if refused:
+                        self.story.append(f"{sender} is refused by the host of {to}")
+                    failed = self.machines[sender].failed(number, self.now, refused=refused)
+                    self._act(sender, failed)
                 continue
             told = _tell(message, about)
             if told:

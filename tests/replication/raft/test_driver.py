@@ -14,6 +14,7 @@ from odradek.replication.raft.driver import Events, QuorumDriver
 from odradek.replication.raft.elections import Election
 from odradek.replication.raft.log_changes import LogChanges
 from odradek.replication.raft.messages import Answer, ApiVersionsRequest, Endpoints, Request
+from odradek.replication.raft.transport import NotRunning, Unanswered
 from tests.replication.raft.machines import machine
 from tests.replication.raft.nodes import new_node
 from tests.replication.raft.test_metadata_restarts import raw_log
@@ -118,6 +119,31 @@ async def test_an_event_that_asks_the_node_it_heard_from_is_done_to_the_end(
         await wait_all_tasks_blocked()
         assert held.requests == [older.request, newest.request]
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("failure", [NotRunning, Unanswered])
+async def test_the_state_machine_hears_whether_a_node_does_not_run(
+    failure: type[Unanswered], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held()
+    driver = driver_of(held)
+    heard: list[tuple[int, bool]] = []
+
+    async def ask(to: int, endpoints: Endpoints, request: Request) -> Answer:
+        raise failure("no")
+
+    def failed(number: int, now_ms: int, *, refused: bool) -> Events:
+        heard.append((number, refused))
+        return ()
+
+    monkeypatch.setattr(held, "ask", ask)
+    monkeypatch.setattr(driver.quorum, "failed", failed)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(driver.run)
+        await driver._event(wanting(Send(7, 2, (), ApiVersionsRequest())))
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert heard == [(7, failure is NotRunning)]
 
 
 async def test_a_flush_that_fails_before_it_begins_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from tests.replication.raft.quorum_invariants import Caller, Violation
 from tests.replication.raft.quorum_mutants import FOUND_OFTEN, FOUND_SELDOM
 from tests.replication.raft.quorum_simulation import Simulation, Weather, simulate
 
-STORM = Weather(loss=0.1, crash_at_disk=0.2, slow_flush=0.1, batch=1, pause_ms=30)
+STORM = Weather(loss=0.1, refusal=0.01, crash_at_disk=0.2, slow_flush=0.1, batch=1, pause_ms=30)
 
 
 @pytest.mark.parametrize("hundred", range(3))

@@ -49,6 +49,7 @@ class Teller:
                 "asks again": stage.ask_again,
                 "is cut off": stage.cut_off,
                 "is killed": stage.kill,
+                "loses power": stage.lose_power,
                 "starts": stage.start,
                 "is back": stage.down.discard,
                 "shuts down": stage.shut_down,

@@ -60,6 +60,42 @@ def test_another_takes_over_from_a_leader_that_crashes() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("voters", [3, 5])
+def test_nobody_waits_for_a_leader_that_was_killed(voters: int) -> None:
+    """Its host refuses connections, which a fetch that times out need not tell."""
+
+    async def story(quorum: Nodes) -> None:
+        first = await quorum.leader()
+        await quorum.commit("a")
+        await quorum.level()
+        began = quorum.world.clock.monotonic()
+        disk = await quorum.crash(first.id)
+        second = await quorum.leader()
+        assert quorum.world.clock.monotonic() - began < 0.3
+        await quorum.commit("b")
+        quorum.start(first.id, disk)
+        await quorum.level()
+        assert second.metadata.is_active
+
+    play(story, voters=voters)
+
+
+def test_a_leader_that_is_killed_and_back_at_once_is_followed_by_another() -> None:
+    async def story(quorum: Nodes) -> None:
+        first = await quorum.leader()
+        await quorum.commit("a")
+        await quorum.level()
+        epoch = first.metadata.leader_epoch
+        began = quorum.world.clock.monotonic()
+        await quorum.restart(first.id)
+        second = await quorum.leader()
+        assert second.metadata.leader_epoch == epoch + 1, "one election was enough"
+        await quorum.level()
+        assert quorum.world.clock.monotonic() - began < 4
+
+    play(story)
+
+
 def test_who_is_cut_off_ceases_to_be_active_and_what_it_decided_is_forgotten() -> None:
     async def story(quorum: Nodes) -> None:
         old = await quorum.leader()

@@ -20,12 +20,13 @@ from odradek.replication.raft.messages import (
     VoteRequest,
 )
 from odradek.replication.raft.requests import ANYONE
-from odradek.replication.raft.transport import Unanswered
+from odradek.replication.raft.transport import NotRunning, Unanswered
 from odradek.replication.raft.voters import ReplicaKey, VoterEndpoint
 from odradek.replication.raft.wire_log import FETCH as FETCH_FORM
 from odradek.replication.raft.wire_transport import WireTransport
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
+from odradek.testing.virtual_world import VirtualWorld
 from tests.client.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
 
 LISTENER = "CONTROLLER"
@@ -141,8 +142,9 @@ async def test_who_cannot_be_asked() -> None:
 async def test_what_is_no_answer(script: Any, why: str) -> None:
     async with scripted_broker(script, versions=CONTROLLERS) as node:
         async with transport(timeout_s=0.2) as way:
-            with pytest.raises(Unanswered, match=why):
+            with pytest.raises(Unanswered, match=why) as silence:
                 await way.ask(2, endpoints_of(node), VOTE_REQUEST)
+            assert not isinstance(silence.value, NotRunning), "somebody listens"
 
 
 async def test_a_node_that_is_gone_and_comes_back() -> None:
@@ -152,8 +154,34 @@ async def test_a_node_that_is_gone_and_comes_back() -> None:
             await way.ask(2, there, VOTE_REQUEST)
         with pytest.raises(Unanswered):
             await way.ask(2, there, VOTE_REQUEST)
+        with pytest.raises(NotRunning):
+            await way.ask(2, there, VOTE_REQUEST)
         async with scripted_broker(votes, versions=CONTROLLERS) as again:
             await way.ask(2, endpoints_of(again), VOTE_REQUEST)
+
+
+def test_a_host_that_refuses_is_told_from_one_that_is_cut_off() -> None:
+    world = VirtualWorld()
+    there = (VoterEndpoint(LISTENER, "there", 9093),)
+    made = WireTransport(world.node("here").network, listener=LISTENER, timeout_s=2.0)
+    failures: list[Unanswered] = []
+
+    async def ask() -> None:
+        with pytest.raises(Unanswered) as failure:
+            await made.ask(2, there, VOTE_REQUEST)
+        failures.append(failure.value)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(made.run)
+            await ask()
+            world.wires.partition("here", "there")
+            nursery.start_soon(ask)
+            await world.clock.run_for(3)
+            nursery.cancel_scope.cancel()
+
+    world.run(main)
+    assert [type(each) for each in failures] == [NotRunning, Unanswered]
 
 
 async def test_what_a_node_does_not_speak() -> None:
