@@ -126,8 +126,15 @@ class TransactionIndex:
         self.exists = bool(entries)
 
     def sync(self) -> None:
+        """What there is, also what was written before the file was closed. Raises OSError."""
         if self._file is not None:
             self._file.sync()
+        elif self.exists:
+            file = self._files.open(self.path, write=True)
+            try:
+                file.sync()
+            finally:
+                file.close()
 
     def moved(self, path: Path) -> None:
         self.path = path

@@ -241,6 +241,24 @@ def test_a_truncated_transaction_index_keeps_markers_below() -> None:
     assert gone.entries == (aborted(1, 2, 3),)
 
 
+@pytest.mark.parametrize("cut_at", [None, 21])
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_transaction_index_is_synced_whoever_wrote_it(
+    cut_at: int | None, is_closed: bool
+) -> None:
+    """A truncation that cuts nothing of it leaves its file to another index, as it is."""
+    index = transaction_index(aborted(0, 10, 11), aborted(5, 20, 21))
+    index._files.sync_directory(PATH.parent)
+    if is_closed:
+        index.close()
+    if cut_at is not None:
+        index = index.truncated(cut_at)
+    index.sync()
+    for seed in range(10):
+        left = VirtualFiles(index._files.disk.crash(seed))  # type: ignore[attr-defined]
+        assert TransactionIndex(left, PATH, exists=True).entries == index.entries
+
+
 def test_reload_after_a_crash_keeps_what_is_whole_and_below() -> None:
     index = transaction_index(aborted(0, 10, 11), aborted(5, 20, 21))
     index._files.open(PATH, write=True).append_v([b"torn"])
