@@ -6,8 +6,9 @@ changes of names in between. `sync` of a file makes its content durable and noth
 directory its names and nothing else: POSIX promises no more. `crash(seed)` gives the disk that a
 node would find after a power cut, decided by the seed:
 
-- a write that was not synced is kept, lost, or torn: a prefix of its sectors is there. Writes do not
-  wait for each other, so a later one may be there without an earlier one, zeros or old bytes between;
+- a write that was not synced is kept, lost, or torn: some of its sectors are there. Neither writes nor
+  their sectors wait for each other, so what is later may be there without what is earlier, zeros or old
+  bytes between;
 - names change in order within a directory: some prefix of the changes is there. A rename is there
   in both its directories or in neither;
 - what a failed sync was to make durable is never made so by a later one that succeeds: the kernel
@@ -76,16 +77,18 @@ class Change:
         else:
             _overwrite(content, self.position, self.data)
 
-    def torn(self, rng: random.Random) -> Change | None:
-        """What a power cut leaves of it."""
+    def torn(self, rng: random.Random) -> list[Change]:
+        """What a power cut leaves of it: of its sectors some, or none."""
         if self.data is None:
-            return rng.choice((self, None))
-        end = self.position + len(self.data)
-        first = self.position // SECTOR_BYTES
-        sectors = -(-end // SECTOR_BYTES) - first
-        cut = min(end, (first + rng.randint(0, sectors)) * SECTOR_BYTES)
-        kept = self.data[: max(0, cut - self.position)]
-        return Change(self.position, kept) if kept else None
+            return rng.choice(([self], []))
+        kept, start, end = [], self.position, self.position + len(self.data)
+        while start < end:
+            next_start = min(end, (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
+            if rng.random() < 0.5:
+                sector = self.data[start - self.position : next_start - self.position]
+                kept.append(Change(start, sector))
+            start = next_start
+        return kept
 
 
 @dataclass(eq=False)
@@ -145,11 +148,11 @@ class FileNode:
 
     def crash(self, rng: random.Random, keep: float) -> None:
         for change in self.pending:
-            kept: Change | None = change
+            kept = [change]
             if rng.random() >= keep:
-                kept = rng.choice((None, change.torn(rng))) if keep else None
-            if kept is not None:
-                kept.apply(self.durable)
+                kept = change.torn(rng) if keep else []
+            for part in kept:
+                part.apply(self.durable)
         self.pending = []
         self.mount.used_bytes += len(self.durable)
         self.content = bytearray(self.durable)
@@ -286,9 +289,14 @@ class VirtualDisk:
                 node.cold = True
 
     def crash(self, seed: int) -> VirtualDisk:
-        """The disk after a power cut now: a new one, healthy; this one stays as it is."""
+        """The disk after a power cut now: a new one, healthy; this one stays as it is.
+
+        Of what was not synced there is nothing, or all, or of the names and of each file a share of its own:
+        a kernel writes back one file after the other, and names when it likes.
+        """
         rng = random.Random(seed)
-        keep = rng.choice((0.0, 1.0, 0.5, rng.random()))
+        everywhere = rng.choice((0.0, 1.0, None, None, None, None))
+        keep = _share(rng, everywhere)
         image = VirtualDisk()
         image.root, nodes = _copied((self.root, [node for _, node in self.everything()]))
         for directory in nodes:
@@ -299,7 +307,7 @@ class VirtualDisk:
                     directory.sync(numbers[kept - 1])
         for mount in {id(node.mount): node.mount for node in nodes}.values():
             mount.used_bytes = 0
-        _settle(image.root, rng, keep)
+        _settle(image.root, rng, everywhere)
         return image
 
     # What a door does with it
@@ -391,15 +399,20 @@ def _copied(nodes: tuple[DirectoryNode, list[Node]]) -> tuple[DirectoryNode, lis
     return copied
 
 
-def _settle(directory: DirectoryNode, rng: random.Random, keep: float) -> None:
+def _share(rng: random.Random, everywhere: float | None) -> float:
+    """How much of what was not synced is kept: one time in three all or nothing."""
+    return min(max(rng.uniform(-0.25, 1.25), 0.0), 1.0) if everywhere is None else everywhere
+
+
+def _settle(directory: DirectoryNode, rng: random.Random, everywhere: float | None) -> None:
     """What became durable is what there is."""
     directory.pending = []
     directory.names = dict(directory.durable)
     for _, node in sorted(directory.names.items()):
         if isinstance(node, DirectoryNode):
-            _settle(node, rng, keep)
+            _settle(node, rng, everywhere)
         else:
-            node.crash(rng, keep)
+            node.crash(rng, _share(rng, everywhere))
 
 
 def _walk(path: str, directory: DirectoryNode) -> Iterator[tuple[str, Node]]:

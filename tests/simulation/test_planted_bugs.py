@@ -24,7 +24,7 @@ FOUND_BY = {
     "tell_nobody_where_logs_part": [4],
     "acknowledge_what_the_leader_has": [1],
     "count_what_is_on_its_way": [17],
-    "recover_what_is_broken": [279],
+    "recover_what_is_broken": [29],
     "take_every_stop_for_a_clean_one": [20],
     "move_before_it_is_copied": [3],
     "stay_in_sync_after_moving_away": [0],

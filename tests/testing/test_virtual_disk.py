@@ -51,6 +51,34 @@ def test_unsynced_bytes_are_lost_kept_or_torn_at_a_sector() -> None:
     assert sizes == {100, 1600, SECTOR_BYTES, 2 * SECTOR_BYTES, 3 * SECTOR_BYTES}
 
 
+def test_a_torn_write_may_lack_any_of_its_sectors() -> None:
+    files = fresh()
+    file = files.open(HERE / "f", create=True)
+    files.sync_directory(HERE)
+    file.append_v([b"u" * (3 * SECTOR_BYTES)])
+
+    def sectors(f: VirtualFiles) -> str:
+        content = f.read(HERE / "f")
+        return "".join(chr(content[at] or 46) for at in range(0, len(content), SECTOR_BYTES))
+
+    assert after_crashes(files, sectors) == {"", "u", "uu", ".u", "uuu", "u.u", ".uu", "..u"}
+
+
+def test_files_and_names_are_written_back_each_for_itself() -> None:
+    files = fresh()
+    for name in "ab":
+        files.open(HERE / name, create=True)
+    files.sync_directory(HERE)
+    for name in "ab":
+        files.open(HERE / name, write=True).append_v([b"u"])
+    files.open(HERE / "c", create=True)
+
+    def left(f: VirtualFiles) -> tuple[bytes, bytes, bool]:
+        return f.read(HERE / "a"), f.read(HERE / "b"), f.exists(HERE / "c")
+
+    assert len(after_crashes(files, left)) == 8
+
+
 def test_a_later_write_may_be_there_without_an_earlier_one() -> None:
     files = fresh()
     file = files.open(HERE / "f", create=True)
