@@ -104,6 +104,6 @@ def test_seeds_run_from_the_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_a_thousand_seeds_are_sound(tmp_path: Path) -> None:
-    rows = run_many(range(1000), nodes=3, jobs=os.cpu_count() or 1, keep=tmp_path)
+def test_fifteen_hundred_seeds_are_sound(tmp_path: Path) -> None:
+    rows = run_many(range(1500), nodes=3, jobs=os.cpu_count() or 1, keep=tmp_path)
     assert [(row["seed"], row["anomalies"]) for row in rows if row["anomalies"]] == []
