@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,9 +95,17 @@ class Decoder:
         self._bounds, self._last_offset = (first, last), first - 1
         self._ahead = _FIRST_OFFSET_BYTES
 
-    def feed(self, piece: Buffer) -> Iterator[pa.RecordBatch]:
-        """The records of all batches that are whole by now. Raises CorruptSegment."""
+    def feed(self, piece: Buffer, room: int = 0) -> Iterator[pa.RecordBatch]:
+        """The records of all batches that are whole by now; none of them has to do with the piece's memory. Its
+        first `room` bytes are nothing but memory that may be written to, where what is left of the pieces before
+        goes if it fits: then it is decoded with this one. Raises CorruptSegment."""
         view = memoryview(piece)
+        left = len(self._rest)
+        if room and left <= room:
+            view[room - left : room] = self._rest
+            view, self._rest = view[room - left :], b""
+        else:
+            view = view[room:]
         while self._rest and len(view):
             taken = max(_size(self._rest) + self._ahead - len(self._rest), 0)
             joined, self._rest = self._rest + view[:taken], b""
@@ -246,14 +255,11 @@ class Decoder:
         return keep
 
     def _first_broken(self, data: Any, batches: Any) -> int | None:
-        view = memoryview(data)
-        crcs = batches["crc"].tolist()
-        sizes = batches["size"].tolist()
-        positions = batches["position"].tolist()
-        for number, (position, size, crc) in enumerate(zip(positions, sizes, crcs, strict=True)):
-            if crc32c(view[position + _CRC_START : position + size]) != crc:
-                return number
-        return None
+        begins = (batches["position"] + _CRC_START).tolist()
+        ends = (batches["position"] + batches["size"]).tolist()
+        covered = map(memoryview(data).__getitem__, map(slice, begins, ends))
+        wrong = np.fromiter(map(crc32c, covered), np.uint32, len(batches)) != batches["crc"]
+        return int(np.argmax(wrong)) if wrong.any() else None
 
     def _from_headers(self, batches: Any) -> Iterator[pa.RecordBatch]:
         wanted = self.wanted
@@ -262,10 +268,12 @@ class Decoder:
         counts = high - low
         for part in _groups(counts * 16, GROUP_BYTES):
             ends = np.cumsum(counts[part])
-            total = int(ends[-1]) if len(ends) else 0
-            offsets = np.arange(total, dtype=np.int64)
-            offsets += np.repeat(low[part] - (ends - counts[part]), counts[part])
-            columns = {"offset": offsets}
+            total = int(ends[-1])
+            steps = _array(np.int64, total)
+            steps.fill(1)
+            steps[0] = low[part][0]
+            steps[ends[:-1]] = low[part][1:] - high[part][:-1] + 1
+            columns = {"offset": np.cumsum(steps, out=steps)}
             if "timestampType" in wanted.columns:
                 is_append = (batches["attributes"][part] & LOG_APPEND_TIME != 0).astype(np.int32)
                 columns["timestampType"] = np.repeat(is_append, counts[part])
@@ -275,7 +283,7 @@ class Decoder:
 
     def _decode_bodies(self, data: Any, batches: Any) -> Iterator[pa.RecordBatch]:
         compressed = batches["attributes"] & COMPRESSION != NONE
-        for part in _groups(batches["size"] * np.where(compressed, 4, 1), GROUP_BYTES):
+        for part in _groups(batches["size"], GROUP_BYTES):
             chosen = batches[part]
             if compressed[part].any():
                 for each, bodies, starts, ends in self._decompress(data, chosen):
@@ -361,9 +369,13 @@ class Decoder:
             if name == "topic":
                 column = _repeated(wanted.topic, rows)
             elif name == "partition":
-                column = _numbers(np.full(rows, wanted.partition, np.int32), TYPES["partition"])
+                number = _array(np.int32, rows)
+                number.fill(wanted.partition)
+                column = _numbers(number, TYPES["partition"])
             elif name == "timestamp":
-                column = _numbers(np.clip(column, -MS_MAX, MS_MAX) * 1000, TYPES["timestamp"])
+                micros = np.clip(column, -MS_MAX, MS_MAX, out=_array(np.int64, rows))
+                micros *= 1000
+                column = _numbers(micros, TYPES["timestamp"])
             elif not isinstance(column, pa.Array):
                 column = _numbers(column, self.schema.field(name).type)
             made.append(column)
@@ -459,14 +471,12 @@ def _buffer(array: Any) -> pa.Buffer | None:
 
 
 def _groups(sizes: Any, limit: int) -> Iterator[slice]:
-    """Consecutive ones that are about `limit` together, at least one."""
+    """Consecutive ones that are about `limit` together, at least one, and all groups about as much."""
     if not len(sizes):
         return
     ends = np.cumsum(sizes)
-    first = 0
-    while first < len(sizes):
-        before = int(ends[first - 1]) if first else 0
-        last = int(np.searchsorted(ends, before + limit, side="right"))
-        last = max(last, first + 1)
-        yield slice(first, last)
-        first = last
+    share = ends[-1] / max(1, round(ends[-1] / limit))
+    of_group = (ends - sizes / 2) // share
+    bounds = [0, *(np.flatnonzero(np.diff(of_group)) + 1).tolist(), len(sizes)]
+    for first, end in pairwise(bounds):
+        yield slice(first, end)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,12 +19,12 @@ from odradek.protocol.records.records import Record, build_batch, decode
 pa = pytest.importorskip("pyarrow")
 
 from odradek.pipeline.decoding import decoder as decoding  # noqa: E402
-from odradek.pipeline.decoding.arrow_schema import TYPES  # noqa: E402
+from odradek.pipeline.decoding.arrow_schema import BATCH_TYPES, TYPES  # noqa: E402
 from odradek.pipeline.decoding.batches import decoder_of  # noqa: E402
 from odradek.pipeline.decoding.decoder import Aborted, Decoder, Wanted  # noqa: E402
 from odradek.pipeline.errors import CorruptSegment  # noqa: E402
 
-ALL = tuple(TYPES)
+ALL, BATCH = tuple(TYPES), tuple(BATCH_TYPES)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 small = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -109,6 +110,56 @@ def test_all_columns_of_all_records_however_the_bytes_are_cut(
     data = b"".join(log)
     found = decoded(cut(data, places), Wanted("t", 3, ALL), in_segment=in_segment)
     assert found == expected(data)
+
+
+def read_into_one_memory(
+    pieces: Sequence[bytes], wanted: Wanted, *, room: int
+) -> list[dict[str, Any]]:
+    """All of them with the same memory, of which nothing is left once a piece was fed."""
+    memory = bytearray(room + max(map(len, pieces)))
+    decoder, tables = decoder_of(wanted, "a segment"), []
+    decoder.within(0, 2**62)
+    for piece in pieces:
+        memory[room : room + len(piece)] = piece
+        tables += decoder.feed(memoryview(memory)[: room + len(piece)], room)
+        memory[:] = b"\xff" * len(memory)
+    return [row for table in [*tables, *decoder.end()] for row in table.to_pylist()]
+
+
+@small
+@given(
+    logs(),
+    st.lists(st.integers(0, 10_000), max_size=4),
+    st.integers(0, 300),
+    st.sampled_from([("records", ALL), ("records", ("partition", "offset")), ("batches", BATCH)]),
+)
+def test_nothing_is_left_in_the_memory_of_a_piece(
+    log: list[bytes], places: list[int], room: int, columns: tuple[str, tuple[str, ...]]
+) -> None:
+    data = b"".join(log)
+    wanted = Wanted("t", 3, columns[1], rows=columns[0])
+    decoder = decoder_of(wanted, "a segment")
+    whole = [row for table in decoder.feed(data) for row in table.to_pylist()]
+    assert whole
+    assert read_into_one_memory(cut(data, places), wanted, room=room) == whole
+
+
+@given(st.lists(st.integers(1, 1000), max_size=30), st.integers(1, 2000))
+def test_groups_are_about_as_large_as_they_may_be(sizes: list[int], limit: int) -> None:
+    found = list(decoding._groups(np.array(sizes, np.int64), limit))
+    assert [size for group in found for size in sizes[group]] == sizes
+    sums = [sum(sizes[group]) for group in found]
+    assert all(0 < each <= 1.5 * limit + 1000 for each in sums)
+    if sizes and max(sizes) * 10 < limit:
+        assert min(sums) > 0.5 * min(limit, sum(sizes))
+
+
+def test_what_a_cut_batch_has_left_goes_into_one_table_with_the_next_piece() -> None:
+    log = b"".join(build_batch([Record(n, 0, None, b"x" * 50)], base_offset=n) for n in range(10))
+    decoder = Decoder(Wanted("t", 3, ("offset",)), "a segment")
+    first = [table.num_rows for table in decoder.feed(memoryview(log)[:250])]
+    memory = bytearray(200) + log[250:]
+    assert [*first, *(table.num_rows for table in decoder.feed(memory, 200))] == [2, 8]
 
 
 @small
