@@ -174,6 +174,9 @@ class MadeUpObjects:
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         raise ObjectMissing(key)
 
+    def get_range_into(self, key: str, start: int, into: memoryview) -> int:
+        raise ObjectMissing(key)
+
     def head(self, key: str) -> ObjectInfo:
         raise ObjectMissing(key)
 

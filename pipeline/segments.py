@@ -2,7 +2,7 @@
 
 The segment's offset index says where its first offset is; from there on pieces are fetched one ahead of
 what is decoded, so that the store and the processor work at the same time and memory holds a few pieces,
-whatever the segment's size.
+whatever the segment's size. It is the same memory for all of them: fresh pages cost more than filling them.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ log = logging.getLogger("odradek.pipeline")
 
 PIECE_BYTES = 8 << 20
 PIECES_AHEAD = 2
+ROOM_BYTES = 1 << 20
+"""Before each piece, for what is left of the batch that the one before it has cut in two."""
 
 
 def read_stretch(
@@ -58,7 +60,7 @@ def read_stretch(
         start, end = _positions(storage, read)
         decoder.seek(start)
         for piece in _pieces(storage, stretch, start, end):
-            yield from decoder.feed(piece)
+            yield from decoder.feed(piece, ROOM_BYTES)
             if decoder.is_done:
                 return
         yield from decoder.end()
@@ -131,28 +133,30 @@ def _positions(storage: RemoteStorageManager, stretch: Stretch) -> tuple[int, in
 def _pieces(
     storage: RemoteStorageManager, stretch: Stretch, start: int, end: int
 ) -> Iterator[memoryview]:
-    """In order; a few are being fetched while one is decoded."""
+    """In order, each behind `ROOM_BYTES` and valid until the next is asked for; a few are being fetched while one is
+    decoded."""
+    from pyarrow import allocate_buffer  # of memory that Arrow keeps for the next one
 
-    def fetch(position: int) -> memoryview:
-        last = min(position + PIECE_BYTES, end) - 1
-        piece = memoryview(storage.fetch_segment(stretch.segment, position, last))
-        if len(piece) != last + 1 - position:
-            raise CorruptRemoteData(
-                f"{len(piece)} bytes from {position} on, not {last + 1 - position}"
-            )
+    starts = range(start, end, PIECE_BYTES)
+    size = ROOM_BYTES + min(PIECE_BYTES, end - start)
+    memory = [memoryview(allocate_buffer(size)).cast("B") for _ in starts[: PIECES_AHEAD + 1]]
+
+    def fetch(number: int) -> memoryview:
+        position = starts[number]
+        wanted = min(PIECE_BYTES, end - position)
+        piece = memory[number % len(memory)][: ROOM_BYTES + wanted]
+        found = storage.fetch_segment_into(stretch.segment, position, piece[ROOM_BYTES:])
+        if found != wanted:
+            raise CorruptRemoteData(f"{found} bytes from {position} on, not {wanted}")
         return piece
 
-    starts = iter(range(start, end, PIECE_BYTES))
     with ThreadPoolExecutor(PIECES_AHEAD, thread_name_prefix="odradek-ahead") as pool:
-        coming = [
-            pool.submit(fetch, at) for _, at in zip(range(PIECES_AHEAD), starts, strict=False)
-        ]
+        coming = [pool.submit(fetch, number) for number in range(len(starts[:PIECES_AHEAD]))]
         try:
-            while coming:
+            for number in range(PIECES_AHEAD, len(starts) + PIECES_AHEAD):
                 piece = coming.pop(0).result()
-                following = next(starts, None)
-                if following is not None:
-                    coming.append(pool.submit(fetch, following))
+                if number < len(starts):
+                    coming.append(pool.submit(fetch, number))
                 yield piece
         finally:
             for each in coming:

@@ -66,6 +66,11 @@ class Objects(Protocol):
         """At most `size` bytes from `start`; fewer at the end of the object."""
         ...
 
+    def get_range_into(self, key: str, start: int, into: memoryview) -> int:
+        """The same, as many as `into` has room for, to where its memory is; how many. For who reads much:
+        memory that is used again costs less than filling it."""
+        ...
+
     def head(self, key: str) -> ObjectInfo: ...
 
     def delete(self, key: str) -> None:

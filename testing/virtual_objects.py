@@ -157,6 +157,11 @@ class VirtualObjects:
         data = self._read("get_range", key, slice(start, start + size))
         return memoryview(data)
 
+    def get_range_into(self, key: str, start: int, into: memoryview) -> int:
+        data = self.get_range(key, start, len(into))
+        into[: len(data)] = data
+        return len(data)
+
     def head(self, key: str) -> ObjectInfo:
         fault = self._enter("head", key)
         self._found(key, fault)

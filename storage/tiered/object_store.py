@@ -124,6 +124,21 @@ class ObjectStoreStorage:
             return self._read(key, start, end - start)
         return self._fetch_chunks(metadata, start, end)
 
+    def fetch_segment_into(
+        self, metadata: RemoteLogSegmentMetadata, start: int, into: memoryview
+    ) -> int:
+        into = into[: max(0, metadata.size_bytes - start)]
+        if not len(into):
+            return 0
+        if _flags(metadata) & _CHUNKED:
+            into[:] = memoryview(self._fetch_chunks(metadata, start, start + len(into)))
+            return len(into)
+        key = segment_key(metadata, LOG_SUFFIX)
+        with _translated():
+            read = self._objects.get_range_into(key, start, into)
+        _check_size(key, start, read, len(into))
+        return read
+
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
         """CorruptRemoteData for one that is not what its manifest says. There is no manifest, and nothing
         to be said, of what Kafka's LocalTieredStorage has copied."""
@@ -245,10 +260,7 @@ class ObjectStoreStorage:
         """As many bytes: fewer are not what was copied."""
         with _translated():
             data = self._objects.get_range(key, position, size)
-        if len(data) != size:
-            raise CorruptRemoteData(
-                f"{key}: {len(data)} bytes at {position}, of which there should be {size}"
-            )
+        _check_size(key, position, len(data), size)
         return data
 
     def _manifest(self, metadata: RemoteLogSegmentMetadata) -> Manifest:
@@ -390,6 +402,13 @@ def _unsealed(seal: Seal, stored: memoryview, chunks: list[Chunk], start: int, e
         to = max(chunk.start - start, 0)
         read[to : to + len(wanted)] = wanted  # one by one: joining would hold up the loop
     return read
+
+
+def _check_size(key: str, position: int, found: int, size: int) -> None:
+    if found != size:
+        raise CorruptRemoteData(
+            f"{key}: {found} bytes at {position}, of which there should be {size}"
+        )
 
 
 def _flags(metadata: RemoteLogSegmentMetadata) -> int:

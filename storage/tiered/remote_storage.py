@@ -61,6 +61,12 @@ class RemoteStorageManager(Protocol):
         (T-18): none if `start` is past it. ValueError for a negative or reversed range."""
         ...
 
+    def fetch_segment_into(
+        self, metadata: RemoteLogSegmentMetadata, start: int, into: memoryview
+    ) -> int:
+        """The same, as many bytes as `into` has room for, to where its memory is; how many. No part of KIP-405."""
+        ...
+
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> Buffer:
         """The whole of it (T-19); RemoteResourceNotFound if the segment has none of that kind. Of transactions
         that says that none was aborted; where the segment is gone it must be RemoteSegmentNotFound."""

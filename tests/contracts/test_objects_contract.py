@@ -75,6 +75,19 @@ def test_ranges_end_with_the_object(objects: Objects) -> None:
     assert bytes(objects.get_range("k", 3, 0)) == b""
 
 
+def test_ranges_into_memory_that_is_there(objects: Objects) -> None:
+    objects.put("t-0/k", [b"0123456789"])
+    for start, room, found in (
+        (2, 3, b"234"),
+        (0, 10, b"0123456789"),
+        (8, 100, b"89"),
+        (10, 1, b""),
+    ):
+        memory = memoryview(bytearray(room))
+        assert objects.get_range_into("t-0/k", start, memory) == len(found)
+        assert bytes(memory) == found + bytes(room - len(found))
+
+
 def test_a_big_one_goes_in_parts(objects: Objects) -> None:
     chunk = bytes(range(256)) * 4096
     objects.put("big", [chunk] * 20)
@@ -89,6 +102,8 @@ def test_what_is_missing(objects: Objects) -> None:
         lambda: objects.head("none"),
         lambda: objects.get_range("none", 0, 1),
         lambda: objects.get_range("none", 0, 0),
+        lambda: objects.get_range_into("none", 0, memoryview(bytearray(1))),
+        lambda: objects.get_range_into("none", 0, memoryview(bytearray())),
     ):
         with pytest.raises(ObjectMissing):
             use()
@@ -201,6 +216,7 @@ def test_a_directory_that_is_not_there_is_not_an_empty_one(tmp_path: OsPath) -> 
             lambda: objects.put("k", [b"y"]),
             lambda: objects.get("k"),
             lambda: objects.get_range("k", 0, 1),
+            lambda: objects.get_range_into("k", 0, memoryview(bytearray(1))),
             lambda: objects.head("k"),
             lambda: objects.delete("k"),
             lambda: objects.delete_all(["k"]),

@@ -128,6 +128,21 @@ def test_all_of_it_can_be_fetched(storage: RemoteStorageManager, copied: Copy) -
         assert bytes(storage.fetch_index(metadata, kind)) == expected
 
 
+def test_ranges_into_memory_that_is_there(storage: RemoteStorageManager, copied: Copy) -> None:
+    metadata, size = copied(segment()), len(LOG)
+    for start, room in (
+        (0, 1000),
+        (4_095, 2),
+        (0, size),
+        (size - 5, 100),
+        (size, 1),
+        (size + 9, 1),
+    ):
+        memory, expected = memoryview(bytearray(room)), LOG[start : start + room]
+        assert storage.fetch_segment_into(metadata, start, memory) == len(expected)
+        assert bytes(memory) == expected + bytes(room - len(expected))
+
+
 def test_ranges_are_inclusive_and_end_with_the_log(
     storage: RemoteStorageManager, copied: Copy
 ) -> None:
