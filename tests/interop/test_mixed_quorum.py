@@ -118,6 +118,11 @@ def test_a_newcomer_of_the_other_kind_takes_over(tmp_path: Path, first: str, sec
         assert "Removed" in removed.stdout
         told = mixed.wait_for("one voter", all_level([new]))
         assert [each.replica_id for each in told.observers] == [old.id]
+        enough = told.high_watermark + 10
+        mixed.wait_for(
+            "records of both",
+            lambda now: now.high_watermark >= enough and _caught_up(now, old),
+        )
         new.stop()
         old.stop()
         assert_same_logs(mixed.nodes)
