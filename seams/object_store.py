@@ -382,7 +382,7 @@ class DirectoryObjects(ObjectStoreObjects):
         swept = []
         with _translated(str(self._root)):
             for path in sorted(self._root.rglob("*#*")):
-                if not _UNFINISHED.fullmatch(path.name):
+                if path.is_dir() or not _UNFINISHED.fullmatch(path.name):
                     continue
                 with suppress(FileNotFoundError):  # it was finished meanwhile
                     if path.stat().st_mtime_ns // 1_000_000 < put_before_ms:

@@ -59,7 +59,7 @@ NO_NEWS: Final = frozenset(
 
 TURN_MS: Final = 50
 """After the end of a leader was noticed, each voter waits so much longer than the one before it: by then
-all have noticed, and whoever could be elected has been."""
+most have noticed, and most often one has been elected."""
 
 CHANGE_ANSWERED: Final = frozenset(
     {
@@ -232,6 +232,8 @@ class Asking:
         if answer.epoch < stand.epoch:
             return False
         news = stand.learn(answer.epoch, answer.leader_id, answer.leader_endpoints, now_ms)
+        if isinstance(stand.state, Following) and asked.to == stand.state.leader_id:
+            stand.state.heard_there = True
         if answer.error is ErrorCode.snapshot_not_found and not news:
             return self._snapshot_gone(now_ms)
         if isinstance(answer, UpdateVoterAnswer):
@@ -260,7 +262,7 @@ class Asking:
                 self._lost(following, now_ms)
 
     def _lost(self, following: Following, now_ms: int) -> None:
-        """The leader has ended, and leads this epoch never again: its voters take turns to campaign."""
+        """The leader has ended, it seems, and leads this epoch never again: its voters take turns to campaign."""
         stand = self._stand
         others = [each for each in stand.voters.ids if each != following.leader_id]
         turn = 1 + (others.index(stand.me.id) if stand.me.id in others else len(others))

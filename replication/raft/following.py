@@ -33,13 +33,15 @@ class Download:
 @state_class
 class Following:
     """`fetch_until_ms`: a voter that gets no answer until then campaigns. `leader_lives`: it has answered
-    a fetch in this epoch, and has not ended since; who knows that gives no pre-vote (KIP-996)."""
+    a fetch in this epoch, and has not ended since; who knows that gives no pre-vote (KIP-996). `heard_there`: it has
+    answered at `endpoints`, and not as one of the bootstrap servers alone."""
 
     leader_id: int
     endpoints: Endpoints
     fetch_until_ms: int
     update_voter_at_ms: int
     leader_lives: bool = False
+    heard_there: bool = False
     has_told_voter: bool = False
     changing_log: bool = False
     leader_high_watermark: int = -1  # as the answer said whose records are being appended
@@ -51,7 +53,8 @@ class Following:
         self.fetch_until_ms = now_ms + fetch_timeout_ms
 
     def lost(self, campaign_at_ms: int) -> None:
-        """The leader has ended. Nothing new where it had, or has not been heard yet."""
-        if self.leader_lives:
-            self.leader_lives = False
+        """The leader's host refuses: it has ended, if it was heard there. Where it was not, its endpoints are
+        wrong, or not meant for this node; nor is it anything new where it had ended."""
+        if self.leader_lives and self.heard_there:
+            self.leader_lives = self.heard_there = False
             self.fetch_until_ms = min(self.fetch_until_ms, campaign_at_ms)

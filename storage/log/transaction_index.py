@@ -126,9 +126,11 @@ class TransactionIndex:
         self.exists = bool(entries)
 
     def sync(self) -> None:
-        """What there is, also what was written before the file was closed. Raises OSError."""
-        if self._file is not None:
-            self._file.sync()
+        """What there is, also what was written before the file was closed. Raises OSError, and ValueError where
+        it is closed meanwhile."""
+        file = self._file  # which may be closed from another thread meanwhile: that is ValueError
+        if file is not None:
+            file.sync()
         elif self.exists:
             file = self._files.open(self.path, write=True)
             try:

@@ -627,6 +627,27 @@ def test_it_is_nothing_to_a_follower_that_another_has_ended() -> None:
     assert one.role is Role.FOLLOWER
 
 
+def test_a_leader_that_is_heard_elsewhere_alone_has_not_ended_where_its_endpoint_refuses() -> None:
+    """What it advertises may not be meant for this host: bootstrap servers tell, and it among them."""
+    one = machine(2, 1, 3, election=Election(4, leader_id=1))
+    under_way = {each.number: (each.to, 0) for each in sent(one.start(0))}
+    refusals = 0
+    for now in range(0, 6000, 10):
+        actions = list(one.tick(now))
+        for number, (to, since) in list(under_way.items()):
+            if to == 1:
+                refusals += 1
+                actions += one.failed(number, now, refused=True)
+            elif now >= since + 100:
+                actions += one.answered(number, FetchAnswer(epoch=4, leader_id=1), now)
+            else:
+                continue
+            del under_way[number]
+        under_way |= {each.number: (each.to, now) for each in sent(actions)}
+        assert one.role is Role.FOLLOWER
+    assert refusals > 10
+
+
 def test_a_leader_that_answers_again_before_the_turn_has_not_ended() -> None:
     one = Follower(2, 3)
     one.miss(400)
