@@ -1,0 +1,165 @@
+"""Voters whose leader's host refuses connections: a leader that has ended is not waited for
+(docs/metadata.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.raft.actions import Action
+from odradek.replication.raft.elections import Election
+from odradek.replication.raft.messages import FetchAnswer, VoteAnswer, VoteRequest
+from odradek.replication.raft.requests import ANYONE
+from odradek.replication.raft.roles import Role
+from tests.replication.raft.machines import key, machine, reply, sent
+
+
+class Follower:
+    """Of node 1 in epoch 4, which has answered a fetch at 0; of the others nobody knows better."""
+
+    def __init__(self, me: int, *others: int, heard: bool = True, observes: bool = False) -> None:
+        election = Election(4, leader_id=1)
+        self.machine = machine(me, 1, *others, observes=observes, election=election)
+        self._see(self.machine.start(0), 0)
+        if heard:
+            self.hear(0)
+
+    def _see(self, actions: Sequence[Action], now_ms: int) -> None:
+        for each in sent(actions):
+            if each.to == 1:
+                self._fetch = each.number
+            elif each.to == ANYONE:
+                told = FetchAnswer(epoch=4, leader_id=1, error=ErrorCode.not_leader_or_follower)
+                self._see(self.machine.answered(each.number, told, now_ms), now_ms)
+
+    def pass_time(self, until_ms: int) -> None:
+        while (due := self.machine.deadline_ms) is not None and due <= until_ms:
+            self._see(self.machine.tick(due), due)
+
+    def hear(self, now_ms: int) -> None:
+        """The leader answers."""
+        self.pass_time(now_ms)
+        answer = FetchAnswer(epoch=4, leader_id=1)
+        self._see(self.machine.answered(self._fetch, answer, now_ms), now_ms)
+
+    def miss(self, now_ms: int, *, refused: bool = True) -> None:
+        """The leader's host refuses, or only nothing comes."""
+        self.pass_time(now_ms)
+        self._see(self.machine.failed(self._fetch, now_ms, refused=refused), now_ms)
+
+    def helps_another(self, now_ms: int) -> bool:
+        self.pass_time(now_ms)
+        me, other = self.machine.voters.get(2), key(3)
+        assert me is not None
+        asking = VoteRequest(
+            voter=me.key, epoch=4, candidate=other, last_epoch=0, end_offset=0, pre_vote=True
+        )
+        answer = reply(self.machine.receive(asking, now_ms))
+        assert isinstance(answer, VoteAnswer)
+        return answer.granted
+
+    def campaigns_at(self) -> int:
+        """If it hears nothing more of anybody."""
+        while self.machine.role is Role.FOLLOWER:
+            due = self.machine.deadline_ms
+            assert due is not None
+            self._see(self.machine.tick(due), due)
+        return due
+
+
+@pytest.mark.parametrize(
+    ("me", "others", "turn_ms"), [(2, (3,), 50), (3, (2,), 100), (5, (2, 3, 4), 200)]
+)
+def test_voters_whose_leader_has_ended_take_turns_to_campaign(
+    me: int, others: tuple[int, ...], turn_ms: int
+) -> None:
+    one = Follower(me, *others)
+    one.miss(400)
+    one.miss(420)
+    assert one.campaigns_at() == 400 + turn_ms, "the first refusal counts"
+
+
+def test_a_turn_comes_no_later_than_the_time_out() -> None:
+    one = Follower(3, 2)
+    one.miss(1980)
+    assert one.campaigns_at() == 2000
+
+
+def test_who_only_cannot_reach_its_leader_waits_for_the_time_out() -> None:
+    one = Follower(2, 3)
+    one.miss(400, refused=False)
+    assert one.campaigns_at() == 2000
+
+
+def test_who_has_not_heard_its_leader_yet_waits_until_it_runs() -> None:
+    """All start together, say, and know who led last."""
+    one = Follower(2, 3, heard=False)
+    one.miss(400)
+    assert one.campaigns_at() == 2000
+
+
+def test_it_is_nothing_to_a_follower_that_another_has_ended() -> None:
+    one = machine(2, 1, 3, election=Election(4, leader_id=1))
+    (fetch,) = sent(one.start(0))
+    (fetch,) = sent(one.answered(fetch.number, FetchAnswer(epoch=4, leader_id=1), 0))
+    (anyone,) = sent(one.failed(fetch.number, 400))
+    assert anyone.to == ANYONE
+    one.failed(anyone.number, 400, refused=True)
+    one.tick(1999)
+    assert one.role is Role.FOLLOWER
+
+
+def test_a_leader_that_is_heard_elsewhere_alone_has_not_ended_where_its_endpoint_refuses() -> None:
+    """What it advertises may not be meant for this host: bootstrap servers tell, and it among them."""
+    one = machine(2, 1, 3, election=Election(4, leader_id=1))
+    under_way = {each.number: (each.to, 0) for each in sent(one.start(0))}
+    refusals = 0
+    for now in range(0, 6000, 10):
+        actions = list(one.tick(now))
+        for number, (to, since) in list(under_way.items()):
+            if to == 1:
+                refusals += 1
+                actions += one.failed(number, now, refused=True)
+            elif now >= since + 100:
+                actions += one.answered(number, FetchAnswer(epoch=4, leader_id=1), now)
+            else:
+                continue
+            del under_way[number]
+        under_way |= {each.number: (each.to, now) for each in sent(actions)}
+        assert one.role is Role.FOLLOWER
+    assert refusals > 10
+
+
+def test_a_leader_that_answers_again_before_the_turn_has_not_ended() -> None:
+    one = Follower(2, 3)
+    one.miss(400)
+    one.hear(430)
+    assert one.campaigns_at() == 2430
+
+
+def test_a_follower_helps_others_once_its_leader_has_ended() -> None:
+    one = Follower(2, 3)
+    assert not one.helps_another(399)
+    one.miss(400)
+    assert one.helps_another(401)
+    one.hear(430)
+    assert not one.helps_another(431)
+
+
+def test_who_is_refused_by_a_leader_that_lives_follows_it_on_and_is_patient_again() -> None:
+    one = Follower(2, 3)
+    one.miss(400)
+    for asked in sent(one.machine.tick(450)):
+        one._see(one.machine.answered(asked.number, VoteAnswer(epoch=4, leader_id=1), 460), 460)
+    assert (one.machine.role, one.machine.epoch) == (Role.FOLLOWER, 4)
+    one.miss(480)
+    assert one.campaigns_at() == 2460
+
+
+def test_an_observer_campaigns_against_no_leader_that_has_ended() -> None:
+    one = Follower(7, 2, 3, observes=True)
+    one.miss(400)
+    one.pass_time(5000)
+    assert one.machine.role is Role.FOLLOWER
