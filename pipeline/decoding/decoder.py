@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from odradek.pipeline.decoding.arrow_schema import HEADERS, TYPES, arrow_schema
+from odradek.pipeline.decoding.arrow_columns import (
+    BinaryColumn,
+    HeadersColumn,
+    empty_array,
+    numbers,
+    repeated,
+)
+from odradek.pipeline.decoding.arrow_schema import TYPES, arrow_schema
 from odradek.pipeline.decoding.headers import find_batches
 from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN, Aborted, Wanted
 from odradek.pipeline.errors import CorruptSegment
@@ -269,7 +276,7 @@ class Decoder:
         for part in _groups(counts * 16, GROUP_BYTES):
             ends = np.cumsum(counts[part])
             total = int(ends[-1])
-            steps = _array(np.int64, total)
+            steps = empty_array(np.int64, total)
             steps.fill(1)
             steps[0] = low[part][0]
             steps[ends[:-1]] = low[part][1:] - high[part][:-1] + 1
@@ -324,11 +331,11 @@ class Decoder:
         if is_none.any() or rows * 7 > size:
             position = int(batches["position"][int(np.argmax(is_none))])
             raise self._corrupt(kernels.WRONG[kernels.BAD_COUNT], position)
-        keys = _Binary(rows, size, has["key"])
-        values = _Binary(rows, size, has["value"])
-        headers = _Headers(rows, size, has["headers"])
-        offsets, timestamps = _array(np.int64, rows), _array(np.int64, rows)
-        kinds = _array(np.int32, rows)
+        keys = BinaryColumn(rows, size, has["key"])
+        values = BinaryColumn(rows, size, has["value"])
+        headers = HeadersColumn(rows, size, has["headers"])
+        offsets, timestamps = empty_array(np.int64, rows), empty_array(np.int64, rows)
+        kinds = empty_array(np.int32, rows)
         kept, header_count, error, which = kernels.decode_records(
             data, starts, ends, batches.view(np.recarray), wanted.low, wanted.high,
             wanted.since_ms, wanted.until_ms, has["key"], has["value"], has["headers"],
@@ -367,17 +374,17 @@ class Decoder:
         for name in wanted.columns:
             column: Any = columns.get(name)
             if name == "topic":
-                column = _repeated(wanted.topic, rows)
+                column = repeated(wanted.topic, rows)
             elif name == "partition":
-                number = _array(np.int32, rows)
+                number = empty_array(np.int32, rows)
                 number.fill(wanted.partition)
-                column = _numbers(number, TYPES["partition"])
+                column = numbers(number, TYPES["partition"])
             elif name == "timestamp":
-                micros = np.clip(column, -MS_MAX, MS_MAX, out=_array(np.int64, rows))
+                micros = np.clip(column, -MS_MAX, MS_MAX, out=empty_array(np.int64, rows))
                 micros *= 1000
-                column = _numbers(micros, TYPES["timestamp"])
+                column = numbers(micros, TYPES["timestamp"])
             elif not isinstance(column, pa.Array):
-                column = _numbers(column, self.schema.field(name).type)
+                column = numbers(column, self.schema.field(name).type)
             made.append(column)
         if not made:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
@@ -388,86 +395,6 @@ def _size(rest: bytes) -> int:
     """Of the batch that begins so, as far as can be told: at least a header's."""
     length = int.from_bytes(rest[8:12], "big", signed=True) if len(rest) >= HEADER_SIZE else 0
     return max(HEADER_SIZE, LOG_OVERHEAD + length)
-
-
-def _array(kind: Any, size: int) -> Any:
-    """Of Arrow's memory, which it keeps for the next one: fresh pages cost more than filling them."""
-    return np.frombuffer(pa.allocate_buffer(size * np.dtype(kind).itemsize), dtype=kind)
-
-
-def _repeated(text: str, rows: int) -> pa.Array:
-    data = text.encode()
-    ends = np.arange(rows + 1, dtype=np.int32) * np.int32(len(data))
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data * rows)]
-    return pa.Array.from_buffers(TYPES["topic"], rows, buffers)
-
-
-def _numbers(values: Any, kind: pa.DataType) -> pa.Array:
-    """Of an array as wide as `kind`. `pa.array` would do, as `pa.repeat` would above, but they import pandas where
-    that is installed, which takes longer than many a task."""
-    if pa.types.is_boolean(kind):
-        packed = np.packbits(values, bitorder="little")
-        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(packed)])
-    assert values.itemsize * 8 == kind.bit_width
-    buffer = pa.py_buffer(np.ascontiguousarray(values))
-    return pa.Array.from_buffers(kind, len(values), [None, buffer])
-
-
-class _Binary:
-    """A column of bytes that is being filled."""
-
-    def __init__(self, rows: int, size: int, wanted: bool) -> None:
-        self._offsets = _array(np.int32, rows + 1 if wanted else 1)
-        self._offsets[0] = 0
-        self._nulls = _array(np.uint8, rows if wanted else 0)
-        self._data = _array(np.uint8, size if wanted else 0)
-        self.arrays = (self._offsets[1:], self._nulls, self._data)
-
-    def column(self, rows: int, kind: pa.DataType = TYPES["value"]) -> pa.Array:
-        data = self._data[: self._offsets[rows]]
-        buffers = [_validity(self._nulls[:rows]), self._offsets[: rows + 1], data]
-        return pa.Array.from_buffers(kind, rows, [_buffer(each) for each in buffers])
-
-
-class _Headers:
-    """The column of lists of keys and values."""
-
-    def __init__(self, rows: int, size: int, wanted: bool) -> None:
-        most = size // 2 if wanted else 0
-        self._ends = _array(np.int32, rows + 1 if wanted else 1)
-        self._ends[0] = 0
-        self._keys = _Binary(most, size, wanted)
-        self._values = _Binary(most, size, wanted)
-        key_ends, _, keys = self._keys.arrays
-        self.arrays = (self._ends[1:], key_ends, keys, *self._values.arrays)
-
-    def column(self, rows: int, count: int) -> pa.Array:
-        self._keys.arrays[1][:count] = 0
-        keys = self._keys.column(count, pa.string())
-        try:
-            keys.validate(full=True)
-        except pa.ArrowInvalid:
-            keys = _as_text(self._keys.column(count))
-        pairs = pa.StructArray.from_arrays(
-            [keys, self._values.column(count)], fields=list(HEADERS.value_type)
-        )
-        ends = self._ends[: rows + 1]
-        none = ends[1:] == ends[:-1]  # null, as in Spark's own source
-        buffers = [_buffer(_validity(none)), _buffer(ends)]
-        return pa.Array.from_buffers(HEADERS, rows, buffers, children=[pairs])
-
-
-def _as_text(keys: pa.Array) -> pa.Array:
-    """With U+FFFD for what is no UTF-8, as clients in Java read it: no broker looks at keys of headers."""
-    return pa.array([each.decode(errors="replace") for each in keys.to_pylist()], pa.string())
-
-
-def _validity(nulls: Any) -> Any:
-    return np.packbits(nulls == 0, bitorder="little") if nulls.any() else None
-
-
-def _buffer(array: Any) -> pa.Buffer | None:
-    return None if array is None else pa.py_buffer(array)
 
 
 def _groups(sizes: Any, limit: int) -> Iterator[slice]:
