@@ -1,6 +1,6 @@
 """Reading stretches of remote segments, where the tasks run.
 
-The segment's offset index says where its first offset is; from there on pieces are fetched one ahead of
+The segment's offset index says where its first offset is; from there on two pieces are fetched ahead of
 what is decoded, so that the store and the processor work at the same time and memory holds a few pieces,
 whatever the segment's size. It is the same memory for all of them: fresh pages cost more than filling them.
 """
