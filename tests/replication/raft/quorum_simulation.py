@@ -1,8 +1,9 @@
 """Machines of a quorum over an unreliable network, with what must never happen checked at each step.
 
 Messages are lost, late, doubled, out of order; the host of a node that is down refuses them, and now and
-then that of one that is not; nodes crash between any two actions and keep only what was flushed or persisted; clocks jump; voters come and go; logs are cut down to snapshots. After
-`heal` nothing fails any more, and the quorum has to elect, commit and level its logs in bounded time.
+then that of one that is not; nodes crash between any two actions and keep only what was flushed or
+persisted; clocks jump; voters come and go; logs are cut down to snapshots. After `heal` nothing fails any
+more, and the quorum has to elect, commit and level its logs in bounded time.
 A seed is a run: all that is drawn comes from it.
 """
 
