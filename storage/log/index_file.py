@@ -57,9 +57,10 @@ class IndexFile:
     @property
     def file(self) -> File:
         """The file, which `create`, `open` or `open_raw` has opened. Raises ValueError once closed."""
-        if self._file is None:
+        file = self._file  # which may be closed from another thread meanwhile: so here, and below
+        if file is None:
             raise ValueError(f"{self.path} is closed")
-        return self._file
+        return file
 
     def create(self) -> None:
         """A new, empty file, instead of one that may be there."""
@@ -162,8 +163,10 @@ class IndexFile:
         self._use(self.file, keep + len(entries) // self.entry_size)
 
     def sync(self) -> None:
-        if self._file is not None:
-            self._file.sync()
+        """Raises OSError, and ValueError where it is closed meanwhile."""
+        file = self._file
+        if file is not None:
+            file.sync()
 
     def moved(self, path: Path) -> None:
         self.path = path

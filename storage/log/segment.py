@@ -148,11 +148,12 @@ class Segment(SegmentHandles):
     def _open_file(self) -> File:
         with _opening:
             self._check_open()
-            if self._file is None:
+            file = self._file
+            if file is None:
                 file = self._files.open(self.path(LOG), write=True)
                 self._size = file.size
                 self._file = file
-            return self._file
+            return file
 
     def _check_open(self) -> None:
         """A reader that a truncation or deletion has overtaken must not open files anew."""
@@ -192,7 +193,8 @@ class Segment(SegmentHandles):
         size, file = self.size, self.file
         with _opening:
             self._check_open()
-            if self._offset_index is None or self._time_index is None:
+            offset_index, time_index = self._offset_index, self._time_index
+            if offset_index is None or time_index is None:
                 offset_index, time_index = self._new_indexes()
                 try:
                     offset_index.load(size)
@@ -211,7 +213,7 @@ class Segment(SegmentHandles):
                     time_index.rebuild(0, builder.times)
                     time_index.sync()
                 self._offset_index, self._time_index = offset_index, time_index
-            return self._offset_index, self._time_index
+            return offset_index, time_index
 
     def open_raw_indexes(self) -> None:
         """Open (or create) the indexes without believing what is in them (recovery)."""

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path as RealPath
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,11 @@ from odradek.seams.real_files import RealFiles
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log import reading
 from odradek.storage.log.partition_log import LogRead, PartitionLog
+from odradek.storage.log.segment import Segment
+from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.testing.virtual_clock import VirtualClock
+from odradek.testing.virtual_disk import VirtualDisk
+from odradek.testing.virtual_files import VirtualFiles
 from tests.storage.log.log_world import FOREVER, TOPIC_ID, batch
 
 CONFIG = dataclasses.replace(
@@ -165,3 +171,71 @@ def test_a_reader_waits_while_files_are_replaced(
         assert looks == []
     reader.join(10)
     assert looks == [log.generation]
+
+
+def a_segment(*, is_open: bool) -> Segment:
+    """With indexes and an aborted transaction; either all its files are open, or none."""
+    files = VirtualFiles(VirtualDisk())
+    written = Segment.create(files, Path("/"), 0, index_interval_bytes=0, created_ms=0)
+    for offset in range(3):
+        data = batch(base_offset=offset, timestamps=offset)
+        written.added(list(batches(data)), written.write(data, 1))
+    written.transaction_index.append(AbortedTransaction(7, 0, 1, 2))
+    if is_open:
+        return written
+    written.seal()
+    written.close()
+    return Segment(
+        files,
+        Path("/"),
+        0,
+        index_interval_bytes=0,
+        created_ms=0,
+        has_transaction_index=True,
+    )
+
+
+def closed_at(line: int, segment: Segment, use: Callable[[Segment], object]) -> bool:
+    """`use` it, and close it before the log's code runs its `line`th line. False if it has not so many."""
+    lines = 0
+
+    def count(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+        nonlocal lines
+        if "/storage/log/" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == line:
+                segment.close()
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        use(segment)
+    except ValueError:
+        assert lines >= line
+    finally:
+        sys.settrace(before)
+    return lines >= line
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize(
+    "use",
+    [
+        Segment.sync,
+        lambda segment: segment.locate(1),
+        lambda segment: segment.time_index.lookup(1, mapped=False),
+        lambda segment: segment.transaction_index.entries,
+    ],
+    ids=["sync", "locate", "lookup", "aborted"],
+)
+def test_a_segment_that_is_closed_at_any_moment_says_so_as_files_do(
+    use: Callable[[Segment], object], is_open: bool
+) -> None:
+    """By ValueError: whoever used it looks whether it was truncated or deleted meanwhile."""
+    line = 1
+    while closed_at(line, a_segment(is_open=is_open), use):
+        line += 1
+    assert line > 2
