@@ -33,7 +33,7 @@ from odradek.pipeline.filters import Filtered
 from odradek.pipeline.segment_columns import ROW, SPAN, Array, PackedStretches, Segments
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.files import Buffer
-from odradek.seams.objects import ObjectInfo, ObjectMissing
+from odradek.seams.objects import ObjectInfo, ObjectMissing, Objects
 from odradek.storage.tiered.manifest import Manifest
 from odradek.storage.tiered.metadata import (
     RemoteLogSegmentMetadata,
@@ -102,7 +102,7 @@ def rows_of(partition: int, segments: int) -> Array:
     return rows
 
 
-class MadeUpObjects:
+class MadeUpObjects(Objects):
     """`Objects` of that history, to be read only. Counts what is asked, a page of a listing each time."""
 
     def __init__(self, history: History, summaries: Path, latency_ms: float) -> None:
@@ -174,9 +174,6 @@ class MadeUpObjects:
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         raise ObjectMissing(key)
 
-    def get_range_into(self, key: str, start: int, into: memoryview) -> int:
-        raise ObjectMissing(key)
-
     def head(self, key: str) -> ObjectInfo:
         raise ObjectMissing(key)
 
@@ -188,9 +185,6 @@ class MadeUpObjects:
 
     def delete_all(self, keys: Iterable[str]) -> None:
         raise AssertionError("a plan changes nothing")
-
-    def list(self, prefix: str) -> list[ObjectInfo]:
-        return [each for page in self.pages(prefix) for each in page]
 
     def sweep(self, put_before_ms: int) -> Sequence[str]:
         return []

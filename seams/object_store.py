@@ -142,7 +142,7 @@ def _asked_patiently(patience: Patience) -> dict[str, Any]:
     }
 
 
-class ObjectStoreObjects:
+class ObjectStoreObjects(Objects):
     def __init__(self, open_store: Callable[[], ObjectStore]) -> None:
         self._open_store = open_store
 
@@ -199,11 +199,6 @@ class ObjectStoreObjects:
                     raise
         return b""
 
-    def get_range_into(self, key: str, start: int, into: memoryview) -> int:
-        data = self.get_range(key, start, len(into))
-        into[: len(data)] = data
-        return len(data)
-
     def head(self, key: str) -> ObjectInfo:
         from obstore import head
 
@@ -230,9 +225,6 @@ class ObjectStoreObjects:
         except ObjectMissing:  # a store that minds: it may have stopped there
             for key in wanted:
                 self.delete(key)
-
-    def list(self, prefix: str) -> list[ObjectInfo]:
-        return [info for page in self.pages(prefix) for info in page]
 
     def pages(self, prefix: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         from obstore import list as list_objects

@@ -52,6 +52,8 @@ USUAL_PATIENCE = Patience()
 
 
 class Objects(Protocol):
+    """Stores inherit from it what follows from the rest."""
+
     def put(self, key: str, parts: Iterable[Buffer]) -> None:
         """Store the parts, joined, under `key`; replaces what was there, whole or not at all.
 
@@ -69,7 +71,9 @@ class Objects(Protocol):
     def get_range_into(self, key: str, start: int, into: memoryview) -> int:
         """The same, as many as `into` has room for, to where its memory is; how many. For who reads much:
         memory that is used again costs less than filling it."""
-        ...
+        data = self.get_range(key, start, len(into))
+        into[: len(data)] = data
+        return len(data)
 
     def head(self, key: str) -> ObjectInfo: ...
 
@@ -83,7 +87,7 @@ class Objects(Protocol):
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         """All below `prefix`, sorted by key; "a/b" has "a/b/c" below it, not "a/bc"."""
-        ...
+        return [info for page in self.pages(prefix) for info in page]
 
     def pages(self, prefix: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         """As `list`, some at a time, for stores of millions: each step is a call that waits. What is put

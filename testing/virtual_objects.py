@@ -17,6 +17,7 @@ from odradek.seams.objects import (
     USUAL_PATIENCE,
     ObjectInfo,
     ObjectMissing,
+    Objects,
     ObjectsUnavailable,
     Patience,
 )
@@ -113,7 +114,7 @@ class _Injected:
         return self._left >= 0
 
 
-class VirtualObjects:
+class VirtualObjects(Objects):
     """`wait` is told how many seconds the call takes longer (`VirtualOffload.owe`)."""
 
     def __init__(
@@ -157,11 +158,6 @@ class VirtualObjects:
         data = self._read("get_range", key, slice(start, start + size))
         return memoryview(data)
 
-    def get_range_into(self, key: str, start: int, into: memoryview) -> int:
-        data = self.get_range(key, start, len(into))
-        into[: len(data)] = data
-        return len(data)
-
     def head(self, key: str) -> ObjectInfo:
         fault = self._enter("head", key)
         self._found(key, fault)
@@ -179,9 +175,6 @@ class VirtualObjects:
     def delete_all(self, keys: Iterable[str]) -> None:
         for key in keys:
             self.delete(key)
-
-    def list(self, prefix: str) -> list[ObjectInfo]:
-        return [info for page in self.pages(prefix) for info in page]
 
     def pages(self, prefix: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         below = f"{prefix.rstrip('/')}/" if prefix else ""
