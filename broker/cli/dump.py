@@ -6,6 +6,7 @@ import argparse
 import io
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from odradek.broker.cli.errors import WrongUsage
@@ -234,11 +235,8 @@ def _items(files: Files, found: Found, args: argparse.Namespace) -> Iterator[Row
         start=vars(args)["from"] or 0,
         end=args.to,
     )
-    file = files.open(found.path)
-    try:
+    with closing(files.open(found.path)) as file:
         yield from dump_segments.rows(file, file.size, wanted)
-    finally:
-        file.close()
 
 
 def _decoder(found: Found, asked: str) -> str:

@@ -12,6 +12,7 @@ or as KIP-405 has it, where what a line begins with is chosen by properties:
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import closing
 
 from odradek.broker.cli import dump_segments
 from odradek.broker.cli.dump_files import Found
@@ -60,8 +61,7 @@ def lines(
 ) -> Iterator[str | Problem]:
     """A line for each record of a segment from `start` to `end`, offsets inclusive."""
     partition = _partition_of(found)
-    file = files.open(found.path)
-    try:
+    with closing(files.open(found.path)) as file:
         for batch in dump_segments.batches(file, file.size):
             if isinstance(batch, Problem):
                 yield batch
@@ -75,8 +75,6 @@ def lines(
             for record in records:
                 if start <= record.offset and (end is None or record.offset <= end):
                     yield _line(record, partition, show)
-    finally:
-        file.close()
 
 
 def _line(record: Record, partition: int, show: Format) -> str | Problem:

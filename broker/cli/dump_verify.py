@@ -21,6 +21,7 @@ import itertools
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import closing
 
 from odradek.broker.cli import dump_segments, dump_small
 from odradek.broker.cli.dump_files import Found, Kind
@@ -103,8 +104,7 @@ class Verifier:
         return known
 
     def _scan(self, path: Path, base_offset: int, layout: Layout) -> Problems:
-        file = self._files.open(path)
-        try:
+        with closing(self._files.open(path)) as file:
             previous: Batch | None = None
             for batch in dump_segments.batches(file, file.size):
                 if isinstance(batch, Problem):
@@ -115,8 +115,6 @@ class Verifier:
                 if batch.is_control and batch.is_transactional:
                     self._note_marker(batch, layout)
                 previous = batch
-        finally:
-            file.close()
 
     def _batch(self, batch: Batch, base_offset: int, previous: Batch | None) -> Problems:
         at = batch.position

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from odradek.protocol.errors import KafkaError
@@ -103,11 +104,8 @@ class SnapshotStore:
     def timestamp_ms(self, snapshot: SnapshotId) -> int:
         """When the last record in it was written, as its header says."""
         if snapshot not in self._timestamps_ms:
-            file = self._files.open(self.path(snapshot))
-            try:
+            with closing(self._files.open(self.path(snapshot))) as file:
                 data = memoryview(file.read_at(0, HEADER_BYTES))
-            finally:
-                file.close()
             first = next(batches(data, check=True, allow_partial=True))
             header = decode_body(SnapshotHeaderRecord, 0, decode(first)[0].value or b"")
             self._timestamps_ms[snapshot] = header.last_contained_log_timestamp
@@ -142,11 +140,8 @@ class SnapshotStore:
 
     def read_piece(self, snapshot: SnapshotId, position: int, max_bytes: int) -> bytes:
         """Bytes of its file. Raises FileNotFoundError if it is gone."""
-        file = self._files.open(self.path(snapshot))
-        try:
+        with closing(self._files.open(self.path(snapshot))) as file:
             return file.read_at(position, max_bytes)
-        finally:
-            file.close()
 
     def give_up(self, writer: SnapshotWriter | SnapshotDownload) -> None:
         """Leave nothing of a snapshot that could not be written."""

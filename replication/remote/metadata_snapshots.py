@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from typing import Final, TypeVar, TypeVarTuple
 from uuid import UUID
 
@@ -230,12 +231,9 @@ class MetadataSnapshots:
         files = self._seams.files
         temporary = self._directory / f"{name}.tmp"
         files.remove(temporary, missing_ok=True)
-        file = files.open(temporary, create=True)
-        try:
+        with closing(files.open(temporary, create=True)) as file:
             file.append_v([data])
             file.sync()
-        finally:
-            file.close()
         files.rename(temporary, self._directory / name)
 
     def _commit(self, offsets: bytes) -> None:

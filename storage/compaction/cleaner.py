@@ -13,7 +13,7 @@ with its columns, some ten times `page_bytes`.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import numpy as np
 
@@ -107,12 +107,9 @@ class _Pass:
             is_last = number + 1 == len(plan.segments)
             if not is_last and plan.segments[number + 1][0] <= plan.first_dirty:
                 continue
-            file = self._files.open(self._path(base_offset, LOG))
-            try:
+            with closing(self._files.open(self._path(base_offset, LOG))) as file:
                 position = self._first_position(file, base_offset, size)
                 yield from self._pages(file, position, base_offset, size)
-            finally:
-                file.close()
 
     def _first_position(self, file: File, base_offset: int, size: int) -> int:
         """Where in a segment the dirty part begins; an index that does not help costs time only."""
@@ -180,12 +177,9 @@ class _Pass:
         target = Target(self._files, plan, group[0].base_offset)
         try:
             for source in group:
-                file = self._files.open(self._path(source.base_offset, LOG))
-                try:
+                with closing(self._files.open(self._path(source.base_offset, LOG))) as file:
                     for page in self._pages(file, 0, source.base_offset, source.log):
                         yield self._rewrite_page(page, known, transactions, target)
-                finally:
-                    file.close()
             target.finish()
             replaced = [each.base_offset for each in group]
             yield Replacement(replaced, target.has_transaction_index)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
+from contextlib import closing
 from struct import Struct
 
 from odradek.protocol.records.crc32c import crc32c
@@ -129,12 +130,9 @@ class ProducerSnapshots:
     def put(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
         """Write one that came from elsewhere, durably. Raises OSError."""
         self.remove(offset)
-        file = self._files.open(self.path(offset), create=True)
-        try:
+        with closing(self._files.open(self.path(offset), create=True)) as file:
             file.append_v((encode_snapshot(entries),))
             file.sync()
-        finally:
-            file.close()
         insort(self._offsets, offset)
 
     def load(self, states: ProducerStates, *, up_to: int, start: int, now_ms: int) -> None:

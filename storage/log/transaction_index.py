@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 import threading
 from bisect import bisect_left
+from contextlib import closing
 from operator import attrgetter
 
 from odradek.seams.files import File, Files, Path
@@ -132,11 +133,8 @@ class TransactionIndex:
         if file is not None:
             file.sync()
         elif self.exists:
-            file = self._files.open(self.path, write=True)
-            try:
+            with closing(self._files.open(self.path, write=True)) as file:
                 file.sync()
-            finally:
-                file.close()
 
     def moved(self, path: Path) -> None:
         self.path = path

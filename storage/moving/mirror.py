@@ -27,6 +27,7 @@ compared with the source before it counts (segment_copy.py).
 from __future__ import annotations
 
 import itertools
+from contextlib import closing
 
 from odradek.seams.files import Files, Path
 from odradek.storage.errors import LogFailed, SourceFailed
@@ -244,8 +245,7 @@ class Mirror:
                 continue
             path = self.directory / file_name(offset, SNAPSHOT)
             files.remove(path, missing_ok=True)
-            file = files.open(path, create=True)
-            try:
+            with closing(files.open(path, create=True)) as file:
                 try:
                     content = files.read(log.snapshots.path(offset))
                 except OSError as error:
@@ -253,8 +253,6 @@ class Mirror:
                 file.append_v((content,))
                 if sync:
                     file.sync()
-            finally:
-                file.close()
             self._snapshots.add(offset)
 
     def catch_up(self, limit_bytes: int = CATCH_UP_BYTES) -> None:

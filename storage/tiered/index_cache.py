@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
@@ -224,12 +224,9 @@ class RemoteIndexCache:
         beside = path.with_name(name + TMP)
         files.remove(beside, missing_ok=True)
         try:
-            file = files.open(beside, create=True)
-            try:
+            with closing(files.open(beside, create=True)) as file:
                 file.append_v([data])
                 file.sync()
-            finally:
-                file.close()
             files.rename(beside, path)
         except OSError:
             with suppress(OSError):  # a full disk gets its room back
