@@ -232,8 +232,8 @@ class Asking:
         if answer.epoch < stand.epoch:
             return False
         news = stand.learn(answer.epoch, answer.leader_id, answer.leader_endpoints, now_ms)
-        if isinstance(stand.state, Following) and asked.to == stand.state.leader_id:
-            stand.state.heard_there = True
+        if asked.to == stand.leader_id:
+            self._heard_leader()
         if answer.error is ErrorCode.snapshot_not_found and not news:
             return self._snapshot_gone(now_ms)
         if isinstance(answer, UpdateVoterAnswer):
@@ -254,19 +254,31 @@ class Asking:
 
     def failed(self, asked: Asked, now_ms: int, *, refused: bool) -> None:
         """No answer came: the node does not run, cannot be reached, or broke off."""
-        match self._stand.state:
+        stand = self._stand
+        match stand.state:
             case Leadership():
                 unreachable = ApiVersionsAnswer(error=ErrorCode.broker_not_available)
                 self._reconfiguration.versions_told(asked.number, unreachable, now_ms)
             case Following() as following if refused and asked.to == following.leader_id:
-                self._lost(following, now_ms)
+                self._refused(following, now_ms)
+            case Nominee(leader_ended=True) as nominee if refused and asked.to == stand.leader_id:
+                if nominee.tally.lost_without(asked.to):
+                    stand.lose(now_ms)
 
-    def _lost(self, following: Following, now_ms: int) -> None:
+    def _heard_leader(self) -> None:
+        """It answers where it is asked, be it for its vote."""
+        match self._stand.state:
+            case Following() as following:
+                following.heard_there = True
+            case Nominee() as nominee:
+                nominee.leader_ended = False
+
+    def _refused(self, following: Following, now_ms: int) -> None:
         """The leader has ended, it seems, and leads this epoch never again: its voters take turns to campaign."""
         stand = self._stand
         others = [each for each in stand.voters.ids if each != following.leader_id]
         turn = 1 + (others.index(stand.me.id) if stand.me.id in others else len(others))
-        following.lost(now_ms + turn * TURN_MS)
+        following.refused(now_ms + turn * TURN_MS)
 
     def _lacks_pre_votes(self, asked: Asked, answer: Answer) -> bool:
         """The voter is older than KIP-996: campaign without knowing how it will end."""

@@ -80,7 +80,11 @@ class Tally:
     @property
     def lost(self) -> bool:
         """Not even all who have not answered yet would make a majority."""
-        return len(self.voters) - len(self.rejected) < self.voters.majority
+        return self.lost_without()
+
+    def lost_without(self, *voter_ids: int) -> bool:
+        """Whether it is lost if these voters do not answer."""
+        return len(self.voters) - len(self.rejected.union(voter_ids)) < self.voters.majority
 
     @property
     def unrecorded(self) -> Iterable[int]:

@@ -34,7 +34,8 @@ class Download:
 class Following:
     """`fetch_until_ms`: a voter that gets no answer until then campaigns. `leader_lives`: it has answered
     a fetch in this epoch, and has not ended since; who knows that gives no pre-vote (KIP-996). `heard_there`: it has
-    answered at `endpoints`, and not as one of the bootstrap servers alone."""
+    answered at `endpoints`, and not as one of the bootstrap servers alone. `leader_ended`: its host refused there since,
+    and no fetch was answered."""
 
     leader_id: int
     endpoints: Endpoints
@@ -42,6 +43,7 @@ class Following:
     update_voter_at_ms: int
     leader_lives: bool = False
     heard_there: bool = False
+    leader_ended: bool = False
     has_told_voter: bool = False
     changing_log: bool = False
     leader_high_watermark: int = -1  # as the answer said whose records are being appended
@@ -49,12 +51,17 @@ class Following:
 
     def heard(self, now_ms: int, fetch_timeout_ms: int) -> None:
         """The leader answered a fetch."""
-        self.leader_lives = True
+        self.leader_lives, self.leader_ended = True, False
         self.fetch_until_ms = now_ms + fetch_timeout_ms
 
-    def lost(self, campaign_at_ms: int) -> None:
+    def refused(self, campaign_at_ms: int) -> None:
         """The leader's host refuses: it has ended, if it was heard there. Where it was not, its endpoints are
         wrong, or not meant for this node; nor is it anything new where it had ended."""
         if self.leader_lives and self.heard_there:
             self.leader_lives = self.heard_there = False
-            self.fetch_until_ms = min(self.fetch_until_ms, campaign_at_ms)
+            self.ended(campaign_at_ms)
+
+    def ended(self, campaign_at_ms: int) -> None:
+        """Nobody waits longer for a leader that has ended."""
+        self.leader_ended = True
+        self.fetch_until_ms = min(self.fetch_until_ms, campaign_at_ms)

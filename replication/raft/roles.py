@@ -78,11 +78,13 @@ class Unattached:
 
 @state_class
 class Nominee:
-    """Prospective, as long as it is only pre-votes that it asks for; then candidate."""
+    """Prospective, as long as it is only pre-votes that it asks for; then candidate. `leader_ended`: who led
+    this epoch has, as far as this node knows."""
 
     tally: Tally
     until_ms: int
     pre_vote: bool
+    leader_ended: bool = False
 
 
 @state_class
@@ -188,6 +190,9 @@ class Stand:
         base = self.settings.election_timeout_ms
         return base + (self._jitter(base) if base else 0)
 
+    def draw_election_backoff_ms(self) -> int:
+        return 1 + self._jitter(max(self.settings.election_backoff_max_ms, 1))
+
     # Becoming something else
 
     def begin(self, now_ms: int) -> None:
@@ -231,7 +236,9 @@ class Stand:
 
     def nominate(self, now_ms: int) -> None:
         """To PROSPECTIVE; if its own vote is enough, to LEADER at once."""
-        self._become(self._nominee(now_ms + self.draw_election_timeout_ms(), pre_vote=True))
+        nominee = self._nominee(now_ms + self.draw_election_timeout_ms(), pre_vote=True)
+        nominee.leader_ended = isinstance(self.state, Following) and self.state.leader_ended
+        self._become(nominee)
         self.go_forward(now_ms)
 
     def _nominee(self, until_ms: int, *, pre_vote: bool) -> Nominee:
@@ -309,9 +316,13 @@ class Stand:
         )
 
     def lose(self, now_ms: int) -> None:
-        """PROSPECTIVE, and not elected: back to the leader there was, if any."""
+        """PROSPECTIVE, and not elected: back to the leader there was, if any. If that has ended, the others
+        notice it by and by: come again soon, but not all at once."""
+        ended = isinstance(self.state, Nominee) and self.state.leader_ended
         if self.leader_id != NOBODY and self.leader_endpoints:
             self.follow(self.epoch, self.leader_id, self.leader_endpoints, now_ms)
+            if ended and isinstance(self.state, Following):
+                self.state.ended(now_ms + self.draw_election_backoff_ms())
         else:
             self.detach(self.epoch, now_ms, leader_id=self.leader_id)
 

@@ -158,6 +158,62 @@ def test_who_is_refused_by_a_leader_that_lives_follows_it_on_and_is_patient_agai
     assert one.campaigns_at() == 2460
 
 
+def losing(*others: int, heard: bool = True) -> tuple[Follower, dict[int, int]]:
+    """Node 2 at 2000, prospective; and under which number each was asked for a pre-vote."""
+    one = Follower(2, *others, heard=heard)
+    one.miss(1960, refused=heard)
+    asked = {each.to: each.number for each in sent(one.machine.tick(2000))}
+    assert one.machine.role is Role.PROSPECTIVE
+    return one, asked
+
+
+NO, YES = VoteAnswer(epoch=4, leader_id=1), VoteAnswer(epoch=4, leader_id=1, granted=True)
+
+
+@pytest.mark.parametrize("refused_first", [False, True])
+def test_who_has_no_majority_without_the_leader_that_has_ended_comes_again_soon(
+    refused_first: bool,
+) -> None:
+    one, asked = losing(3)
+    if refused_first:
+        one.machine.failed(asked[1], 2001, refused=True)
+        one.machine.answered(asked[3], NO, 2002)
+        assert one.machine.role is Role.PROSPECTIVE
+        (again,) = sent(one.machine.tick(2021))
+        asked[1] = again.number
+    else:
+        one.machine.answered(asked[3], NO, 2002)
+    one._see(one.machine.failed(asked[1], 2030, refused=True), 2030)
+    assert one.machine.role is Role.FOLLOWER
+    assert one.campaigns_at() == 2031
+
+
+def test_who_has_lost_before_the_leader_refuses_comes_again_soon() -> None:
+    one, asked = losing(3, 4, 5)
+    for voter_id in (3, 4, 5):
+        assert one.machine.role is Role.PROSPECTIVE
+        one._see(one.machine.answered(asked[voter_id], NO, 2002), 2002)
+    assert one.machine.role is Role.FOLLOWER
+    assert one.campaigns_at() == 2003
+
+
+def test_a_leader_that_has_ended_may_start_again_and_help() -> None:
+    """The third voter is silent, so that nothing is lost yet."""
+    one, asked = losing(3)
+    one.machine.failed(asked[1], 2001, refused=True)
+    (again,) = sent(one.machine.tick(2021))
+    one.machine.answered(again.number, YES, 2022)
+    assert (one.machine.role, one.machine.epoch) == (Role.CANDIDATE, 5)
+
+
+def test_a_leader_that_was_not_heard_yet_is_waited_for_by_who_asks_for_votes() -> None:
+    """All start together, say: it may be the next to start, and to help."""
+    one, asked = losing(3, heard=False)
+    one.machine.answered(asked[3], NO, 2002)
+    one.machine.failed(asked[1], 2003, refused=True)
+    assert one.machine.role is Role.PROSPECTIVE
+
+
 def test_an_observer_campaigns_against_no_leader_that_has_ended() -> None:
     one = Follower(7, 2, 3, observes=True)
     one.miss(400)
