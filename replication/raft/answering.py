@@ -81,7 +81,7 @@ class Answering:
         stand = self._stand
         error = self._voter_only(request.leader_id, request.epoch)
         if error is None:
-            stand.learn(request.epoch, request.leader_id, request.leader_endpoints, now_ms)
+            self._hear_leader(request, now_ms)
             error = None if self._is_me(request.voter) else ErrorCode.invalid_voter_key
         return BeginEpochAnswer(
             error=error or ErrorCode.none,
@@ -95,7 +95,7 @@ class Answering:
         stand = self._stand
         error = self._voter_only(request.leader_id, request.epoch)
         if error is None:
-            stand.learn(request.epoch, request.leader_id, request.leader_endpoints, now_ms)
+            self._hear_leader(request, now_ms)
             state = stand.state
             if isinstance(state, Following) and state.leader_id == request.leader_id:
                 state.fetch_until_ms = now_ms + self._backoff_ms(request.successors)
@@ -105,6 +105,9 @@ class Answering:
             leader_id=stand.leader_id,
             leader_endpoints=stand.leader_endpoints,
         )
+
+    def _hear_leader(self, told: BeginEpochRequest | EndEpochRequest, now_ms: int) -> None:
+        self._stand.learn(told.epoch, told.leader_id, told.leader_endpoints, now_ms, by_leader=True)
 
     def _backoff_ms(self, successors: tuple[ReplicaKey, ...]) -> int:
         """None for the first of the successors, twice as much for each one after the second."""

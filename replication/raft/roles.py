@@ -337,8 +337,19 @@ class Stand:
             ),
         )
 
-    def learn(self, epoch: int, leader_id: int, endpoints: Endpoints, now_ms: int) -> bool:
-        """Somebody says who leads an epoch. True if that changed anything.
+    def learn(
+        self,
+        epoch: int,
+        leader_id: int,
+        endpoints: Endpoints,
+        now_ms: int,
+        *,
+        by_leader: bool = False,
+    ) -> bool:
+        """Somebody says who leads an epoch, and perhaps where. True if that changed anything.
+
+        Others may know the leader's endpoints from a log that is behind, or fewer of them: their word counts
+        where it has more, the leader's own in any case.
 
         Raises InconsistentQuorum if an epoch has two leaders.
         """
@@ -346,6 +357,8 @@ class Stand:
             leader_id, endpoints = (NOBODY if epoch > self.epoch else leader_id), ()
             if epoch <= self.epoch:
                 return False
+        known = self.leader_endpoints
+        moved = by_leader and endpoints not in ((), known)
         endpoints = endpoints or self.voters.endpoints(leader_id)
         if epoch > self.epoch:
             if leader_id == NOBODY:
@@ -359,7 +372,7 @@ class Stand:
             raise InconsistentQuorum(
                 f"epoch {epoch} is led by {leader_id}, but {self.leader_id} leads it, too"
             )
-        if self.leader_id == NOBODY or len(endpoints) > len(self.leader_endpoints):
+        if self.leader_id == NOBODY or moved or len(endpoints) > len(known):
             self.follow(epoch, leader_id, endpoints, now_ms)
             return True
         return False

@@ -396,6 +396,26 @@ def test_a_leader_whose_endpoints_nobody_knows_is_looked_for() -> None:
     assert (one.role, one.leader_id) == (Role.FOLLOWER, 9)
 
 
+def test_where_the_leader_is_others_may_know_from_logs_that_are_behind_but_it_knows() -> None:
+    one = machine(2, 1, 3, election=Election(4, leader_id=1))
+    (fetch,) = sent(one.start(0))
+    assert fetch.endpoints == voter(1).endpoints
+    moved = voter(1, port=9999).endpoints
+    elsewhere = FetchAnswer(
+        epoch=4, leader_id=1, leader_endpoints=moved, error=ErrorCode.not_leader_or_follower
+    )
+    (anyone,) = sent(one.failed(fetch.number, 1))
+    one.answered(anyone.number, elsewhere, 2)
+    (fetch,) = [each for each in sent(one.tick(22)) if each.to == 1]
+    assert fetch.endpoints == voter(1).endpoints
+    begin = BeginEpochRequest(voter=key(2), leader_id=1, epoch=4, leader_endpoints=moved)
+    (fetch,) = sent(one.receive(begin, 23))
+    assert (fetch.to, fetch.endpoints) == (1, moved)
+    assert not sent(one.receive(begin, 24)), "nothing new"
+    old = BeginEpochRequest(leader_id=1, epoch=4)
+    assert not sent(one.receive(old, 25)), "an old version tells of no endpoints"
+
+
 @pytest.mark.parametrize(
     ("successors", "due_ms"),
     [((1, 3), 0), ((3, 1), 500), ((4, 3, 1), 500), ((3, 4, 5, 1), 500), ((3,), 1000), ((), 0)],
