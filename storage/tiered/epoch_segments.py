@@ -59,7 +59,7 @@ class EpochSegments:
     def finish(self, handle: Handle) -> None:
         """Its copy is finished: it may be read, unless another covers it."""
         start, end = self.start_of(handle), self.end_of(handle)
-        if self.readable and not self._is_behind_all(start):
+        if self.readable and not self._is_behind_all(start, end):
             if self._is_covered(handle):
                 insert(self.covered, handle, self.start_of)
                 return
@@ -101,10 +101,10 @@ class EpochSegments:
     def end_of(self, handle: Handle) -> int:
         return segment_row.epoch_end_of(*self._table.at(handle), self._epoch)
 
-    def _is_behind_all(self, start: int) -> bool:
+    def _is_behind_all(self, start: int, end: int) -> bool:
         """As is usual. An epoch that has no records in a segment ends there before it starts."""
         last = self.readable[-1]
-        return start > self.end_of(last) and start > self.start_of(last)
+        return start > self.start_of(last) and min(start, end) > self.end_of(last)
 
     def _is_covered(self, handle: Handle) -> bool:
         """The readable ones' starts and ends both grow: only one can cover it."""

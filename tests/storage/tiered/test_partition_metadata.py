@@ -159,6 +159,17 @@ def test_an_unclean_election_leaves_two_histories() -> None:
     assert [metadata.highest_offset(epoch) for epoch in range(4)] == [4, 3, 5, None]
 
 
+def test_a_copy_without_records_of_an_epoch_lies_within_the_one_before() -> None:
+    """It ends where the epoch's other copy does, a record before it starts; whichever came first."""
+    before, without = segment(1, 0, 4), segment(2, 5, 9, ((0, 5), (1, 5)))
+    for order in ((before, without), (without, before)):
+        metadata = PartitionMetadata(FOO_0)
+        for each in order:
+            metadata.apply(each)
+            metadata.apply(becomes(each, FINISHED))
+        assert metadata.size_bytes(0) == metadata.size_bytes(1) == 100
+
+
 def test_the_highest_offset_stays_when_the_copies_go() -> None:
     """T-31 walks epochs by it: what was copied once is not copied again because it expired."""
     copy = segment(1, 0, 9)
