@@ -6,6 +6,7 @@
     | offsets that do not rise, or lie outside the segment's | readers look for them elsewhere |
     | a batch of another epoch than the metadata gives its offset | its records would not count |
     | a record later than the segment's latest | who asks for that time would pass the segment over |
+    | not a record for each offset, where that is said | who asks for offsets alone does not read the log |
     | an offset index that points elsewhere than to a batch that is not behind the offset | so would readers |
 
 No record is looked at. Without I/O: pieces of the log come in, in their order.
@@ -21,6 +22,7 @@ from odradek.pipeline.decoding.headers import find_batches
 from odradek.protocol.records.batch import CRC_START
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Buffer
+from odradek.storage.tiered.custom_metadata import is_dense
 from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 
 HEADERS_AT_ONCE = 1 << 14
@@ -71,6 +73,11 @@ class LogWalk:
             self._break("the last batch is cut short", 0)
         elif self._next_offset != self._segment.end_offset + 1:
             self._say(f"ends at offset {self._next_offset - 1}, not {self._segment.end_offset}")
+        offsets = self._segment.end_offset - self._segment.start_offset + 1
+        if is_dense(self._segment.custom_metadata) and self.records != offsets:
+            self._say(
+                f"has {self.records} records, and should have one for each of {offsets} offsets"
+            )
 
     def check_offset_index(self, index: Buffer) -> None:
         """After the end."""

@@ -7,7 +7,7 @@ segments a task is made with a few operations on columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -79,34 +79,43 @@ def tasks_of(
     pieces: list[Piece],
     *,
     task_bytes: int,
+    skips_dense: bool = False,
     min_tasks: int | None = None,
     max_records: int | None = None,
 ) -> list[tuple[Piece, ...]]:
     """The pieces of each task: about `task_bytes` each, at least `min_tasks` of them as far as there are
-    offsets enough, none with more than `max_records` offsets. Takes them out of the list: there may be
+    offsets enough, none with more than `max_records` offsets. With `skips_dense` the records of segments that are
+    known to be dense are not read, and take that much less. Takes them out of the list: there may be
     millions of stretches, which a task has in few bytes."""
-    total = sum(piece.size_bytes for piece in pieces)
+    total = sum(
+        piece.work_bytes if skips_dense and isinstance(piece, PackedStretches) else piece.size_bytes
+        for piece in pieces
+    )
     limit = max(task_bytes, total // TASKS_MAX, 1)
     if min_tasks is not None:
         limit = max(1, min(limit, -(-total // min_tasks)))
     records = max_records if max_records is not None else 1 << 62
-    packer = _Packer(limit, records)
+    sizes_of = Stretches.work if skips_dense else Stretches.sizes
+    packer = _Packer(limit, records, sizes_of)
     found: list[tuple[Piece, ...]] = []
     pieces.reverse()
     while pieces:
-        found += packer.add(_cut(pieces.pop(), limit, records))
+        found += packer.add(_cut(pieces.pop(), limit, records, sizes_of))
     return [*found, *packer.end()]
 
 
 _NotStored = BrokerRange | Lost
+_SizesOf = Callable[[Stretches], Int64s]
 
 
-def _cut(piece: Piece, limit: int, records: int) -> Sequence[_NotStored] | Stretches:
+def _cut(
+    piece: Piece, limit: int, records: int, sizes_of: _SizesOf
+) -> Sequence[_NotStored] | Stretches:
     """At most so large, as far as offsets allow."""
     if isinstance(piece, PackedStretches):
         stretches = piece.unpacked()
         offsets = stretches.rows["high"] - stretches.rows["low"]
-        by_size, by_records = -(-stretches.sizes() // limit), -(-offsets // records)
+        by_size, by_records = -(-sizes_of(stretches) // limit), -(-offsets // records)
         parts: Int64s = np.minimum(np.maximum(np.maximum(by_size, by_records), 1), offsets)
         return stretches.cut(parts) if (parts > 1).any() else stretches
     if isinstance(piece, Lost):
@@ -120,9 +129,10 @@ def _cut(piece: Piece, limit: int, records: int) -> Sequence[_NotStored] | Stret
 class _Packer:
     """Fills one task after the other."""
 
-    def __init__(self, limit: int, records: int) -> None:
+    def __init__(self, limit: int, records: int, sizes_of: _SizesOf) -> None:
         self._limit = limit
         self._records = records
+        self._sizes_of = sizes_of
         self._taken: list[Piece] = []
         self._size = 0
         self._count = 0
@@ -131,7 +141,7 @@ class _Packer:
         """Those that are full by then."""
         if isinstance(pieces, Stretches):
             offsets = pieces.rows["high"] - pieces.rows["low"]
-            sizes, counts = np.cumsum(pieces.sizes()), np.cumsum(offsets)
+            sizes, counts = np.cumsum(self._sizes_of(pieces)), np.cumsum(offsets)
         else:
             sizes = np.cumsum([each.size_bytes for each in pieces])
             counts = np.cumsum(

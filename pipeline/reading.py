@@ -27,6 +27,7 @@ from odradek.pipeline.options import REPORT
 from odradek.pipeline.planning import BrokerRange, Lost, each_piece
 from odradek.pipeline.segment_columns import PackedStretches, Stretch, Stretches
 from odradek.protocol.errors import KafkaError
+from odradek.storage.tiered.custom_metadata import is_dense
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,6 +57,8 @@ class Reading:
     too_late_ms: int = INT64_MAX
     """Behind a record as late as this nothing is wanted."""
     rows: str = RECORDS
+    skips_dense: bool = False
+    """Whether a segment is not read where its metadata says that each of its offsets has a record."""
 
 
 def read_pieces(
@@ -148,6 +151,9 @@ def _read(
     )
     if isinstance(piece, BrokerRange):
         return _read_broker(reading, piece, wanted)
+    is_known = reading.skips_dense and is_dense(piece.segment.custom_metadata)
+    if is_known and wanted.none_aborted(piece.low, piece.high):
+        return decoder_of(wanted, str(piece.segment.id)).without_looking(piece.low, piece.high)
     return _read_store(reading, piece, wanted)
 
 

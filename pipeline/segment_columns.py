@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
+from odradek.storage.tiered.custom_metadata import is_dense
 from odradek.storage.tiered.metadata import (
     EpochStart,
     RemoteLogSegmentId,
@@ -59,6 +60,8 @@ READ = np.dtype(
 """Of a stretch: what of the segment is needed to read it, and the offsets from `low` on, before `high`.
 `copied` is 0 where the segment has a timestamp: nobody asks then, and zeros take no room in a plan."""
 _OF_SEGMENT = ("id", "start", "last", "newest", "size", "custom", "flags")
+DENSE_RECORD_BYTES = 100
+"""A record that is known without being read takes Spark as long as reading so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +284,13 @@ class Stretches:
     def size_bytes(self) -> int:
         return int(self.sizes().sum())
 
+    def work(self) -> Int64s:
+        """The same where the records of dense segments are not read."""
+        offsets = self.rows["high"] - self.rows["low"]
+        is_known = np.array([False, *map(is_dense, self.customs)])[self.rows["custom"]]
+        work: Int64s = np.where(is_known, offsets * DENSE_RECORD_BYTES, self.sizes())
+        return work
+
     def cut(self, parts: Int64s) -> Stretches:
         """Each as that many, of as many offsets as can be."""
         rows = np.repeat(self.rows, parts)
@@ -304,6 +314,8 @@ class PackedStretches:
     high: int
     """The first offset, and before which they end."""
     size_bytes: int
+    work_bytes: int
+    """Both as of `Stretches`."""
     count: int
     customs: tuple[bytes, ...]
     data: bytes
@@ -317,8 +329,16 @@ class PackedStretches:
         rows["newest"][1:] -= stretches.rows["newest"][:-1]
         columns = rows.view(np.uint8).reshape(len(rows), READ.itemsize).T.tobytes()
         data = zstandard.ZstdCompressor(1).compress(columns)
-        low, high, size = stretches.low, stretches.high, stretches.size_bytes
-        return cls(stretches.partition, low, high, size, len(rows), stretches.customs, data)
+        return cls(
+            stretches.partition,
+            stretches.low,
+            stretches.high,
+            stretches.size_bytes,
+            int(stretches.work().sum()),
+            len(rows),
+            stretches.customs,
+            data,
+        )
 
     def unpacked(self) -> Stretches:
         columns = np.frombuffer(zstandard.ZstdDecompressor().decompress(self.data), np.uint8)

@@ -35,7 +35,7 @@ from odradek.pipeline.options import REPORT, Options, parse_options
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odradek.pipeline.decoding.wanted import Aborted
+    from odradek.pipeline.decoding.wanted import Aborted, Wanted
     from odradek.pipeline.planning import Piece
     from odradek.pipeline.query import Plan
     from odradek.pipeline.stream import StreamReader
@@ -90,7 +90,6 @@ class Reads:
             )
 
     def _tasks(self, plan: Plan, filtered: Filtered = Filtered()) -> list[ReadTask]:  # noqa: B008
-        from odradek.pipeline.decoding.wanted import Wanted
         from odradek.pipeline.planning import (
             HEADERS_TASK_BYTES,
             LOOKED_INTO_MAX,
@@ -99,26 +98,30 @@ class Reads:
         )
         from odradek.pipeline.segment_columns import PackedStretches
 
-        options = self._options
-        columns = [name for name in self._schema.fieldNames() if name != GAP]
-        wanted = Wanted(
-            "",
-            0,
-            columns,
-            since_ms=filtered.since_ms,
-            until_ms=filtered.until_ms,
-            rows=options.rows,
-        )
+        options, wanted = self._options, self._wanted(filtered)
         usual = TASK_BYTES if wanted.needs_records else HEADERS_TASK_BYTES
         stored = [each for each in plan.pieces if isinstance(each, PackedStretches)]
         looked_into = sum(len(each) == 1 for each in stored) if wanted.is_timed else 0
         tasks = tasks_of(
             plan.pieces,
             task_bytes=options.task_bytes or usual,
+            skips_dense=self._skips_dense(wanted),
             min_tasks=max(options.min_partitions or 1, -(-looked_into // LOOKED_INTO_MAX)),
             max_records=options.max_records_per_partition,
         )
         return [ReadTask(pieces, _of(plan.aborted, pieces)) for pieces in tasks]
+
+    def _wanted(self, filtered: Filtered) -> Wanted:
+        """Of any partition."""
+        from odradek.pipeline.decoding.wanted import Wanted
+
+        columns = [name for name in self._schema.fieldNames() if name != GAP]
+        since_ms, until_ms, rows = filtered.since_ms, filtered.until_ms, self._options.rows
+        return Wanted("", 0, columns, since_ms=since_ms, until_ms=until_ms, rows=rows)
+
+    def _skips_dense(self, wanted: Wanted) -> bool:
+        """Who is told what is broken reads all of it."""
+        return wanted.needs_offsets_alone and self._options.corrupt_segments == "fail"
 
     def _read(self, task: InputPartition, filtered: Filtered) -> Iterator[pa.RecordBatch]:
         if not isinstance(task, ReadTask):
@@ -127,10 +130,9 @@ class Reads:
 
         from odradek.pipeline.reading import Reading, read_pieces, with_gap_column
 
-        options = self._options
-        columns = [name for name in self._schema.fieldNames() if name != GAP]
+        options, needed = self._options, self._wanted(filtered)
         reading = Reading(
-            columns=columns,
+            columns=needed.columns,
             bootstrap=options.bootstrap,
             tiered_url=options.tiered_url,
             store_options=options.store_options,
@@ -143,6 +145,7 @@ class Reads:
             until_ms=filtered.until_ms,
             too_late_ms=filtered.too_late_ms(options.max_lateness_ms),
             rows=options.rows,
+            skips_dense=self._skips_dense(needed),
         )
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         with_gaps = GAP in self._schema.fieldNames()

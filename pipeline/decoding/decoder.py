@@ -50,6 +50,7 @@ TOPIC_BYTES_MAX = 64 << 20
 """That the topic's name, once a record, takes in an Arrow batch; 32 bits count them. A batch of a few MB may
 decompress to tens of millions of records."""
 HEADERS_AT_ONCE = 1 << 14
+OFFSETS_AT_ONCE = GROUP_BYTES // 16
 _FIRST_OFFSET_BYTES = 8
 """That a batch begins with."""
 
@@ -128,6 +129,13 @@ class Decoder:
             view = view[taken - behind :]
         if len(view):
             yield from self._feed(view)
+
+    def without_looking(self, low: int, high: int) -> Iterator[pa.RecordBatch]:
+        """The offsets from `low` on, before `high`, each of which is known to have a record."""
+        low, high = max(low, self.wanted.low), min(high, self.wanted.high)
+        for first in range(low, high, OFFSETS_AT_ONCE):
+            end = min(first + OFFSETS_AT_ONCE, high)
+            yield from self._tables(end - first, {"offset": np.arange(first, end)})
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """There are no more bytes: the records of the batch that waited for more. Raises CorruptSegment, too if

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from odradek.pipeline.decoding.schema import BATCHES, RECORDS
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
-_FROM_HEADERS = frozenset(("topic", "partition", "offset", "timestampType"))
+_OF_OFFSETS = frozenset(("topic", "partition", "offset"))
+_FROM_HEADERS = _OF_OFFSETS | {"timestampType"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,17 @@ class Wanted:
     @property
     def is_timed(self) -> bool:
         return self.since_ms > INT64_MIN or self.until_ms < INT64_MAX
+
+    @property
+    def needs_offsets_alone(self) -> bool:
+        """Whether there is nothing to be read where all offsets are known to have a record."""
+        return self.rows == RECORDS and not self.is_timed and _OF_OFFSETS.issuperset(self.columns)
+
+    def none_aborted(self, low: int, high: int) -> bool:
+        """Whether no transaction was given up that may have had one of these offsets."""
+        return not any(
+            each.first_offset < high and each.last_offset >= low for each in self.aborted
+        )
 
     @property
     def needs_records(self) -> bool:

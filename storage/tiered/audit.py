@@ -35,6 +35,7 @@ from enum import Enum
 
 from odradek.seams.objects import ObjectInfo
 from odradek.seams.values import value_class
+from odradek.storage.tiered.custom_metadata import needs_manifest
 from odradek.storage.tiered.errors import RemoteStorageError
 from odradek.storage.tiered.metadata import (
     RemoteEvent,
@@ -100,8 +101,8 @@ class StoredSegment:
         return max(each.modified_ms for each in self.objects.values())
 
     def missing(self, metadata: RemoteLogSegmentMetadata | None = None) -> list[str]:
-        """Suffixes. What has custom metadata was stored in a form that the manifest alone can tell."""
-        has_form = metadata is not None and metadata.custom_metadata is not None
+        """Suffixes; the manifest's where the log cannot be read without."""
+        has_form = metadata is not None and needs_manifest(metadata.custom_metadata)
         needed = (*NEEDED, MANIFEST_SUFFIX) if has_form else NEEDED
         return [suffix for suffix in needed if suffix not in self.objects]
 

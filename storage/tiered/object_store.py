@@ -11,7 +11,7 @@ after a crash is dangling too, then the log, then all the rest: a transaction in
 a log was never there.
 
 A log that is stored as it is (no compression, no encryption) is read without the manifest, and may have
-been put there by Kafka's LocalTieredStorage. Of any other, the segment's custom metadata says so.
+been put there by Kafka's LocalTieredStorage. Of any other, the segment's custom metadata says so (`custom_metadata.py`).
 Retries of single requests are the store's (`Patience`); whoever calls repeats whole calls (T-12).
 """
 
@@ -28,6 +28,14 @@ from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.objects import ObjectDenied, ObjectMissing, Objects, ObjectsUnavailable
 from odradek.seams.values import value_class
 from odradek.storage.tiered.chunks import CHUNK_BYTES, BrokenChunk, Chunk, Compression, Seal
+from odradek.storage.tiered.custom_metadata import (
+    CHUNKED,
+    DENSE,
+    ENCRYPTED,
+    custom_metadata,
+    flags_of,
+)
+from odradek.storage.tiered.density import DensityCheck
 from odradek.storage.tiered.encryption import KeyRing, SegmentCipher
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
@@ -60,9 +68,6 @@ PIECE_BYTES = 1 << 20
 MANIFESTS_KEPT = 256
 NOTHING_THERE = ".nothing"
 """No key begins so: listing that costs a store nothing, and takes what all else takes to be allowed."""
-
-_VERSION, _CHUNKED, _ENCRYPTED = 1, 1, 2
-"""Custom metadata: a version, and flags that say what the log's object is."""
 
 
 @value_class
@@ -119,7 +124,7 @@ class ObjectStoreStorage:
             end = min(end, end_inclusive + 1)
         if start >= end:
             return b""
-        if not _flags(metadata) & _CHUNKED:
+        if not flags_of(metadata) & CHUNKED:
             key = segment_key(metadata, LOG_SUFFIX)
             return self._read(key, start, end - start)
         return self._fetch_chunks(metadata, start, end)
@@ -130,7 +135,7 @@ class ObjectStoreStorage:
         into = into[: max(0, metadata.size_bytes - start)]
         if not len(into):
             return 0
-        if _flags(metadata) & _CHUNKED:
+        if flags_of(metadata) & CHUNKED:
             into[:] = memoryview(self._fetch_chunks(metadata, start, start + len(into)))
             return len(into)
         key = segment_key(metadata, LOG_SUFFIX)
@@ -152,13 +157,13 @@ class ObjectStoreStorage:
             try:
                 manifest = self._manifest(metadata)
             except ObjectMissing:
-                if _flags(metadata) & _ENCRYPTED:
+                if flags_of(metadata) & ENCRYPTED:
                     raise
                 return stored
         copied = manifest.objects.get(kind.value)
         if copied is not None and (len(stored), crc32c(stored)) != (copied.size, copied.crc32c):
             raise CorruptRemoteData(f"{key} is not what was copied")
-        if not _flags(metadata) & _ENCRYPTED:
+        if not flags_of(metadata) & ENCRYPTED:
             return stored
         seal = self._seal(manifest)
         with _named(key):
@@ -172,7 +177,7 @@ class ObjectStoreStorage:
         try:
             copied = self._manifest(metadata).objects
         except ObjectMissing as error:
-            if _flags(metadata) & _CHUNKED or not self._has_log(metadata):
+            if flags_of(metadata) & CHUNKED or not self._has_log(metadata):
                 raise RemoteSegmentNotFound(f"{metadata.id} is gone: {error}") from error
             return  # Kafka's LocalTieredStorage has copied it
         if kind.value in copied:
@@ -314,6 +319,7 @@ class _Copy:
         self._seal = Seal(form.compression, cipher)
         self._chunked = form.encrypts or form.compression is not Compression.NONE
         self._stored_sizes: list[int] = []
+        self._density = DensityCheck(metadata.start_offset, metadata.end_offset)
 
     def index(self, suffix: str, part: Buffer | FileSlice) -> Iterator[Buffer]:
         whole = part.read() if isinstance(part, FileSlice) else part
@@ -321,21 +327,26 @@ class _Copy:
         yield self._seal.seal(suffix, 0, whole)
 
     def log(self, part: Buffer | FileSlice) -> Iterator[Buffer]:
-        if not self._chunked:
-            yield from _pieces(part, PIECE_BYTES)
-            return
-        for number, plain in enumerate(_pieces(part, self._form.chunk_bytes)):
+        pieces = _pieces(part, self._form.chunk_bytes if self._chunked else PIECE_BYTES)
+        for number, plain in enumerate(pieces):
+            self._density.feed(plain)
+            if not self._chunked:
+                yield plain
+                continue
             stored = self._seal.seal_chunk(LOG_SUFFIX, number, plain)
             self._stored_sizes.append(len(stored))
             yield stored
 
     def manifest(self, cluster_id: str) -> Manifest:
-        form, chunks, custom = self._form, None, None
+        form, chunks = self._form, None
+        flags = DENSE if self._density.is_dense else 0
         if self._chunked:
             chunks = ChunkedLog(form.compression, form.chunk_bytes, tuple(self._stored_sizes))
-            custom = bytes([_VERSION, _CHUNKED | (_ENCRYPTED if self._key else 0)])
+            flags |= CHUNKED | (ENCRYPTED if self._key else 0)
         finished = replace(
-            self.metadata, state=SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=custom
+            self.metadata,
+            state=SegmentState.COPY_SEGMENT_FINISHED,
+            custom_metadata=custom_metadata(flags),
         )
         return Manifest(finished, dict(self.objects), chunks, self._key, cluster_id)
 
@@ -409,18 +420,6 @@ def _check_size(key: str, position: int, found: int, size: int) -> None:
         raise CorruptRemoteData(
             f"{key}: {found} bytes at {position}, of which there should be {size}"
         )
-
-
-def _flags(metadata: RemoteLogSegmentMetadata) -> int:
-    """0 for a log that is stored as it is."""
-    custom = metadata.custom_metadata
-    if not custom:
-        return 0
-    if custom[0] != _VERSION or len(custom) != 2:
-        raise RemoteStorageError(
-            f"{metadata.id} was copied by a later version or another RemoteStorageManager"
-        )
-    return custom[1]
 
 
 @contextmanager

@@ -8,7 +8,7 @@ memory is what a snapshot file has, and is made from it without decoding.
     size (4), custom metadata (its length + 1 as uvarint, or 0), state (1),
     tags: none, or tag 0, that the transaction index is empty
 
-Nearly all have one epoch and no custom metadata: 76 bytes, or 73 with a transaction index.
+Nearly all have one epoch and two bytes of custom metadata: 78 bytes, or 75 with a transaction index.
 """
 
 from __future__ import annotations

@@ -161,6 +161,7 @@ def _differences(
     found = []
     for field in (
         "start_offset", "end_offset", "size_bytes", "max_timestamp_ms", "epochs", "txn_index_empty",
+        "custom_metadata",
     ):  # fmt: skip
         theirs, ours = getattr(said, field), getattr(known, field)
         if theirs != ours:

@@ -22,6 +22,7 @@ from odradek.pipeline.errors import BadOption, PipelineError
 from odradek.pipeline.jobs.audit import AuditJob, AuditReport, audit, run_audit
 from odradek.pipeline.log_walk import LogWalk
 from odradek.protocol.records.records import Record, build_batch
+from odradek.storage.tiered.custom_metadata import DENSE, custom_metadata
 from odradek.storage.tiered.metadata import EpochStart, RemoteLogSegmentMetadata
 from odradek.testing import Broker
 from tests.pipeline.tiering import QUICK, TIERED
@@ -227,6 +228,11 @@ def test_a_log_that_is_what_is_said_of_it(pieces: int) -> None:
         (right(), LOG[:-1], "the last batch is cut short"),
         (right(), LOG + b"x" * 61, f"byte {len(LOG)}: no batch begins there"),
         (right(), bytes(BATCHES[0]) * 2 + LOG, "offset 0 comes after 9"),
+        (
+            right(custom_metadata=custom_metadata(DENSE)),
+            b"".join(map(bytes, (BATCHES[0], *BATCHES[2:]))),
+            "has 30 records, and should have one for each of 40 offsets",
+        ),
         (right(), LOG[:200] + b"?" + LOG[201:], "byte 0: the batch's CRC does not match"),
     ],
 )

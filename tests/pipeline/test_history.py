@@ -10,6 +10,7 @@ from random import Random
 from uuid import UUID
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from odradek.pipeline.planning import BrokerRange, Piece, each_piece, tasks_of
 from odradek.pipeline.segment_columns import Segments, Stretch, Stretches
 from odradek.pipeline.store import open_store
 from odradek.storage.log.transaction_index import ENTRY, VERSION
+from odradek.storage.tiered.custom_metadata import DENSE as DENSE_FLAG
+from odradek.storage.tiered.custom_metadata import custom_metadata
 from odradek.storage.tiered.metadata import (
     EpochStart,
     RemoteLogSegmentId,
@@ -225,6 +228,27 @@ def test_tasks_have_all_offsets_once_in_order_and_none_too_many(
         assert pickle.loads(pickle.dumps(task)) == task
     if min_tasks is not None and offset >= 4 * min_tasks:
         assert len(tasks) >= min_tasks
+
+
+DENSE = custom_metadata(DENSE_FLAG)
+
+
+@pytest.mark.parametrize(("skips_dense", "count"), [(False, 40), (True, 13)])
+def test_dense_segments_are_less_work_for_who_does_not_read_them(
+    skips_dense: bool, count: int
+) -> None:
+    """A task has as many segments as keep it busy as long; those that it reads are as large as ever."""
+    every = [segment(at, 100 * at, 100 * at + 99) for at in range(40)]
+    segments = [replace(each, custom_metadata=DENSE) for each in every[:30]] + every[30:]
+    pieces: list[Piece] = [cover(columns(*segments), ONE_EPOCH, 0, 4000).packed()]
+    size = 100 * 1000
+    tasks = tasks_of(pieces, task_bytes=size, skips_dense=skips_dense)
+    assert len(tasks) == count
+    found = [
+        sum(each.size_bytes if each.low >= 3000 else 0 for each in each_piece(task))
+        for task in tasks
+    ]
+    assert max(found) <= size
 
 
 def offsets_of(piece: Stretch | BrokerRange) -> range:

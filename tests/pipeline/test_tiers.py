@@ -15,12 +15,14 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from odradek.pipeline.errors import UnreadableSegment
+from odradek.pipeline.errors import MissingSegment, UnreadableSegment
 from odradek.pipeline.options import LATEST, Position, parse_options
 from odradek.pipeline.planning import BrokerRange, each_piece
 from odradek.pipeline.query import Query
 from odradek.pipeline.segment_columns import Stretch
 from odradek.pipeline.source import BatchReader
+from odradek.storage.tiered.custom_metadata import is_dense
+from odradek.storage.tiered.manifest import Manifest
 from odradek.testing import Broker
 from tests.pipeline.reading import by_consumer, by_spark, by_tasks, table
 from tests.pipeline.tiering import QUICK, TIERED
@@ -170,11 +172,9 @@ def test_what_the_store_lacks_hides_no_transaction_that_was_given_up(
     for manifest in manifests:
         data = manifest.read_bytes()
         manifest.unlink()
-        reader = BatchReader(parse_options(given, streaming=False), NARROW)
-        tables = [table for task in reader.partitions() for table in reader.read(task)]
+        found = offsets(given)
         manifest.write_bytes(data)
-        found = [row for each in tables for row in zip(*each.to_pydict().values(), strict=True)]
-        assert sorted(found) == expected, manifest.name
+        assert found == expected, manifest.name
 
 
 @pytest.mark.parametrize("what", ["*.txnindex", "*"])
@@ -207,12 +207,49 @@ def test_the_store_alone_has_what_was_tiered(broker: Broker, tier: Path, isolati
         assert rows == [row for row in expected if row[0] == partition][: len(rows)]
 
 
-def test_offsets_alone_are_read_from_batch_headers(broker: Broker, tier: Path) -> None:
-    expected = [row[:2] for row in by_consumer(broker.bootstrap, "events", PARTITIONS)]
-    reader = BatchReader(parse_options(options(broker, tier), streaming=False), NARROW)
+def offsets(given: dict[str, Any]) -> list[tuple[int, int]]:
+    """(partition, offset) of all rows of who asks for no more."""
+    reader = BatchReader(
+        parse_options({name: str(value) for name, value in given.items()}, streaming=False), NARROW
+    )
     tables = [table for task in reader.partitions() for table in reader.read(task)]
-    found = [row for each in tables for row in zip(*each.to_pydict().values(), strict=True)]
-    assert sorted(found) == expected
+    return sorted(row for each in tables for row in zip(*each.to_pydict().values(), strict=True))
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+def test_who_asks_for_offsets_alone_gets_those_of_a_consumer(
+    broker: Broker, tier: Path, isolation: str, split: dict[str, int]
+) -> None:
+    rows = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
+    given = options(broker, tier, **split, **{"kafka.isolation.level": isolation})
+    assert offsets(given) == [row[:2] for row in rows]
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_offsets_of_dense_segments_are_known_without_reading(
+    broker: Broker, tier: Path, tmp_path: Path, isolation: str
+) -> None:
+    """Those of aborted transactions are not: their records are passed over."""
+    rows = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
+    shutil.copytree(tier, tmp_path / "tier")
+    given = options(broker, tmp_path / "tier", **{"kafka.isolation.level": isolation})
+    kept = {(row[0], row[1]) for row in rows}
+    taken = 0
+    for manifest in sorted(tmp_path.rglob("events-*/*.manifest")):
+        segment = Manifest.parse(manifest.read_bytes()).metadata
+        its = range(segment.start_offset, segment.end_offset + 1)
+        all_kept = all((segment.partition.partition, offset) in kept for offset in its)
+        assert is_dense(segment.custom_metadata) or not all_kept
+        if is_dense(segment.custom_metadata) and all_kept:
+            manifest.with_suffix(".log").unlink()
+            taken += 1
+    assert taken
+    assert offsets(given) == [row[:2] for row in rows]
+    with pytest.raises(MissingSegment):
+        by_tasks(given)
+    skipping = {**given, "onCorruptSegment": "skip"}
+    assert offsets(skipping) == [row[:2] for row in by_tasks(skipping)]
 
 
 def test_a_broken_segment_is_named_or_left_out_by_choice(broker: Broker, tier: Path) -> None:

@@ -77,6 +77,7 @@ class Comparison:
         pause_s = chance.choice((0.0, 0.0, 1.0))
         try:
             rows = await source.read(chance, pause_s=pause_s, committed=committed, **split)
+            offsets = await source.offsets(chance, committed=committed, **split)
         except PipelineError as error:
             assert history.deletes or not history.is_whole
             self.errors.append(str(error))
@@ -85,8 +86,11 @@ class Comparison:
         after = await consume(history, committed)
         for where, row in found.items():
             assert row in (before.get(where), after.get(where)), "nobody else has that row"
+        assert len(set(offsets)) == len(offsets)
+        assert set(offsets) <= before.keys() | after.keys()
         for where in before.keys() & after.keys():
             assert where in found, f"{after[where]} was left out"
+            assert where in offsets, f"{after[where]} was not counted"
 
     async def _store_alone(self, history: History, source: VirtualSource, committed: bool) -> None:
         options: dict[str, Any] = {"kafka.bootstrap.servers": None, "committed": committed}

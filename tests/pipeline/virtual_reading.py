@@ -71,6 +71,8 @@ FULL = StructType(
     ]
 )
 
+OFFSETS = StructType(FULL.fields[:2])
+
 
 class Standstill:
     """Runs what is synchronous beside a world whose clock jumps: no time passes meanwhile."""
@@ -151,6 +153,17 @@ class VirtualSource:
         tasks = list(await self.aside(reader.partitions))
         await trio.sleep(pause_s)
         return await self.rows(reader, tasks, chance)
+
+    async def offsets(self, chance: Random, **options: Any) -> list[tuple[int, int]]:
+        """(partition, offset) of all rows of a query that asks for no more, likewise."""
+        reader = BatchReader(parse_options(self.options(**options), streaming=False), OFFSETS)
+        tasks = list(await self.aside(reader.partitions))
+        found: list[tuple[int, int]] = []
+        for task in chance.sample(tasks, len(tasks)):
+            tables = await self.aside(lambda task=task: list(reader.read(task)))  # type: ignore[misc]
+            for each in tables:
+                found += zip(*each.to_pydict().values(), strict=True)
+        return sorted(found)
 
     async def rows(self, reader: Reads, tasks: Sequence[Any], chance: Random) -> list[Row]:
         rows: list[Row] = []

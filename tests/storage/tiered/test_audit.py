@@ -204,7 +204,14 @@ def test_what_is_lost_of_a_copy_that_had_ended_is_told_however_young_it_is() -> 
 
 
 @pytest.mark.parametrize(
-    ("custom", "standing"), [(None, Standing.WHOLE), (b"\1\3", Standing.INCOMPLETE)]
+    ("custom", "standing"),
+    [
+        (None, Standing.WHOLE),
+        (b"\1\4", Standing.WHOLE),
+        (b"\1\3", Standing.INCOMPLETE),
+        (b"\1\5", Standing.INCOMPLETE),
+        (b"somebody else's", Standing.INCOMPLETE),
+    ],
 )
 def test_what_is_compressed_or_encrypted_is_nothing_without_its_manifest(
     custom: bytes | None, standing: Standing

@@ -10,9 +10,11 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
+from odradek.protocol.records.records import Record, build_batch
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import FileSlice, Path
 from odradek.storage.tiered.chunks import Compression
+from odradek.storage.tiered.custom_metadata import is_dense
 from odradek.storage.tiered.encryption import KeyRing
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
@@ -165,6 +167,21 @@ class TestManifest:
         for name in ("topic_id", "leader_epochs", "objects", "chunks", "encryption"):
             with pytest.raises(ValueError):
                 Manifest.parse(json.dumps({**fields, name: 7}).encode())
+
+
+@pytest.mark.parametrize("form", [StoredForm(), StoredForm(Compression.ZSTD, 100), SEALED])
+@pytest.mark.parametrize(("end_offset", "dense"), [(29, True), (30, False)])
+def test_a_copy_tells_whether_each_offset_has_a_record(
+    form: StoredForm, end_offset: int, dense: bool
+) -> None:
+    records = [Record(-1, 0, None, b"%d" % at) for at in range(11, 30)]
+    log = bytes(build_batch(records, base_offset=11))
+    metadata = replace(METADATA, end_offset=end_offset, size_bytes=len(log))
+    bucket = VirtualBucket()
+    custom = storage_at(bucket, form).copy_segment(metadata, replace(DATA, log=log))
+    assert is_dense(custom) is dense
+    copied = replace(metadata, custom_metadata=custom)
+    assert bytes(storage_at(bucket, form).fetch_segment(copied, 0)) == log
 
 
 @pytest.mark.parametrize("form", [StoredForm(), SEALED])

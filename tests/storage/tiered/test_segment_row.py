@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from odradek.protocol.schemas import remote_log_records as wire
 from odradek.protocol.schemas import serde
 from odradek.storage.tiered import segment_row
+from odradek.storage.tiered.custom_metadata import DENSE, custom_metadata
 from odradek.storage.tiered.errors import CorruptRemoteData
 from odradek.storage.tiered.metadata import (
     EpochStart,
@@ -110,7 +111,7 @@ def test_a_segment_of_many_epochs() -> None:
     assert segment_row.unpack(segment_row.pack(segment), 0, FOO_0) == segment
 
 
-def test_the_usual_row_takes_76_bytes() -> None:
+def test_the_usual_row_takes_78_bytes() -> None:
     segment = RemoteLogSegmentMetadata(
         RemoteLogSegmentId(FOO_0, UUID(int=7)),
         100,
@@ -120,6 +121,7 @@ def test_the_usual_row_takes_76_bytes() -> None:
         6,
         (EpochStart(3, 100),),
         1024,
+        custom_metadata=custom_metadata(DENSE),
         txn_index_empty=True,
     )
-    assert len(segment_row.pack(segment)) == 76
+    assert len(segment_row.pack(segment)) == 78

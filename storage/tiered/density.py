@@ -1,0 +1,74 @@
+"""Whether a log that is copied has one record for each of its offsets: then who asks for nothing but offsets,
+or how many there are, need not read it.
+
+It has not where compaction or a transaction's marker took an offset; and a log with a batch that is broken, as far
+as its CRC tells, is nothing that anything is said of. Without I/O: pieces come in, in their order.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from odradek.protocol.records.batch import (
+    CONTROL_MASK,
+    CRC_START,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+)
+from odradek.protocol.records.crc32c import crc32c
+from odradek.seams.files import Buffer
+
+_HEADER = Struct(">qi4xbIhi30xi")
+"""Base offset, length, magic, CRC, attributes, last offset delta, count."""
+
+
+class DensityCheck:
+    """See the module. Offsets of the log, the last one inclusive."""
+
+    def __init__(self, start_offset: int, end_offset: int) -> None:
+        self._next_offset = start_offset
+        self._end_offset = end_offset
+        self._may_be = True
+        self._header = b""
+        """As much as there is of one that a piece cuts in two."""
+        self._left = 0
+        """So many bytes of the batch are to come."""
+        self._crc = self._wanted_crc = 0
+
+    @property
+    def is_dense(self) -> bool:
+        """Once all of the log was fed."""
+        is_whole = not self._header and not self._left
+        return self._may_be and is_whole and self._next_offset == self._end_offset + 1
+
+    def feed(self, piece: Buffer) -> None:
+        view, at = memoryview(piece), 0
+        while self._may_be and at < len(view):
+            if self._left:
+                part = view[at : at + self._left]
+                self._crc = crc32c(part, self._crc)
+                self._left -= len(part)
+                self._may_be = bool(self._left) or self._crc == self._wanted_crc
+            else:
+                part = view[at : at + HEADER_SIZE - len(self._header)]
+                self._header += part
+                if len(self._header) == HEADER_SIZE:
+                    header, self._header = self._header, b""
+                    self._may_be = self._begins(header)
+            at += len(part)
+
+    def _begins(self, header: bytes) -> bool:
+        """A batch; whether that is the next one, and dense."""
+        base, length, magic, self._wanted_crc, attributes, delta, count = _HEADER.unpack(header)
+        self._left = length + LOG_OVERHEAD - HEADER_SIZE
+        self._crc = crc32c(header[CRC_START:])
+        is_next = base == self._next_offset
+        self._next_offset = base + count
+        return (
+            is_next
+            and magic == MAGIC
+            and self._left > 0
+            and count == delta + 1 > 0
+            and not attributes & CONTROL_MASK
+        )
