@@ -20,6 +20,9 @@ from odradek.pipeline.decoding.schema import BATCHES, RECORDS
 from odradek.pipeline.errors import BadOption
 from odradek.protocol.uuids import uuid_from_text
 
+FETCH_BYTES = 4 << 20
+"""A fetch brings so much, where nobody says otherwise. Memory of this size is used again by the next; of what is much
+larger each page is new, which costs more than all else of a fetch."""
 REPORT = "report"
 """Of `onCorruptSegment`: gaps are rows."""
 EARLIEST, LATEST = -2, -1
@@ -99,7 +102,7 @@ class Options:
     fail_on_data_loss: bool = True
     read_committed: bool = False
     request_timeout_ms: int = 30_000
-    fetch_max_bytes: int = 50 << 20
+    fetch_max_bytes: int = FETCH_BYTES
     task_bytes: int | None = None
     """`maxBytesPerTask`: about how much of the store one task reads; more where a query is so large
     that the driver would have too many. None: by what the query wants of it."""
@@ -173,7 +176,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         )
         == "read_committed",
         request_timeout_ms=read.number("kafka.request.timeout.ms", 1) or 30_000,
-        fetch_max_bytes=read.number("kafka.fetch.max.bytes", 1) or 50 << 20,
+        fetch_max_bytes=read.number("kafka.fetch.max.bytes", 1) or FETCH_BYTES,
         task_bytes=read.number("maxbytespertask", 1),
         corrupt_segments=read.choice("oncorruptsegment", ("fail", "skip", REPORT), "fail"),
         rows=read.choice("rows", (RECORDS, BATCHES), RECORDS),
