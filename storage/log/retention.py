@@ -1,7 +1,8 @@
 """Which segments may go (Kafka's UnifiedLog.deleteOldSegments): values in, a number out.
 
 Always from the oldest on, never past the high watermark, and never the last segment while it is
-empty. With cleanup.policy=compact (or none) only what lies below the log's start goes.
+empty. With cleanup.policy=compact (or none) only what lies below the log's start goes: the active
+segment too, where all of it does, which Kafka keeps (on a full disk it may be all there is).
 
 Where segments are copied to the remote tier (KIP-405), `local.retention.*` says what the disk may
 keep, and of that nothing goes before its copy is finished (T-15, T-30). The active segment is never
@@ -10,6 +11,7 @@ copied: once its turn has come it is rolled, so that it can be.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -54,13 +56,15 @@ def find_expired(
     A segment without timestamps is as old as `created_ms` says: since when this process has it.
     """
     is_copied = safe_to is not None
-    count = _below_log_start(segments, log_start_offset)
+    ends = [segment.base_offset for segment in segments[1:]] + [end_offset]
+    count = bisect_right(ends, log_start_offset)
+    if segments[-1].base_offset == end_offset:
+        count = min(count, len(segments) - 1)
     if not config.delete and (config.compact or not is_copied):
         return Expired(count)
     max_bytes, max_ms = config.retention_bytes, config.retention_ms
     if is_copied:
         max_bytes, max_ms = config.local_limits
-    ends = [segment.base_offset for segment in segments[1:]] + [end_offset]
     rolls = False
 
     def prefix_from(first: int, expired: Callable[[Candidate], bool]) -> int:
@@ -90,13 +94,6 @@ def find_expired(
     if max_ms >= 0:
         count = prefix_from(count, lambda segment: _age_ms(segment, now_ms) > max_ms)
     return Expired(count, rolls)
-
-
-def _below_log_start(segments: Sequence[Candidate], log_start_offset: int) -> int:
-    count = 0
-    while count + 1 < len(segments) and segments[count + 1].base_offset <= log_start_offset:
-        count += 1
-    return count
 
 
 def _age_ms(segment: Candidate, now_ms: int) -> int:

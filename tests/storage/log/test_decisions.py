@@ -166,7 +166,9 @@ def test_never_past_the_high_watermark() -> None:
 
 
 def test_an_empty_last_segment_stays() -> None:
-    assert expired(by_ms(0), [*SEGMENTS[:2], Old(20, size=0, max_timestamp=-1)]) == 2
+    rolled = [*SEGMENTS[:2], Old(30, size=0, max_timestamp=-1)]
+    assert expired(by_ms(0), rolled) == 2
+    assert expired(NOTHING, rolled, start=30) == 2
 
 
 def test_a_younger_segment_shields_the_older_behind_it() -> None:
@@ -178,7 +180,7 @@ def test_without_timestamps_age_counts_from_when_it_was_found() -> None:
     assert expired(by_ms(50), nameless) == 1
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 0), (9, 0), (10, 1), (20, 2), (30, 2)])
+@pytest.mark.parametrize(("start", "count"), [(0, 0), (9, 0), (10, 1), (20, 2), (29, 2), (30, 3)])
 def test_below_the_logs_start(start: int, count: int) -> None:
     compacted = LogConfig(cleanup_policy=("compact",), retention_ms=0)
     assert expired(compacted, start=start) == count

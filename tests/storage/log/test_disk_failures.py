@@ -78,6 +78,27 @@ def test_retention_makes_room_on_a_full_disk() -> None:
     world.append(batch(size=100))
 
 
+def test_a_full_disk_has_room_again_once_all_records_are_deleted() -> None:
+    """Of its one segment, the active one."""
+    world = limited(20_000)
+    log = world.log
+    log.update_config(
+        dataclasses.replace(CONFIG, internal_segment_bytes=10**6, file_delete_delay_ms=0)
+    )
+    with pytest.raises(DiskFull):
+        while True:
+            world.append(batch(size=100))
+    end = log.end_offset
+    log.advance_high_watermark(end)
+    log.advance_log_start(end, "DeleteRecords")
+    assert log.delete_expired(NOW_MS) == 1
+    assert log.remove_deleted(NOW_MS) == 1
+    world.append(batch(size=100))
+    for again in (world.reopen(), world.kill()):
+        assert (again.log_start_offset, again.end_offset) == (end, end + 1)
+        assert offsets_in(again, end) == [end]
+
+
 def test_on_a_full_disk_all_but_the_active_segment_may_expire() -> None:
     world = limited(20_000)
     with pytest.raises(DiskFull):
