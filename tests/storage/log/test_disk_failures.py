@@ -86,8 +86,7 @@ def test_a_full_disk_has_room_again_once_all_records_are_deleted() -> None:
         dataclasses.replace(CONFIG, internal_segment_bytes=10**6, file_delete_delay_ms=0)
     )
     with pytest.raises(DiskFull):
-        while True:
-            world.append(batch(size=100))
+        fill(world)
     end = log.end_offset
     log.advance_high_watermark(end)
     log.advance_log_start(end, "DeleteRecords")
