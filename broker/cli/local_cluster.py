@@ -14,6 +14,7 @@ from odradek.broker.cli.cluster import key_value
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
 from odradek.broker.cli.output import print_json, print_now, print_table
 from odradek.broker.config.tiered import absolute_target
+from odradek.broker.config.types import ConfigError
 from odradek.broker.local_cluster import control
 from odradek.broker.local_cluster.nodes import NodeFailed
 from odradek.broker.local_cluster.plan import HOST, ClusterPlan, Door, NodePlan, make_plan
@@ -199,6 +200,13 @@ def _first(group: BaseException) -> BaseException:
     return CommandFailed(str(group)) if isinstance(group, NodeFailed) else group
 
 
+def _target(text: str) -> str:
+    try:
+        return absolute_target(text)
+    except ConfigError as error:
+        raise WrongUsage(str(error)) from None
+
+
 async def _serve(args: argparse.Namespace, seams: Seams, directory: Path) -> None:
     from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
 
@@ -257,7 +265,7 @@ async def _the_plan(args: argparse.Namespace, seams: Seams, directory: Path) -> 
         new_id=lambda: uuid_to_text(seams.entropy.uuid()),
         addresses=await _doors(args.listen, seams, brokers, controllers or brokers),
         settings=dict(args.set),
-        tiered=None if args.tiered is None else absolute_target(args.tiered),
+        tiered=None if args.tiered is None else _target(args.tiered),
     )
     write_plan(seams.files, directory, plan)
     return plan

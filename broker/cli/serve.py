@@ -190,8 +190,6 @@ def _overrides(args: argparse.Namespace) -> Mapping[str, str | None]:
 def _tiered(target: str) -> Mapping[str, str]:
     from odradek.broker.config.tiered import absolute_target, storage_settings
 
-    if not target:
-        raise WrongUsage("--tiered takes a directory or a URL")
     return storage_settings(absolute_target(target))
 
 

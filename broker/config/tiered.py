@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from odradek.broker.config.types import ConfigError
+
 LOCAL_STORAGE = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 OBJECT_STORE = "odradek.ObjectStore"
 METADATA_PARTITIONS = 5
@@ -19,8 +21,15 @@ def tiered_settings(target: str, *, brokers: int, listener: str) -> dict[str, st
 
 
 def absolute_target(target: str) -> str:
-    """A URL as it is; a directory wherever whoever reads it stands."""
-    return target if "://" in target else str(Path(target).absolute())
+    """A URL as it is; a directory wherever whoever reads it stands. Raises ConfigError for what is neither: a
+    mistyped URL would be made a directory, where nobody looks for it."""
+    if "://" in target:
+        return target
+    if not target or target.partition("/")[0].endswith(":"):
+        raise ConfigError(
+            f"tiered storage is kept in a directory or at a URL like s3://bucket/prefix: {target!r} is neither"
+        )
+    return str(Path(target).absolute())
 
 
 def storage_settings(target: str) -> dict[str, str]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from odradek.broker.cli.errors import WrongUsage
+from odradek.broker.cli.main import WRONG_USAGE, main
 from odradek.broker.cli.serve import _overrides, _tiered_defaults, add_parser
 from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.config.types import ConfigError
 from odradek.broker.local_cluster.plan import CLIENT_LISTENER, Door, make_plan
 from odradek.broker.tiered.tiering import metadata_properties
 from odradek.seams import files
@@ -76,9 +77,15 @@ def test_what_a_file_says_of_the_metadata_topic_counts(tmp_path: Path) -> None:
     assert found["remote.log.metadata.manager.listener.name"] == "INSIDE"
 
 
-def test_nothing_is_no_target() -> None:
-    with pytest.raises(WrongUsage, match="--tiered takes a directory or a URL"):
-        config("")
+@pytest.mark.parametrize("target", ["", "s3:/bucket", "file:/srv/tier"])
+def test_what_is_neither_a_directory_nor_a_url_is_no_target(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A directory `s3:` would be made of it, here."""
+    with pytest.raises(ConfigError, match="a directory or at a URL"):
+        config(target)
+    assert main(["cluster", "--tiered", target, "--data", str(tmp_path)]) == WRONG_USAGE
+    assert "a directory or at a URL" in capsys.readouterr().err
 
 
 def test_a_cluster_on_one_machine_shares_its_tier() -> None:
