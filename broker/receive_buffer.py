@@ -23,6 +23,9 @@ GROWTH = 4
 KEPT_BYTES = 8 * 1024 * 1024
 """A buffer that a frame made larger than this is given back after the frame."""
 
+FOREIGN = {b"\x16\x03": "TLS", b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP"}
+"""What the first bytes of another protocol are, of those that are taken for ours by mistake."""
+
 _SIZE = Struct(">i")
 
 
@@ -61,7 +64,14 @@ class ReceiveBuffer:
         return size
 
     def _out_of_bounds(self, size: int) -> InvalidFrame:
-        return InvalidFrame(f"a frame of {size} bytes; the limit is {self._frame_bytes_max}")
+        text = f"a frame of {size} bytes; the limit is {self._frame_bytes_max}"
+        start = bytes(self._view[self._start : self._start + SIZE_PREFIX])
+        for begins, name in FOREIGN.items():
+            if start.startswith(begins):
+                text += (
+                    f" (the client speaks {name}: this is a PLAINTEXT listener of Kafka's protocol)"
+                )
+        return InvalidFrame(text)
 
     def room(self) -> memoryview:
         """Where to receive next; never empty. Call it when `next_frame` has nothing more to give."""

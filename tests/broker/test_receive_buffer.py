@@ -92,6 +92,14 @@ def test_a_size_out_of_bounds_is_refused_before_any_memory_is_taken(size: int) -
         feed(buffer, size.to_bytes(4, "big", signed=True) + b"/")
 
 
+@pytest.mark.parametrize(
+    ("start", "name"), [(b"GET / HTTP/1.1\r\n", "HTTP"), (b"\x16\x03\x01\x02\x00\x01", "TLS")]
+)
+def test_who_speaks_another_protocol_is_told_so(start: bytes, name: str) -> None:
+    with pytest.raises(InvalidFrame, match=f"the client speaks {name}"):
+        feed(ReceiveBuffer(100), start)
+
+
 def test_a_frame_over_the_limit_is_refused_even_when_it_is_there() -> None:
     buffer = ReceiveBuffer(100)
     assert feed(buffer, framed(bytes(100))) == [bytes(100)]
