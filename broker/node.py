@@ -240,7 +240,9 @@ class Broker:
         except OSError as error:
             addresses = ", ".join(f"{each.host}:{each.port}" for each in wanted)
             reason = error.strerror or error
-            raise CannotStart(f"can't listen on {addresses}: {reason}") from None
+            raise CannotStart(
+                f"can't listen on {addresses}: {reason}; free it, or choose another (--listen)"
+            ) from None
 
     async def _start_metadata(self, transport: WireTransport | None) -> None:
         self.metadata = new_metadata(

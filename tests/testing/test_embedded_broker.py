@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from odradek.broker.config.types import ConfigError
+from odradek.broker.node import CannotStart
 from odradek.client.metadata import open_cluster
 from odradek.testing import Broker
 
@@ -96,3 +97,10 @@ def test_an_error_in_the_test_still_stops_the_broker() -> None:
         1 / 0  # noqa: B018
     with pytest.raises(RuntimeError, match="not running"):
         _ = broker.node
+
+
+def test_an_address_that_is_taken_is_named() -> None:
+    with Broker() as first:
+        taken = Broker(listen=first.bootstrap)
+        with pytest.raises(CannotStart, match=rf"can't listen on {first.bootstrap}: .*--listen"):
+            taken.__enter__()
