@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import trio
 
@@ -189,6 +189,12 @@ class Producer:
         failure, self._first_failure = self._first_failure, None
         if failure is not None:
             raise failure
+
+    async def raise_failure(self) -> NoReturn:
+        """Wait for the first failure since the last `flush`: for who has more to queue, or to wait for."""
+        while self._first_failure is None:
+            await self._progress.wait()
+        raise self._first_failure
 
     async def run(self) -> None:
         """Send what is queued, for ever; `open_producer` owns this task."""

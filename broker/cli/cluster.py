@@ -32,6 +32,8 @@ HINTS = {
     ErrorCode.group_subscribed_to_topic: "stop the members that read the topic first",
     ErrorCode.offset_out_of_range: "`odradek topics offsets TOPIC` shows what is there",
     ErrorCode.message_too_large: "the topic's max.message.bytes says how large a record may be",
+    ErrorCode.kafka_storage_error: "a disk is full or failing: the broker's log says which",
+    ErrorCode.unknown_server_error: "the broker's log says why",
     ErrorCode.invalid_replication_factor: "there can't be more replicas than brokers",
     ErrorCode.security_disabled: "start the broker with --set authorizer.class.name="
     "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import AsyncIterator, Iterator
 
+import trio
+
 from odradek.broker.cli.cluster import cluster_arguments, with_cluster
 from odradek.broker.cli.errors import CommandFailed, WrongUsage
 from odradek.broker.cli.record_format import unescape
@@ -102,7 +104,11 @@ async def _produce(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> 
     if not args.files and is_terminal():
         hint(f"one record of {args.topic} a line; Ctrl-D ends")
     values = _file_values(args.files, seams) if args.files else _stdin_values(args)
-    async with open_producer(cluster, seams.clock, seams.entropy, options) as producer:
+    async with (
+        open_producer(cluster, seams.clock, seams.entropy, options) as producer,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(producer.raise_failure)  # at once: its input may never end
         count = 0
         async for batch in values:
             for key, value in _records(args, batch):
@@ -113,6 +119,7 @@ async def _produce(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> 
             if args.count is not None and count >= args.count:
                 break
         await producer.flush()
+        nursery.cancel_scope.cancel()
     return 0
 
 

@@ -77,17 +77,23 @@ class CommandLine:
         self._monkeypatch = monkeypatch
         self._capture = capture
 
-    def __call__(self, *words: str, stdin: bytes = b"", code: int | None = 0) -> Ran:
-        """Run it; AssertionError unless it ends with `code` (None: with any)."""
+    def __call__(
+        self, *words: str, stdin: bytes = b"", code: int | None = 0, more_to_come: bool = False
+    ) -> Ran:
+        """Run it; AssertionError unless it ends with `code` (None: with any). With `more_to_come` stdin does
+        not end."""
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         assert os.write(writing, stdin) == len(stdin), "more than a pipe holds"
-        os.close(writing)
+        if not more_to_come:
+            os.close(writing)
         self._capture.readouterr()
         with self._monkeypatch.context() as patch, interrupted_after(PATIENCE_S):
             patch.setattr(terminal, "STDIN", reading)
             ended = main(words)
         os.close(reading)
+        if more_to_come:
+            os.close(writing)
         out, err = self._capture.readouterr()
         ran = Ran(ended, out, err.decode())
         assert code is None or ended == code, ran

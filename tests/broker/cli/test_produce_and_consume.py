@@ -149,6 +149,12 @@ def test_a_record_that_is_too_large(odradek: CommandLine, topic: str) -> None:
     assert len(odradek("consume", "-t", topic, "-p", "0", *ALL).lines) == 501
 
 
+def test_a_failure_ends_it_before_its_input_does(odradek: CommandLine, topic: str) -> None:
+    odradek("topics", "alter", topic, "-c", "max.message.bytes=100")
+    ran = odradek("produce", "-t", topic, stdin=b"x" * 500 + b"\n", code=1, more_to_come=True)
+    assert "MESSAGE_TOO_LARGE" in ran.stderr
+
+
 def test_what_is_refused_says_why(odradek: CommandLine, topic: str) -> None:
     for words, text in [
         (["consume", "-t", "nothing-here"], "`odradek topics list`"),
