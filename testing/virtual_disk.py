@@ -6,15 +6,17 @@ changes of names in between. `sync` of a file makes its content durable and noth
 directory its names and nothing else: POSIX promises no more. `crash(seed)` gives the disk that a
 node would find after a power cut, decided by the seed:
 
-- a write that was not synced is kept, lost, or torn: some of its sectors are there. Neither writes nor
-  their sectors wait for each other, so what is later may be there without what is earlier, zeros or old
-  bytes between;
+- a write that was not synced is kept, lost, or torn: its first sectors are there, or any of them. Neither
+  writes nor their sectors wait for each other, so what is later may be there without what is earlier, zeros or
+  old bytes between;
 - names change in order within a directory: some prefix of the changes is there. A rename is there
   in both its directories or in neither;
 - what a failed sync was to make durable is never made so by a later one that succeeds: the kernel
   took the pages for clean (so nobody retries a failed sync).
 
-Assumed: sectors are atomic, and a synced byte stays.
+Assumed: a write's part of a sector is atomic, and a synced byte stays. Harder than disks are: of two writes to one
+sector the later may be there without the earlier, though a disk has sectors only as they were at some time. What
+endures that, endures a disk, and it leaves twice as many batches that only a checksum tells from whole ones.
 
 Disks can be full (`mount` with a capacity), failing or read-only (`fail`), cold (`chill`; after a crash
 all is) and slow (`is_slow`).
@@ -78,17 +80,25 @@ class Change:
             _overwrite(content, self.position, self.data)
 
     def torn(self, rng: random.Random) -> list[Change]:
-        """What a power cut leaves of it: of its sectors some, or none."""
+        """What a power cut leaves of it: nothing, its first sectors, or any of them."""
         if self.data is None:
             return rng.choice(([self], []))
-        kept, start, end = [], self.position, self.position + len(self.data)
+        sectors = list(self._sectors(self.data))
+        match rng.randrange(3):
+            case 0:
+                return []
+            case 1:
+                return sectors[: rng.randint(1, len(sectors))]
+            case _:
+                return [each for each in sectors if rng.random() < 0.5]
+
+    def _sectors(self, data: bytes) -> Iterator[Change]:
+        """One for each sector that it touches."""
+        start, end = self.position, self.position + len(data)
         while start < end:
             next_start = min(end, (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
-            if rng.random() < 0.5:
-                sector = self.data[start - self.position : next_start - self.position]
-                kept.append(Change(start, sector))
+            yield Change(start, data[start - self.position : next_start - self.position])
             start = next_start
-        return kept
 
 
 @dataclass(eq=False)

@@ -19,16 +19,16 @@ SEEDS_MAX = 600
 
 FOUND_BY = {
     "vote_twice": [66],
-    "elect_who_lacks_records": [55],
+    "elect_who_lacks_records": [2],
     "keep_what_the_leader_has_not": [1],
     "tell_nobody_where_logs_part": [4],
     "acknowledge_what_the_leader_has": [1],
-    "count_what_is_on_its_way": [17],
+    "count_what_is_on_its_way": [13],
     "recover_what_is_broken": [29],
     "take_every_stop_for_a_clean_one": [20],
     "move_before_it_is_copied": [3],
     "stay_in_sync_after_moving_away": [0],
-    "know_followers_across_a_missed_epoch": [151],
+    "know_followers_across_a_missed_epoch": [52],
 }
 FOUND_IN_TIER_BY = {
     "let_go_of_what_was_not_copied": [0],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -17,7 +18,7 @@ from odradek.testing.virtual_disk import SECTOR_BYTES, VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
 
 HERE = Path("/data")
-SEEDS = range(200)
+SEEDS = range(400)
 
 
 def fresh() -> VirtualFiles:
@@ -27,7 +28,7 @@ def fresh() -> VirtualFiles:
 
 
 def after_crashes(files: VirtualFiles, look: Callable[[VirtualFiles], object]) -> set[object]:
-    """What `look` finds on the disks that two hundred seeds leave."""
+    """What `look` finds on the disks that four hundred seeds leave."""
     return {look(VirtualFiles(files.disk.crash(seed))) for seed in SEEDS}
 
 
@@ -62,6 +63,24 @@ def test_a_torn_write_may_lack_any_of_its_sectors() -> None:
         return "".join(chr(content[at] or 46) for at in range(0, len(content), SECTOR_BYTES))
 
     assert after_crashes(files, sectors) == {"", "u", "uu", ".u", "uuu", "u.u", ".uu", "..u"}
+
+
+def test_a_large_torn_write_is_often_cut_short_and_nothing_else() -> None:
+    files = fresh()
+    file = files.open(HERE / "f", create=True)
+    files.sync_directory(HERE)
+    whole = 40 * SECTOR_BYTES
+    file.append_v([b"u" * whole])
+
+    def left(f: VirtualFiles) -> str:
+        content = f.read(HERE / "f")
+        if 0 in content:
+            return "holes"
+        return {0: "nothing", whole: "all"}.get(len(content), "first sectors")
+
+    found = Counter(left(VirtualFiles(files.disk.crash(seed))) for seed in SEEDS)
+    assert found.keys() == {"nothing", "holes", "first sectors", "all"}
+    assert min(found.values()) > len(SEEDS) // 20
 
 
 def test_files_and_names_are_written_back_each_for_itself() -> None:
