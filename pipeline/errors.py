@@ -71,6 +71,10 @@ def in_words(error: Exception) -> str:
     return str(error)
 
 
+GAP_FOUND = "odradek: offsets that can't be read"
+"""In the error that ends an attempt to export which met some."""
+
+
 def said_by_spark(error: Exception) -> str:
     """What went wrong, in a line where that can be told: one of our errors, of which Spark hands on a traceback
     of another process, or else the first of a chain of Java's; else all that Spark said."""

@@ -22,6 +22,7 @@ from uuid import UUID
 from odradek.pipeline.brokers import EARLIEST, LATEST, TopicPartition
 from odradek.pipeline.errors import BadOption, DataLoss, PipelineError, said_by_spark
 from odradek.pipeline.jobs.checkpoint import Checkpoint
+from odradek.pipeline.jobs.direct_export import direct_export
 from odradek.pipeline.jobs.driver import turn_of
 from odradek.pipeline.jobs.export_batch import BatchWriter, ExportBatch
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
@@ -143,7 +144,10 @@ def _export(
             _check_untouched(table, options, job)
         checkpoint.belongs_to(job.identity())
         dead_letters = open_table(spark, job.format, job.dead_letters_path, None)
-        writer = BatchWriter(spark, job.values, table, dead_letters, checkpoint)
+        direct = None
+        if (job.format, job.values.kind) == ("parquet", "binary"):
+            direct = direct_export(spark, options, job.out, job.by)
+        writer = BatchWriter(spark, job.values, table, dead_letters, checkpoint, direct)
         course = _Course(options, checkpoint)
         return _run(spark, job, turn, course, writer, on_batch, on_progress)
     except (PySparkException, Py4JJavaError):

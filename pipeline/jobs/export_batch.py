@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.decoding.schema import GAP
+from odradek.pipeline.errors import GAP_FOUND
 from odradek.pipeline.jobs.checkpoint import Checkpoint
 from odradek.pipeline.jobs.decode import DECODED, ERROR
+from odradek.pipeline.jobs.direct_export import DirectExport
 from odradek.pipeline.jobs.tables import Batch, Table
 from odradek.pipeline.jobs.values import Values, columns_of_good
 from odradek.seams.values import value_class
@@ -24,8 +26,6 @@ from odradek.seams.values import value_class
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-GAP_FOUND = "odradek: offsets that can't be read"
-"""In the error that ends a pass which met some."""
 GAP_ROWS = "topic string, partition int, offset long, lastOffset long, object string, reason string"
 
 
@@ -51,8 +51,11 @@ class BatchWriter:
         table: Table,
         dead_letters: Table,
         checkpoint: Checkpoint,
+        direct: DirectExport | None = None,
     ) -> None:
+        """`direct` writes what is tried the first time, if it can."""
         self._spark = spark
+        self._direct = direct
         self._values = values
         self._table = table
         self._dead_letters = dead_letters
@@ -69,11 +72,17 @@ class BatchWriter:
         batch = Batch(self._checkpoint.query_id, number, offsets)
         if number != self._pending:
             try:
+                if self._direct is not None:
+                    return self._by_tasks(self._direct, frame, batch)
                 return self._at_once(frame, batch)
             except (PySparkException, Py4JJavaError) as error:
                 if GAP_FOUND not in str(error):
                     raise
         return self._with_care(frame, batch)
+
+    def _by_tasks(self, direct: DirectExport, frame: DataFrame, batch: Batch) -> ExportBatch:
+        ids = self._checkpoint.ends(batch.number).topic_ids
+        return _told(batch, direct.write(frame.schema, batch, ids), 0, 0)
 
     def _at_once(self, frame: DataFrame, batch: Batch) -> ExportBatch:
         from pyspark.sql import Observation

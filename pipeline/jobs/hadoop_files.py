@@ -91,6 +91,13 @@ class HadoopFiles:
             files, at = self._at(directory)
             files.delete(at, True)
 
+    def local(self, path: str) -> str | None:
+        """What it is on this machine's own file system; None on another."""
+        with _told(path, "looked at"):
+            files, at = self._at(path)
+            is_local = str(files.getScheme()) == "file"
+            return str(files.makeQualified(at).toUri().getPath()) if is_local else None
+
     def _at(self, path: str) -> tuple[Any, Any]:
         at = self._jvm.org.apache.hadoop.fs.Path(path)
         return at.getFileSystem(self._conf), at

@@ -52,6 +52,16 @@ class Batch:
     offsets: Mapping[TopicPartition, tuple[int, int]]
 
 
+def directory_of(batch: Batch) -> str:
+    """Of its own, in Parquet."""
+    return f"export={batch.export}/batch={batch.number}"
+
+
+def staged_of(batch: Batch) -> str:
+    """Where tasks have put what is not in the table yet (`direct_export.py`)."""
+    return f"_staged-{batch.export}/batch={batch.number}"
+
+
 class Table(Protocol):
     """What batches are written to. `by` is one of PARTITIONINGS; None is for dead letters, which may be of
     several exports of the same topics."""
@@ -94,6 +104,7 @@ class ParquetTable:
             writer.parquet(self._out)
 
     def replace(self, frame: DataFrame | None, batch: Batch) -> None:
+        self._files.remove(f"{self._out}/{staged_of(batch)}")
         above = [self._out]
         for name in _directories(self._by):
             above = [
@@ -103,7 +114,7 @@ class ParquetTable:
                 if child.startswith(f"{name}=")
             ]
         for each in above:
-            self._files.remove(f"{each}/export={batch.export}/batch={batch.number}")
+            self._files.remove(f"{each}/{directory_of(batch)}")
         if frame is not None:
             self.write(frame, batch)
 

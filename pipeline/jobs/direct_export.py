@@ -1,0 +1,102 @@
+"""A batch of an export whose tasks write the files, where that makes the table that Spark would make.
+
+That is: Parquet of values as they are, in a directory that driver and tasks share (what a URL of Hadoop's means
+is only known to Spark), with no settings of Spark's for Parquet but the codec. All else is Spark's to write.
+
+    OUT/_staged-E/batch=N/part-….parquet                what tasks have written, and nobody reads
+    OUT/topic=T/date=D/export=E/batch=N/part-….parquet  where the driver moves what counts
+
+A driver that dies on the way leaves some files moved and some not; whoever makes the batch again removes both,
+first those that are staged: a driver that stood still meanwhile has nothing to move then.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from odradek.pipeline.jobs.hadoop_files import HadoopFiles
+from odradek.pipeline.jobs.tables import (
+    MICROSECONDS,
+    PARTITIONINGS,
+    TIMESTAMPS,
+    Batch,
+    directory_of,
+    staged_of,
+)
+from odradek.pipeline.options import Options
+from odradek.pipeline.stream_offsets import StreamOffsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from odradek.pipeline.jobs.parquet_files import Placed
+
+CODEC = "spark.sql.parquet.compression.codec"
+ZONE = "spark.sql.session.timeZone"
+_OTHERS = ("spark.sql.parquet.", "spark.hadoop.parquet.", "parquet.", "spark.sql.files.maxRecords")
+"""Settings that Spark's writer heeds begin so."""
+
+
+class DirectExport:
+    """See the module. `directory` is the table's, `codec` one of `parquet_files.CODECS`."""
+
+    def __init__(
+        self, spark: SparkSession, options: Options, directory: Path, by: str, codec: str
+    ) -> None:
+        self._context = spark.sparkContext
+        self._options = options
+        self._directory = directory
+        self._partitioning = PARTITIONINGS[by]
+        self._zone = str(spark.conf.get(ZONE))
+        self._codec = codec
+
+    def write(self, schema: StructType, batch: Batch, topic_ids: Mapping[str, UUID]) -> int:
+        """The records of a batch that was never tried; how many. Raises what Spark raises (with GAP_FOUND in
+        it where offsets cannot be read), PipelineError and OSError."""
+        from odradek.pipeline.jobs.parquet_files import Staging, write_task
+        from odradek.pipeline.stream import StreamReader
+
+        reader = StreamReader(self._options, schema)
+        begin = {where: low for where, (low, _) in batch.offsets.items()}
+        end = {where: high for where, (_, high) in batch.offsets.items()}
+        tasks = reader.partitions(
+            StreamOffsets(begin, topic_ids).in_json(), StreamOffsets(end, topic_ids).in_json()
+        )
+        if not tasks:
+            return 0
+        staged = self._directory / staged_of(batch)
+        staging = Staging(str(staged), self._partitioning, self._zone, self._codec)
+        work = partial(write_task, reader, staging=staging)
+        written = self._context.parallelize(tasks, len(tasks)).flatMap(work).collect()
+        self._move(written, batch)
+        shutil.rmtree(staged.parent, ignore_errors=True)
+        return sum(each.records for each in written)
+
+    def _move(self, written: list[Placed], batch: Batch) -> None:
+        for each in written:
+            place = self._directory / each.directory / directory_of(batch)
+            place.mkdir(parents=True, exist_ok=True)
+            file = Path(each.file)
+            file.rename(place / file.name)
+
+
+def direct_export(spark: SparkSession, options: Options, out: str, by: str) -> DirectExport | None:
+    """None where Spark has to write."""
+    from odradek.pipeline.jobs.parquet_files import CODECS, knows_zone
+
+    directory = HadoopFiles(spark).local(out)
+    codec = str(spark.conf.get(CODEC)).lower()
+    chosen = {**dict(spark.sparkContext.getConf().getAll()), **spark.conf.getAll}
+    settings = {name: value for name, value in chosen.items() if name.startswith(_OTHERS)}
+    settings.pop(CODEC, None)
+    if settings.get(TIMESTAMPS) == MICROSECONDS:
+        del settings[TIMESTAMPS]
+    if directory is None or codec not in CODECS or settings or not knows_zone(spark.conf.get(ZONE)):
+        return None
+    return DirectExport(spark, options, Path(directory), by, codec)

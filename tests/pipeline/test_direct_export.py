@@ -1,0 +1,159 @@
+"""Exports whose tasks write the files: the table that Spark would make, once, wherever the driver dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from odradek.pipeline.errors import PipelineError
+from odradek.pipeline.jobs.direct_export import DirectExport
+from odradek.pipeline.jobs.export import ExportJob, export
+from odradek.pipeline.jobs.parquet_files import Placed
+from odradek.pipeline.jobs.tables import Batch, ParquetTable
+from odradek.testing import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+DAY_MS = 86_400_000
+BEGIN_MS = 20_000 * DAY_MS
+BY_SPARK = {"spark.sql.files.maxRecordsPerFile": "1000000"}
+"""A setting that tasks do not heed."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"events": 2}, configs={"log.retention.ms": "-1"}) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for number in range(300):
+            producer.produce(
+                "events",
+                key=None if number % 7 == 0 else b"key %d" % number,
+                value=None if number % 5 == 0 else b"value %d" % number,
+                partition=number % 2,
+                timestamp=BEGIN_MS + number * DAY_MS // 40,
+                headers=[("h", b"%d" % number), ("none", None)] if number % 3 else None,
+            )
+        producer.flush()
+        yield broker
+
+
+def job(broker: Broker, out: Path, **more: object) -> ExportJob:
+    source = {
+        "kafka.bootstrap.servers": broker.bootstrap,
+        "subscribe": "events",
+        "includeHeaders": "true",
+    }
+    return ExportJob(source, str(out), offsets_a_batch=100, **more)  # type: ignore[arg-type]
+
+
+@contextmanager
+def settings(spark: SparkSession, given: Mapping[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in given}
+    try:
+        for name, value in given.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
+@pytest.fixture
+def directly(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records were written by tasks, of each batch."""
+    found: list[int] = []
+    write = DirectExport.write
+
+    def counted(self: DirectExport, *given: object) -> int:
+        found.append(write(self, *given))  # type: ignore[arg-type]
+        return found[-1]
+
+    monkeypatch.setattr(DirectExport, "write", counted)
+    return found
+
+
+def rows(spark: SparkSession, out: Path) -> list[tuple[object, ...]]:
+    """In order, without what differs from export to export."""
+    frame = spark.read.parquet(str(out)).drop("export", "batch").orderBy("partition", "offset")
+    return [tuple(row) for row in frame.collect()]
+
+
+def offsets(spark: SparkSession, out: Path) -> list[tuple[int, int]]:
+    found = spark.read.parquet(str(out)).select("partition", "offset").collect()
+    return sorted((row.partition, row.offset) for row in found)
+
+
+def directories(out: Path) -> set[str]:
+    return {str(file.relative_to(out)).partition("/export=")[0] for file in out.rglob("*.parquet")}
+
+
+@pytest.mark.parametrize(
+    ("by", "zone"), [("none", "UTC"), ("date", "America/New_York"), ("hour", "UTC")]
+)
+def test_the_table_is_what_spark_makes(
+    spark: SparkSession, broker: Broker, tmp_path: Path, directly: list[int], by: str, zone: str
+) -> None:
+    with settings(spark, {"spark.sql.session.timeZone": zone}):
+        ours = export(spark, job(broker, tmp_path / "ours", by=by))
+        assert directly == [100, 100, 100]
+        with settings(spark, BY_SPARK):
+            theirs = export(spark, job(broker, tmp_path / "theirs", by=by))
+        assert len(directly) == 3
+        assert ours == theirs
+        tables = [spark.read.parquet(str(tmp_path / name)) for name in ("ours", "theirs")]
+        assert tables[0].schema == tables[1].schema
+        assert rows(spark, tmp_path / "ours") == rows(spark, tmp_path / "theirs")
+    assert directories(tmp_path / "ours") == directories(tmp_path / "theirs")
+
+
+def test_where_the_driver_dies_before_all_files_are_moved(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move, moved = DirectExport._move, 0
+
+    def part(self: DirectExport, written: list[Placed], batch: Batch) -> None:
+        nonlocal moved
+        if batch.number == 1:
+            moved = len(written) // 2
+            move(self, written[:moved], batch)
+            raise OSError("the driver died")
+        move(self, written, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectExport, "_move", part)
+        with pytest.raises(PipelineError):
+            export(spark, job(broker, tmp_path))
+    assert moved
+    assert list(tmp_path.glob("_staged-*/batch=1/*.parquet"))
+    assert [each.number for each in export(spark, job(broker, tmp_path))] == [1, 2]
+    found = offsets(spark, tmp_path)
+    assert found == [(partition, offset) for partition in (0, 1) for offset in range(150)]
+    assert not list(tmp_path.glob("_staged-*/*"))
+
+
+def test_a_driver_that_comes_back_moves_nothing(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still when its tasks were done, and another has made the batch again meanwhile."""
+    move = DirectExport._move
+
+    def late(self: DirectExport, written: list[Placed], batch: Batch) -> None:
+        ParquetTable(spark, str(tmp_path), "date").replace(None, batch)
+        move(self, written, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectExport, "_move", late)
+        with pytest.raises(PipelineError, match="No such file or directory"):
+            export(spark, job(broker, tmp_path))
+    assert not list(tmp_path.glob("topic=*/**/*.parquet"))

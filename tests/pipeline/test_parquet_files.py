@@ -1,0 +1,168 @@
+"""What a task of `export` makes of columns: which files in which directories, and what is in them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+import pyarrow.parquet as pq  # noqa: E402
+
+from odradek.pipeline.decoding.arrow_schema import GAPS, arrow_schema  # noqa: E402
+from odradek.pipeline.decoding.schema import COLUMNS, GAP  # noqa: E402
+from odradek.pipeline.errors import GAP_FOUND, FilesUnavailable, PipelineError  # noqa: E402
+from odradek.pipeline.jobs import parquet_files  # noqa: E402
+from odradek.pipeline.jobs.parquet_files import (  # noqa: E402
+    Placed,
+    StagedFiles,
+    Staging,
+    knows_zone,
+    write_task,
+)
+
+HOUR = 3_600_000
+MIDNIGHT = int(datetime(2026, 3, 1, tzinfo=UTC).timestamp() * 1000)
+
+
+def table(*times_ms: int, first: int = 0) -> Any:
+    rows = range(first, first + len(times_ms))
+    columns = {
+        "key": [None if each % 3 == 0 else b"k%d" % each for each in rows],
+        "value": [b"v" * each for each in rows],
+        "topic": ["events" for _ in rows],
+        "partition": [7 for _ in rows],
+        "offset": list(rows),
+        "timestamp": [each * 1000 for each in times_ms],
+        "timestampType": [0 for _ in rows],
+    }
+    schema = arrow_schema(COLUMNS)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[field.name], field.type) for field in schema], schema=schema
+    )
+
+
+def written(directory: Path, *tables: Any, **how: Any) -> list[Placed]:
+    given = {"partitioning": ("date",), "zone": "UTC", "codec": "snappy", **how}
+    files = StagedFiles(Staging(str(directory), **given))
+    for each in tables:
+        files.add(each)
+    return files.end()
+
+
+def offsets(placed: list[Placed]) -> dict[str, list[int]]:
+    found = {}
+    for each in placed:
+        read = pq.ParquetFile(each.file).read()
+        assert read.num_rows == each.records
+        assert "topic" not in read.column_names
+        found[each.directory] = read.column("offset").to_pylist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("partitioning", "zone", "expected"),
+    [
+        ((), "UTC", {"": [0, 1, 2, 3, 4, 5]}),
+        (("date",), "UTC", {"/date=2026-02-28": [0, 3], "/date=2026-03-01": [1, 2, 4, 5]}),
+        (("date",), "+01:00", {"/date=2026-03-01": [0, 1, 2, 3, 4, 5]}),
+        (
+            ("date",),
+            "America/New_York",
+            {"/date=2026-02-28": [0, 1, 3, 4], "/date=2026-03-01": [2, 5]},
+        ),
+        (
+            ("date", "hour"),
+            "UTC",
+            {
+                "/date=2026-02-28/hour=23": [0, 3],
+                "/date=2026-03-01/hour=0": [1, 4],
+                "/date=2026-03-01/hour=12": [2, 5],
+            },
+        ),
+    ],
+)
+def test_records_lie_where_their_time_is(
+    partitioning: tuple[str, ...], zone: str, expected: dict[str, list[int]], tmp_path: Path
+) -> None:
+    times = (MIDNIGHT - 1, MIDNIGHT, MIDNIGHT + 12 * HOUR)
+    placed = written(
+        tmp_path, table(*times), table(*times, first=3), partitioning=partitioning, zone=zone
+    )
+    assert offsets(placed) == {f"topic=events{name}": rows for name, rows in expected.items()}
+
+
+def test_all_columns_are_what_they_were(tmp_path: Path) -> None:
+    given = table(*range(10))
+    (placed,) = written(tmp_path, given, codec="zstd")
+    file = pq.ParquetFile(placed.file)
+    assert file.read().to_pylist() == given.drop_columns(["topic"]).to_pylist()
+    assert file.metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "directory"),
+    [
+        (-1, "/date=1969-12-31"),
+        (253_402_300_800_000, "/date=+10000-01-01"),
+        (-62_135_596_800_001, "/date=0000-12-31"),
+    ],
+)
+def test_dates_are_called_as_spark_calls_them(time_ms: int, directory: str, tmp_path: Path) -> None:
+    assert offsets(written(tmp_path, table(time_ms))) == {f"topic=events{directory}": [0]}
+
+
+def test_what_waits_in_all_directories_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_files, "ROW_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(parquet_files, "ROOM_BYTES", 2_000)
+    files = StagedFiles(Staging(str(tmp_path), ("date",), "UTC", "snappy"))
+    for day in range(200):
+        times = [MIDNIGHT + (day % 40) * 24 * HOUR] * 10
+        files.add(table(*times, first=day * 10))
+        assert sum(each.waiting_bytes for each in files._files.values()) <= 2_000
+    placed = files.end()
+    assert len(placed) == 40
+    assert sorted(each for rows in offsets(placed).values() for each in rows) == [*range(2000)]
+    assert max(pq.ParquetFile(each.file).num_row_groups for each in placed) > 1
+
+
+class Tasks:
+    """In place of a reader: its one task has these tables."""
+
+    def __init__(self, *tables: Any) -> None:
+        self._tables = tables
+
+    def read(self, task: Any) -> Any:
+        return iter(self._tables)
+
+
+def test_a_gap_ends_the_attempt(tmp_path: Path) -> None:
+    good = table(1, 2).append_column(GAP, pa.nulls(2, GAPS))
+    gap = [{"lastOffset": 9, "object": "x.log", "reason": "x.log is gone"}]
+    bad = table(3).append_column(GAP, pa.array(gap, GAPS))
+    staging = Staging(str(tmp_path), ("date",), "UTC", "snappy")
+    placed = write_task(Tasks(good), None, staging)  # type: ignore[arg-type]
+    assert list(offsets(placed).values()) == [[0, 1]]
+    with pytest.raises(PipelineError, match=f"{GAP_FOUND} x.log is gone"):
+        write_task(Tasks(good, bad), None, staging)  # type: ignore[arg-type]
+
+
+def test_where_nothing_can_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    staging = Staging(str(tmp_path / "file" / "x"), ("date",), "UTC", "snappy")
+    with pytest.raises(FilesUnavailable, match="file/x could not be written"):
+        write_task(Tasks(table(1)), None, staging)  # type: ignore[arg-type]
+
+
+def test_nothing_is_written_of_nothing(tmp_path: Path) -> None:
+    assert written(tmp_path / "none", table()) == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_zones_that_arrow_knows() -> None:
+    assert [knows_zone(each) for each in ("UTC", "+02:00", "Nowhere/At_All")] == [True, True, False]
