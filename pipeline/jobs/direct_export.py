@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from odradek.pipeline.errors import FilesUnavailable
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.jobs.tables import (
     MICROSECONDS,
@@ -83,7 +84,13 @@ class DirectExport:
             place = self._directory / each.directory / directory_of(batch)
             place.mkdir(parents=True, exist_ok=True)
             file = Path(each.file)
-            file.rename(place / file.name)
+            try:
+                file.rename(place / file.name)
+            except FileNotFoundError as error:
+                raise FilesUnavailable(
+                    f"{file}, which a task has written, is not there: driver and tasks have to share"
+                    " the directory, and only one run may write to it"
+                ) from error
 
 
 def direct_export(spark: SparkSession, options: Options, out: str, by: str) -> DirectExport | None:

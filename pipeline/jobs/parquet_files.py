@@ -11,6 +11,8 @@ columns that it reads as it has written them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,8 @@ ROW_GROUP_BYTES = 64 << 20
 """Of Arrow's memory."""
 ROOM_BYTES = 4 * ROW_GROUP_BYTES
 """For all directories that a task writes to: beyond that the fullest one gets a row group."""
+FILES_AT_ONCE = 40
+"""That a task has open. A directory that comes again after that many others gets another file."""
 CODECS = {
     "snappy": "snappy",
     "gzip": "gzip",
@@ -88,11 +92,13 @@ def _without_gaps(table: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class StagedFiles:
-    """One for each directory of the table."""
+    """One for each directory of the table, unless there are very many."""
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
         self._files: dict[str, _File] = {}
+        """Those that are open, the one that was written to last at the end."""
+        self._placed: list[Placed] = []
 
     def add(self, table: pa.RecordBatch) -> None:
         """`table` has records of one topic."""
@@ -102,21 +108,33 @@ class StagedFiles:
         rest = table.drop_columns(["topic"])
         for directory, part in _by_time(rest, self._staging):
             place = f"topic={topic}{directory}"
-            if place not in self._files:
-                self._files[place] = _File(self._staging, part.schema)
-            self._files[place].add(part)
+            file = self._files.pop(place, None)
+            if file is None:
+                if len(self._files) == FILES_AT_ONCE:
+                    self._end(next(iter(self._files)))
+                file = _File(self._staging, part.schema)
+            self._files[place] = file
+            file.add(part)
         while sum(each.waiting_bytes for each in self._files.values()) > ROOM_BYTES:
             max(self._files.values(), key=lambda each: each.waiting_bytes).flush()
 
     def end(self) -> list[Placed]:
         """They are whole."""
-        for each in self._files.values():
-            each.end()
-        return [Placed(each.path, place, each.records) for place, each in self._files.items()]
+        for place in list(self._files):
+            self._end(place)
+        return self._placed
+
+    def _end(self, place: str) -> None:
+        file = self._files[place]
+        file.end()
+        del self._files[place]
+        self._placed.append(Placed(file.path, place, file.records))
 
     def close(self) -> None:
+        """What was not ended counts for nothing."""
         for each in self._files.values():
-            each.close()
+            with suppress(OSError):
+                each.close()
 
 
 class _File:
@@ -137,7 +155,7 @@ class _File:
 
     def add(self, part: pa.RecordBatch) -> None:
         self.records += part.num_rows
-        self.waiting_bytes += part.get_total_buffer_size()
+        self.waiting_bytes += part.nbytes
         self._waiting.append(part)
         if self.waiting_bytes >= ROW_GROUP_BYTES:
             self.flush()
@@ -167,12 +185,13 @@ def _by_time(table: pa.RecordBatch, staging: Staging) -> Iterable[tuple[str, pa.
     micros = local.cast(pa.int64()).to_numpy(zero_copy_only=False)
     step = HOUR_US if "hour" in staging.partitioning else DAY_US
     slots = micros // step
-    found = np.unique(slots)
-    if len(found) == 1:
-        return [(_directory(int(found[0]) * step, staging), table)]
+    if (slots != slots[0]).any():
+        order = np.argsort(slots, kind="stable")
+        slots, table = slots[order], table.take(pa.array(order))
+    begins = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist(), len(slots)]
     return [
-        (_directory(int(slot) * step, staging), table.filter(pa.array(slots == slot)))
-        for slot in found
+        (_directory(int(slots[begin]) * step, staging), table.slice(begin, end - begin))
+        for begin, end in pairwise(begins)
     ]
 
 

@@ -19,6 +19,10 @@ from odradek.protocol.records.batch import (
 from odradek.protocol.records.crc32c import crc32c
 from odradek.seams.files import Buffer
 
+LEAST_BATCH_BYTES = 512
+"""On average: of a log with smaller batches nothing is said, since to go through it would take seconds a GB."""
+ALWAYS_BYTES = 1 << 20
+"""So much of any log is gone through."""
 _HEADER = Struct(">qi4xbIhi30xi")
 """Base offset, length, magic, CRC, attributes, last offset delta, count."""
 
@@ -35,6 +39,7 @@ class DensityCheck:
         self._left = 0
         """So many bytes of the batch are to come."""
         self._crc = self._wanted_crc = 0
+        self._fed_bytes = self._batches = 0
 
     @property
     def is_dense(self) -> bool:
@@ -57,10 +62,15 @@ class DensityCheck:
                     header, self._header = self._header, b""
                     self._may_be = self._begins(header)
             at += len(part)
+        self._fed_bytes += len(view)
+        is_small = self._fed_bytes < self._batches * LEAST_BATCH_BYTES
+        if is_small and self._fed_bytes > ALWAYS_BYTES:
+            self._may_be = False
 
     def _begins(self, header: bytes) -> bool:
         """A batch; whether that is the next one, and dense."""
         base, length, magic, self._wanted_crc, attributes, delta, count = _HEADER.unpack(header)
+        self._batches += 1
         self._left = length + LOG_OVERHEAD - HEADER_SIZE
         self._crc = crc32c(header[CRC_START:])
         is_next = base == self._next_offset

@@ -131,6 +131,27 @@ def test_what_waits_in_all_directories_is_bounded(
     assert max(pq.ParquetFile(each.file).num_row_groups for each in placed) > 1
 
 
+def test_not_more_files_are_open_than_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records may be of any number of days, in any order."""
+    monkeypatch.setattr(parquet_files, "FILES_AT_ONCE", 3)
+    files = StagedFiles(Staging(str(tmp_path), ("date",), "UTC", "snappy"))
+    days = [at * 7 % 10 for at in range(100)]
+    for first in range(0, 100, 20):
+        times = [MIDNIGHT + day * 24 * HOUR for day in days[first : first + 20]]
+        files.add(table(*times, first=first))
+        assert len(files._files) == 3
+    found: dict[str, list[int]] = {}
+    for each in files.end():
+        rows = pq.ParquetFile(each.file).read().column("offset").to_pylist()
+        found.setdefault(each.directory, []).extend(rows)
+    assert found == {
+        f"topic=events/date=2026-03-{day + 1:02}": [at for at in range(100) if days[at] == day]
+        for day in range(10)
+    }
+
+
 class Tasks:
     """In place of a reader: its one task has these tables."""
 

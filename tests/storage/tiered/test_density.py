@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from odradek.protocol.records.control import end_marker
 from odradek.protocol.records.records import Record, build_batch
+from odradek.storage.tiered import density
 from odradek.storage.tiered.density import DensityCheck
 
 FIRST = 1 << 33
@@ -106,6 +107,20 @@ def test_one_that_lacks_offsets_is_not(change: Callable[[list[bytes]], list[byte
     last = FIRST + 17
     assert is_dense(b"".join(log), last)
     assert not is_dense(b"".join(change(log)), last)
+
+
+@pytest.mark.parametrize(("count", "dense"), [(1, False), (10, True)])
+def test_of_many_tiny_batches_nothing_is_said(count: int, dense: bool) -> None:
+    """They would take too long."""
+    offset, log = FIRST, bytearray()
+    while len(log) <= 2 * density.ALWAYS_BYTES:
+        records = [Record(-1, 0, None, b"v" * 100)] * count
+        log += build_batch(records, base_offset=offset)
+        offset += count
+    check = DensityCheck(FIRST, offset - 1)
+    for at in range(0, len(log), density.ALWAYS_BYTES):
+        check.feed(memoryview(log)[at : at + density.ALWAYS_BYTES])
+    assert check.is_dense is dense
 
 
 @pytest.mark.parametrize("last", [FIRST + 16, FIRST + 18, FIRST - 1])
