@@ -10,6 +10,7 @@ that ends by an error leaves its directories for recovery.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
@@ -240,9 +241,9 @@ class Broker:
         except OSError as error:
             addresses = ", ".join(f"{each.host}:{each.port}" for each in wanted)
             reason = error.strerror or error
-            raise CannotStart(
-                f"can't listen on {addresses}: {reason}; free it, or choose another (--listen)"
-            ) from None
+            is_taken = error.errno == errno.EADDRINUSE
+            help = "; free it, or choose another (--listen, listeners)" if is_taken else ""
+            raise CannotStart(f"can't listen on {addresses}: {reason}{help}") from None
 
     async def _start_metadata(self, transport: WireTransport | None) -> None:
         self.metadata = new_metadata(

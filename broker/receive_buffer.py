@@ -68,9 +68,7 @@ class ReceiveBuffer:
         start = bytes(self._view[self._start : self._start + SIZE_PREFIX])
         for begins, name in FOREIGN.items():
             if start.startswith(begins):
-                text += (
-                    f" (the client speaks {name}: this is a PLAINTEXT listener of Kafka's protocol)"
-                )
+                text += f" (the client speaks {name}, and this listener Kafka's protocol)"
         return InvalidFrame(text)
 
     def room(self) -> memoryview:

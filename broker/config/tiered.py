@@ -25,7 +25,7 @@ def absolute_target(target: str) -> str:
     mistyped URL would be made a directory, where nobody looks for it."""
     if "://" in target:
         return target
-    if not target or target.partition("/")[0].endswith(":"):
+    if not target or ":" in target.partition("/")[0]:
         raise ConfigError(
             f"tiered storage is kept in a directory or at a URL like s3://bucket/prefix: {target!r} is neither"
         )

@@ -1,19 +1,21 @@
 """A batch of an export whose tasks write the files, where that makes the table that Spark would make.
 
-That is: Parquet of values as they are, in a directory that driver and tasks share (what a URL of Hadoop's means
-is only known to Spark), with no settings of Spark's for Parquet but the codec. All else is Spark's to write.
+That is: Parquet of values as they are, by dates in UTC, in a directory that driver and tasks share (what a URL of
+Hadoop's means is only known to Spark), with no settings for Parquet but the codec. All else is Spark's to write.
 
     OUT/_staged-E/batch=N/part-….parquet                what tasks have written, and nobody reads
     OUT/topic=T/date=D/export=E/batch=N/part-….parquet  where the driver moves what counts
 
 A driver that dies on the way leaves some files moved and some not; whoever makes the batch again removes both,
-first those that are staged: a driver that stood still meanwhile has nothing to move then.
+first the directory where they are staged. Only the driver makes that, and makes sure afterwards that it still has the
+turn: so one that stood still, at whatever step, has no place to write to, and nothing to move.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 CODEC = "spark.sql.parquet.compression.codec"
 ZONE = "spark.sql.session.timeZone"
-_OTHERS = ("spark.sql.parquet.", "spark.hadoop.parquet.", "parquet.", "spark.sql.files.maxRecords")
+_OTHERS = ("spark.sql.parquet.", "spark.hadoop.parquet.", "spark.sql.files.maxRecords")
 """Settings that Spark's writer heeds begin so."""
 
 
@@ -53,30 +55,39 @@ class DirectExport:
         self._context = spark.sparkContext
         self._options = options
         self._directory = directory
-        self._partitioning = PARTITIONINGS[by]
-        self._zone = str(spark.conf.get(ZONE))
+        self._by = PARTITIONINGS[by]
         self._codec = codec
 
-    def write(self, schema: StructType, batch: Batch, topic_ids: Mapping[str, UUID]) -> int:
-        """The records of a batch that was never tried; how many. Raises what Spark raises (with GAP_FOUND in
-        it where offsets cannot be read), PipelineError and OSError."""
+    def write(
+        self,
+        schema: StructType,
+        batch: Batch,
+        topic_ids: Mapping[str, UUID],
+        confirm: Callable[[], None],
+    ) -> int:
+        """The records of a batch that was never tried; how many. `confirm` raises if another driver has the turn.
+        Raises what Spark raises (with GAP_FOUND in it where offsets cannot be read), PipelineError and OSError."""
         from odradek.pipeline.jobs.parquet_files import Staging, write_task
         from odradek.pipeline.stream import StreamReader
 
         reader = StreamReader(self._options, schema)
-        begin = {where: low for where, (low, _) in batch.offsets.items()}
-        end = {where: high for where, (_, high) in batch.offsets.items()}
-        tasks = reader.partitions(
-            StreamOffsets(begin, topic_ids).in_json(), StreamOffsets(end, topic_ids).in_json()
-        )
+        begin = StreamOffsets({where: low for where, (low, _) in batch.offsets.items()}, topic_ids)
+        end = StreamOffsets({where: high for where, (_, high) in batch.offsets.items()}, topic_ids)
+        start = begin.in_json() if batch.number else reader.initialOffset()
+        tasks = reader.partitions(start, end.in_json())
         if not tasks:
             return 0
         staged = self._directory / staged_of(batch)
-        staging = Staging(str(staged), self._partitioning, self._zone, self._codec)
-        work = partial(write_task, reader, staging=staging)
-        written = self._context.parallelize(tasks, len(tasks)).flatMap(work).collect()
-        self._move(written, batch)
-        shutil.rmtree(staged.parent, ignore_errors=True)
+        staged.mkdir(parents=True, exist_ok=True)
+        try:
+            confirm()
+            work = partial(write_task, reader, staging=Staging(str(staged), self._by, self._codec))
+            written = self._context.parallelize(tasks, len(tasks)).flatMap(work).collect()
+            self._move(written, batch)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+            with suppress(OSError):
+                staged.parent.rmdir()
         return sum(each.records for each in written)
 
     def _move(self, written: list[Placed], batch: Batch) -> None:
@@ -95,15 +106,17 @@ class DirectExport:
 
 def direct_export(spark: SparkSession, options: Options, out: str, by: str) -> DirectExport | None:
     """None where Spark has to write."""
-    from odradek.pipeline.jobs.parquet_files import CODECS, knows_zone
+    from odradek.pipeline.jobs.parquet_files import CODECS, UTC
 
-    directory = HadoopFiles(spark).local(out)
+    files = HadoopFiles(spark)
+    directory = files.local(out)
     codec = str(spark.conf.get(CODEC)).lower()
     chosen = {**dict(spark.sparkContext.getConf().getAll()), **spark.conf.getAll}
     settings = {name: value for name, value in chosen.items() if name.startswith(_OTHERS)}
+    settings |= files.settings("parquet.")
     settings.pop(CODEC, None)
     if settings.get(TIMESTAMPS) == MICROSECONDS:
         del settings[TIMESTAMPS]
-    if directory is None or codec not in CODECS or settings or not knows_zone(spark.conf.get(ZONE)):
+    if directory is None or codec not in CODECS or settings or spark.conf.get(ZONE) not in UTC:
         return None
     return DirectExport(spark, options, Path(directory), by, codec)

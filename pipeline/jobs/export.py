@@ -171,7 +171,8 @@ def _run(
 
     def write(frame: object, number: int) -> None:
         turn.confirm()
-        batch = writer.write(frame, number, course.offsets_of(number))  # type: ignore[arg-type]
+        offsets = course.offsets_of(number)
+        batch = writer.write(frame, number, offsets, turn.confirm)  # type: ignore[arg-type]
         done.append(batch)
         course.has(batch)
         on_batch(batch)

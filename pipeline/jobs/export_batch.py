@@ -9,7 +9,7 @@ Both replace what was written before, of which nothing is known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -63,9 +63,14 @@ class BatchWriter:
         self._pending = checkpoint.pending()
 
     def write(
-        self, frame: DataFrame, number: int, offsets: Mapping[TopicPartition, tuple[int, int]]
+        self,
+        frame: DataFrame,
+        number: int,
+        offsets: Mapping[TopicPartition, tuple[int, int]],
+        confirm: Callable[[], None],
     ) -> ExportBatch:
-        """The batch with these offsets, from the first on, before the second. Raises what Spark raises."""
+        """The batch with these offsets, from the first on, before the second. `confirm` raises if another run has the
+        turn. Raises what Spark raises."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -73,16 +78,14 @@ class BatchWriter:
         if number != self._pending:
             try:
                 if self._direct is not None:
-                    return self._by_tasks(self._direct, frame, batch)
+                    ids = self._checkpoint.ends(number).topic_ids
+                    written = self._direct.write(frame.schema, batch, ids, confirm)
+                    return _told(batch, written, 0, 0)
                 return self._at_once(frame, batch)
             except (PySparkException, Py4JJavaError) as error:
                 if GAP_FOUND not in str(error):
                     raise
         return self._with_care(frame, batch)
-
-    def _by_tasks(self, direct: DirectExport, frame: DataFrame, batch: Batch) -> ExportBatch:
-        ids = self._checkpoint.ends(batch.number).topic_ids
-        return _told(batch, direct.write(frame.schema, batch, ids), 0, 0)
 
     def _at_once(self, frame: DataFrame, batch: Batch) -> ExportBatch:
         from pyspark.sql import Observation

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.errors import FilesUnavailable
+from odradek.seams.entropy import RealEntropy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,6 +91,24 @@ class HadoopFiles:
         with _told(directory, "removed"):
             files, at = self._at(directory)
             files.delete(at, True)
+
+    def take_away(self, directory: str) -> None:
+        """The same, at one stroke: whoever is still writing there has no place for a new file any more."""
+        with _told(directory, "removed"):
+            files, at = self._at(directory)
+            if not files.exists(at):
+                return
+            _, aside = self._at(f"{directory}.{RealEntropy().uuid().hex}.gone")
+            if not files.rename(at, aside):
+                raise FilesUnavailable(f"{directory} could not be removed: {HELP}")
+            files.delete(aside, True)
+
+    def settings(self, prefix: str) -> dict[str, str]:
+        """Of Hadoop's configuration, what begins so."""
+        return {
+            f"{prefix}{name}": str(value)
+            for name, value in dict(self._conf.getPropsWithPrefix(prefix)).items()
+        }
 
     def local(self, path: str) -> str | None:
         """What it is on this machine's own file system; None on another."""

@@ -4,8 +4,7 @@ Spark would have each record as a row in its JVM between the two, which takes fo
 task writes where nobody looks, files of names that no other attempt has; the driver moves those of the
 attempts that count (`direct_export.py`).
 
-Files are as Spark would have made them: a directory for each topic and date, in the session's time zone, and
-columns that it reads as it has written them.
+A reader finds what Spark would have written: a directory for each topic and date, in UTC, and the same columns.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from odradek.pipeline.decoding.schema import GAP
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 ROW_GROUP_BYTES = 64 << 20
 """Of Arrow's memory."""
-ROOM_BYTES = 4 * ROW_GROUP_BYTES
+ROOM_BYTES = 2 * ROW_GROUP_BYTES
 """For all directories that a task writes to: beyond that the fullest one gets a row group."""
 FILES_AT_ONCE = 40
 """That a task has open. A directory that comes again after that many others gets another file."""
@@ -47,6 +45,10 @@ CODECS = {
 DAY_US, HOUR_US = 86_400_000_000, 3_600_000_000
 WITHOUT_DICTIONARY = ("offset", "timestamp")
 """Columns whose values hardly ever come twice."""
+LEAVES = {"headers": ("headers.list.element.key", "headers.list.element.value")}
+"""What Parquet has of a column that is not one of its own."""
+UTC = ("UTC", "Etc/UTC", "GMT", "Z")
+"""Time zones in which a date is a number of days."""
 
 
 @value_class
@@ -61,11 +63,11 @@ class Placed:
 
 @value_class
 class Staging:
-    """How tasks write: below a local directory, by date or by date and hour of a time zone, in a codec of CODECS."""
+    """How tasks write: into a local directory that is there, by date or by date and hour in UTC, in a codec of
+    CODECS. Once the directory is gone nobody makes it again."""
 
     directory: str
     partitioning: tuple[str, ...]
-    zone: str
     codec: str
 
 
@@ -77,9 +79,11 @@ def write_task(reader: StreamReader, task: ReadTask, staging: Staging) -> list[P
             files.add(_without_gaps(table))
         return files.end()
     except OSError as error:
+        files.remove()
         raise FilesUnavailable(f"{staging.directory} could not be written: {error}") from error
-    finally:
-        files.close()
+    except BaseException:
+        files.remove()
+        raise
 
 
 def _without_gaps(table: pa.RecordBatch) -> pa.RecordBatch:
@@ -130,18 +134,22 @@ class StagedFiles:
         del self._files[place]
         self._placed.append(Placed(file.path, place, file.records))
 
-    def close(self) -> None:
-        """What was not ended counts for nothing."""
+    def remove(self) -> None:
+        """All that was written: the attempt has failed."""
         for each in self._files.values():
             with suppress(OSError):
                 each.close()
+        for path in (
+            *(each.path for each in self._files.values()),
+            *(each.file for each in self._placed),
+        ):
+            Path(path).unlink(missing_ok=True)
 
 
 class _File:
     def __init__(self, staging: Staging, schema: pa.Schema) -> None:
-        directory = Path(staging.directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        self.path = str(directory / f"part-{RealEntropy().uuid()}.{staging.codec}.parquet")
+        name = f"part-{RealEntropy().uuid()}.{staging.codec}.parquet"
+        self.path = str(Path(staging.directory) / name)
         self.records = 0
         self.waiting_bytes = 0
         self._waiting: list[pa.RecordBatch] = []
@@ -149,7 +157,12 @@ class _File:
             self.path,
             schema,
             compression=CODECS[staging.codec],
-            use_dictionary=[each for each in schema.names if each not in WITHOUT_DICTIONARY],
+            use_dictionary=[
+                leaf
+                for name in schema.names
+                if name not in WITHOUT_DICTIONARY
+                for leaf in LEAVES.get(name, (name,))
+            ],
             coerce_timestamps="us",
         )
 
@@ -177,12 +190,10 @@ class _File:
 
 
 def _by_time(table: pa.RecordBatch, staging: Staging) -> Iterable[tuple[str, pa.RecordBatch]]:
-    """The directories of the records' dates, and hours if so wanted, below the topic's; nearly always they are of
-    one."""
+    """The directories of the records' dates, and hours if so wanted, below the topic's; nearly always there is one."""
     if not staging.partitioning:
         return [("", table)]
-    local = pc.local_timestamp(table.column("timestamp").cast(pa.timestamp("us", staging.zone)))
-    micros = local.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    micros = table.column("timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
     step = HOUR_US if "hour" in staging.partitioning else DAY_US
     slots = micros // step
     if (slots != slots[0]).any():
@@ -196,17 +207,8 @@ def _by_time(table: pa.RecordBatch, staging: Staging) -> Iterable[tuple[str, pa.
 
 
 def _directory(micros: int, staging: Staging) -> str:
-    day = str(np.datetime64(micros // DAY_US, "D"))
-    if len(day) > len("2026-01-31") and not day.startswith("-"):
-        day = f"+{day}"  # as Java has a year beyond 9999
-    found = f"/date={day}"
+    day = np.datetime64(micros // DAY_US, "D")
+    year = int(day.astype("M8[Y]").astype(int)) + 1970
+    sign = "+" if year > 9999 else "-" if year < 0 else ""  # as Java has them
+    found = f"/date={sign}{abs(year):04}{str(day)[-len('-01-31') :]}"
     return f"{found}/hour={micros % DAY_US // HOUR_US}" if "hour" in staging.partitioning else found
-
-
-def knows_zone(zone: str | None) -> bool:
-    """Whether Arrow has that time zone, by this name."""
-    try:
-        pc.local_timestamp(pa.array([0], pa.timestamp("us", zone)))
-    except pa.ArrowInvalid:
-        return False
-    return True

@@ -104,7 +104,7 @@ class ParquetTable:
             writer.parquet(self._out)
 
     def replace(self, frame: DataFrame | None, batch: Batch) -> None:
-        self._files.remove(f"{self._out}/{staged_of(batch)}")
+        self._files.take_away(f"{self._out}/{staged_of(batch)}")
         above = [self._out]
         for name in _directories(self._by):
             above = [

@@ -111,7 +111,9 @@ def roll(log: LogState, base_offset: int) -> Segment:
 
     1. The new segment's files, empty. A crash: an empty last segment, or (its name was lost) none.
        A full disk: they are removed, the roll is refused.
-    2. The producer snapshot. A crash: torn, its CRC fails; an older one is used.
+    2. The producer snapshot, unless no records are left before the new segment: loading would drop it, and a
+       disk that is full of deleted records may not have room for it. A crash: torn, its CRC fails; an older
+       one is used.
     3. The old one's last time index entry, its indexes trimmed. A crash before the flush: it lies
        past the recovery point, its indexes are made anew.
     4. Visible, and a flush asked for: data, indexes, snapshot, names, in this order, and the
@@ -129,7 +131,8 @@ def roll(log: LogState, base_offset: int) -> Segment:
         raise log.io_failed(error, undone=True) from error
     try:
         producers.map_end = base_offset
-        log.snapshots.take(producers)
+        if base_offset > log.log_start_offset:
+            log.snapshots.take(producers)
         active.seal()
     except OSError as error:
         _undo(log, fresh)

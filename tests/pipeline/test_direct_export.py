@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
@@ -14,7 +14,7 @@ from odradek.pipeline.errors import PipelineError
 from odradek.pipeline.jobs.direct_export import DirectExport
 from odradek.pipeline.jobs.export import ExportJob, export
 from odradek.pipeline.jobs.parquet_files import Placed
-from odradek.pipeline.jobs.tables import Batch, ParquetTable
+from odradek.pipeline.jobs.tables import Batch, ParquetTable, staged_of
 from odradek.testing import Broker
 
 if TYPE_CHECKING:
@@ -98,13 +98,11 @@ def directories(out: Path) -> set[str]:
     return {str(file.relative_to(out)).partition("/export=")[0] for file in out.rglob("*.parquet")}
 
 
-@pytest.mark.parametrize(
-    ("by", "zone"), [("none", "UTC"), ("date", "America/New_York"), ("hour", "UTC")]
-)
+@pytest.mark.parametrize("by", ["none", "date", "hour"])
 def test_the_table_is_what_spark_makes(
-    spark: SparkSession, broker: Broker, tmp_path: Path, directly: list[int], by: str, zone: str
+    spark: SparkSession, broker: Broker, tmp_path: Path, directly: list[int], by: str
 ) -> None:
-    with settings(spark, {"spark.sql.session.timeZone": zone}):
+    with settings(spark, {"spark.sql.session.timeZone": "UTC"}):
         ours = export(spark, job(broker, tmp_path / "ours", by=by))
         assert directly == [100, 100, 100]
         with settings(spark, BY_SPARK):
@@ -120,40 +118,60 @@ def test_the_table_is_what_spark_makes(
 def test_where_the_driver_dies_before_all_files_are_moved(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    move, moved = DirectExport._move, 0
+    move, left = DirectExport._move, []
 
     def part(self: DirectExport, written: list[Placed], batch: Batch) -> None:
-        nonlocal moved
         if batch.number == 1:
-            moved = len(written) // 2
-            move(self, written[:moved], batch)
-            raise OSError("the driver died")
+            move(self, written[: len(written) // 2], batch)
+            rest = tmp_path / staged_of(batch)
+            left.extend((each, each.read_bytes()) for each in rest.iterdir())
+            raise OSError("the driver dies")
         move(self, written, batch)
 
     with monkeypatch.context() as patch:
         patch.setattr(DirectExport, "_move", part)
         with pytest.raises(PipelineError):
             export(spark, job(broker, tmp_path))
-    assert moved
-    assert list(tmp_path.glob("_staged-*/batch=1/*.parquet"))
+    assert list(tmp_path.rglob("topic=*/**/batch=1/*.parquet"))
+    assert left
+    for file, data in left:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
     assert [each.number for each in export(spark, job(broker, tmp_path))] == [1, 2]
     found = offsets(spark, tmp_path)
     assert found == [(partition, offset) for partition in (0, 1) for offset in range(150)]
-    assert not list(tmp_path.glob("_staged-*/*"))
+    assert not list(tmp_path.glob("_staged-*/**/*.parquet"))
 
 
-def test_a_driver_that_comes_back_moves_nothing(
-    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("stood_at", "said"), [("before the job", "could not be written"), ("after it", "one run may")]
+)
+def test_a_driver_that_comes_back_adds_nothing(
+    spark: SparkSession,
+    broker: Broker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stood_at: str,
+    said: str,
 ) -> None:
-    """It stood still when its tasks were done, and another has made the batch again meanwhile."""
-    move = DirectExport._move
+    """It stood still, and another has made the batch again meanwhile."""
+    move, write = DirectExport._move, DirectExport.write
 
-    def late(self: DirectExport, written: list[Placed], batch: Batch) -> None:
+    def others_turn(batch: Batch) -> None:
         ParquetTable(spark, str(tmp_path), "date").replace(None, batch)
+
+    def before(self: DirectExport, schema: Any, batch: Batch, ids: Any, confirm: Any) -> int:
+        return write(self, schema, batch, ids, lambda: others_turn(batch))
+
+    def after(self: DirectExport, written: list[Placed], batch: Batch) -> None:
+        others_turn(batch)
         move(self, written, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(DirectExport, "_move", late)
-        with pytest.raises(PipelineError, match="only one run may write to it"):
+        if stood_at == "before the job":
+            patch.setattr(DirectExport, "write", before)
+        else:
+            patch.setattr(DirectExport, "_move", after)
+        with pytest.raises(PipelineError, match=said):
             export(spark, job(broker, tmp_path))
-    assert not list(tmp_path.glob("topic=*/**/*.parquet"))
+    assert not list(tmp_path.rglob("*.parquet"))

@@ -78,13 +78,15 @@ def test_retention_makes_room_on_a_full_disk() -> None:
     world.append(batch(size=100))
 
 
-def test_a_full_disk_has_room_again_once_all_records_are_deleted() -> None:
-    """Of its one segment, the active one."""
-    world = limited(20_000)
+@pytest.mark.parametrize("capacity_bytes", range(12_000, 13_000, 67))
+def test_a_full_disk_has_room_again_once_all_records_are_deleted(capacity_bytes: int) -> None:
+    """Of its one segment, the active one, however little room is left."""
+    world = limited(capacity_bytes)
     log = world.log
     log.update_config(
         dataclasses.replace(CONFIG, internal_segment_bytes=10**6, file_delete_delay_ms=0)
     )
+    world.append(idempotent(7, 0))
     with pytest.raises(DiskFull):
         fill(world)
     end = log.end_offset
