@@ -130,8 +130,11 @@ class TcpConnection:
         while True:
             if self._drained:
                 self._turn_bytes = self._turn_calls = 0
+                fd = (
+                    self.fileno()
+                )  # closed since the last receive, it would be no ConnectionLost to trio
                 try:
-                    await trio.lowlevel.wait_readable(self._sock)
+                    await trio.lowlevel.wait_readable(fd)
                 except (trio.ClosedResourceError, OSError) as error:
                     raise self._lost(error) from error
             try:

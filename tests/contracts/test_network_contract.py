@@ -237,6 +237,20 @@ class TestEnding:
             await client.receive_into(memoryview(bytearray(1)))
         client.abort()
 
+    @pytest.mark.parametrize("how", ["abort", "aclose"])
+    async def test_nor_after_all_was_received_that_there_was(
+        self, hosts: TwoHosts, how: str
+    ) -> None:
+        client, server = await hosts.connected()
+        await server.send([b"x"])
+        assert await client.receive_into(memoryview(bytearray(10))) == 1
+        if how == "abort":
+            client.abort()
+        else:
+            await client.aclose()
+        with pytest.raises(ConnectionLost):
+            await client.receive_into(memoryview(bytearray(10)))
+
     async def test_aborting_loses_the_connection_for_both(self, hosts: TwoHosts) -> None:
         client, server = await hosts.connected()
         client.abort()
