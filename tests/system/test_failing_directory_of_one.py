@@ -179,8 +179,12 @@ def test_scenario_22_a_followers_directory(whole: Cluster, kind: str) -> None:
     """No producer notices; the broker goes on to follow what is in its other directory. (Apache Kafka may
     let a record wait for its time-out.)"""
     replicas = Replicas(whole, "followed")
-    broker = leading_in_bad(replicas)
-    (index, *_) = [each for each in replicas.bad[broker] if replicas.leaders[each] != broker]
+    broker, index = next(
+        (broker, index)
+        for broker, bad in replicas.bad.items()
+        for index in sorted(bad)
+        if replicas.leaders[index] != broker and replicas.led_in_bad(broker)
+    )
     one_by_one = OneByOne(whole.bootstrap, replicas.topic, index)
     replace_by_a_file(Path(whole.log_directories(broker)[BAD]))
     with deadline(PATIENCE_S, "the replica to be offline") as check:
