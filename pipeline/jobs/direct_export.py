@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 CODEC = "spark.sql.parquet.compression.codec"
 ZONE = "spark.sql.session.timeZone"
-_OTHERS = ("spark.sql.parquet.", "spark.hadoop.parquet.", "spark.sql.files.maxRecords")
+_OTHERS = ("spark.sql.parquet.", "spark.hadoop.parquet.", "parquet.", "spark.sql.files.maxRecords")
 """Settings that Spark's writer heeds begin so."""
 
 
@@ -73,6 +73,7 @@ class DirectExport:
         reader = StreamReader(self._options, schema)
         begin = StreamOffsets({where: low for where, (low, _) in batch.offsets.items()}, topic_ids)
         end = StreamOffsets({where: high for where, (_, high) in batch.offsets.items()}, topic_ids)
+        # Where the stream's first batch begins, Spark keeps nowhere: it is asked for each time.
         start = begin.in_json() if batch.number else reader.initialOffset()
         tasks = reader.partitions(start, end.in_json())
         if not tasks:
@@ -111,9 +112,9 @@ def direct_export(spark: SparkSession, options: Options, out: str, by: str) -> D
     files = HadoopFiles(spark)
     directory = files.local(out)
     codec = str(spark.conf.get(CODEC)).lower()
-    chosen = {**dict(spark.sparkContext.getConf().getAll()), **spark.conf.getAll}
+    chosen = files.settings("parquet.") | dict(spark.sparkContext.getConf().getAll())
+    chosen |= spark.conf.getAll
     settings = {name: value for name, value in chosen.items() if name.startswith(_OTHERS)}
-    settings |= files.settings("parquet.")
     settings.pop(CODEC, None)
     if settings.get(TIMESTAMPS) == MICROSECONDS:
         del settings[TIMESTAMPS]

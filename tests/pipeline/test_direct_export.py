@@ -11,10 +11,11 @@ import pytest
 from confluent_kafka import Producer
 
 from odradek.pipeline.errors import PipelineError
-from odradek.pipeline.jobs.direct_export import DirectExport
+from odradek.pipeline.jobs.direct_export import DirectExport, direct_export
 from odradek.pipeline.jobs.export import ExportJob, export
 from odradek.pipeline.jobs.parquet_files import Placed
 from odradek.pipeline.jobs.tables import Batch, ParquetTable, staged_of
+from odradek.pipeline.options import parse_options
 from odradek.testing import Broker
 
 if TYPE_CHECKING:
@@ -113,6 +114,28 @@ def test_the_table_is_what_spark_makes(
         assert tables[0].schema == tables[1].schema
         assert rows(spark, tmp_path / "ours") == rows(spark, tmp_path / "theirs")
     assert directories(tmp_path / "ours") == directories(tmp_path / "theirs")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        BY_SPARK,
+        {"parquet.block.size": "1000000"},
+        {"spark.sql.session.timeZone": "America/New_York"},
+        {"spark.sql.parquet.compression.codec": "lz4_raw"},
+    ],
+    ids=str,
+)
+def test_what_tasks_do_not_heed_is_left_to_spark(
+    spark: SparkSession, tmp_path: Path, given: dict[str, str]
+) -> None:
+    options = parse_options(
+        {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "t"}, streaming=True
+    )
+    with settings(spark, {"spark.sql.session.timeZone": "UTC"}):
+        assert direct_export(spark, options, str(tmp_path), "date") is not None
+        with settings(spark, given):
+            assert direct_export(spark, options, str(tmp_path), "date") is None
 
 
 def test_where_the_driver_dies_before_all_files_are_moved(
