@@ -242,8 +242,8 @@ class Broker:
             addresses = ", ".join(f"{each.host}:{each.port}" for each in wanted)
             reason = error.strerror or error
             is_taken = error.errno == errno.EADDRINUSE
-            help = "; free it, or choose another (--listen, listeners)" if is_taken else ""
-            raise CannotStart(f"can't listen on {addresses}: {reason}{help}") from None
+            hint = "; free it, or choose another (--listen, listeners)" if is_taken else ""
+            raise CannotStart(f"can't listen on {addresses}: {reason}{hint}") from None
 
     async def _start_metadata(self, transport: WireTransport | None) -> None:
         self.metadata = new_metadata(

@@ -210,7 +210,7 @@ def _of(
         where: [
             each
             for each in aborted.get(where, ())
-            if any(each.first_offset < one.high and each.last_offset >= one.low for one in mine)
+            if any(each.reaches_into(one.low, one.high) for one in mine)
         ]
         for where, mine in read.items()
     }

@@ -16,7 +16,7 @@ node would find after a power cut, decided by the seed:
 
 Assumed: a write's part of a sector is atomic, and a synced byte stays. Harder than disks are: of two writes to one
 sector the later may be there without the earlier, though a disk has sectors only as they were at some time. What
-endures that, endures a disk, and it leaves twice as many batches that only a checksum tells from whole ones.
+endures that, endures a disk.
 
 Disks can be full (`mount` with a capacity), failing or read-only (`fail`), cold (`chill`; after a crash
 all is) and slow (`is_slow`).

@@ -50,7 +50,9 @@ TOPIC_BYTES_MAX = 64 << 20
 """That the topic's name, once a record, takes in an Arrow batch; 32 bits count them. A batch of a few MB may
 decompress to tens of millions of records."""
 HEADERS_AT_ONCE = 1 << 14
-OFFSETS_AT_ONCE = GROUP_BYTES // 16
+OFFSET_BYTES = 16
+"""About what a row takes that has little more than its offset."""
+OFFSETS_AT_ONCE = GROUP_BYTES // OFFSET_BYTES
 _FIRST_OFFSET_BYTES = 8
 """That a batch begins with."""
 
@@ -281,7 +283,7 @@ class Decoder:
         low = np.maximum(batches["base_offset"], wanted.low)
         high = np.minimum(batches["last_offset"] + 1, wanted.high)
         counts = high - low
-        for part in _groups(counts * 16, GROUP_BYTES):
+        for part in _groups(counts * OFFSET_BYTES, GROUP_BYTES):
             ends = np.cumsum(counts[part])
             total = int(ends[-1])
             steps = empty_array(np.int64, total)

@@ -21,6 +21,10 @@ class Aborted:
     first_offset: int
     last_offset: int = INT64_MAX
 
+    def reaches_into(self, low: int, high: int) -> bool:
+        """Whether one of the offsets from `low` on, before `high`, may be of it."""
+        return self.first_offset < high and self.last_offset >= low
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -51,9 +55,7 @@ class Wanted:
 
     def none_aborted(self, low: int, high: int) -> bool:
         """Whether no transaction was given up that may have had one of these offsets."""
-        return not any(
-            each.first_offset < high and each.last_offset >= low for each in self.aborted
-        )
+        return not any(each.reaches_into(low, high) for each in self.aborted)
 
     @property
     def needs_records(self) -> bool:

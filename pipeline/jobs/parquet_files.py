@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -73,17 +73,13 @@ class Staging:
 
 def write_task(reader: StreamReader, task: ReadTask, staging: Staging) -> list[Placed]:
     """All that the task reads. Raises PipelineError; with GAP_FOUND at a gap."""
-    files = StagedFiles(staging)
     try:
-        for table in reader.read(task):
-            files.add(_without_gaps(table))
-        return files.end()
+        with StagedFiles(staging) as files:
+            for table in reader.read(task):
+                files.add(_without_gaps(table))
+            return files.end()
     except OSError as error:
-        files.remove()
         raise FilesUnavailable(f"{staging.directory} could not be written: {error}") from error
-    except BaseException:
-        files.remove()
-        raise
 
 
 def _without_gaps(table: pa.RecordBatch) -> pa.RecordBatch:
@@ -96,13 +92,20 @@ def _without_gaps(table: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class StagedFiles:
-    """One for each directory of the table, unless there are very many."""
+    """One for each directory of the table, unless there are very many. Whoever leaves by an error leaves none."""
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
         self._files: dict[str, _File] = {}
         """Those that are open, the one that was written to last at the end."""
         self._placed: list[Placed] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            self._remove()
 
     def add(self, table: pa.RecordBatch) -> None:
         """`table` has records of one topic."""
@@ -134,8 +137,7 @@ class StagedFiles:
         del self._files[place]
         self._placed.append(Placed(file.path, place, file.records))
 
-    def remove(self) -> None:
-        """All that was written: the attempt has failed."""
+    def _remove(self) -> None:
         for each in self._files.values():
             with suppress(OSError):
                 each.close()

@@ -115,6 +115,7 @@ def test_both_tiers_are_one_table_at_any_split(
     expected = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
     given = options(broker, tier, **split, **{"kafka.isolation.level": isolation})
     assert by_tasks(given) == expected
+    assert offsets(given) == [row[:2] for row in expected]
 
 
 @pytest.mark.slow
@@ -214,16 +215,6 @@ def offsets(given: dict[str, Any]) -> list[tuple[int, int]]:
     )
     tables = [table for task in reader.partitions() for table in reader.read(task)]
     return sorted(row for each in tables for row in zip(*each.to_pydict().values(), strict=True))
-
-
-@pytest.mark.parametrize("isolation", ISOLATIONS)
-@pytest.mark.parametrize("split", SPLITS, ids=str)
-def test_who_asks_for_offsets_alone_gets_those_of_a_consumer(
-    broker: Broker, tier: Path, isolation: str, split: dict[str, int]
-) -> None:
-    rows = by_consumer(broker.bootstrap, "events", PARTITIONS, isolation=isolation)
-    given = options(broker, tier, **split, **{"kafka.isolation.level": isolation})
-    assert offsets(given) == [row[:2] for row in rows]
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
