@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from odradek.pipeline.decoding.schema import BATCHES, RECORDS
+from odradek.pipeline.decoding.schema import BATCHES, BINARY, JSON, RECORDS
 from odradek.pipeline.errors import BadOption
 from odradek.protocol.uuids import uuid_from_text
 
@@ -112,6 +112,8 @@ class Options:
 
     rows: str = RECORDS
     """What a row of the table is: a record, or a batch."""
+    values: str = BINARY
+    """`valueFormat`: as they are, or JSON, of which the columns are that the schema has in `value`."""
     max_lateness_ms: int | None = None
     """`maxLateness`: no record is by more than this older than any before it in its partition. Who asks
     promises it; nothing in a log does."""
@@ -180,6 +182,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         task_bytes=read.number("maxbytespertask", 1),
         corrupt_segments=read.choice("oncorruptsegment", ("fail", "skip", REPORT), "fail"),
         rows=read.choice("rows", (RECORDS, BATCHES), RECORDS),
+        values=read.choice("valueformat", (BINARY, JSON), BINARY),
         max_lateness_ms=read.checked("maxlateness", duration_ms),
     )
     read.flag("includeheaders", False)  # the schema goes by it
@@ -197,7 +200,7 @@ _SPELT = {
         "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions",
         "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
         "includeHeaders", "failOnDataLoss", "maxBytesPerTask", "onCorruptSegment", "rows",
-        "maxLateness",
+        "maxLateness", "valueFormat",
     )
 }  # fmt: skip
 """Spark hands options on in small letters."""

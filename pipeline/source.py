@@ -22,15 +22,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from odradek.pipeline.decoding.schema import (
-    BATCH_SPARK_TYPES,
-    BATCHES,
-    GAP,
-    SPARK_TYPES,
-)
-from odradek.pipeline.errors import BadOption
+from odradek.pipeline.decoding.schema import GAP, JSON, VALUE
 from odradek.pipeline.filters import Filtered, push_down
-from odradek.pipeline.options import REPORT, Options, parse_options
+from odradek.pipeline.options import Options, parse_options
+from odradek.pipeline.table_schema import check_schema, decoded_columns, usual_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,14 +54,7 @@ class OdradekDataSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        given = self.options
-        types = BATCH_SPARK_TYPES if given.get("rows", "").lower() == BATCHES else SPARK_TYPES
-        left_out = set()
-        if given.get("includeHeaders", "false").lower() != "true":
-            left_out.add("headers")
-        if given.get("onCorruptSegment", "fail").lower() != REPORT:
-            left_out.add(GAP)
-        return ", ".join(f"{name} {types[name]}" for name in types if name not in left_out)
+        return usual_schema(self.options)
 
     def reader(self, schema: StructType) -> BatchReader:
         return BatchReader(parse_options(self.options, streaming=False), schema)
@@ -83,11 +71,7 @@ class Reads:
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        check_schema(schema, BATCH_SPARK_TYPES if options.rows == BATCHES else SPARK_TYPES)
-        if options.corrupt_segments == REPORT and GAP not in schema.fieldNames():
-            raise BadOption(
-                f"onCorruptSegment={REPORT} makes rows with the column {GAP}, which the schema has not"
-            )
+        check_schema(schema, options)
 
     def _tasks(self, plan: Plan, filtered: Filtered = Filtered()) -> list[ReadTask]:  # noqa: B008
         from odradek.pipeline.planning import (
@@ -115,7 +99,7 @@ class Reads:
         """Of any partition."""
         from odradek.pipeline.decoding.wanted import Wanted
 
-        columns = [name for name in self._schema.fieldNames() if name != GAP]
+        columns = decoded_columns(self._schema)
         since_ms, until_ms, rows = filtered.since_ms, filtered.until_ms, self._options.rows
         return Wanted("", 0, columns, since_ms=since_ms, until_ms=until_ms, rows=rows)
 
@@ -148,10 +132,18 @@ class Reads:
             skips_dense=self._skips_dense(needed),
         )
         wanted = to_arrow_schema(self._schema, timezone="UTC")
-        with_gaps = GAP in self._schema.fieldNames()
+        with_gaps = GAP in wanted.names
+        as_json = None
+        if options.values == JSON:
+            from odradek.pipeline.json_values import JsonColumns
+
+            as_json = JsonColumns(wanted.field(VALUE).type)
         for table in read_pieces(reading, task.pieces, task.aborted):
             if with_gaps:
-                table = with_gap_column(table).select(wanted.names)
+                table = with_gap_column(table)
+            if as_json is not None:
+                table = as_json.in_place_of_values(table)
+            table = table.select(wanted.names)
             yield table if table.schema.equals(wanted) else table.cast(wanted)
         _keep_what_is_imported()
 
@@ -182,17 +174,6 @@ class BatchReader(Reads, DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition, self._filtered)
-
-
-def check_schema(schema: StructType, types: Mapping[str, str] = SPARK_TYPES) -> None:
-    """A narrower schema reads less; another one means nothing."""
-    for field in schema.fields:
-        expected = types.get(field.name)
-        if expected is None:
-            raise BadOption(f"there is no column {field.name}, but {', '.join(types)}")
-        if field.dataType.simpleString() != expected:
-            given = field.dataType.simpleString()
-            raise BadOption(f"column {field.name} is {expected}, not {given}: cast it afterwards")
 
 
 def _of(

@@ -26,6 +26,11 @@ SPARK_TYPES = {
 COLUMNS = tuple(name for name in SPARK_TYPES if name not in ("headers", GAP))
 """Without `includeHeaders`."""
 
+VALUE, VALUE_ERROR = "value", "valueError"
+"""Of records whose values are parsed: what they are, and what is wrong with those that are not that."""
+BINARY, JSON = "binary", "json"
+"""What values are."""
+
 RECORDS, BATCHES = "records", "batches"
 """What a row is."""
 
