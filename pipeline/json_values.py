@@ -1,12 +1,16 @@
 """Values that are JSON, as columns: what a task makes of them with `valueFormat=json`.
 
-Spark is handed the fields that its query has in the schema, and nothing is made of any other. Types are those of
-JSON, and no text is taken for a number. A value that is no JSON object is null; a field that is of
-another type than its column is null, and the others are not. Either is said to be wrong, in a column of its own.
+Spark is handed the fields that its query has in the schema, and nothing is made of any other. They are Python's for
+a moment, some thousand records at a time: msgspec makes them faster than Spark's parser makes its own,
+and no library that is as well kept has Arrow's columns of JSON some of which is wrong.
+
+A value that is no JSON object is null; so is a field that is of another type than its column, and the others are not.
+A string that is something else in the JSON is the text of that. What is wrong is said in a column of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise, starmap
 from typing import Annotated, Any, TypedDict
 
@@ -16,6 +20,8 @@ import pyarrow as pa
 
 from odradek.pipeline.decoding.schema import VALUE, VALUE_ERROR
 
+ROWS_AT_ONCE = 1 << 14
+"""A batch may have tens of millions; each is some Python objects for as long."""
 _PLAIN: dict[pa.DataType, Any] = {
     pa.string(): str,
     pa.bool_(): bool,
@@ -30,90 +36,143 @@ _PLAIN: dict[pa.DataType, Any] = {
 }
 _WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
+Given = memoryview | msgspec.Raw
+Made = tuple[Any, str | None]
+"""What a value comes to, and what is wrong with it where that is not all of it."""
+
 
 class JsonColumns:
     """Of values as that type, a struct."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
-        self._part = _Part(kind)
+        self._whole = _part(kind)
 
-    def in_place_of_values(self, table: pa.RecordBatch) -> pa.RecordBatch:
-        """With the columns as `value`, and `valueError`."""
-        columns, errors = self.of(table[VALUE])
-        table = table.set_column(table.schema.get_field_index(VALUE), VALUE, columns)
-        return table.append_column(VALUE_ERROR, errors)
+    def in_place_of_values(self, table: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The table with the columns as `value`, and with `valueError`, some rows at a time."""
+        place = table.schema.get_field_index(VALUE)
+        for first in range(0, table.num_rows, ROWS_AT_ONCE):
+            part = table.slice(first, ROWS_AT_ONCE)
+            columns, errors = self.of(part[VALUE])
+            yield part.set_column(place, VALUE, columns).append_column(VALUE_ERROR, errors)
 
     def of(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         """The columns of binary values, and what is wrong with each; both are null where the value is."""
-        decode = self._part.decode
-        made, wrong = [], {}
+        decode = self._whole.decode
+        made: list[Any] = []
+        wrong: dict[int, str | None] = {}
         for number, value in enumerate(_each(values)):
+            if value is None:
+                made.append(None)
+                continue
             try:
                 made.append(decode(value))
             except _WRONG as error:
-                found, fits = self._part.as_far_as_it_fits(value)
+                found, wrong[number] = self._whole.without_what_is_wrong(value, "$", error)
                 made.append(found)
-                if not fits and values[number].is_valid:
-                    wrong[number] = str(error)
-        errors = [wrong.get(n) for n in range(len(made))] if wrong else pa.nulls(len(made))
-        return pa.array(made, self._kind), pa.array(errors, pa.string())
+        errors = (
+            pa.array([wrong.get(n) for n in range(len(made))], pa.string())
+            if wrong
+            else pa.nulls(len(made), pa.string())
+        )
+        return pa.array(made, self._kind), errors
 
 
 class _Part:
-    """Of a value: the whole, or a field."""
+    """Of a value: the whole, a field, an element of an array."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self.decode = msgspec.json.Decoder(_python_type(kind)).decode
-        self._is_text = pa.types.is_string(kind)
-        is_struct = pa.types.is_struct(kind)
-        self._parts = {each.name: _Part(each.type) for each in kind} if is_struct else {}
 
-    def as_far_as_it_fits(self, given: Any) -> tuple[Any, bool]:
-        """What it comes to, and whether that is all of it."""
+    def as_far_as_it_fits(self, given: Given, where: str) -> Made:
         try:
-            return self.decode(given), True
-        except _WRONG:
-            if self._is_text:
-                return _as_text(bytes(given))
-            if not self._parts:
-                return None, False
+            return self.decode(given), None
+        except _WRONG as error:
+            return self.without_what_is_wrong(given, where, error)
+
+    def without_what_is_wrong(self, given: Given, where: str, error: Exception) -> Made:
+        """Of what `decode` does not take, for the reason `error`."""
+        return None, f"{error} - at `{where}`"
+
+
+class _Text(_Part):
+    def without_what_is_wrong(self, given: Given, where: str, error: Exception) -> Made:
+        text = bytes(given)
         try:
-            fields = _FIELDS.decode(given)
-        except _WRONG:
-            return None, False
-        found = {
-            name: part.as_far_as_it_fits(fields[name])
-            for name, part in self._parts.items()
-            if name in fields
-        }
-        values = {name: value for name, (value, _) in found.items()}
-        return values, all(fits for _, fits in found.values())
+            if not text.startswith(b'"'):
+                return text.decode(), None
+        except UnicodeDecodeError as undecoded:
+            error = undecoded
+        return None, f"{error} - at `{where}`"
 
 
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+class _Fields(_Part):
+    def __init__(self, kind: pa.DataType) -> None:
+        super().__init__(kind)
+        self._fields = {each.name: _part(each.type) for each in kind}
+        raw = TypedDict("raw", dict.fromkeys(self._fields, msgspec.Raw), total=False)  # type: ignore[misc]
+        self._apart = msgspec.json.Decoder(raw).decode
+
+    def without_what_is_wrong(self, given: Given, where: str, error: Exception) -> Made:
+        try:
+            fields: dict[str, msgspec.Raw] = self._apart(given)
+        except _WRONG as malformed:
+            return None, f"{malformed} - at `{where}`"
+        found, wrong = {}, None
+        for name, raw in fields.items():
+            found[name], said = self._fields[name].as_far_as_it_fits(raw, f"{where}.{name}")
+            wrong = wrong or said
+        return found, wrong
 
 
-def _as_text(given: bytes) -> tuple[str | None, bool]:
-    """A string as another type is that type's JSON."""
-    if given.startswith(b'"'):
-        return None, False
-    return given.decode(errors="replace"), True
+class _Elements(_Part):
+    """Those that fit in part are left, as far as they do; one that does not takes the array with it."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        super().__init__(kind)
+        self._each = _part(kind.value_type)
+        self._apart = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+    def without_what_is_wrong(self, given: Given, where: str, error: Exception) -> Made:
+        try:
+            elements = self._apart(given)
+        except _WRONG as malformed:
+            return None, f"{malformed} - at `{where}`"
+        found, wrong = [], None
+        for number, raw in enumerate(elements):
+            value, said = self._each.as_far_as_it_fits(raw, f"{where}[{number}]")
+            if said is not None and value is None:
+                return None, said
+            found.append(value)
+            wrong = wrong or said
+        return found, wrong
+
+
+def _part(kind: pa.DataType) -> _Part:
+    if pa.types.is_struct(kind):
+        return _Fields(kind)
+    if pa.types.is_list(kind):
+        return _Elements(kind)
+    return (_Text if pa.types.is_string(kind) else _Part)(kind)
 
 
 def _python_type(kind: pa.DataType) -> Any:
     """As msgspec has it."""
     if pa.types.is_struct(kind):
         fields = {each.name: _python_type(each.type) for each in kind}
-        return TypedDict("Fields", fields, total=False) | None  # type: ignore[operator]
+        return TypedDict("object", fields, total=False) | None  # type: ignore[operator]
     if pa.types.is_list(kind):
         return list[_python_type(kind.value_type)] | None  # type: ignore[misc]
     return _PLAIN[kind] | None
 
 
-def _each(values: pa.Array) -> Any:
-    """The bytes of each, none where it is null."""
+def _each(values: pa.Array) -> Iterator[memoryview | None]:
+    """The bytes of each."""
     _, offsets, data = values.buffers()
     first, end = values.offset, values.offset + len(values) + 1
     ends = np.frombuffer(offsets, np.int32)[first:end].tolist()
-    return map(memoryview(data or b"").__getitem__, starmap(slice, pairwise(ends)))
+    texts = map(memoryview(data or b"").__getitem__, starmap(slice, pairwise(ends)))
+    if not values.null_count:
+        return texts
+    has_one = values.is_valid().to_numpy(zero_copy_only=False).tolist()
+    return (text if has else None for text, has in zip(texts, has_one, strict=True))

@@ -59,7 +59,7 @@ _NOT_FOR_CONSUMERS = {
     "kafka.auto.offset.reset": "startingOffsets says where to begin",
     "kafka.enable.auto.commit": "brokers are told of no offsets",
     "kafka.key.deserializer": "keys are bytes, to be cast in the query",
-    "kafka.value.deserializer": "values are bytes, to be cast in the query",
+    "kafka.value.deserializer": "values are bytes, to be cast in the query, or valueFormat=json",
     "kafka.interceptor.classes": "what is read is what is there",
 }
 """Spark's source refuses them, too: who sets them expects something else."""
@@ -112,8 +112,8 @@ class Options:
 
     rows: str = RECORDS
     """What a row of the table is: a record, or a batch."""
-    values: str = BINARY
-    """`valueFormat`: as they are, or JSON, of which the columns are that the schema has in `value`."""
+    value_format: str = BINARY
+    """`valueFormat`: as values are, or JSON, whose fields the schema has in `value`."""
     max_lateness_ms: int | None = None
     """`maxLateness`: no record is by more than this older than any before it in its partition. Who asks
     promises it; nothing in a log does."""
@@ -182,13 +182,15 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         task_bytes=read.number("maxbytespertask", 1),
         corrupt_segments=read.choice("oncorruptsegment", ("fail", "skip", REPORT), "fail"),
         rows=read.choice("rows", (RECORDS, BATCHES), RECORDS),
-        values=read.choice("valueformat", (BINARY, JSON), BINARY),
+        value_format=read.choice("valueformat", (BINARY, JSON), BINARY),
         max_lateness_ms=read.checked("maxlateness", duration_ms),
     )
     read.flag("includeheaders", False)  # the schema goes by it
     read.refuse_the_rest()
     if (made.min_offsets_per_trigger or 0) > (made.max_offsets_per_trigger or 1 << 62):
         raise BadOption("minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
+    if made.value_format == JSON and made.rows == BATCHES:
+        raise BadOption(f"valueFormat={JSON} is about records, and rows={BATCHES} has none")
     return made
 
 

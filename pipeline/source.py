@@ -17,6 +17,7 @@ import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
@@ -132,17 +133,15 @@ class Reads:
             skips_dense=self._skips_dense(needed),
         )
         wanted = to_arrow_schema(self._schema, timezone="UTC")
-        with_gaps = GAP in wanted.names
-        as_json = None
-        if options.values == JSON:
+        tables = read_pieces(reading, task.pieces, task.aborted)
+        if GAP in wanted.names:
+            tables = map(with_gap_column, tables)
+        if options.value_format == JSON:
             from odradek.pipeline.json_values import JsonColumns
 
-            as_json = JsonColumns(wanted.field(VALUE).type)
-        for table in read_pieces(reading, task.pieces, task.aborted):
-            if with_gaps:
-                table = with_gap_column(table)
-            if as_json is not None:
-                table = as_json.in_place_of_values(table)
+            parse = JsonColumns(wanted.field(VALUE).type).in_place_of_values
+            tables = chain.from_iterable(map(parse, tables))
+        for table in tables:
             table = table.select(wanted.names)
             yield table if table.schema.equals(wanted) else table.cast(wanted)
         _keep_what_is_imported()

@@ -45,12 +45,14 @@ _JSON_TYPES = (
 def usual_schema(given: Mapping[str, str]) -> str:
     """Spark's DDL of the columns that these options of a source come to. Raises BadOption where only the query
     can say what they are."""
-    if given.get("valueFormat", "").lower() == JSON:
+    is_batches = given.get("rows", "").lower() == BATCHES
+    if given.get("valueFormat", "").lower() == JSON and not is_batches:
         raise BadOption(
             f"valueFormat={JSON} goes with .schema(…), which says what the values have, and what"
             " of a record is read: 'value struct<user: string, page: int>, timestamp timestamp'"
+            " (in odradek pipeline export it is --value json --schema …)"
         )
-    types = BATCH_SPARK_TYPES if given.get("rows", "").lower() == BATCHES else SPARK_TYPES
+    types = BATCH_SPARK_TYPES if is_batches else SPARK_TYPES
     left_out = set()
     if given.get("includeHeaders", "false").lower() != "true":
         left_out.add("headers")
@@ -63,55 +65,59 @@ def check_schema(schema: StructType, options: Options) -> None:
     """A narrower schema reads less, and one of JSON says what is in it; another one means nothing. Raises
     BadOption."""
     types = dict(BATCH_SPARK_TYPES if options.rows == BATCHES else SPARK_TYPES)
-    if options.values == JSON:
-        types[VALUE_ERROR] = "string"
-        types.pop(VALUE, None)
+    is_json = options.value_format == JSON
+    if is_json:
+        types |= {VALUE: "struct<…>", VALUE_ERROR: "string"}
     for field in schema.fields:
-        if options.values == JSON and field.name == VALUE:
-            continue
-        expected = types.get(field.name)
+        expected, given = types.get(field.name), field.dataType.simpleString()
+        is_struct = isinstance(field.dataType, StructType)
+        hint = f"valueFormat={JSON} has one" if field.name == VALUE_ERROR else ", ".join(types)
         if expected is None:
-            raise BadOption(f"there is no column {field.name}, but {', '.join(types)}")
-        if field.dataType.simpleString() != expected:
-            given = field.dataType.simpleString()
+            raise BadOption(f"there is no column {field.name}, but {hint}")
+        if field.name == VALUE and is_struct != is_json:
+            also = "without" if is_struct else "with"
+            raise BadOption(f"column {VALUE} is {expected} {also} valueFormat={JSON}, not {given}")
+        if field.name == VALUE and is_json:
+            _check_fields(field.dataType, VALUE)
+        elif given != expected:
             raise BadOption(f"column {field.name} is {expected}, not {given}: cast it afterwards")
-    if options.values == JSON:
-        _check_values(schema, options)
+        if is_json and field.name in (VALUE, VALUE_ERROR) and not field.nullable:
+            raise BadOption(_not_null(field.name))
+    if is_json and VALUE not in schema.fieldNames():
+        raise BadOption(
+            f"with valueFormat={JSON} the schema has a column {VALUE} of the fields that are wanted,"
+            " such as 'value struct<user: string, page: int>'"
+        )
     if options.corrupt_segments == REPORT and GAP not in schema.fieldNames():
         raise BadOption(
             f"onCorruptSegment={REPORT} makes rows with the column {GAP}, which the schema has not"
         )
 
 
-def _check_values(schema: StructType, options: Options) -> None:
-    if options.rows == BATCHES:
-        raise BadOption(f"valueFormat={JSON} is about records, and rows={BATCHES} has none")
-    value = schema[VALUE].dataType if VALUE in schema.fieldNames() else None
-    if not isinstance(value, StructType):
-        given = "not in the schema" if value is None else value.simpleString()
-        raise BadOption(
-            f"with valueFormat={JSON} the column {VALUE} is a struct of the fields that are wanted,"
-            f" such as 'value struct<user: string, page: int>'; it is {given}"
-        )
-    _check_fields(value, VALUE)
-
-
 def _check_fields(kind: DataType, where: str) -> None:
     if isinstance(kind, StructType):
         names = kind.fieldNames()
-        if not names or len(set(names)) < len(names):
-            raise BadOption(f"{where} has no fields, or one twice: {kind.simpleString()}")
+        if not names:
+            raise BadOption(f"{where} has no fields: name those that are wanted")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise BadOption(f"{where} has more than one field {', '.join(twice)}")
         for field in kind.fields:
             if not field.nullable:
-                raise BadOption(f"{where}.{field.name} is NOT NULL, and a record need not have it")
+                raise BadOption(_not_null(f"{where}.{field.name}"))
             _check_fields(field.dataType, f"{where}.{field.name}")
     elif isinstance(kind, ArrayType):
+        if not kind.containsNull:
+            raise BadOption(f"{where} is an array without nulls, and nobody knows: leave that out")
         _check_fields(kind.elementType, where)
     elif type(kind) not in _JSON_TYPES:
         raise BadOption(
-            f"{where} is {kind.simpleString()}, which JSON has not: take it as string, and cast it"
-            " afterwards"
+            f"{where} is {kind.simpleString()}, which is not made of JSON here: take it as string,"
+            " and make it of that in the query (cast, from_json)"
         )
+
+
+def _not_null(where: str) -> str:
+    return f"{where} is NOT NULL, and a record need not have it: leave that out"
 
 
 def decoded_columns(schema: StructType) -> list[str]:

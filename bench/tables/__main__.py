@@ -133,4 +133,5 @@ def _empty_results(plan: Plan, made: Sequence[Content]) -> Results:
 
 
 if __name__ == "__main__":
+    machine.adopt_orphans()  # an application's JVM ends after its driver
     sys.exit(main())

@@ -27,9 +27,9 @@ COLUMNS = tuple(name for name in SPARK_TYPES if name not in ("headers", GAP))
 """Without `includeHeaders`."""
 
 VALUE, VALUE_ERROR = "value", "valueError"
-"""Of records whose values are parsed: what they are, and what is wrong with those that are not that."""
+"""Where values are parsed: their fields, and, where the schema asks for it, why a value or one of them is null."""
 BINARY, JSON = "binary", "json"
-"""What values are."""
+"""What `valueFormat` says that values are."""
 
 RECORDS, BATCHES = "records", "batches"
 """What a row is."""

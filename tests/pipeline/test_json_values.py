@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,36 +12,38 @@ import pytest
 from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, StringType, StructType
 
 from odradek.pipeline.errors import BadOption, PipelineError
-from odradek.pipeline.json_values import JsonColumns
+from odradek.pipeline.json_values import ROWS_AT_ONCE, JsonColumns
 from odradek.pipeline.options import parse_options
+from odradek.pipeline.reading import with_gap_column
 from odradek.pipeline.source import BatchReader, OdradekDataSource
 from odradek.testing import Broker
 from tests.pipeline.reading import table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.interop
+    from pyspark.sql import DataFrame, SparkSession
 
 FIELDS = (
-    "s string, b boolean, tiny tinyint, i int, l bigint, f float, d double, list array<int>,"
-    " in struct<n: int, s: string>, many array<struct<n: int>>, `a b` int"
+    "s string, b boolean, tiny tinyint, short smallint, i int, l bigint, f float, d double,"
+    " list array<int>, tags array<string>, in struct<n: int, s: string>,"
+    " many array<struct<n: int, s: string>>, `a b` int"
 )
 KIND = pa.struct(
     [
         ("s", pa.string()),
         ("b", pa.bool_()),
         ("tiny", pa.int8()),
+        ("short", pa.int16()),
         ("i", pa.int32()),
         ("l", pa.int64()),
         ("f", pa.float32()),
         ("d", pa.float64()),
         ("list", pa.list_(pa.int32())),
+        ("tags", pa.list_(pa.string())),
         ("in", pa.struct([("n", pa.int32()), ("s", pa.string())])),
-        ("many", pa.list_(pa.struct([("n", pa.int32())]))),
+        ("many", pa.list_(pa.struct([("n", pa.int32()), ("s", pa.string())]))),
         ("a b", pa.int32()),
     ]
 )
@@ -53,6 +56,9 @@ AS_FROM_JSON = (
     b'{"d":1,"l":12,"i":null,"s":null,"in":null,"list":null,"b":false}',
     b'{"list":[1,2,null],"in":{"n":1,"s":"y","z":0},"many":[{"n":1},{},null]}',
     b'{"in":{},"many":[],"list":[]}',
+    b'{"list":[1,"x"],"many":[{"n":1},{"n":"x","s":"y"},{"n":2,"s":5}],"tags":["a",1,null]}',
+    b'{"many":[{"n":1},5],"tags":[1,2],"short":32767}',
+    b'{"many":{"n":1},"tags":"a","short":40000}',
     b'{"s":"first","s":"second"}',
     b'{"tiny":300,"i":2147483648,"l":9223372036854775808,"s":"kept"}',
     b'{"i":1.5,"l":1e2,"tiny":1.0,"s":"kept"}',
@@ -91,13 +97,14 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
+@pytest.mark.interop
 def test_what_from_json_makes_of_them(spark: SparkSession, broker: Broker) -> None:
+    """But that it has a struct of nulls where there is no JSON object."""
     source = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "events"}
     expected = (
         table(spark, source)
-        .selectExpr("offset", f"from_json(cast(value as string), '{FIELDS}') v")
-        .selectExpr("v.*")
         .orderBy("offset")
+        .selectExpr(f"from_json(cast(value as string), '{FIELDS}') v")
         .collect()
     )
     found = (
@@ -106,12 +113,38 @@ def test_what_from_json_makes_of_them(spark: SparkSession, broker: Broker) -> No
         .schema(f"valueError string, value struct<{FIELDS}>, offset bigint")
         .load()
         .orderBy("offset")
-        .selectExpr("value.*")
         .collect()
     )
     assert len(found) == len(expected) == len(AS_FROM_JSON) + 1
+    nothing = dict.fromkeys(each.name for each in KIND)
     for value, ours, theirs in zip((*AS_FROM_JSON, None), found, expected, strict=True):
-        assert ours == theirs, value
+        made = theirs.v and theirs.v.asDict(recursive=True)
+        if made == nothing and ours.value is None:
+            assert value == b"null" or ours.valueError is not None
+        else:
+            assert (ours.value and ours.value.asDict(recursive=True)) == made, value
+
+
+@pytest.mark.interop
+def test_a_stream_has_the_same_columns(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    source = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "events"}
+    frame = (
+        spark.readStream.format("odradek")
+        .options(**source, valueFormat="json", startingOffsets="earliest", includeHeaders="true")
+        .schema(
+            "offset bigint, headers array<struct<key: string, value: binary>>, value struct<s: string>"
+        )
+        .load()
+    )
+    found: dict[int, str | None] = {}
+
+    def take(rows: DataFrame, _: int) -> None:
+        found.update({row.offset: row.value and row.value.s for row in rows.collect()})
+
+    query = frame.writeStream.foreachBatch(take).trigger(availableNow=True)
+    query.option("checkpointLocation", str(tmp_path)).start().awaitTermination()
+    assert [found[AS_FROM_JSON.index(each)] for each in (b'{"s":12}', b"nonsense")] == ["12", None]
+    assert sorted(found) == list(range(len(AS_FROM_JSON) + 1))
 
 
 @pytest.mark.parametrize(
@@ -121,15 +154,20 @@ def test_what_from_json_makes_of_them(spark: SparkSession, broker: Broker) -> No
         (b'{"i":"1","s":"x"}', {"s": "x"}, "Expected `int | null`, got `str` - at `$.i`"),
         (b'{"i":2147483648}', {}, "Expected `int` <= 2147483647 - at `$.i`"),
         (b'{"list":[1,"x"],"i":1}', {"i": 1}, "Expected `int | null`, got `str` - at `$.list[1]`"),
+        (b'{"many":[{"n":"x"}]}', {"many": [{"n": None, "s": None}]}, "at `$.many[0].n`"),
         (b'{"s":5}', {"s": "5"}, None),
-        (b"[1]", None, "Expected `object | null`, got `array`"),
+        (b'{"s":5,"i":"x"}', {"s": "5"}, "Expected `int | null`, got `str` - at `$.i`"),
+        (b"[1]", None, "Expected `object`, got `array` - at `$`"),
         (b'{"i":1} {"i":2}', None, "JSON is malformed: trailing characters"),
-        (b'{"i":1', None, "Input data was truncated"),
+        (b'{"i":"1"} {"i":2}', None, "JSON is malformed: trailing characters"),
+        (b'{"i":"1"', None, "Input data was truncated"),
         (b"", None, "Input data was truncated"),
         (None, None, None),
         (b"null", None, None),
-        (b'{"in":' * 5000, None, "maximum recursion depth exceeded"),
-        (b'{"s":"\xff","i":1}', {"i": 1}, "utf-8"),
+        (b'{"in":' * 100_000, None, " - at `$`"),
+        (b'{"s":"\xff","i":1}', {"i": 1}, "can't decode byte 0xff"),
+        (b'{"s":["\xff"],"i":1}', {"i": 1}, "can't decode byte 0xff"),
+        (b'{"\xff":"\xff","s":5,"i":1}', {"s": "5", "i": 1}, None),
         (b'{"s":"\\ud800","i":1}', None, "JSON is malformed"),
         (b'{"d":1e400,"i":1}', {"i": 1}, "Number out of range - at `$.d`"),
     ],
@@ -144,7 +182,7 @@ def test_what_is_wrong_is_said(
     assert before == after == {**nothing, "s": "before"}
     assert made == (None if found is None else {**nothing, **found})
     assert errors.to_pylist()[::2] == [None, None]
-    (said,) = errors.to_pylist()[1:2]
+    said = errors[1].as_py()
     assert said is None if error is None else error in said
 
 
@@ -154,6 +192,27 @@ def test_a_part_of_an_array_is_read() -> None:
     assert [each and each["i"] for each in columns.to_pylist()] == [None, 3, None]
     assert [each is None for each in errors.to_pylist()] == [True, True, False]
     assert [len(each) for each in JsonColumns(KIND).of(binary())] == [0, 0]
+
+
+def test_many_rows_are_columns_by_and_by() -> None:
+    count = ROWS_AT_ONCE + 5
+    values = binary(*(b'{"i":%d}' % n if n % 3 else b"x" for n in range(count)))
+    given = pa.record_batch([pa.array(range(count)), values], ["offset", "value"])
+    parts = list(JsonColumns(KIND).in_place_of_values(given))
+    assert [each.num_rows for each in parts] == [ROWS_AT_ONCE, 5]
+    rows = [row for part in parts for row in part.to_pylist()]
+    assert [row["offset"] for row in rows] == list(range(count))
+    assert all(
+        row["value"] is None and row["valueError"] if n % 3 == 0 else row["value"]["i"] == n
+        for n, row in enumerate(rows)
+    )
+
+
+def test_a_gap_has_no_value() -> None:
+    """Its row comes before the columns are made."""
+    gap = with_gap_column(pa.record_batch([pa.array([1]), binary(None)], ["offset", "value"]))
+    (made,) = JsonColumns(KIND).in_place_of_values(gap)
+    assert made.to_pylist() == [{"offset": 1, "value": None, "gap": None, "valueError": None}]
 
 
 ANYTHING = st.recursive(
@@ -190,10 +249,11 @@ def fitted(value: Any, kind: pa.DataType) -> tuple[Any, bool]:
         if not isinstance(value, list):
             return None, False
         items = [fitted(each, kind.value_type) for each in value]
-        fits = all(fits for _, fits in items)
-        return ([item for item, _ in items] if fits else None), fits
+        if any(item is None and not fits for item, fits in items):
+            return None, False
+        return [item for item, _ in items], all(fits for _, fits in items)
     if pa.types.is_string(kind):
-        return (value, True) if isinstance(value, str) else (SAME_JSON(value), True)
+        return (value, True) if isinstance(value, str) else (SameJson(value), True)
     if pa.types.is_boolean(kind):
         return (value, True) if isinstance(value, bool) else (None, False)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -208,32 +268,39 @@ def fitted(value: Any, kind: pa.DataType) -> tuple[Any, bool]:
     return (value, True) if is_in else (None, False)
 
 
-class SAME_JSON:  # noqa: N801 - a matcher
+class SameJson:
     """Equal to any text of that JSON."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, str) and bool(json.loads(other) == self._value)
+        return isinstance(other, str) and repr(json.loads(other)) == repr(self._value)
 
     __hash__ = None  # type: ignore[assignment]
 
 
+@pytest.mark.interop
 @pytest.mark.parametrize(
     ("schema", "more", "said"),
     [
-        ("value string", {}, "the column value is a struct of the fields that are wanted"),
-        ("offset bigint", {}, "it is not in the schema"),
-        ("value struct<at: timestamp>", {}, "value.at is timestamp, which JSON has not"),
+        ("value string", {}, "column value is struct<…> with valueFormat=json, not string"),
+        ("offset bigint", {}, "the schema has a column value of the fields that are wanted"),
+        ("value struct<at: timestamp>", {}, "value.at is timestamp, which is not made of JSON"),
         ("value struct<a: array<struct<b: date>>>", {}, "value.a.b is date"),
         ("value struct<a: map<string, int>>", {}, "value.a is map<string,int>"),
-        ("value struct<a: int, a: string>", {}, "value has no fields, or one twice"),
+        ("value struct<a: int, a: string, b: int>", {}, "value has more than one field a"),
         ("value struct<a: int NOT NULL>", {}, "value.a is NOT NULL"),
-        ("value struct<a: int>, wrong string", {}, "there is no column wrong"),
-        ("value struct<a: int>", {"rows": "batches"}, "rows=batches has none"),
-        ("value struct<a: int>", {"valueFormat": "binary"}, "column value is binary, not struct"),
-        ("valueError string", {"valueFormat": "binary"}, "there is no column valueError"),
+        ("value struct<a: int> NOT NULL", {}, "value is NOT NULL"),
+        (
+            "value struct<a: int>, wrong string",
+            {},
+            "there is no column wrong, but key, value, topic",
+        ),
+        ("value struct<a: int>, valueError int", {}, "column valueError is string, not int"),
+        ("value struct<a: int>", {"valueFormat": "binary"}, "is binary without valueFormat=json"),
+        ("value string", {"valueFormat": "binary"}, "column value is binary, not string"),
+        ("valueError string", {"valueFormat": "binary"}, "valueFormat=json has one"),
     ],
 )
 def test_a_schema_says_what_is_in_them(
@@ -247,6 +314,21 @@ def test_a_schema_says_what_is_in_them(
     with pytest.raises(BadOption) as caught:
         BatchReader(options, kind)
     assert said in str(caught.value)
+
+
+def test_an_array_may_have_nulls() -> None:
+    options = parse_options(
+        {"subscribe": "t", "tiered.url": "/nowhere", "valueFormat": "json"}, streaming=False
+    )
+    fields = StructType().add("a", ArrayType(StringType(), containsNull=False))
+    with pytest.raises(BadOption, match=r"value.a is an array without nulls"):
+        BatchReader(options, StructType().add("value", fields))
+
+
+def test_batches_have_no_values() -> None:
+    given = {"subscribe": "t", "tiered.url": "/nowhere", "valueFormat": "json", "rows": "batches"}
+    with pytest.raises(BadOption, match="rows=batches has none"):
+        parse_options(given, streaming=False)
 
 
 def test_without_a_schema_it_says_so() -> None:
