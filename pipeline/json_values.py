@@ -110,12 +110,12 @@ class _Fields(_Part):
     def __init__(self, kind: pa.DataType) -> None:
         super().__init__(kind)
         self._fields = {each.name: _part(each.type) for each in kind}
-        raw: Any = TypedDict("raw", dict.fromkeys(self._fields, msgspec.Raw), total=False)  # type: ignore[misc]
+        raw = TypedDict("raw", dict.fromkeys(self._fields, msgspec.Raw), total=False)  # type: ignore[misc]
         self._apart = msgspec.json.Decoder(raw).decode
 
     def without_what_is_wrong(self, given: Given, where: str, error: Exception) -> Made:
         try:
-            fields = self._apart(given)
+            fields: Any = self._apart(given)
         except _WRONG as malformed:
             return None, f"{malformed} - at `{where}`"
         found, wrong = {}, None
