@@ -62,7 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("directory", type=Path, help="where the brokers' data are kept")
     parser.add_argument("--gb", type=float, default=10, help="of JSON records (10)")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each, in turns (3)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="runs of each, in turns, behind one that is not counted (3)",
+    )
     parser.add_argument(
         "--repeats", type=int, default=1, help="of a run that others disturbed, at most (1)"
     )
@@ -92,7 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 [],
                 Path(directory).resolve(),
                 rounds=chosen.rounds,
-                warm_ups=0,
                 repeats_max=chosen.repeats,
             )
             results = _empty_results(plan, made)

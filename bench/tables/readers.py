@@ -51,14 +51,19 @@ class Reading:
             self.application = Application(self.launch, master)
             self.warm_up()
         read_files(self.files, topic)
+        self._ask_of_few("between")
         return self.application.ask(self._asked(query, topic, more))
 
     def warm_up(self) -> None:
         """Every query once, of a few records: Java compiles what runs often, numba keeps what it made."""
-        content = self.brokers.content(WARM_UP.name)
         for query in QUERIES:
-            asked = self._asked(query, WARM_UP.name, {"between_ms": content.hour_ms()})
-            self.application.ask(asked)
+            self._ask_of_few(query)
+
+    def _ask_of_few(self, query: str) -> None:
+        """Spark ends Python's workers when they had nothing to do for a minute, while it was others' turn: a session
+        that is asked time and again has them."""
+        hour_ms = self.brokers.content(WARM_UP.name).hour_ms()
+        self.application.ask(self._asked(query, WARM_UP.name, {"between_ms": hour_ms}))
 
     def _asked(self, query: str, topic: str, more: Mapping[str, Any]) -> dict[str, Any]:
         options = {**self.options, "subscribe": topic}
