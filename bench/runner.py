@@ -4,7 +4,7 @@ Within a workload the peers alternate (A B C A B C …), so that what changes on
 meantime changes for all. Four parts follow each other: workloads that want a process of their own,
 those that want a cluster, those that share one process a peer (started once, up to the end, so that its memory afterwards means
 something), and those that look at that process last. The first `warm_ups` rounds of shared workloads
-do not count: a JVM gets the time to compile.
+do not count, and last `warm_up_s` a peer at least: a JVM gets the time to compile.
 
 A run while which other processes used more than `others_cores_max` of the machine is kept as
 disturbed and repeated, at most `repeats_max` times. A run that raises is a failure in the results;
@@ -92,6 +92,9 @@ class Plan:
     directory: Path
     rounds: int = 5
     warm_ups: int = 1
+    warm_up_s: float = 0.0
+    """How long a peer is warmed up for a workload, with as many runs as that takes, but one in each of these rounds:
+    Java compiles what has run for long, so by one run each the faster of two peers is the colder one."""
     repeats_max: int = 2
     others_cores_max: float = 0.25
 
@@ -224,8 +227,11 @@ class Runner:
         for number in range(1 - warm_ups, self._plan.rounds + 1):
             for peer in self._peers:
                 measured = found.peers[peer.name]
-                if measured.skipped is None and len(measured.failures) < FAILURES_MAX:
+                began = self._clock()
+                while measured.skipped is None and len(measured.failures) < FAILURES_MAX:
                     self._run_one(workload, peer, measured, number, enter)
+                    if number > 0 or self._clock() - began >= self._plan.warm_up_s:
+                        break
         self._progress.measured(found, self._results)
 
     def _run_one(

@@ -15,6 +15,7 @@ from pyspark.sql.types import (
     LongType,
     ShortType,
     StringType,
+    StructField,
     StructType,
 )
 
@@ -29,6 +30,9 @@ from odradek.pipeline.decoding.schema import (
 )
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.options import REPORT, Options
+
+NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
+"""What a schema may have as NOT NULL, which spares Spark to look, row by row."""
 
 _JSON_TYPES = (
     StringType,
@@ -81,8 +85,7 @@ def check_schema(schema: StructType, options: Options) -> None:
             _check_fields(field.dataType, VALUE)
         elif given != expected:
             raise BadOption(f"column {field.name} is {expected}, not {given}: cast it afterwards")
-        if is_json and field.name in (VALUE, VALUE_ERROR) and not field.nullable:
-            raise BadOption(_not_null(field.name))
+        _check_nulls(field, is_report=options.corrupt_segments == REPORT)
     if is_json and VALUE not in schema.fieldNames():
         raise BadOption(
             f"with valueFormat={JSON} the schema has a column {VALUE} of the fields that are wanted,"
@@ -102,18 +105,38 @@ def _check_fields(kind: DataType, where: str) -> None:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadOption(f"{where} has more than one field {', '.join(twice)}")
         for field in kind.fields:
-            if not field.nullable:
-                raise BadOption(_not_null(f"{where}.{field.name}"))
             _check_fields(field.dataType, f"{where}.{field.name}")
     elif isinstance(kind, ArrayType):
-        if not kind.containsNull:
-            raise BadOption(f"{where} is an array without nulls, and nobody knows: leave that out")
         _check_fields(kind.elementType, where)
     elif type(kind) not in _JSON_TYPES:
         raise BadOption(
             f"{where} is {kind.simpleString()}, which is not made of JSON here: take it as string,"
             " and make it of that in the query (cast, from_json)"
         )
+
+
+def _check_nulls(field: StructField, *, is_report: bool) -> None:
+    """Spark does not look for nulls where a schema says that there are none: it would take what lies there."""
+    if not field.nullable and is_report:
+        raise BadOption(
+            f"{field.name} is NOT NULL, and with onCorruptSegment={REPORT} there are rows of no record:"
+            " leave that out"
+        )
+    if not field.nullable and field.name not in NEVER_NULL:
+        raise BadOption(_not_null(field.name))
+    _check_nulls_within(field.dataType, field.name)
+
+
+def _check_nulls_within(kind: DataType, where: str) -> None:
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            if not field.nullable:
+                raise BadOption(_not_null(f"{where}.{field.name}"))
+            _check_nulls_within(field.dataType, f"{where}.{field.name}")
+    elif isinstance(kind, ArrayType):
+        if not kind.containsNull:
+            raise BadOption(f"{where} is an array without nulls, and nobody knows: leave that out")
+        _check_nulls_within(kind.elementType, where)
 
 
 def _not_null(where: str) -> str:

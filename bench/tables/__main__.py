@@ -45,6 +45,7 @@ from odradek.bench.warm_memory import warm_memory
 SMALL_SHARE = 0.4
 """Bytes of 100-byte records, for one of JSON."""
 WARM_UP_BYTES = 20_000_000
+WARM_UP_S = 30.0
 
 
 def contents(gb: float) -> list[Content]:
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--rounds",
         type=int,
         default=3,
-        help="runs of each, in turns, behind one that is not counted (3)",
+        help=f"runs of each, in turns, after {WARM_UP_S:.0f} s of runs that are not counted (3)",
     )
     parser.add_argument(
         "--repeats", type=int, default=1, help="of a run that others disturbed, at most (1)"
@@ -97,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 [],
                 Path(directory).resolve(),
                 rounds=chosen.rounds,
+                warm_up_s=WARM_UP_S,
                 repeats_max=chosen.repeats,
             )
             results = _empty_results(plan, made)
@@ -118,6 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _empty_results(plan: Plan, made: Sequence[Content]) -> Results:
     settings: dict[str, str | int | float | bool] = {
         "rounds": plan.rounds,
+        "warm_up_s": plan.warm_up_s,
         "partitions": PARTITIONS,
         "batch_bytes": BATCH_BYTES,
         "days": DAYS,

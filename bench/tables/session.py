@@ -26,9 +26,9 @@ Found = dict[str, int]
 
 
 def count(reader: DataFrameReader, asked: Mapping[str, Any]) -> Found:
-    """How many records; our source is told that no more of them is needed."""
+    """How many records; our source is told that no more of them is needed, and that none of that is null."""
     if asked["format"] == OURS:
-        reader = reader.schema("partition int, offset long")
+        reader = reader.schema("partition int NOT NULL, offset long NOT NULL")
     return {"rows": reader.load().count()}
 
 

@@ -118,6 +118,22 @@ def test_warm_ups_are_kept_and_do_not_count(tmp_path: Path, journal: Journal) ->
     assert [sample.state for sample in fresh.peers["a"].samples] == [State.COUNTED] * 2
 
 
+def test_a_fast_peer_is_warmed_up_as_long_as_a_slow_one(tmp_path: Path, journal: Journal) -> None:
+    now_s = [0.0]
+
+    def lasting(peer: str) -> Outcome:
+        now_s[0] += 12.0 if peer == "b" else 4.0
+        return Outcome({SPEED.name: 1.0})
+
+    workload = FakeWorkload("w", journal, lasting)
+    plan = Plan(peers_of(journal, "a", "b"), [workload], [], tmp_path, rounds=1, warm_up_s=10.0)
+    Runner(
+        plan, empty_results(), QuietProgress(), lambda _: FakeWatch(iter(())), lambda: now_s[0]
+    ).run()
+    runs = [entry for entry in journal if entry.startswith("w ")]
+    assert runs == ["w a"] * 3 + ["w b"] + ["w a", "w b"]
+
+
 def test_a_disturbed_run_is_repeated_and_kept(tmp_path: Path, journal: Journal) -> None:
     results = run(tmp_path, peers_of(journal, "a"), [FakeWorkload("w", journal)], [0.4, 0.1, 0.2])
     (workload,) = results.workloads

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from odradek.pipeline.decoding.schema import SPARK_TYPES
 from odradek.pipeline.errors import PipelineError, said_by_spark
+from odradek.pipeline.table_schema import NEVER_NULL
 from odradek.testing import Broker
 from tests.pipeline.reading import by_consumer, by_spark, by_tasks, table
 from tests.pipeline.varied import PARTITIONS, Ends, produce_varied
@@ -101,6 +103,13 @@ def test_what_is_asked_for_in_offsets_times_and_columns(
         .load()
     )
     assert sorted(tuple(row) for row in narrow.collect()) == [row[:2] for row in rows]
+
+
+def test_a_schema_may_say_where_there_is_no_null(spark: SparkSession, broker: Broker) -> None:
+    schema = ", ".join(f"{name} {SPARK_TYPES[name]} NOT NULL" for name in NEVER_NULL)
+    frame = spark.read.format("odradek").options(**options(broker)).schema(schema).load()
+    assert frame.count() == len(by_consumer(broker.bootstrap, "events", PARTITIONS))
+    assert not any(field.nullable for field in frame.schema)
 
 
 def test_where_it_begins_and_ends(broker: Broker) -> None:

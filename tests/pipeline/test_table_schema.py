@@ -1,0 +1,59 @@
+"""What a query may say of a table's columns; of JSON's, test_json_values.py."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    LongType,
+    StringType,
+    StructType,
+)
+
+from odradek.pipeline.errors import BadOption
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.table_schema import check_schema
+
+GAP = StructType().add("lastOffset", LongType()).add("object", StringType()).add("reason", "string")
+
+
+def headers(*, nulls: bool, value_null: bool) -> DataType:
+    header = StructType().add("key", StringType()).add("value", BinaryType(), value_null)
+    return ArrayType(header, nulls)
+
+
+@pytest.mark.parametrize(
+    ("schema", "more", "said"),
+    [
+        (StructType().add("key", BinaryType(), False), {}, "key is NOT NULL, and a record need"),
+        (StructType().add("value", BinaryType(), False), {}, "value is NOT NULL"),
+        (
+            StructType().add("headers", headers(nulls=True, value_null=False)),
+            {},
+            "headers.value is NOT NULL",
+        ),
+        (
+            StructType().add("headers", headers(nulls=False, value_null=True)),
+            {},
+            "headers is an array without nulls",
+        ),
+        (StructType().add("codec", StringType(), False), {"rows": "batches"}, "codec is NOT NULL"),
+        (
+            StructType().add("offset", LongType(), False).add("gap", GAP),
+            {"onCorruptSegment": "report"},
+            "offset is NOT NULL, and with onCorruptSegment=report there are rows of no record",
+        ),
+    ],
+)
+def test_not_null_is_refused_where_there_may_be_nulls(
+    schema: StructType, more: dict[str, str], said: str
+) -> None:
+    asked = {"subscribe": "t", "tiered.url": "/nowhere", "includeHeaders": "true", **more}
+    with pytest.raises(BadOption) as caught:
+        check_schema(schema, parse_options(asked, streaming=False))
+    assert said in str(caught.value)
