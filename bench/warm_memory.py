@@ -23,13 +23,15 @@ TOOTH_PAGES = 32
 LEFT_ALONE_BYTES = 384 << 20
 """Free memory that is not touched, for whoever needs some in the meantime. Large blocks in it go cold
 whenever they are free, and the page cache takes large blocks first: little is better."""
+AT_ONCE_BYTES = 64 << 20
+"""Touched before it is looked again whether others have taken memory since."""
 ALL = 1 << 60
 
 
 @contextmanager
 def warm_memory(size_bytes: int = ALL) -> Iterator[None]:
     """While the block lasts, up to `size_bytes` of the free memory are warm; less than a thirtieth of
-    it is taken. Takes seconds for each GiB that is cold."""
+    it is taken. Takes seconds for each GiB that is cold, and ends early where others need memory meanwhile."""
     size = min(size_bytes, meminfo_bytes("MemAvailable") - LEFT_ALONE_BYTES)
     size -= size % (TOOTH_PAGES * mmap.PAGESIZE)
     if size <= 0:
@@ -38,9 +40,13 @@ def warm_memory(size_bytes: int = ALL) -> Iterator[None]:
     with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.madvise(mmap.MADV_NOHUGEPAGE)
         memory.madvise(mmap.MADV_DONTFORK)  # a child would hold on to what is given back
-        for offset in range(0, size, mmap.PAGESIZE):
-            memory[offset] = 1
-        for offset in range(0, size, TOOTH_PAGES * mmap.PAGESIZE):
+        touched = 0
+        while touched < size and meminfo_bytes("MemAvailable") > LEFT_ALONE_BYTES:
+            until = min(size, touched + AT_ONCE_BYTES)
+            for offset in range(touched, until, mmap.PAGESIZE):
+                memory[offset] = 1
+            touched = until
+        for offset in range(0, touched, TOOTH_PAGES * mmap.PAGESIZE):
             gap = offset + mmap.PAGESIZE
             memory.madvise(mmap.MADV_DONTNEED, gap, (TOOTH_PAGES - 1) * mmap.PAGESIZE)
         yield

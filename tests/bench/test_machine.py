@@ -8,8 +8,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from odradek.bench import machine
-from odradek.bench.warm_memory import warm_memory
+from odradek.bench.warm_memory import (
+    ALL,
+    AT_ONCE_BYTES,
+    LEFT_ALONE_BYTES,
+    TOOTH_PAGES,
+    warm_memory,
+)
 
 BUSY = "import time\nwhile time.process_time() < {seconds}: pass\n"
 WAIT = "print('done', flush=True); input()"
@@ -85,6 +93,18 @@ def test_memory_is_warmed_and_hardly_any_of_it_kept() -> None:
     with warm_memory(size_bytes):
         kept = machine.tree_resident_bytes(os.getpid()) - before
     assert 0 < kept < size_bytes / 8
+
+
+def test_others_take_memory_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 640 MiB there are 128 MiB touched, when no more is left than is to be left alone."""
+    left = iter([ALL, ALL, ALL])
+    monkeypatch.setattr(
+        "odradek.bench.warm_memory.meminfo_bytes", lambda _: next(left, LEFT_ALONE_BYTES)
+    )
+    before = machine.tree_resident_bytes(os.getpid())
+    with warm_memory(10 * AT_ONCE_BYTES):
+        kept = machine.tree_resident_bytes(os.getpid()) - before
+    assert kept < 3 * AT_ONCE_BYTES / TOOTH_PAGES
 
 
 def test_no_memory_is_warmed_where_none_is_asked_for() -> None:
