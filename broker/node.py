@@ -407,6 +407,8 @@ class Broker:
                 registered = self.broker_epoch >= 0
                 epoch = self.broker_epoch if registered else self.logs.previous_broker_epoch
                 await self.logs.close(broker_epoch=epoch)
+        if self.metadata.failed.is_set():
+            raise StorageLost(self._why_lost())
 
     def _why_lost(self) -> str:
         failures = [

@@ -478,18 +478,22 @@ class Metadata:
                 await self._driver.shut_down()
 
     async def close(self) -> None:
-        """Flush and close. The log directory's clean-shutdown mark is not this one's business."""
+        """Flush and close; `failed` is set where that can't be done. The log directory's clean-shutdown mark is
+        not this one's business."""
         driver = self._driver
         if driver is None or self._closed:
             return
         self._closed = True
         with trio.CancelScope(shield=True):
-            if driver.leads:
-                await driver.flush(self._log.end_offset)
-                await driver.resign()
-            async with self._changes.flushing:
-                if self.failure is None:
-                    await self._blocking(self._log.close)
+            try:
+                if driver.leads:
+                    await driver.flush(self._log.end_offset)
+                    await driver.resign()
+                async with self._changes.flushing:
+                    if self.failure is None:
+                        await self._blocking(self._log.close)
+            except (DiskFull, LogFailed) as error:
+                self.quorum_failed(error)
 
     def _running(self) -> QuorumDriver:
         if self._driver is None:

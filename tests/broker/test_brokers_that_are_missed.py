@@ -191,6 +191,22 @@ def test_a_full_node_is_given_up_where_others_can_lead() -> None:
         run(main, COMBINED)
 
 
+def test_a_metadata_log_that_cannot_be_closed_keeps_no_directory_from_being_closed() -> None:
+    disks = []
+
+    async def main(nodes: Nodes) -> None:
+        _, _, last = await started(nodes)
+        disks.append(nodes.doors[last].disk)
+        disks[0].fail("/data/__cluster_metadata-0/*.timeindex", operations={"write"})
+        await nodes.stop(last)
+        await trio.sleep_forever()
+
+    with raised(StorageLost, "the metadata log: kafka_storage_error"):
+        run(main, COMBINED, configs=TWO_DISKS)
+    marks = [path for path, _ in disks[0].walk() if path.endswith(".kafka_cleanshutdown")]
+    assert "/more/.kafka_cleanshutdown" in marks
+
+
 def test_a_full_directory_that_nobody_could_replace_goes_on_reading() -> None:
     """It is the only one in sync of one partition, and leads another that others could take."""
 
