@@ -227,10 +227,10 @@ class Runner:
         for number in range(1 - warm_ups, self._plan.rounds + 1):
             for peer in self._peers:
                 measured = found.peers[peer.name]
-                began = self._clock()
                 while measured.skipped is None and len(measured.failures) < FAILURES_MAX:
                     self._run_one(workload, peer, measured, number, enter)
-                    if number > 0 or self._clock() - began >= self._plan.warm_up_s:
+                    warm_s = sum(each.seconds for each in measured.samples if each.round == number)
+                    if number > 0 or warm_s >= self._plan.warm_up_s:
                         break
         self._progress.measured(found, self._results)
 
