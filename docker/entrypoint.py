@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 DATA = "/var/lib/odradek"
 PORT_FILE = "/tmp/odradek.port"
 CONFIG_FILES = ("/etc/odradek/server.properties", "/mnt/shared/config/server.properties")
-COMMANDS = frozenset({"topics", "groups", "configs", "log-dirs", "produce", "consume", "dump"})
-"""Commands of `odradek` beside `serve`, which take nothing from the environment here."""
 
 HOST_PORT = 9092
 NETWORK_PORT = 19092
@@ -154,8 +152,9 @@ def command_line(
     hostname: str,
     config_file: str | None,
 ) -> list[str]:
-    """The arguments of `odradek`. Raises BadEnvironment."""
-    if arguments and arguments[0] in COMMANDS:
+    """The arguments of `odradek`. Only `serve` takes something from the environment here; every other
+    command is run as it is given. Raises BadEnvironment."""
+    if arguments and _is_for_odradek(arguments[0]):
         return list(arguments)
     given = configs(environment)
     if config_file is None:
@@ -173,6 +172,13 @@ def command_line(
             line += ["--topic", topic.strip()]
     rest = arguments[1:] if arguments and arguments[0] == "serve" else arguments
     return [*line, *rest]
+
+
+def _is_for_odradek(first: str) -> bool:
+    """And not a flag of `serve`."""
+    return first in ("--help", "-h", "--version") or (
+        not first.startswith("-") and first != "serve"
+    )
 
 
 def find_config_file(environment: Mapping[str, str]) -> str | None:

@@ -112,8 +112,13 @@ def test_topics_log_level_and_flags() -> None:
     assert line({}, "serve", "--topic", "c") == line({}, "--topic", "c")
 
 
-def test_other_commands_are_run_as_they_are() -> None:
-    assert line({"KAFKA_NUM_PARTITIONS": "3"}, "topics", "list") == ["topics", "list"]
+@pytest.mark.parametrize(
+    "arguments",
+    [["topics", "list"], ["remote", "list"], ["storge", "info"], ["--version"], ["--help"]],
+)
+def test_other_commands_are_run_as_they_are(arguments: list[str]) -> None:
+    """Misspelt ones, too: `odradek` says what there is."""
+    assert line({"KAFKA_NUM_PARTITIONS": "3"}, *arguments) == arguments
 
 
 @pytest.mark.parametrize(
