@@ -14,7 +14,8 @@ from odradek.bench.table import cell
 INTRODUCTION = """\
 # Performance
 
-<!-- Made by `odradek bench report RESULTS.json --markdown docs/performance.md`; not to be edited. -->
+<!-- Made by `odradek bench report RESULTS.json --with SECTION.json … --markdown docs/performance.md`, of the
+     results named below; not to be edited. -->
 
 This broker beside others, measured by `odradek bench run` (`pip install 'odradek[bench]'`, gcc and
 librdkafka's headers): real workloads over real sockets, on one machine, in one run, the peers in turns
@@ -43,18 +44,21 @@ READING = """\
   itself: it is in the figures of all brokers.
 - Groups and topics are asked for over plain sockets: a client's own pauses are not in them, but for
   `group-assignment-librdkafka`, of which about 50 ms are librdkafka's.
+- `odradek bench run --workloads NAME …` measures one of those in "Everything" alone.
 
 ## What it does not say
 
-- One node, one machine, loopback: nothing about replication, TLS, or a network between.
+- One machine, loopback: the brokers of a cluster share it with each other and with their clients. Nothing
+  about TLS, or a network between.
 - Nobody waits for a disk: as in Kafka, acknowledged means in the page cache, unless `flush.messages`
   says otherwise. A run is shorter than the time after which the kernel writes back in earnest.
 - There is no latency beside a recovery: like Apache Kafka, this broker recovers all its logs before it
   answers its listeners, and a log directory that failed comes back by a restart. What a client waits
-  for is in `recovery-100mb` and `recovery-1000mb`: from a kill -9's restart to the first record taken.
+  for is what `recovery-100mb` and `recovery-1000mb` measure: from a kill -9's restart to the first record
+  taken.
 - A JVM gets warmer with hours than with the {warm_ups} uncounted and {rounds} counted rounds it has
-  here. librdkafka's mock is no broker (it keeps a few MB of each partition) and stands for the limit of
-  a fake; kfake in memory keeps nothing either.
+  here. Peers that keep nothing (librdkafka's mock has a few MB of each partition, kfake in memory) stand for
+  the limit of a fake, where they are measured.
 - Figures of two machines can't be compared; those of one, on two days, only if nothing else ran.
 """
 
@@ -158,8 +162,10 @@ def _everything(results: Results) -> Iterator[str]:
                 cell(results, metric, workload.peers[peer]) if peer in workload.peers else "-"
                 for peer in peers
             ]
-            rows.append([workload.title, f"`{metric.name}`", metric.unit, *cells])
-    yield from _table(["workload", "metric", "unit", *peers], rows)
+            rows.append(
+                [workload.title, f"`{workload.name}`", f"`{metric.name}`", metric.unit, *cells]
+            )
+    yield from _table(["workload", "name", "metric", "unit", *peers], rows)
 
 
 def _limits(results: Results) -> Iterator[str]:

@@ -120,7 +120,7 @@ def test_without_kafka_nobody_knows() -> None:
 def test_the_page_has_the_figures_and_what_is_missing() -> None:
     text = performance_page(full_results(), "0.1.0.json")
     for expected in (
-        "| produce, 1 KiB records | `mb_per_s` | MB/s | 110 (100\N{EN DASH}120) 55% | FAILED |",
+        "| produce, 1 KiB records | `produce-1k` | `mb_per_s` | MB/s | 110 (100\N{EN DASH}120) 55% | FAILED |",
         "not measured: no cargo",
         "produce-1k on kafka FAILED in round 1",
         "(../bench/results/0.1.0.json)",
