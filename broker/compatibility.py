@@ -11,10 +11,12 @@ from odradek.broker.dispatch import SERVED, SERVED_BY_CONTROLLERS
 from odradek.protocol.apis import APIS, compatibility_rows
 
 HEAD = """\
+<!-- Written by `python -m odradek.broker.compatibility`; a test keeps it so. -->
 # Compatibility
 
 The Kafka to be like is 4.3. This page is written from the table of APIs (`protocol/apis.py`) and from
-what has a handler (`broker/apis/`); ApiVersions answers the same, on each listener what is spoken there.
+what is served of them (`broker/dispatch.py`); ApiVersions answers the same, on each listener what is spoken
+there.
 
 | API | key | Kafka 4.3 | Odradek |
 |---|---|---|---|
@@ -27,8 +29,10 @@ higher minimum for a broker that it can't talk to (KAFKA-18659); versions 0 to 2
 
 ApiVersions does not show these, and clients say that the broker does not support them.
 
-- SaslHandshake and SaslAuthenticate: listeners are PLAINTEXT for now.
+- SaslHandshake and SaslAuthenticate: listeners are PLAINTEXT.
 - The APIs of share groups (KIP-932) and of streams groups (KIP-1071): there are no such groups.
+- Delegation tokens are for those who are authenticated, which nobody is: their APIs answer, as Kafka's do on
+  a PLAINTEXT listener, DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.
 - GetTelemetrySubscriptions and PushTelemetry: Kafka shows them only where a metrics reporter takes what
   clients push; there is none here. Client metrics subscriptions are kept.
 

@@ -63,9 +63,9 @@ REPLICATION: Rows = (
     row("unclean.leader.election.enable", BOOLEAN, "false", HIGH, mode=CLUSTER_WIDE, effect=True,
         doc="Let a replica outside the in-sync set lead when there is no other, at the price of "
             "records."),
-    row("security.inter.broker.protocol", STRING, "PLAINTEXT", MEDIUM, one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    row("security.inter.broker.protocol", STRING, "PLAINTEXT", MEDIUM, one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), effect=True,
         doc="Security protocol between brokers, where `inter.broker.listener.name` is not set."),
-    row("inter.broker.listener.name", STRING, None, MEDIUM,
+    row("inter.broker.listener.name", STRING, None, MEDIUM, effect=True,
         doc="Name of the listener other brokers use. Unset: the one named for "
             "`security.inter.broker.protocol`. Only one of the two may be set."),
     row("replica.selector.class", STRING, None, MEDIUM, effect=True,

@@ -87,10 +87,14 @@ at the end of a line to go on in the next, `\\u00e9` for characters. It may also
 
 - A node that is a broker and a controller, and whose configs name no other controller, formats its
   directories by itself; every other one has to be told its cluster (`odradek storage format`), as in Kafka.
-- Listeners are PLAINTEXT for now; a file that asks for SSL or SASL is refused.
+- Listeners are PLAINTEXT; a file that asks for SSL or SASL is refused.
 - `listeners` cannot be changed while the broker runs; the change is refused.
 - `${provider:path:key}` in a value is not looked up, and the file's author is warned.
 - What `metric.reporters` and other classes name is not loaded.
+
+An authorizer's configs are in [security.md](security.md), a remote store's in
+[remote-storage.md](remote-storage.md). Quotas are set by `kafka-configs.sh` (`--entity-type clients`, `users`,
+`ips`), for which `odradek` has no command.
 
 ## One node
 """

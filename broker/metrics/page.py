@@ -36,13 +36,14 @@ _INTRODUCTION = """\
 # Metrics
 
 `odradek serve --metrics HOST:PORT` (or the config `odradek.metrics.listener`) lets Prometheus read them
-at `http://HOST:PORT/metrics`. They are Kafka's, spelt as its JMX exporter spells them by its usual
-rules, so that dashboards and alerts written for Kafka go on working: names in lower case, what counts
+at `http://HOST:PORT/metrics`. They are some of Kafka's, spelt as its JMX exporter spells them by its usual
+rules, so that panels and alerts on these go on working: names in lower case, what counts
 *PerSec* in Kafka ends in `_total` (Prometheus makes rates of it), labels are the MBean's other keys.
-A counter that is told by topic is told in all, too, without a label; that of a broker never falls, also
+There are none of requests, the log cleaner, the coordinators, network threads or a JVM.
+A counter by topic exists without a label as well, as the broker's total; a total never falls, not even
 when topics are deleted.
 
-Nobody is asked who reads them: listen where only those come who may know the topics' names.
+The endpoint asks nobody who they are: listen where only those come who may know the topics' names.
 
 ```yaml
 scrape_configs:
@@ -51,16 +52,16 @@ scrape_configs:
       - targets: ["127.0.0.1:9404"]
 ```
 
-What to be told of: `kafka_controller_kafkacontroller_offlinepartitionscount`,
+Alert on `kafka_controller_kafkacontroller_offlinepartitionscount`,
 `kafka_server_replicamanager_underminisrpartitioncount`,
 `kafka_log_logmanager_offlinelogdirectorycount`, and, with tiered storage,
 `kafka_log_remote_remotelogmanager_remotestoreaway`, and
 `kafka_server_brokertopicmetrics_remotecopylagbytes` while it grows: local disks fill with what can't be
 copied.
 
-A room of the node that is not open (tiered storage, the controller on a broker alone) tells nothing.
-Where nobody may look nothing is counted; else it costs some additions for each batch, and whatever has to
-be added up is when somebody looks.
+What a node does not run (tiered storage, or the controller, on a broker alone) has no metrics there.
+Without an endpoint nothing is counted; with one a batch costs a few additions, and sums are made when
+Prometheus asks.
 """
 
 

@@ -18,7 +18,7 @@ and writes this page ([the command](interop.md#other-peoples-suites)).
 
 An entry that fails is run again with no other beside it. *Passed later* counts those that passed only
 then; their rows say in how many runs, and what was wrong in the first that failed. The commit is the one
-that was measured: later ones that leave the broker as it is have the same results.
+that was measured; `git log COMMIT.. -- broker protocol storage replication client seams` has what changed since.
 *Not applicable*: the entry can't be run against one broker set up as these are, or says itself that it
 doesn't apply; the reason is given.
 """
