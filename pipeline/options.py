@@ -29,6 +29,8 @@ EARLIEST, LATEST = -2, -1
 """In place of an offset, as in Spark's JSON."""
 TOPIC_ID = "topicId"
 """Beside a topic's partitions, in the offsets of a stream: which topic it is (`stream_offsets.py`)."""
+BEGIN = "begin"
+"""There too, of the first batch: where that begins."""
 
 _TOPIC_OPTIONS = ("subscribe", "subscribepattern", "assign")
 _PASSED_OVER = frozenset(
@@ -321,8 +323,10 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def _offsets(text: str, *, least: int) -> Position:
-    """Of Spark's JSON; where it is a stream's own, with the topics' ids."""
+    """Of Spark's JSON; where it is a stream's own, with the topics' ids, and where it has begun."""
     given = _json(text, '{"topic":{"0":42}}')
+    for each in given.values():
+        each.pop(BEGIN, None)
     ids = {topic: each.pop(TOPIC_ID) for topic, each in given.items() if TOPIC_ID in each}
     return Position(
         offsets=_partitions(given, least),

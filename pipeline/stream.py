@@ -1,8 +1,9 @@
 """The same source as a stream: `spark.readStream.format("odradek")`.
 
-Offsets in a checkpoint are those of Spark's own Kafka source, with the topics' ids (`stream_offsets.py`). How
-much a micro-batch takes is decided as there: `maxOffsetsPerTrigger` is shared out among partitions by how far
-each is behind, `minOffsetsPerTrigger` waits until there is that much or `maxTriggerDelay` is over. What was
+Offsets in a checkpoint are those of Spark's own Kafka source, with the topics' ids and, in the first batch's, where that
+begins (`stream_offsets.py`): a batch that is made again has the same offsets, and what is gone of them meanwhile is
+told. How much a micro-batch takes is decided as there: `maxOffsetsPerTrigger` is shared out among partitions by how
+far each is behind, `minOffsetsPerTrigger` waits until there is that much or `maxTriggerDelay` is over. What was
 tiered since the last batch is read from the store.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -48,12 +50,10 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query with Trigger.AvailableNow ends."""
         self._waiting_since: float | None = None
         self._initial: InJson | None = None
-        self._has_begun = False
 
     def initialOffset(self) -> InJson:  # noqa: N802 - Spark's name
         """Where the first batch begins. Spark keeps it nowhere, and asks again until that batch is done: it is
-        the same as long as the query runs. Where its next run would be told another one, the first batch is
-        empty: its end, which Spark does keep, is where the stream begins."""
+        the same as long as the query runs. Its next run goes by what that batch's end says of it."""
         if self._initial is None:
             starting = self._options.starting or Position(everywhere=LATEST)
             self._initial = _at(Query(self._options), starting).in_json()
@@ -70,28 +70,28 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _at(Query(self._options), ENDS).in_json()
 
     def latestOffset(self, start: InJson, limit: ReadLimit) -> InJson:  # noqa: N802
-        if self._may_begin_elsewhere(start) and not self._has_begun:
-            self._has_begun = True
-            return start
         begun, query = StreamOffsets.parse(start), Query(self._options)
         ids = query.topic_ids
-        begin = begun.but_for(self._made_again(begun, ids))
+        known = begin = begun.but_for(self._made_again(begun, ids))
         if self._target is not None and self._made_again(self._target, ids):
             self._target = _at(query, ENDS)
         ends = (self._target or _at(query, ENDS)).offsets
         latest = {**begin, **ends, **self._gone_back(query, begin, ends)}
         begin = {**self._new_ones(query, begin, latest), **begin}
         if self._is_too_little(sum(max(0, latest[where] - begin[where]) for where in latest)):
-            return start
-        if isinstance(limit, ReadMaxRows):
-            latest = shared_out(begin, latest, limit.max_rows)
-        return StreamOffsets(latest, {**begun.topic_ids, **ids}).in_json()
+            end = replace(begun, begin=None)
+        else:
+            if isinstance(limit, ReadMaxRows):
+                latest = shared_out(begin, latest, limit.max_rows)
+            end = StreamOffsets(latest, {**begun.topic_ids, **ids})
+        if start == self._initial:
+            return replace(end, begin=known).in_json()
+        # Where the first batch began is no reason for another one.
+        return start if end == replace(begun, begin=None) else end.in_json()
 
     def partitions(self, start: InJson, end: InJson) -> Sequence[InputPartition]:
         begun, until = StreamOffsets.parse(start), StreamOffsets.parse(end)
-        begin = begun.but_for(self._made_again(begun, until.topic_ids))
-        if self._may_begin_elsewhere(start):
-            begin = {where: min(at, until.offsets.get(where, at)) for where, at in begin.items()}
+        begin = self._begin(start, begun, until)
         query = Query(self._options)
         gone = self._made_again(until, query.topic_ids)
         for where, offset in until.offsets.items():
@@ -110,10 +110,15 @@ class StreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition, Filtered())
 
-    def _may_begin_elsewhere(self, start: InJson) -> bool:
-        """Whether that is what this run says of where the first batch begins, and an earlier run may have said
-        another offset, before it."""
-        return self._options.begins_at_an_end and start == self._initial
+    def _begin(self, start: InJson, begun: StreamOffsets, until: StreamOffsets) -> Offsets:
+        """Where a batch begins: the first one where its end says, if it does. Raises DataLoss."""
+        if begun.begin is None and until.begin is not None:
+            return until.begin
+        begin = begun.but_for(self._made_again(begun, until.topic_ids))
+        if start != self._initial or not self._options.begins_at_an_end:
+            return begin
+        # An earlier version's, which was empty: where it ends is where that one began.
+        return {where: min(at, until.offsets.get(where, at)) for where, at in begin.items()}
 
     def _made_again(self, known: StreamOffsets, now: Mapping[str, UUID]) -> dict[str, str]:
         """The topics that are others now than those that offsets are `known` of: these begin anew, and what

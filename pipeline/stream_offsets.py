@@ -6,6 +6,11 @@ It is what Spark's own Kafka source writes, and the topics' ids (KIP-516): an of
 alone, and one that was deleted and made again under its name has another id. Checkpoints without ids, of that
 source or of earlier versions, are read, and have them from their next batch on; brokers that know none (before
 Kafka 2.8) leave it at offsets.
+
+Spark keeps where each batch ends, and where the first one begins nowhere: its end says that, too, which is what
+tells a driver that makes it again after another has died. Checkpoints whose first batch says nothing are read.
+
+    {"events": {"0": 42, "1": 7, "topicId": "5FQSSYkIQCiI8Cc6AOJxXg", "begin": {"0": 12, "1": 0}}}
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from typing import Any
 from uuid import UUID
 
 from odradek.client.positions import TopicPartition
-from odradek.pipeline.options import TOPIC_ID
+from odradek.pipeline.options import BEGIN, TOPIC_ID
 from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.seams.values import value_class
 
@@ -25,21 +30,22 @@ Offsets = dict[TopicPartition, int]
 
 @value_class
 class StreamOffsets:
-    """See the module. Topics whose id is not known have none in `topic_ids`."""
+    """See the module. Topics whose id is not known have none in `topic_ids`; `begin` is None but where the
+    first batch ends. Partitions that are not in it begin at 0."""
 
     offsets: Offsets
     topic_ids: Mapping[str, UUID]
+    begin: Offsets | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, Mapping[str, Any]]) -> StreamOffsets:
-        offsets = {
-            TopicPartition(topic, int(partition)): int(offset)
-            for topic, partitions in given.items()
-            for partition, offset in partitions.items()
-            if partition != TOPIC_ID
-        }
         ids = {topic: each[TOPIC_ID] for topic, each in given.items() if TOPIC_ID in each}
-        return cls(offsets, {topic: uuid_from_text(text) for topic, text in ids.items()})
+        begin = {topic: each[BEGIN] for topic, each in given.items() if BEGIN in each}
+        return cls(
+            _by_partition(given),
+            {topic: uuid_from_text(text) for topic, text in ids.items()},
+            _by_partition(begin) if begin else None,
+        )
 
     def in_json(self) -> InJson:
         """The same offsets are the same text each time: Spark compares that."""
@@ -49,6 +55,11 @@ class StreamOffsets:
         for topic, partitions in found.items():
             if topic in self.topic_ids:
                 partitions[TOPIC_ID] = uuid_to_text(self.topic_ids[topic])
+            if self.begin is not None:
+                partitions[BEGIN] = {}
+        for (topic, partition), offset in sorted((self.begin or {}).items()):
+            if topic in found:
+                found[topic][BEGIN][str(partition)] = offset
         return found
 
     def made_again(self, now: Mapping[str, UUID]) -> dict[str, str]:
@@ -63,3 +74,12 @@ class StreamOffsets:
     def but_for(self, topics: Mapping[str, object]) -> Offsets:
         """The offsets of all other topics."""
         return {where: at for where, at in self.offsets.items() if where.topic not in topics}
+
+
+def _by_partition(given: Mapping[str, Mapping[str, Any]]) -> Offsets:
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, partitions in given.items()
+        for partition, offset in partitions.items()
+        if partition not in (TOPIC_ID, BEGIN)
+    }

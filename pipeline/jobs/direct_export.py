@@ -73,9 +73,7 @@ class DirectExport:
         reader = StreamReader(self._options, schema)
         begin = StreamOffsets({where: low for where, (low, _) in batch.offsets.items()}, topic_ids)
         end = StreamOffsets({where: high for where, (_, high) in batch.offsets.items()}, topic_ids)
-        # Where the stream's first batch begins, Spark keeps nowhere: it is asked for each time.
-        start = begin.in_json() if batch.number else reader.initialOffset()
-        tasks = reader.partitions(start, end.in_json())
+        tasks = reader.partitions(begin.in_json(), end.in_json())
         if not tasks:
             return 0
         staged = self._directory / staged_of(batch)

@@ -252,7 +252,9 @@ class _Course:
         Raises DataLoss."""
         before, ends = self._checkpoint.ends(batch - 1), self._checkpoint.ends(batch)
         self._check_topics(before, ends.topic_ids)
-        begin = before.offsets if batch > 0 else self._starts
+        begin = before.offsets if batch > 0 else ends.begin
+        if begin is None:
+            begin = self._starts  # an earlier version's first batch says nothing of it
         return {where: (begin.get(where, 0), end) for where, end in ends.offsets.items()}
 
     def _check_topics(self, known: StreamOffsets, now: Mapping[str, UUID]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,16 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs.checkpoint import JOB, Checkpoint
 from odradek.pipeline.jobs.decode import Decoding
-from odradek.pipeline.jobs.export import ExportJob
+from odradek.pipeline.jobs.export import ExportJob, _Course
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.pipeline.jobs.values import Values
+from odradek.pipeline.options import parse_options
+from tests.pipeline.test_stream_offsets import at, first_end
+from tests.pipeline.virtual_leader import VirtualLeader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +72,33 @@ def test_what_may_move() -> None:
     assert "secret" not in str(begun.identity())
     other = replace(begun, values=registry("http://q", subjects=("b-value",)))
     assert begun.identity() != other.identity()
+
+
+class Kept(HadoopFiles):
+    """Files by path."""
+
+    def __init__(self, **texts: str) -> None:
+        self.texts = {path.replace("_", "/"): text for path, text in texts.items()}
+
+    def names(self, directory: str) -> list[str]:
+        return [path.rpartition("/")[2] for path in self.texts if path.startswith(f"{directory}/")]
+
+    def read(self, path: str) -> str:
+        return self.texts[path]
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_the_first_batch_of_an_export_begins_where_its_end_says(says: bool) -> None:
+    """What retention has taken since is of it, too; an earlier version said nothing."""
+    leader = VirtualLeader((5, 20))
+    first = first_end([0], 12) if says else at(12)
+    checkpoint = Checkpoint(Kept(c_offsets_0=f"v1\n{{}}\n{json.dumps(first)}"), "c")
+    options = parse_options(
+        {**SOURCE, "subscribe": "t", "startingoffsets": "earliest"}, streaming=True
+    )
+    with leader.reachable():
+        course = _Course(options, checkpoint)
+    assert course.offsets_of(0) == {TopicPartition("t", 0): (0 if says else 5, 12)}
 
 
 @pytest.mark.interop

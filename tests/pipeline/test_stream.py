@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Gone
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 
 from odradek.pipeline.brokers import TopicPartition
@@ -37,8 +39,14 @@ def _produce(broker: Broker, first: int, count: int) -> None:
     producer.flush()
 
 
-def _run(spark: SparkSession, broker: Broker, directory: Path, **options: Any) -> list[list[int]]:
-    """The numbers of each micro-batch until there is nothing more."""
+def _run(
+    spark: SparkSession,
+    broker: Broker,
+    directory: Path,
+    act: Callable[[Any, int], None] | None = None,
+    **options: Any,
+) -> list[list[int]]:
+    """The numbers of each micro-batch until there is nothing more, unless something else is to be done with them."""
     batches: list[list[int]] = []
 
     def take(frame: Any, number: int) -> None:
@@ -58,7 +66,7 @@ def _run(spark: SparkSession, broker: Broker, directory: Path, **options: Any) -
         )
         .load()
         .writeStream.option("checkpointLocation", str(directory))
-        .foreachBatch(take)
+        .foreachBatch(act or take)
         .trigger(availableNow=True)
         .start()
     )
@@ -140,6 +148,25 @@ def test_a_stream_from_the_end_of_a_topic_has_all_that_comes(
         assert second.exception() is None
     assert found[0] <= written
     assert found == list(range(found[0], found[0] + len(found)))
+
+
+def test_what_goes_while_the_driver_is_dead_in_the_first_batch_is_told(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    _produce(broker, 0, 20)
+
+    def die(frame: Any, number: int) -> None:
+        raise ValueError("as if killed")
+
+    with pytest.raises(StreamingQueryException, match="as if killed"):
+        _run(spark, broker, tmp_path, die)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for done in admin.delete_records([Gone("events", 0, 4)]).values():
+        done.result(30)
+    with pytest.raises(StreamingQueryException, match="events-0 begins at offset 4 now"):
+        _run(spark, broker, tmp_path)
+    left = sorted({*range(20)} - {0, 2, 4, 6})
+    assert _run(spark, broker, tmp_path, failOnDataLoss="false") == [left]
 
 
 def test_a_topic_that_was_made_again_between_two_runs_is_told(

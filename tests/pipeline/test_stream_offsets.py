@@ -12,6 +12,7 @@ import pytest
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import BadOption, DataLoss
 from odradek.pipeline.options import parse_options
+from odradek.pipeline.planning import Lost
 from odradek.pipeline.stream import StreamReader
 from odradek.pipeline.stream_offsets import InJson
 from odradek.protocol.uuids import uuid_to_text
@@ -34,6 +35,12 @@ def stock(*offsets: int) -> InJson:
 
 def at(*offsets: int, id: UUID = TOPIC_ID) -> InJson:
     return {"t": {**stock(*offsets)["t"], "topicId": uuid_to_text(id)}}
+
+
+def first_end(begin: list[int], *offsets: int, id: UUID = TOPIC_ID) -> InJson:
+    """Where a stream's first batch ends."""
+    began = {str(number): offset for number, offset in enumerate(begin)}
+    return {"t": {**at(*offsets, id=id)["t"], "begin": began}}
 
 
 def following(reader: StreamReader, start: InJson) -> InJson:
@@ -142,7 +149,7 @@ def test_a_query_begins_where_a_stream_was() -> None:
     """Spark's stock shape, or what a stream itself told of its progress."""
     leader = VirtualLeader((0, 500))
     with leader.reachable():
-        for where in (stock(42), at(42)):
+        for where in (stock(42), at(42), first_end([7], 42)):
             assert stream(startingOffsets=json.dumps(where)).initialOffset() == at(42)
         reader = stream(startingOffsets=json.dumps(at(42, id=ANOTHER)))
         with pytest.raises(BadOption, match=r"t was deleted and made again: .* give some of that"):
@@ -182,15 +189,100 @@ def test_a_stream_from_the_end_has_all_that_comes_from_then_on(
         start = reader.initialOffset()
         log.end = 12
         first = following(reader, start)
-        assert first == start == at(10)
+        assert first == first_end([10], 12)
         log.end = 15
         reader = stream(**options) if is_killed else reader
         start = reader.initialOffset()
         assert start == at(15 if is_killed else 10)
-        assert offsets(reader, start, first) == []
+        assert offsets(reader, start, first) == [(0, 10), (0, 11)]
         second = following(reader, first)
         assert second == at(15)
-        assert offsets(reader, first, second) == [(0, each) for each in range(10, 15)]
+        assert offsets(reader, first, second) == [(0, each) for each in range(12, 15)]
+
+
+def test_a_checkpoint_of_an_earlier_version_that_began_at_the_end_is_read() -> None:
+    """Its first batch is empty, and says nothing of where it begins: that is where it ends."""
+    leader, reader = VirtualLeader((0, 15)), stream()
+    with leader.reachable():
+        assert offsets(reader, reader.initialOffset(), at(10)) == []
+        assert offsets(reader, at(10), following(reader, at(10)))[0] == (0, 10)
+
+
+EARLY = {"startingOffsets": "earliest"}
+
+
+def test_a_first_batch_that_is_made_again_tells_what_retention_has_taken_of_it() -> None:
+    """Its driver died before it was done, and the next one is told another beginning."""
+    leader = VirtualLeader((0, 12), (0, 9))
+    with leader.reachable():
+        reader = stream(**EARLY)
+        end = following(reader, reader.initialOffset())
+        assert end == first_end([0, 0], 12, 9)
+        leader.logs["t", 0].start = 5  # type: ignore[index]
+        reader = stream(**EARLY)
+        start = reader.initialOffset()
+        assert start == at(5, 0)
+        with pytest.raises(DataLoss, match=r"t-0 begins at offset 5 now, and what is read at 0"):
+            reader.partitions(start, end)
+        lenient = stream(failOnDataLoss=False, **EARLY)
+        tasks = lenient.partitions(lenient.initialOffset(), end)
+        lost = [each for task in tasks for each in task.pieces if isinstance(each, Lost)]  # type: ignore[attr-defined]
+        assert [(each.partition, each.low, each.high) for each in lost] == [(0, 0, 5)]
+
+
+def test_a_first_batch_that_is_made_again_is_of_the_topic_that_it_was_of() -> None:
+    leader = VirtualLeader((0, 12))
+    with leader.reachable():
+        reader = stream(**EARLY)
+        end = following(reader, reader.initialOffset())
+        leader.topic_id = ANOTHER
+        reader = stream(**EARLY)
+        start = reader.initialOffset()
+        with pytest.raises(DataLoss, match=MADE_AGAIN):
+            reader.partitions(start, end)
+        with pytest.raises(DataLoss, match=MADE_AGAIN):
+            following(reader, end)
+
+
+def test_where_it_began_is_in_the_end_of_the_first_batch_alone() -> None:
+    """And is no news by itself: Spark makes another batch wherever the text is another."""
+    leader = VirtualLeader((0, 12))
+    with leader.reachable():
+        reader = stream(maxOffsetsPerTrigger=6, **EARLY)
+        first = following(reader, reader.initialOffset())
+        assert first == first_end([0], 6)
+        second = following(reader, first)
+        assert second == at(12)
+        whole = following(stream(**EARLY), first)
+        assert whole == at(12)
+        done = first_end([0], 12)
+        assert json.dumps(following(reader, done)) == json.dumps(done)
+        assert json.dumps(following(stream(minOffsetsPerTrigger=9), first)) == json.dumps(first)
+        assert offsets(reader, done, done) == []
+
+
+def test_a_first_batch_that_waits_for_more_says_where_it_begins() -> None:
+    leader = VirtualLeader((3, 12))
+    with leader.reachable():
+        reader = stream(minOffsetsPerTrigger=100, **EARLY)
+        end = following(reader, reader.initialOffset())
+        assert end == first_end([3], 3)
+        leader.logs["t", 0].start = 5  # type: ignore[index]
+        reader = stream(**EARLY)
+        assert offsets(reader, reader.initialOffset(), end) == []
+        with pytest.raises(DataLoss, match=r"begins at offset 5 now, and what is read at 3"):
+            reader.partitions(end, following(reader, end))
+
+
+def test_a_partition_that_comes_within_the_first_batch_begins_at_0() -> None:
+    leader = VirtualLeader((0, 12))
+    with leader.reachable():
+        reader = stream(**EARLY)
+        start = reader.initialOffset()
+        leader.logs[TopicPartition("t", 1)] = Held(0, 3)
+        end = following(reader, start)
+        assert end == first_end([0], 12, 3)
+        assert offsets(stream(**EARLY), at(0, 0), end)[-3:] == [(1, 0), (1, 1), (1, 2)]
 
 
 def test_a_stream_from_a_fixed_place_begins_at_once() -> None:
@@ -199,7 +291,7 @@ def test_a_stream_from_a_fixed_place_begins_at_once() -> None:
         for options in ({"startingOffsets": "earliest"}, {"startingOffsets": '{"t":{"0":0}}'}):
             reader = stream(**options)
             end = following(reader, reader.initialOffset())
-            assert end == at(10)
+            assert end == first_end([0], 10)
             assert len(offsets(reader, reader.initialOffset(), end)) == 10
 
 
@@ -211,7 +303,8 @@ def test_a_query_that_ends_where_it_began_loses_nothing_by_what_came_meanwhile()
         reader.prepareForTriggerAvailableNow()
         leader.logs["t", 0].end = 12  # type: ignore[index]
         start = reader.initialOffset()
-        assert following(reader, start) == start == at(12)
+        assert start == at(12)
+        assert following(reader, start) == first_end([12], 12)
 
 
 def test_what_a_new_partition_has_lost_before_it_was_seen_is_data_loss() -> None:
