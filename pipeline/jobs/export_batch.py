@@ -3,8 +3,9 @@
 Most batches have no gaps and are written once: the batch is read and written in one pass, which ends
 before anything is committed when a row says that offsets can't be read. Such a batch, and one that may have
 been written before its driver died, is taken with care: what is missing is found first and written to the
-dead letters, and the records after that, without any of those offsets, even if they have come back since.
-Both replace what was written before, of which nothing is known.
+dead letters, and the records after that, without any of those offsets, even if they have come back since. Where
+more is missing by then than was found, as retention goes on, it is all done once more. Both replace what was
+written before, of which nothing is known.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from odradek.seams.values import value_class
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
+LOOKS_MAX = 5
+"""So often it is looked for what is missing of one batch: each time more was missing than the time before."""
 GAP_ROWS = "topic string, partition int, offset long, lastOffset long, object string, reason string"
 
 
@@ -105,6 +108,19 @@ class BatchWriter:
         return _told(batch, counted.get["all"], dead, 0)
 
     def _with_care(self, frame: DataFrame, batch: Batch) -> ExportBatch:
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        for _ in range(LOOKS_MAX - 1):
+            try:
+                return self._replaced(frame, batch)
+            except (PySparkException, Py4JJavaError) as error:
+                if GAP_FOUND not in str(error):
+                    raise
+        return self._replaced(frame, batch)
+
+    def _replaced(self, frame: DataFrame, batch: Batch) -> ExportBatch:
+        """Raises what Spark raises, with GAP_FOUND in it where more is missing when it is read than was just before."""
         from pyspark.sql import functions as f
 
         gaps = _gaps(frame)
@@ -151,7 +167,7 @@ def _gaps(frame: DataFrame) -> list[Row]:
 
 
 def _without_gaps(frame: DataFrame, known: Sequence[Row]) -> DataFrame:
-    """The records without `known` offsets. Whoever reads it fails with GAP_FOUND at any other gap."""
+    """The records without `known` offsets. Whoever reads it fails with GAP_FOUND at any gap that has others."""
     from pyspark.sql import functions as f
 
     if GAP not in frame.columns:
@@ -160,15 +176,38 @@ def _without_gaps(frame: DataFrame, known: Sequence[Row]) -> DataFrame:
     said = f.concat_ws(" ", f.lit(GAP_FOUND), f.col(f"{GAP}.reason"))
     keep: Any = f.when(is_unknown, f.raise_error(said).cast("boolean")).otherwise(True)
     if known:
-        inside = reduce(lambda one, other: one | other, map(_inside, known))
+        inside = reduce(lambda one, other: one | other, map(_inside, _joined(known)))
         keep = f.when(inside, False).otherwise(keep)
     return frame.where(keep).drop(GAP)
 
 
-def _inside(gap: Row) -> Column:
+_Stretch = tuple[str, int, int, int]
+"""Topic, partition, first and last offset."""
+
+
+def _joined(gaps: Sequence[Row]) -> list[_Stretch]:
+    """Neighbours as one: what was two gaps may be one when it is read again."""
+    found: list[_Stretch] = []
+    for gap in sorted(gaps, key=lambda each: (each["topic"], each["partition"], each["offset"])):
+        topic, partition, first, last = (
+            gap["topic"],
+            gap["partition"],
+            gap["offset"],
+            gap["lastOffset"],
+        )
+        if found and found[-1][:2] == (topic, partition) and first <= found[-1][3] + 1:
+            first, last = found[-1][2], max(last, found[-1][3])
+            found.pop()
+        found.append((topic, partition, first, last))
+    return found
+
+
+def _inside(stretch: _Stretch) -> Column:
+    """Of a record, or of a gap with all its offsets."""
     from pyspark.sql import functions as f
 
-    offsets = f.col("offset").between(gap["offset"], gap["lastOffset"])
-    of_partition = f.col("partition") == gap["partition"]
-    inside: Column = (f.col("topic") == gap["topic"]) & of_partition & offsets
+    topic, partition, first, last = stretch
+    ends = f.coalesce(f.col(f"{GAP}.lastOffset"), f.col("offset"))
+    offsets = (f.col("offset") >= first) & (ends <= last)
+    inside: Column = (f.col("topic") == topic) & (f.col("partition") == partition) & offsets
     return inside

@@ -1,0 +1,142 @@
+"""A batch of an export of which more is gone each time it is read: each offset is in the table or in the dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from odradek.pipeline.brokers import TopicPartition
+from odradek.pipeline.decoding.arrow_schema import GAPS
+from odradek.pipeline.errors import GAP_FOUND
+from odradek.pipeline.jobs.checkpoint import Checkpoint
+from odradek.pipeline.jobs.export_batch import LOOKS_MAX, BatchWriter
+from odradek.pipeline.jobs.hadoop_files import HadoopFiles
+from odradek.pipeline.jobs.tables import Batch
+from odradek.pipeline.jobs.values import Values
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+SCHEMA = (
+    "topic string, partition int, offset long, value binary,"
+    " gap struct<lastOffset: bigint, object: string, reason: string>"
+)
+END = 10
+OFFSETS = {TopicPartition("t", 0): (0, END)}
+
+
+class Pending(Checkpoint):
+    """Of an export that ended within its batch 0."""
+
+    query_id = "e"
+
+    def pending(self) -> int:
+        return 0
+
+
+@dataclass
+class Kept:
+    """A table in memory; `after` is called whenever it was written."""
+
+    after: Callable[[], None] = lambda: None
+    rows: list[Row] = field(default_factory=list)
+
+    def replace(self, frame: DataFrame | None, batch: Batch) -> None:
+        self.rows = [] if frame is None else frame.collect()
+        self.after()
+
+    def exists(self) -> bool:
+        raise NotImplementedError
+
+    def read(self) -> DataFrame:
+        raise NotImplementedError
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        raise NotImplementedError
+
+
+class Going:
+    """Offsets 0 to 9, of which the first ones are gaps, whenever they are read, as a file says at that moment."""
+
+    def __init__(self, spark: SparkSession, file: Path, *gaps: int) -> None:
+        self._spark = spark
+        self._file = str(file)
+        self.lose(*gaps)
+
+    def lose(self, *gaps: int) -> None:
+        """Where each gap ends, the first of which begins at 0 and each other one behind the one before it."""
+        Path(self._file).write_text(" ".join(map(str, gaps)))
+
+    def frame(self) -> DataFrame:
+        path = self._file
+
+        def rows(batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+            list(batches)
+            found, at = [], 0
+            with open(path) as file:
+                lasts = [int(each) for each in file.read().split()]
+            for last in lasts:
+                found.append((at, {"lastOffset": last, "object": None, "reason": "gone"}))
+                at = last + 1
+            found += [(offset, None) for offset in range(at, END)]
+            columns = {
+                "topic": pa.array(["t"] * len(found)),
+                "partition": pa.array([0] * len(found), pa.int32()),
+                "offset": pa.array([offset for offset, _ in found]),
+                "value": pa.array([b"v"] * len(found)),
+                "gap": pa.array([gap for _, gap in found], GAPS),
+            }
+            yield pa.RecordBatch.from_pydict(columns)
+
+        return self._spark.range(1, numPartitions=1).mapInArrow(rows, SCHEMA)
+
+
+def write(spark: SparkSession, going: Going, table: Kept, dead: Kept) -> int:
+    """How many gaps it says that there are."""
+    checkpoint = Pending(HadoopFiles(spark), "unused")
+    writer = BatchWriter(spark, Values(), table, dead, checkpoint)
+    return writer.write(going.frame(), 0, OFFSETS, lambda: None).gaps
+
+
+def accounted(table: Kept, dead: Kept) -> list[int]:
+    lost = [each for row in dead.rows for each in range(row["offset"], row["lastOffset"] + 1)]
+    return sorted([row["offset"] for row in table.rows] + lost)
+
+
+def test_what_goes_between_two_looks_is_in_the_dead_letters(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    going = Going(spark, tmp_path / "gaps", 2)
+    table, dead = Kept(), Kept(lambda: going.lose(6))
+    assert write(spark, going, table, dead) == 1
+    assert [row["offset"] for row in table.rows] == [7, 8, 9]
+    assert accounted(table, dead) == [*range(END)]
+
+
+def test_what_was_two_gaps_may_be_one_or_none_when_it_is_read_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    going = Going(spark, tmp_path / "gaps", 2, 6)
+    for then in ((6,), (4, 6), (4,), ()):
+        going.lose(2, 6)
+        table, dead = Kept(), Kept(lambda then=then: going.lose(*then))  # type: ignore[misc]
+        assert write(spark, going, table, dead) == 2
+        assert accounted(table, dead) == [*range(END)]
+
+
+def test_what_goes_on_to_go_ends_the_job(spark: SparkSession, tmp_path: Path) -> None:
+    going, looks = Going(spark, tmp_path / "gaps", 0), iter(range(1, END))
+    table, dead = Kept(), Kept(lambda: going.lose(next(looks)))
+    with pytest.raises(Exception, match=GAP_FOUND):
+        write(spark, going, table, dead)
+    assert next(looks) == LOOKS_MAX + 1
+    assert table.rows == []
