@@ -3,6 +3,9 @@
 The segment's offset index says where its first offset is; from there on two pieces are fetched ahead of
 what is decoded, so that the store and the processor work at the same time and memory holds a few pieces,
 whatever the segment's size. It is the same memory for all of them: fresh pages cost more than filling them.
+
+Where no batch begins, or a later one than the index says, or one that is broken, the segment is read from its
+beginning: so nothing is hidden by an index, and what is broken is found where it is.
 """
 
 from __future__ import annotations
@@ -14,28 +17,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from odradek.pipeline.decoding.batches import decoder_of
-from odradek.pipeline.decoding.wanted import INT64_MIN, Wanted
-from odradek.pipeline.errors import UnreadableSegment
+from odradek.pipeline.decoding.wanted import Wanted
+from odradek.pipeline.errors import CorruptSegment, UnreadableSegment
 from odradek.pipeline.segment_columns import Stretch
+from odradek.pipeline.segment_indexes import Place, SegmentIndexes
 from odradek.pipeline.store_errors import of_object
-from odradek.seams.files import Buffer
-from odradek.storage.tiered.errors import (
-    CorruptRemoteData,
-    RemoteResourceNotFound,
-    RemoteStorageError,
-)
-from odradek.storage.tiered.index_entries import (
-    check_index,
-    lookup_offset,
-    lookup_timestamp,
-    offset_as_late,
-    position_behind,
-)
+from odradek.storage.tiered.errors import CorruptRemoteData, RemoteStorageError
+from odradek.storage.tiered.metadata import RemoteLogSegmentMetadata
 from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
-from odradek.storage.tiered.remote_storage import IndexType, RemoteStorageManager
+from odradek.storage.tiered.remote_storage import RemoteStorageManager
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from odradek.pipeline.decoding.decoder import Decoder
 
 log = logging.getLogger("odradek.pipeline")
 
@@ -52,18 +47,30 @@ def read_stretch(
     segment = stretch.segment
     key = segment_key(segment, LOG_SUFFIX)
     low, high = max(stretch.low, wanted.low), min(stretch.high, wanted.high)
-    decoder = decoder_of(replace(wanted, low=low, high=high), key)
-    decoder.within(segment.start_offset, segment.end_offset)
+    indexes = SegmentIndexes(storage, segment)
+
+    def decoder_from(place: Place) -> Decoder:
+        decoder = decoder_of(replace(wanted, low=low, high=high), key)
+        decoder.within(segment.start_offset, segment.end_offset, place.begins_by)
+        decoder.seek(place.start)
+        return decoder
+
+    decoder = decoder_from(indexes.whole)
     try:
-        read = Stretch(segment, low, high)
-        read = narrowed(storage, read, wanted.since_ms, wanted.too_late_ms)
-        start, end = _positions(storage, read)
-        decoder.seek(start)
-        for piece in _pieces(storage, stretch, start, end):
-            yield from decoder.feed(piece, ROOM_BYTES)
-            if decoder.is_done:
-                return
-        yield from decoder.end()
+        read = indexes.narrowed(Stretch(segment, low, high), wanted.since_ms, wanted.too_late_ms)
+        if read.low >= read.high:
+            return
+        place = indexes.place(read.low, read.high)
+        decoder = decoder_from(place)
+        try:
+            yield from _decoded(storage, read, place, decoder)
+            return
+        except CorruptSegment as error:
+            if place.start == 0 or decoder.next_offset > low:
+                raise
+            log.warning("%s is read from its beginning, as its index may be wrong: %s", key, error)
+        decoder = decoder_from(indexes.whole)
+        yield from _decoded(storage, read, indexes.whole, decoder)
     except UnreadableSegment as error:
         error.key, error.unread_from = key, decoder.next_offset
         raise
@@ -74,24 +81,29 @@ def read_stretch(
         raise found from error
 
 
+def _decoded(
+    storage: RemoteStorageManager, read: Stretch, place: Place, decoder: Decoder
+) -> Iterator[pa.RecordBatch]:
+    """From where the place begins, to where it ends or, if that is before all that is to be read, to the end of
+    the log."""
+    size = read.segment.size_bytes
+    for start, end in ((place.start, place.end), (place.end, size)):
+        for piece in _pieces(storage, read.segment, start, end):
+            yield from decoder.feed(piece, ROOM_BYTES)
+            if decoder.is_done:
+                return
+        if end < size:
+            if decoder.next_offset >= read.high:
+                return
+            log.warning("%s is read to its end, as its index may be wrong", decoder.source)
+    yield from decoder.end()
+
+
 def narrowed(
     storage: RemoteStorageManager, stretch: Stretch, since_ms: int, too_late_ms: int
 ) -> Stretch:
-    """What of it may have records as late as `since_ms`, up to the first that is as late as `too_late_ms`, as the
-    segment's time index knows them: it may be nothing (`low` >= `high`). All of it where that cannot be told."""
-    start = stretch.segment.start_offset
-    is_early = since_ms > INT64_MIN
-    is_late = stretch.segment.max_timestamp_ms >= too_late_ms
-    index = _time_index(storage, stretch) if is_early or is_late else None
-    if index is None:
-        return stretch
-    low, high = stretch.low, stretch.high
-    if is_early:
-        low = max(low, lookup_timestamp(index, start, since_ms - 1))
-    by = offset_as_late(index, start, too_late_ms) if is_late else None
-    if by is not None:
-        high = min(high, by + 1)
-    return Stretch(stretch.segment, low, high)
+    """`SegmentIndexes.narrowed`, for who does not read it."""
+    return SegmentIndexes(storage, stretch.segment).narrowed(stretch, since_ms, too_late_ms)
 
 
 def narrowed_to_time(storage: RemoteStorageManager, stretch: Stretch, at_ms: int) -> Stretch:
@@ -101,37 +113,8 @@ def narrowed_to_time(storage: RemoteStorageManager, stretch: Stretch, at_ms: int
     return narrow if narrow.low < narrow.high else stretch
 
 
-def _time_index(storage: RemoteStorageManager, stretch: Stretch) -> Buffer | None:
-    """None if it can't be had: reading the segment tells what is wrong, if anything is."""
-    try:
-        index = storage.fetch_index(stretch.segment, IndexType.TIMESTAMP)
-        check_index(index, IndexType.TIMESTAMP, stretch.segment)
-    except RemoteStorageError as error:
-        log.debug("without a time index: %s", error)
-        return None
-    return index
-
-
-def _positions(storage: RemoteStorageManager, stretch: Stretch) -> tuple[int, int]:
-    """Bytes of the log (from, before) that have all batches with these offsets, and one more on either side: no
-    CRC is over a batch's first offset, its neighbours tell a wrong one. The whole log, where its index is of
-    no use."""
-    segment, low, high = stretch.segment, stretch.low, stretch.high
-    if low <= segment.start_offset and high > segment.end_offset:
-        return 0, segment.size_bytes
-    try:
-        index = storage.fetch_index(segment, IndexType.OFFSET)
-        check_index(index, IndexType.OFFSET, segment)
-    except (RemoteResourceNotFound, CorruptRemoteData) as error:
-        log.warning("%s is read from its beginning: %s", segment_key(segment, LOG_SUFFIX), error)
-        return 0, segment.size_bytes
-    before = lookup_offset(index, segment.start_offset, low - 1)
-    behind = position_behind(index, segment.start_offset, high - 1)
-    return before[1] if before else 0, segment.size_bytes if behind is None else behind
-
-
 def _pieces(
-    storage: RemoteStorageManager, stretch: Stretch, start: int, end: int
+    storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, start: int, end: int
 ) -> Iterator[memoryview]:
     """In order, each behind `ROOM_BYTES` and valid until the next is asked for; a few are being fetched while one is
     decoded."""
@@ -145,7 +128,7 @@ def _pieces(
         position = starts[number]
         wanted = min(PIECE_BYTES, end - position)
         piece = memory[number % len(memory)][: ROOM_BYTES + wanted]
-        found = storage.fetch_segment_into(stretch.segment, position, piece[ROOM_BYTES:])
+        found = storage.fetch_segment_into(segment, position, piece[ROOM_BYTES:])
         if found != wanted:
             raise CorruptRemoteData(f"{found} bytes from {position} on, not {wanted}")
         return piece

@@ -81,6 +81,7 @@ class Decoder:
         self._bounds = (0, INT64_MAX)
         self._last_offset = -1
         """Of the last batch, wanted or not."""
+        self._begins_by: int | None = None
         self._ahead = 0
         """So many bytes behind a batch are known before it is decoded."""
 
@@ -99,10 +100,12 @@ class Decoder:
         """The next piece begins at this byte of the source; for messages alone."""
         self._position = position
 
-    def within(self, first: int, last: int) -> None:
+    def within(self, first: int, last: int, begins_by: int | None = None) -> None:
         """A segment is fed. No batch has other offsets than these: what has is not of the source. And none
-        is decoded before the first offset of the next one is known, or there is the `end`."""
+        is decoded before the first offset of the next one is known, or there is the `end`. The first batch
+        that is fed has an offset at or before `begins_by`: else there was one before it."""
         self._bounds, self._last_offset = (first, last), first - 1
+        self._begins_by = begins_by
         self._ahead = _FIRST_OFFSET_BYTES
 
     def feed(self, piece: Buffer, room: int = 0) -> Iterator[pa.RecordBatch]:
@@ -160,6 +163,10 @@ class Decoder:
             count = len(found)
             ahead = view[after : after + self._ahead] if count else b""
             following = int.from_bytes(ahead, "big", signed=True) if ahead else INT64_MAX
+            if count and self._begins_by is not None:
+                if found["base_offset"][0] > self._begins_by:
+                    raise self._corrupt(_WRONG_OFFSETS, int(found["position"][0]))
+                self._begins_by = None
             good = self._in_order(found, following) if count else 0
             if good:
                 yield from self._decode(data, found[:good])

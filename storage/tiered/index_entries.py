@@ -92,23 +92,28 @@ def position_behind(data: Buffer, base_offset: int, offset: int) -> int | None:
 
 def lookup_timestamp(data: Buffer, base_offset: int, timestamp: int) -> int:
     """The offset to look from for the first record at or after `timestamp` (ms), by a time index."""
+    found = time_entry_at(data, base_offset, timestamp)
+    return base_offset if found is None else found[1]
+
+
+def time_entry_at(data: Buffer, base_offset: int, timestamp: int) -> tuple[int, int] | None:
+    """The last of a time index's entries (timestamp in ms, offset) that is not later; None if all are."""
     places = _places(data, IndexType.TIMESTAMP)
     slot = bisect_right(places, timestamp, key=lambda at: _LONG.unpack_from(data, at)[0])
-    if not slot:
-        return base_offset
-    relative: int = time_index.ENTRY.unpack_from(data, places[slot - 1])[1]
-    return base_offset + relative
+    return _time_entry(data, base_offset, places[slot - 1]) if slot else None
 
 
-def offset_as_late(data: Buffer, base_offset: int, timestamp: int) -> int | None:
-    """An offset by which there has been a record at or after `timestamp` (ms), by a time index; None if
-    it does not say."""
+def time_entry_as_late(data: Buffer, base_offset: int, timestamp: int) -> tuple[int, int] | None:
+    """The first of a time index's entries (timestamp in ms, offset) that is as late: by that offset there has been
+    a record at or after `timestamp`. None if it does not say."""
     places = _places(data, IndexType.TIMESTAMP)
     slot = bisect_left(places, timestamp, key=lambda at: _LONG.unpack_from(data, at)[0])
-    if slot == len(places):
-        return None
-    relative: int = time_index.ENTRY.unpack_from(data, places[slot])[1]
-    return base_offset + relative
+    return _time_entry(data, base_offset, places[slot]) if slot < len(places) else None
+
+
+def _time_entry(data: Buffer, base_offset: int, at: int) -> tuple[int, int]:
+    timestamp, relative = time_index.ENTRY.unpack_from(data, at)
+    return timestamp, base_offset + relative
 
 
 def aborted_in(

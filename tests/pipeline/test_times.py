@@ -50,13 +50,15 @@ START = 100
 def test_the_first_record_as_late_is_where_it_is_looked_for(
     records: list[tuple[int, bool]], at_ms: int, data: st.DataObject
 ) -> None:
-    """An entry is of the batch's end, after some batches, whenever the largest time so far has risen."""
-    index, indexed, newest = b"", -1, -1
+    """An entry is of the batch that has the largest time so far, after some batches, whenever that has risen."""
+    index, log, indexed, newest, of_newest = b"", b"", -1, -1, 0
     for number, (timestamp, ends_entry) in enumerate(records):
-        newest = max(newest, timestamp)
+        if timestamp > newest:
+            newest, of_newest = timestamp, number
         if ends_entry and newest > indexed:
-            index += ENTRY.pack(newest, number)
+            index += ENTRY.pack(newest, of_newest)
             indexed = newest
+        log += build_batch([Record(-1, timestamp, None, b"v")], base_offset=START + number)
     low = data.draw(st.integers(START, START + len(records) - 1))
     high = data.draw(st.integers(low + 1, START + len(records)))
     segment = RemoteLogSegmentMetadata(
@@ -67,9 +69,11 @@ def test_the_first_record_as_late_is_where_it_is_looked_for(
         newest,
         0,
         (EpochStart(0, START),),
-        1000,
+        len(log),
     )
     objects = VirtualObjects()
+    objects.put(segment_key(segment, LOG_SUFFIX), [log])
+    objects.put(segment_key(segment, IndexType.OFFSET.value), [b""])
     objects.put(segment_key(segment, IndexType.TIMESTAMP.value), [index])
     storage = ObjectStoreStorage(objects, SeededEntropy(1))
     found = narrowed_to_time(storage, Stretch(segment, low, high), at_ms)

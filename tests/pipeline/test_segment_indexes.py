@@ -1,0 +1,156 @@
+"""What an index says wrongly hides no record: it is believed as far as the log bears it out."""
+
+from __future__ import annotations
+
+import logging
+from itertools import product
+from uuid import UUID
+
+import pytest
+
+from odradek.protocol.records.records import Record, build_batch
+from odradek.seams.entropy import SeededEntropy
+from odradek.storage.log import offset_index, time_index
+from odradek.storage.tiered.metadata import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from odradek.storage.tiered.object_names import LOG_SUFFIX, segment_key
+from odradek.storage.tiered.object_store import ObjectStoreStorage
+from odradek.storage.tiered.remote_storage import IndexType
+from odradek.testing.virtual_objects import VirtualObjects
+
+pytest.importorskip("pyarrow")
+
+from odradek.pipeline.decoding.decoder import Wanted
+from odradek.pipeline.decoding.wanted import INT64_MAX, INT64_MIN
+from odradek.pipeline.segment_columns import Stretch
+from odradek.pipeline.segments import narrowed_to_time, read_stretch
+
+FIRST, A_BATCH = 100, 3
+TIMES = (10, 20, 15, 30, 40, 35, 50, 60)
+"""Of the latest record of each batch."""
+LAST = FIRST + A_BATCH * len(TIMES) - 1
+
+
+class Stored:
+    """A segment in a store, with an entry for each batch, where indexes have one."""
+
+    def __init__(self) -> None:
+        self.log, self.positions, self.entries, self.times = b"", [0], [], []
+        newest = -1
+        for number, at in enumerate(TIMES):
+            base = FIRST + number * A_BATCH
+            records = [
+                Record(base + n, at - A_BATCH + 1 + n, None, b"v" * number * 7)
+                for n in range(A_BATCH)
+            ]
+            last = base + A_BATCH - 1 - FIRST
+            if number:
+                self.entries.append((last, len(self.log)))
+            if at > newest:
+                self.times.append((at, last))
+                newest = at
+            self.log += build_batch(records, base_offset=base, compression=number % 5)
+            self.positions.append(len(self.log))
+        self.segment = RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(TopicIdPartition(UUID(int=1), "t", 0), UUID(int=2)),
+            FIRST, LAST, 1, max(TIMES), 0, (EpochStart(0, FIRST),), len(self.log),
+            SegmentState.COPY_SEGMENT_FINISHED,
+        )  # fmt: skip
+        self._objects = VirtualObjects()
+        self.storage = ObjectStoreStorage(self._objects, SeededEntropy(1))
+        self.put(LOG_SUFFIX, self.log)
+        self.put_offsets(b"".join(offset_index.ENTRY.pack(*each) for each in self.entries))
+        self.put_times(b"".join(time_index.ENTRY.pack(*each) for each in self.times))
+
+    def put(self, suffix: str, data: bytes) -> None:
+        self._objects.bucket.objects[segment_key(self.segment, suffix)] = data
+
+    def put_offsets(self, data: bytes) -> None:
+        self.put(IndexType.OFFSET.value, data)
+
+    def put_times(self, data: bytes) -> None:
+        self.put(IndexType.TIMESTAMP.value, data)
+
+    def read(
+        self, low: int, high: int, since_ms: int = INT64_MIN, until_ms: int = INT64_MAX
+    ) -> list[int]:
+        wanted = Wanted("t", 0, ("offset",), low, high, since_ms, until_ms, until_ms)
+        tables = read_stretch(self.storage, Stretch(self.segment, low, high), wanted)
+        return [offset for table in tables for offset in table.column(0).to_pylist()]
+
+
+def _stretches() -> list[tuple[int, int]]:
+    steps = range(FIRST, LAST + 2, 2)
+    return [(low, high) for low, high in product(steps, (*steps, LAST + 1)) if low < high]
+
+
+@pytest.mark.parametrize("number", range(len(TIMES) - 1))
+def test_an_entry_that_points_elsewhere_hides_no_record(number: int) -> None:
+    stored = Stored()
+    relative, true = stored.entries[number]
+    elsewhere = [*stored.positions, 1, true - 1, true + 1, true + 61, len(stored.log) + 1, -1]
+    for position in elsewhere:
+        entries = [*stored.entries]
+        entries[number] = relative, position
+        stored.put_offsets(b"".join(offset_index.ENTRY.pack(*each) for each in entries))
+        for low, high in _stretches():
+            assert stored.read(low, high) == list(range(low, high))
+
+
+def test_no_bit_of_an_offset_index_hides_a_record() -> None:
+    stored = Stored()
+    good = b"".join(offset_index.ENTRY.pack(*each) for each in stored.entries)
+    for bit in range(len(good) * 8):
+        index = bytearray(good)
+        index[bit // 8] ^= 1 << bit % 8
+        stored.put_offsets(bytes(index))
+        for low in range(FIRST, LAST + 1, A_BATCH):
+            assert stored.read(low, low + 1) == [low]
+
+
+def test_an_index_that_is_wrong_is_told_by_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    stored = Stored()
+    relative, _ = stored.entries[0]
+    stored.put_offsets(offset_index.ENTRY.pack(relative, stored.positions[-2]))
+    with caplog.at_level(logging.WARNING):
+        assert stored.read(FIRST + 10, FIRST + 12) == [FIRST + 10, FIRST + 11]
+    assert f"{segment_key(stored.segment, LOG_SUFFIX)} is read from its beginning" in caplog.text
+
+
+def test_no_bit_of_a_time_index_hides_a_record() -> None:
+    stored = Stored()
+    good = b"".join(time_index.ENTRY.pack(*each) for each in stored.times)
+    every = {
+        FIRST + number * A_BATCH + n: at - A_BATCH + 1 + n
+        for number, at in enumerate(TIMES)
+        for n in range(A_BATCH)
+    }
+    for bit in range(len(good) * 8):
+        index = bytearray(good)
+        index[bit // 8] ^= 1 << bit % 8
+        stored.put_times(bytes(index))
+        for since in (0, 20, 21, 39, 60):
+            late = [offset for offset, at in every.items() if at >= since]
+            assert stored.read(FIRST, LAST + 1, since) == late
+            narrow = narrowed_to_time(
+                stored.storage, Stretch(stored.segment, FIRST, LAST + 1), since
+            )
+            assert narrow.low <= late[0] < narrow.high
+        for until in (10, 21, 30, 55):
+            first = next(offset for offset, at in every.items() if at >= until)
+            early = [offset for offset, at in every.items() if at < until and offset < first]
+            found = stored.read(FIRST, LAST + 1, until_ms=until)
+            assert found[: len(early)] == early
+
+
+def test_what_the_time_index_says_truly_is_not_read() -> None:
+    stored = Stored()
+    stretch = Stretch(stored.segment, FIRST, LAST + 1)
+    assert narrowed_to_time(stored.storage, stretch, 31) == Stretch(
+        stored.segment, FIRST + 4 * A_BATCH - 1, FIRST + 5 * A_BATCH
+    )
