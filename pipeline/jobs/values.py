@@ -82,11 +82,13 @@ def columns_of_good(frame: DataFrame) -> DataFrame:
 def _with_json(frame: DataFrame, schema: str) -> DataFrame:
     """With the columns of values that are one JSON object, and nothing else. Spark's parser reads the first
     JSON of a text, whatever follows, and of an array the first element. So a value is made the first element of
-    an array whose second one has a name that no value knows: who finds the two has read all of it."""
+    an array whose second one has a name that no value knows: who finds the two has read all of it. Nor does any
+    value know the array's name: who did could end that array, and begin another one that is called so."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, StringType, StructType
 
-    name, end = "both", RealEntropy().uuid().hex
+    entropy = RealEntropy()
+    name, end = entropy.uuid().hex, entropy.uuid().hex
     columns = _columns(schema)
     element = StructType([*columns.fields]).add(end, StringType())
     kind = StructType().add(name, ArrayType(element)).add("_broken", StringType())

@@ -24,7 +24,8 @@ def test_a_value_is_one_json_object_or_a_dead_letter(spark: SparkSession) -> Non
         b'{"a": 4}{"a": 5}', b'{"a": 4}\n{"a": 5}', b'{"a": 4},{"a": 5}', b'[{"a": 4}, {"a": 5}]',
         b'{"a": 4} x', b'{"a": 4}}', b'{"a": 4}]', b'{"a": 4},"a":5', b'{"a": 4},"a":{"a": 5}}',
         b'{"a": 4},{"a": 5}]', b'{"a": 4}],"x":[1', b'{"a": 4},{}],"x":[1', b'{"a": 4}]} x', b'{"a": 4},',
-        b'{"a": 4', b"", b" ", b"null", b"4", b'"a"', b'{"s": {"t": 1}, "a": "x"}',
+        b'{"a": 4}],"both":[{"a": 5}', b'{"a": 4, "b": %s1%s}' % (b"[" * 5000, b"]" * 5000),
+        b'{"a": 4, "b": %s}' % (b"9" * 5000), b'{"a": 4', b"", b" ", b"null", b"4", b'"a"', b'{"s": {"t": 1}, "a": "x"}',
     ]  # fmt: skip
     values: list[bytes | None] = [*good, *dead, None]
     frame = spark.createDataFrame([(each,) for each in values], "value binary")
