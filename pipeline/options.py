@@ -32,6 +32,9 @@ TOPIC_ID = "topicId"
 BEGIN = "begin"
 """There too, of the first batch: where that begins."""
 
+OF_ROWS = ("rows", "valueformat", "includeheaders")
+"""Options that say what a row of the table is, in small letters."""
+
 _TOPIC_OPTIONS = ("subscribe", "subscribepattern", "assign")
 _PASSED_OVER = frozenset(
     (
@@ -194,6 +197,13 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> Options:
     if made.value_format == JSON and made.rows == BATCHES:
         raise BadOption(f"valueFormat={JSON} is about records, and rows={BATCHES} has none")
     return made
+
+
+def without(given: Mapping[str, str], *beginnings: str) -> dict[str, str]:
+    """The options but for those whose names begin so; all names in small letters, as of all ways to spell one there
+    can be but one then."""
+    options = {name.lower(): value for name, value in given.items()}
+    return {name: value for name, value in options.items() if not name.startswith(beginnings)}
 
 
 _SPELT = {

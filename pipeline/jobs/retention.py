@@ -10,7 +10,7 @@ which segments it has, no client is told.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.decoding.schema import BATCH_SPARK_TYPES, BATCHES
-from odradek.pipeline.options import parse_options
+from odradek.pipeline.options import OF_ROWS, parse_options, without
 from odradek.pipeline.query import Query
 from odradek.pipeline.segment_columns import Int64s, PackedStretches, Stretches
 from odradek.pipeline.source import NAME, register
@@ -101,21 +101,44 @@ def what_if(held: Held, rule: Rule, now_ms: int) -> Outcome:
 def retention(
     spark: SparkSession, source: Mapping[str, str], rules: Sequence[Rule], now_ms: int
 ) -> list[Outcome]:
-    """For all partitions of the table that `source` describes what each rule means."""
-    logs = list(_held(spark, source))
-    return [what_if(held, rule, now_ms) for rule in rules for held in logs]
+    """For all partitions of the table that `source` describes what each rule means, once for each that is given.
+
+    It is about whole logs: what `source` says of where to begin and to end, of transactions, and of how rows
+    look is passed over. Raises BadOption, and PipelineError."""
+    whole = whole_logs(source)
+    logs = list(held_logs(whole, lambda ends: _local_bytes(spark, whole, ends)))
+    return [what_if(held, rule, now_ms) for rule in dict.fromkeys(rules) for held in logs]
 
 
-def _held(spark: SparkSession, source: Mapping[str, str]) -> Iterable[Held]:
-    query = Query(parse_options(dict(source), streaming=False))
+_OF_A_PART = ("starting", "ending", "kafka.isolation.level")
+"""Options begin so that say which part of a log is read."""
+_NOT_FOR_BROKERS = ("tiered.", "subscribe", "assign", "oncorruptsegment")
+
+
+def whole_logs(source: Mapping[str, str]) -> dict[str, str]:
+    """The options of the same logs, of all that is in them; names in small letters. Raises BadOption."""
+    parse_options(source, streaming=False)
+    return without(source, *_OF_A_PART, *OF_ROWS)
+
+
+Ends = Mapping[TopicPartition, int]
+
+
+def held_logs(source: Mapping[str, str], local_bytes: Callable[[Ends], Ends]) -> Iterator[Held]:
+    """By the metadata. `local_bytes` are those of partitions from these offsets on, asked for where there are
+    brokers. Raises PipelineError."""
+    options = parse_options(source, streaming=False)
+    query = Query(options)
     ranges = query.ranges()
     tiered: dict[TopicPartition, list[Stretches]] = {where: [] for where in ranges}
     for piece in query.plan(ranges).pieces:
         if isinstance(piece, PackedStretches):
             where = TopicPartition(piece.partition.topic, piece.partition.partition)
             tiered[where].append(piece.unpacked())
-    behind = {where: runs[-1].high if runs else ranges[where][0] for where, runs in tiered.items()}
-    local = _local_bytes(spark, source, behind) if "kafka.bootstrap.servers" in source else {}
+    tiered_to = {
+        where: runs[-1].high if runs else ranges[where][0] for where, runs in tiered.items()
+    }
+    local = local_bytes(tiered_to) if tiered_to and options.bootstrap is not None else {}
     for where, runs in tiered.items():
         ends, sizes, newest, copied = (
             np.concatenate([_NONE, *(run.rows[name].astype(np.int64) for run in runs)])
@@ -127,22 +150,16 @@ def _held(spark: SparkSession, source: Mapping[str, str]) -> Iterable[Held]:
 _NONE = np.zeros(0, np.int64)
 
 
-def _local_bytes(
-    spark: SparkSession, source: Mapping[str, str], ends: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
+def _local_bytes(spark: SparkSession, source: Mapping[str, str], ends: Ends) -> Ends:
     """What is behind the remote segments, by its batches."""
     from pyspark.sql import functions as f
 
     register(spark)
-    offsets: dict[str, dict[str, int]] = {}
-    for (topic, partition), end in ends.items():
-        offsets.setdefault(topic, {})[str(partition)] = end
     names = ("topic", "partition", "bytes")
     columns = ", ".join(f"{name} {BATCH_SPARK_TYPES[name]}" for name in names)
-    brokers_alone = {k: v for k, v in source.items() if not k.startswith("tiered.")}
     rows = (
         spark.read.format(NAME)
-        .options(**brokers_alone, rows=BATCHES, startingOffsets=json.dumps(offsets))
+        .options(**behind(source, ends))
         .schema(columns)
         .load()
         .groupBy("topic", "partition")
@@ -150,3 +167,20 @@ def _local_bytes(
         .collect()
     )
     return {TopicPartition(row["topic"], row["partition"]): row["bytes"] for row in rows}
+
+
+def behind(source: Mapping[str, str], ends: Ends) -> dict[str, str]:
+    """The options of the batches that brokers alone have, of exactly these partitions, from these offsets on: what
+    retention takes of them meanwhile is not there."""
+    offsets: dict[str, dict[int, int]] = {}
+    for (topic, partition), end in ends.items():
+        offsets.setdefault(topic, {})[partition] = end
+    is_strict = source.get("oncorruptsegment", "fail").lower() == "fail"
+    return {
+        **without(source, *_NOT_FOR_BROKERS),
+        "rows": BATCHES,
+        "assign": json.dumps({topic: list(its) for topic, its in offsets.items()}),
+        "startingoffsets": json.dumps(offsets),
+        "failondataloss": "false",
+        "oncorruptsegment": "fail" if is_strict else "skip",
+    }

@@ -1,8 +1,8 @@
 """What a topic is made of: sizes, compression, keys, late records; by topic, partition or hour.
 
-The log is read twice, both times to where it ends when the job begins. Batches tell sizes, codecs and how late it has become where: by their headers, but for
-what they decompress to. Records tell keys and which of them are late. `Stats.records` of False leaves the
-second out, and decompresses nothing.
+The log is read twice, both times to where it ends when the job begins. Batches tell sizes, codecs and how late it
+has become where: by their headers, but for what they decompress to. Records tell keys and which of them are late.
+`StatsJob.records` of False leaves the second out, and decompresses nothing.
 
 A record is late by what a stream would have seen: the newest timestamp in the log before its block of `BLOCK`
 offsets is more than `late_after_ms` ahead of its own. Timestamps ahead of the clock are nobody's measure.
@@ -22,7 +22,7 @@ from odradek.pipeline.decoding.schema import BATCH_SPARK_TYPES, BATCHES
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs.progress import Progress
 from odradek.pipeline.jobs.watching import watched
-from odradek.pipeline.options import parse_options
+from odradek.pipeline.options import OF_ROWS, REPORT, parse_options, without
 from odradek.pipeline.query import Query
 from odradek.pipeline.source import NAME, register
 from odradek.protocol.records.compression import NAMES
@@ -47,7 +47,8 @@ NUMBERS = frozenset(("records", "batches", "bytes", "keyless", "distinctKeys", "
 
 @value_class
 class StatsJob:
-    """`source` are the options of the table (docs/pipeline.md)."""
+    """`source` are the options of the table (docs/pipeline.md); what they say of how its rows look is passed
+    over."""
 
     source: Mapping[str, str]
     by: str = "partition"
@@ -88,7 +89,7 @@ def _found(spark: SparkSession, job: StatsJob, blocks: DataFrame) -> DataFrame:
     if job.records:
         found = found.join(_of_records(spark, job, blocks, groups), groups, "full")
     if job.by != "hour":
-        ends: dict[str, dict[str, int]] = json.loads(job.source["endingOffsets"])
+        ends: dict[str, dict[str, int]] = json.loads(job.source["endingoffsets"])
         partitions = [(topic, int(each)) for topic, its in ends.items() for each in its]
         there = spark.createDataFrame(partitions, "topic string, partition int")
         there = there.select(*groups).distinct()
@@ -98,13 +99,22 @@ def _found(spark: SparkSession, job: StatsJob, blocks: DataFrame) -> DataFrame:
 
 
 def _up_to_now(source: Mapping[str, str]) -> dict[str, str]:
-    """The same, with its end as offsets: a topic that is written to has another one each time it is asked for."""
-    options = parse_options(dict(source), streaming=False)
+    """The same partitions, and no later ones, with their ends as offsets: a topic that is written to has another one
+    each time it is asked for. Raises BadOption."""
+    options = parse_options(source, streaming=False)
+    if options.corrupt_segments == REPORT:
+        raise BadOption(
+            f"statistics are of what can be read, and have no rows for gaps: onCorruptSegment={REPORT}"
+            " is not for them, skip is"
+        )
     ends: dict[str, dict[str, int]] = {}
     for (topic, partition), (_, end) in Query(options).ranges().items():
         ends.setdefault(topic, {})[str(partition)] = end
-    given = {name: value for name, value in source.items() if not name.lower().startswith("ending")}
-    return {**given, "endingOffsets": json.dumps(ends)}
+    return {
+        **without(source, "subscribe", "assign", "ending", *OF_ROWS),
+        "assign": json.dumps({topic: list(map(int, its)) for topic, its in ends.items()}),
+        "endingoffsets": json.dumps(ends),
+    }
 
 
 def _blocks(spark: SparkSession, job: StatsJob) -> DataFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from uuid import UUID
 
 import numpy as np
@@ -12,7 +14,23 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from odradek.pipeline.jobs.retention import GIB, Held, Outcome, Rule, what_if
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from odradek.pipeline.brokers import TopicPartition
+from odradek.pipeline.errors import BadOption
+from odradek.pipeline.jobs.retention import (
+    GIB,
+    Held,
+    Outcome,
+    Rule,
+    behind,
+    held_logs,
+    retention,
+    what_if,
+    whole_logs,
+)
+from odradek.pipeline.options import parse_options
+from odradek.pipeline.source import BatchReader
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.tiered.expiry import Reason, Retained, decide_expiry
 from odradek.storage.tiered.metadata import (
@@ -21,6 +39,8 @@ from odradek.storage.tiered.metadata import (
     SegmentState,
     TopicIdPartition,
 )
+from tests.pipeline.test_store import WHERE, World, segment
+from tests.pipeline.virtual_leader import VirtualLeader
 
 NOW = 1000
 PARTITION = TopicIdPartition(UUID(int=1), "t", 0)
@@ -86,3 +106,122 @@ def test_a_segment_without_timestamps_is_as_old_as_its_copy() -> None:
     log = held_of(0, [(10, 1, 100, 0), (20, 1, -1, 200), (30, 1, -1, 300)], 0)
     deleted = [what_if(log, Rule(retention_ms=NOW - each), NOW) for each in (100, 200, 201, 301)]
     assert [each.segments_deleted for each in deleted] == [0, 1, 2, 3]
+
+
+# Of which logs
+
+
+@pytest.fixture
+def leader() -> VirtualLeader:
+    """Two partitions; of the first the store has the first thirty offsets, in three segments of 100 bytes."""
+    leader = VirtualLeader((0, 40), (5, 15))
+    leader.logs[TopicPartition("t", 0)].tiered_end = 30
+    leader.logs[TopicPartition("t", 0)].undecided = 35
+    return leader
+
+
+@pytest.fixture(autouse=True)
+def both(leader: VirtualLeader, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    world = World()
+    world.has(*(segment(number, 10 * number, 10 * number + 9) for number in range(3)))
+    other = replace(WHERE, partition=1)
+    id = RemoteLogSegmentId(other, UUID(int=9))
+    world.has(replace(segment(9, 5, 9), id=id))
+    monkeypatch.setattr("odradek.pipeline.query.store_at", lambda *options: world.store)
+    with leader.reachable():
+        yield
+
+
+SOURCE = {
+    "kafka.bootstrap.servers": "unused:9092",
+    "tiered.url": "unused",
+    "subscribe": "t",
+}
+
+
+def held(source: Mapping[str, str]) -> list[Held]:
+    whole = whole_logs(source)
+
+    def local_bytes(ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """As Spark's tasks read it."""
+        kinds = {"topic": StringType(), "partition": IntegerType(), "bytes": LongType()}
+        schema = StructType([StructField(name, kind) for name, kind in kinds.items()])
+        reader = BatchReader(parse_options(behind(whole, ends), streaming=False), schema)
+        found = dict.fromkeys(ends, 0)
+        for task in reader.partitions():
+            for table in reader.read(task):
+                for row in table.to_pylist():
+                    found[TopicPartition(row["topic"], row["partition"])] += row["bytes"]
+        return found
+
+    return list(held_logs(whole, local_bytes))
+
+
+def told(log: Held) -> tuple[int, int, list[int], int, int]:
+    return log.partition, log.start_offset, log.ends.tolist(), log.remote_bytes, log.local_bytes
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"startingTimestamp": "1025"},
+        {"startingOffsets": '{"t":{"0":25,"1":12}}', "endingOffsets": '{"t":{"0":27,"1":13}}'},
+        {"startingoffsets": "earliest", "endingTimestamp": "1012"},
+        {"startingOffsetsByTimestamp": '{"t":{"0":1025,"1":1012}}'},
+        {"kafka.isolation.level": "read_committed"},
+        {"rows": "records", "includeHeaders": "true"},
+        {"rows": "batches"},
+        {"valueFormat": "json"},
+        {"onCorruptSegment": "report"},
+        {"onCorruptSegment": "skip", "failOnDataLoss": "false"},
+        {"maxLateness": "1m"},
+    ],
+    ids=str,
+)
+def test_whatever_the_options_say_it_is_about_whole_logs(more: dict[str, str]) -> None:
+    expected = [told(log) for log in held(SOURCE)]
+    assert [each[:4] for each in expected] == [(0, 0, [10, 20, 30], 300), (1, 5, [10], 100)]
+    assert all(each[4] > 0 for each in expected)
+    assert [told(log) for log in held(SOURCE | more)] == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "partitions"),
+    [
+        ({"subscribe": None, "assign": '{"t":[1]}'}, [1]),
+        ({"subscribe": None, "subscribePattern": "t|u"}, [0, 1]),
+        ({"subscribe": None, "subscribePattern": "none"}, []),
+        ({"kafka.bootstrap.servers": None}, [0, 1]),
+        ({"kafka.bootstrap.servers": None, "Kafka.Bootstrap.Servers": "unused:9092"}, [0, 1]),
+    ],
+    ids=str,
+)
+def test_of_the_partitions_that_are_named(
+    more: dict[str, str | None], partitions: list[int]
+) -> None:
+    given = {name: value for name, value in {**SOURCE, **more}.items() if value is not None}
+    found = held(given)
+    assert [log.partition for log in found] == partitions
+    has_brokers = "kafka.bootstrap.servers" in map(str.lower, given)
+    assert all((log.local_bytes > 0) == has_brokers for log in found)
+
+
+def test_without_a_store_all_is_on_the_brokers() -> None:
+    both = {log.partition: log.local_bytes for log in held(SOURCE)}
+    del (without := dict(SOURCE))["tiered.url"]
+    found = held(without)
+    assert [told(log)[:4] for log in found] == [(0, 0, [], 0), (1, 5, [], 0)]
+    assert all(log.local_bytes > both[log.partition] for log in found)
+
+
+def test_what_is_no_option_is_refused() -> None:
+    with pytest.raises(BadOption, match="startingOffsets=soon"):
+        held(SOURCE | {"startingOffsets": "soon"})
+
+
+def test_a_rule_that_is_given_twice_is_told_once() -> None:
+    store = {"tiered.url": "unused", "subscribe": "t"}
+    found = retention(None, store, [Rule(5), Rule(), Rule(5)], NOW)  # type: ignore[arg-type]
+    assert [(each.rule, each.partition) for each in found] == [
+        (rule, partition) for rule in (Rule(5), Rule()) for partition in (0, 1)
+    ]

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import BadOption
 from odradek.pipeline.jobs import stats as stats_job
 from odradek.pipeline.jobs.retention import Rule, retention
@@ -20,7 +21,7 @@ from odradek.pipeline.options import parse_options
 from odradek.pipeline.query import Query
 from odradek.testing import Broker
 from tests.pipeline.test_tiers import QUICK, TIERED
-from tests.pipeline.virtual_leader import VirtualLeader
+from tests.pipeline.virtual_leader import Held, VirtualLeader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,8 +101,29 @@ def test_both_readings_end_where_the_topic_did_when_the_job_began() -> None:
     with leader.reachable():
         fixed = stats_job._up_to_now(source)
         leader.logs["t", 0].end = 20  # type: ignore[index]
+        leader.logs[TopicPartition("t", 2)] = Held(0, 5)
         options = parse_options(fixed, streaming=False)
         assert Query(options).ranges() == {("t", 0): (0, 10), ("t", 1): (3, 7)}
+
+
+def test_what_the_options_say_of_rows_is_no_matter() -> None:
+    source = {
+        "kafka.bootstrap.servers": "unused:9092",
+        "subscribe": "t",
+        "startingOffsets": '{"t":{"0":4}}',
+        "rows": "records",
+        "valueFormat": "json",
+        "includeHeaders": "true",
+    }
+    with VirtualLeader((0, 10)).reachable():
+        assert stats_job._up_to_now(source) == {
+            "kafka.bootstrap.servers": "unused:9092",
+            "assign": '{"t": [0]}',
+            "startingoffsets": '{"t":{"0":4}}',
+            "endingoffsets": '{"t": {"0": 10}}',
+        }
+        with pytest.raises(BadOption, match="have no rows for gaps"):
+            stats_job._up_to_now(source | {"onCorruptSegment": "report"})
 
 
 def test_partitions_in_which_nothing_is_have_rows(spark: SparkSession, broker: Broker) -> None:
