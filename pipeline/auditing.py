@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from odradek.pipeline.brokers import EARLIEST, TopicPartition, brokers_at
-from odradek.pipeline.errors import PipelineError, in_words
+from odradek.pipeline.errors import BrokersUnavailable, PipelineError, in_words
 from odradek.pipeline.history import cover
 from odradek.pipeline.log_walk import LogWalk
 from odradek.pipeline.segment_columns import Segments
@@ -172,9 +172,9 @@ def check_partition(
     partition: TopicIdPartition,
     known: Sequence[RemoteLogSegmentMetadata],
     local_start: int | None,
-) -> PartitionReport:
+) -> PartitionReport | None:
     """By the finished segments that are `known`. With brokers, all of the log below `local_start` has to be
-    there, as it was before `known` was read. Raises PipelineError."""
+    there, as it was before `known` was read; None where its topic is not there any more. Raises PipelineError."""
     where = TopicPartition(partition.topic, partition.partition)
     segments = Segments.of(partition, known)
     problems: list[str] = []
@@ -182,8 +182,14 @@ def check_partition(
     lineage = []
     if source.bootstrap is not None and local_start is not None:
         brokers = brokers_at(source.bootstrap, source.timeout_ms)
-        lineage = brokers.lineage(where, segments.epochs())
-        low, high = brokers.offsets({where: EARLIEST})[where], local_start
+        try:
+            lineage = brokers.lineage(where, segments.epochs())
+            low, high = brokers.offsets({where: EARLIEST})[where], local_start
+        except BrokersUnavailable:
+            topic = brokers.topics().get(partition.topic)
+            if topic is None or topic.topic_id != partition.topic_id:
+                return None
+            raise
     elif len(segments):
         try:
             lineage = source.store().lineage(segments)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from odradek.pipeline.cli.arguments import add_spark_arguments, named_values, session_of
 
 if TYPE_CHECKING:
-    from odradek.pipeline.jobs.audit import AuditReport
+    from odradek.pipeline.jobs.audit import AuditReport, DeletedPartition
     from odradek.storage.tiered.audit import Finding
 
 LINE = "every remote segment against its metadata: sizes, CRCs, offsets, epochs, gaps, orphans"
@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def as_json(report: AuditReport) -> dict[str, Any]:
+    from odradek.protocol.uuids import uuid_to_text
+
     return {
         "well": report.is_well,
         "bytesRead": report.size_bytes,
@@ -82,6 +84,16 @@ def as_json(report: AuditReport) -> dict[str, Any]:
                 "problems": each.problems,
             }
             for each in report.partitions
+        ],
+        "deleted": [
+            {
+                "topic": each.partition.topic,
+                "topicId": uuid_to_text(each.partition.topic_id),
+                "partition": each.partition.partition,
+                "segments": each.segments,
+                "isMarked": each.is_marked,
+            }
+            for each in report.deleted
         ],
         "problems": report.problems,
         "findings": [
@@ -102,11 +114,26 @@ def as_text(report: AuditReport) -> Iterator[str]:
             yield f"dead: no offset is read from {name}"
         yield from (f"WRONG: {text}" for text in each.problems)
     yield from (f"WRONG: {text}" for text in report.problems)
+    yield from (f"deleted: {_left_of(each)}" for each in report.deleted)
     for finding in report.findings:
         word = finding.standing.value
         is_bad = finding.standing.is_loss or finding.standing.is_garbage
         yield f"{word.upper() if is_bad else word}: {_name(finding)}"
     yield "all is well" if report.is_well else "not all is well"
+
+
+def _left_of(deleted: DeletedPartition) -> str:
+    from odradek.protocol.uuids import uuid_to_text
+
+    partition, count = deleted.partition, deleted.segments
+    text = f"{partition.topic}-{partition.partition} of topic {uuid_to_text(partition.topic_id)}:"
+    if deleted.is_marked:
+        return f"{text} the cluster is removing it, and has {count} segments of it left"
+    now = deleted.followed_by
+    why = (
+        "brokers know no such topic" if now is None else f"the name is that of {uuid_to_text(now)}"
+    )
+    return f"{text} {why}, and {count} segments are to be deleted; they are orphans where nobody does that"
 
 
 def _rows(report: AuditReport) -> Iterator[Sequence[str]]:

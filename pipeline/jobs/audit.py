@@ -1,11 +1,15 @@
 """Every remote segment against its metadata: what of the store is whole, what is lost, what is garbage.
 
-    1. where brokers' own logs begin is asked, then the metadata topic is read to its end
+    1. which partitions have remote segments is read from the metadata topic; where brokers' own logs of these
+       begin is asked, and the topic read on to its end of then
     2. the store is listed, many partitions at once, every object is accounted for
        (`storage.tiered.audit`), and segments that have all their objects are read by tasks while the
        listing goes on (`auditing.py`)
     3. of each partition it is seen whether its offsets are all there
     4. the metadata is read on: what was deleted meanwhile is not lost, what was finished no garbage
+
+A topic may be deleted at any time, and another one be made under its name. What the metadata still has of it is told
+as that, and nothing there is read or missed.
 
 Without brokers the manifests stand for the metadata. The driver keeps what is not as it should be, and of
 all else only sums, and the metadata where there are brokers.
@@ -16,8 +20,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 from odradek.pipeline.auditing import (
     AuditSource,
@@ -27,7 +33,7 @@ from odradek.pipeline.auditing import (
     check_segment,
 )
 from odradek.pipeline.brokers import Brokers, TopicPartition, brokers_at
-from odradek.pipeline.errors import BadOption, PipelineError, said_by_spark
+from odradek.pipeline.errors import BadOption, BrokersUnavailable, PipelineError, said_by_spark
 from odradek.pipeline.jobs.progress import Progress
 from odradek.pipeline.listing import pages_of
 from odradek.pipeline.store_errors import of_object
@@ -68,6 +74,19 @@ class AuditJob:
     young_ms: int | None = None
 
 
+@value_class
+class DeletedPartition:
+    """Of a topic that brokers have no more, and of which the metadata has segments."""
+
+    partition: TopicIdPartition
+    segments: int
+    """In whichever state."""
+    is_marked: bool
+    """Whether the metadata says that it is being deleted (KIP-405's DELETE_PARTITION_MARKED and on)."""
+    followed_by: UUID | None
+    """The topic that has the name now."""
+
+
 @dataclass
 class AuditReport:
     """What there is and what is wrong. `problems` name objects, or partitions and their offsets."""
@@ -80,6 +99,8 @@ class AuditReport:
     records: Mapping[TopicIdPartition, int]
     size_bytes: int
     """That were read."""
+    deleted: Sequence[DeletedPartition] = ()
+    """That is not wrong: the cluster gets to them."""
 
     @property
     def is_well(self) -> bool:
@@ -114,19 +135,24 @@ def run_audit(
     clock = RealClock()
     begun_at = clock.monotonic()
     source = AuditSource(job.tiered_url, job.store_options, job.bootstrap, job.timeout_ms)
-    world = None if job.bootstrap is None else _World(brokers_at(job.bootstrap, job.timeout_ms))
+    brokers = None if job.bootstrap is None else brokers_at(job.bootstrap, job.timeout_ms)
+    world = None if brokers is None else _World(brokers, job.topics)
     young = YOUNG_MS if world else YOUNG_WITHOUT_BROKERS_MS
     young = young if job.young_ms is None else job.young_ms
     listed = Audit(
         None if world is None else world.known,
         old_before_ms=clock.wall_ms() - young,
-        wanted=lambda partition: not job.topics or partition.topic in job.topics,
+        wanted=partial(_is_wanted, job.topics),
     )
     records: dict[TopicIdPartition, int] = defaultdict(int)
     manifests: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
     broken: list[SegmentReport] = []
     done = size_bytes = 0
-    whole = _whole(listed, source)
+    whole = (
+        each
+        for each in _whole(listed, source)
+        if world is None or each.partition is None or world.is_there(each.partition)
+    )
     while some := list(islice(whole, SEGMENTS_A_TASK * TASKS_A_ROUND * slots)):
         tasks = [
             (source, some[at : at + SEGMENTS_A_TASK]) for at in range(0, len(some), SEGMENTS_A_TASK)
@@ -140,14 +166,27 @@ def run_audit(
             if report.problems:
                 broken.append(report)
         on_progress(Progress(done, 0, clock.monotonic() - begun_at))
+    if world is not None:
+        world.look_again()
     _check_there(job, listed, world)
-    partitions = each_of(_check_partition, _histories(listed, source, world, manifests))
+    checked = each_of(_check_partition, _histories(listed, source, world, manifests))
+    partitions = [each for each in checked if each is not None]
+    deleted: list[DeletedPartition] = []
     if world is not None:
         world.read_on()
+        world.look_again()
         listed.settle()
+        deleted = [each for each in world.deleted() if listed.is_wanted(each.partition)]
+        partitions = [each for each in partitions if world.is_there(each.partition)]
         broken = [each for each in broken if world.is_finished(each)]
     broken.sort(key=lambda each: each.problems[0])
-    findings = [each for each in listed.findings if each.standing is not Standing.WHOLE]
+    left = {each.partition for each in deleted}
+    findings = [
+        each
+        for each in listed.findings
+        if each.standing is not Standing.WHOLE
+        and not (each.standing.is_loss and each.partition in left)
+    ]
     on_progress(Progress(done, done, clock.monotonic() - begun_at))
     return AuditReport(
         tallies=listed.tallies,
@@ -156,7 +195,12 @@ def run_audit(
         problems=[text for each in broken for text in each.problems],
         records=records,
         size_bytes=size_bytes,
+        deleted=deleted,
     )
+
+
+def _is_wanted(topics: Sequence[str], partition: TopicIdPartition) -> bool:
+    return not topics or partition.topic in topics
 
 
 def _check_there(job: AuditJob, listed: Audit, world: _World | None) -> None:
@@ -176,17 +220,14 @@ class _World:
     """What brokers say: which partitions there are, where their own logs begin, and which segments they
     know of."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: Brokers, topics: Sequence[str]) -> None:
+        """`topics` are those that are asked for; all, if none is."""
         self._brokers = brokers
         self._metadata = brokers.remote_metadata()
-        topics = brokers.topics()
-        partitions = [
-            TopicPartition(name, index)
-            for name, topic in topics.items()
-            for index in topic.partitions
-        ]
-        self._ids = {name: topic.topic_id for name, topic in topics.items()}
-        self._local_starts = brokers.local_starts(partitions)
+        self.read_on()
+        self.look_again()
+        wanted = [each for each in self.known.partitions() if _is_wanted(topics, each)]
+        self._local_starts = self._asked_local_starts(wanted)
         self.read_on()
 
     @property
@@ -196,17 +237,48 @@ class _World:
     def read_on(self) -> None:
         self._brokers.read_remote_metadata(self._metadata)
 
+    def look_again(self) -> None:
+        """Which topics there are now."""
+        self._ids = {name: topic.topic_id for name, topic in self._brokers.topics().items()}
+
+    def _asked_local_starts(
+        self, wanted: Sequence[TopicIdPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Of those that are not deleted, nor meanwhile."""
+        there = [each for each in wanted if self.is_there(each)]
+        try:
+            return self._brokers.local_starts(_where(each) for each in there)
+        except BrokersUnavailable:
+            self.look_again()
+            if all(map(self.is_there, there)):
+                raise
+            return self._asked_local_starts(there)
+
     @property
     def topics(self) -> set[str]:
-        """Those that there are, tiered or not."""
-        return set(self._ids)
+        """Those that there are, tiered or not, and those that were and of which something is left."""
+        return {*self._ids, *(each.partition.topic for each in self.deleted())}
 
     def is_there(self, partition: TopicIdPartition) -> bool:
         """Not deleted, nor another topic of the same name."""
         return self._ids.get(partition.topic) == partition.topic_id
 
+    def deleted(self) -> list[DeletedPartition]:
+        """What is left of partitions that are not there."""
+        gone = [each for each in self.known.partitions() if not self.is_there(each)]
+        found = [
+            DeletedPartition(
+                each,
+                sum(1 for _ in self.known.segments(each)),
+                self.known.is_deleted(each),
+                self._ids.get(each.topic),
+            )
+            for each in sorted(gone, key=_order)
+        ]
+        return [each for each in found if each.segments]
+
     def local_start(self, partition: TopicIdPartition) -> int | None:
-        return self._local_starts.get(TopicPartition(partition.topic, partition.partition))
+        return self._local_starts.get(_where(partition))
 
     def finished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         return [
@@ -216,9 +288,14 @@ class _World:
         ]
 
     def is_finished(self, report: SegmentReport) -> bool:
-        """Not deleted while it was read."""
+        """Neither it nor its topic was deleted while it was read."""
         now = self.known.segment(report.id)
-        return now is not None and now.state is SegmentState.COPY_SEGMENT_FINISHED
+        is_known = now is not None and now.state is SegmentState.COPY_SEGMENT_FINISHED
+        return is_known and self.is_there(report.id.partition)
+
+
+def _where(partition: TopicIdPartition) -> TopicPartition:
+    return TopicPartition(partition.topic, partition.partition)
 
 
 def _whole(listed: Audit, source: AuditSource) -> Iterator[Finding]:
@@ -273,7 +350,7 @@ def _histories(
     ]
 
 
-def _check_partition(task: _History) -> PartitionReport:
+def _check_partition(task: _History) -> PartitionReport | None:
     return check_partition(*task)
 
 
