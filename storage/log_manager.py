@@ -73,6 +73,10 @@ NO_MEMORY = frozenset({errno.ENOMEM, errno.ENOBUFS})
 """What sending a file can say of the machine instead of the disk."""
 
 
+def _now() -> None:
+    """Whenever its turn comes."""
+
+
 class LogManager:
     """See the module. Everything but `get`, `logs` and the properties may wait for the disk."""
 
@@ -299,18 +303,26 @@ class LogManager:
 
     # Truncating
 
-    async def truncate(self, which: PartitionLog, offset: int) -> None:
+    async def truncate(
+        self, which: PartitionLog, offset: int, *, begin: Callable[[], None] = _now
+    ) -> None:
         """As `PartitionLog.truncate_to`, beside nothing else that changes the log's files.
 
-        The caller sees to it that nothing is appended meanwhile. Raises LogFailed, DiskFull.
+        `begin` is called when the log's turn has come, which may take long: on the loop, and the cut
+        is made unless it raises. From then on the caller sees to it that nothing is appended. Raises
+        what `begin` does, LogFailed, DiskFull.
         """
         async with self.registry.maintaining(which) as home:
+            begin()
             await self.offload.run(which.truncate_to, offset, lane=home.directory.lane)
 
-    async def start_anew(self, which: PartitionLog, beginning: Beginning) -> None:
+    async def start_anew(
+        self, which: PartitionLog, beginning: Beginning, *, begin: Callable[[], None] = _now
+    ) -> None:
         """As `PartitionLog.start_anew`; else as `truncate`. The checkpoint of where the log starts comes
-        last. Raises LogFailed."""
+        last. Raises what `begin` does, LogFailed."""
         async with self.registry.maintaining(which) as home:
+            begin()
             await self.offload.run(which.start_anew, beginning, lane=home.directory.lane)
         if beginning.log_start_offset != beginning.offset:
             await self.checkpoint((Checkpoint.LOG_START,), home.directory)

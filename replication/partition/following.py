@@ -2,8 +2,9 @@
 
 The fetcher of the leader's broker (`replication/fetching`) asks what is wanted and brings what came of
 it; here it is done. What changes the log at its end, or is quick, happens on the loop, in the same step
-as the decision. What cuts it (`make`) goes through offload, and meanwhile the partition changes its role
-to nothing that appends (`Partition.begin_change`).
+as the decision. What cuts it (`make`) waits for a task, the tier and the log's turn first, and this node may
+lead by then: whether the decision still stands is asked when it begins, in the same step. From then on it is
+in a thread, and the partition changes its role to nothing that appends (`Partition.begin_change`).
 
 An answer may hold ten thousand batches. They are appended in pieces, with turns of others in between:
 what is left answers the follower's next question, which it fits if the log still ends where it begins
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from struct import Struct
 from typing import Protocol
 
@@ -56,11 +58,16 @@ _LAST_OFFSET_DELTA_AT = 23
 
 
 class LogChanger(Protocol):
-    """Changes of a log that take long, each beside no other of the same log: `LogManager`."""
+    """Changes of a log that take long, each beside no other of the same log: `LogManager`. `begin` is
+    called on the loop when its turn has come; what it raises is raised, and nothing is changed."""
 
-    async def truncate(self, which: PartitionLog, offset: int) -> None: ...
+    async def truncate(
+        self, which: PartitionLog, offset: int, *, begin: Callable[[], None]
+    ) -> None: ...
 
-    async def start_anew(self, which: PartitionLog, beginning: Beginning) -> None: ...
+    async def start_anew(
+        self, which: PartitionLog, beginning: Beginning, *, begin: Callable[[], None]
+    ) -> None: ...
 
 
 class RemoteTier(Protocol):
@@ -102,6 +109,10 @@ class _FollowedLog:
         return self._log.epochs
 
 
+class _Outlived(Exception):
+    """There was another leader, or none, since the change was decided."""
+
+
 @value_class
 class _Rest:
     """What is left of an answer."""
@@ -140,6 +151,8 @@ class Following:
         self._clock = clock
         self._on_role = on_role
         self._rest: _Rest | None = None
+        self._has_begun = False
+        """Whether the log is being changed."""
 
     def __repr__(self) -> str:
         return f"<Following {self.partition.topic}-{self.partition.index} {self.follower.state}>"
@@ -251,15 +264,17 @@ class Following:
     # Changes of the log
 
     async def make(self, change: LogChange) -> None:
-        """Do it, and go on; what goes wrong is this partition's affair."""
+        """Do it, unless it is outlived by then, and go on; what goes wrong is this partition's affair."""
         beginning: Beginning | None = None
         if isinstance(change, BuildRemoteAux):
             beginning = await self._read_tier(change)
             if beginning is None:
                 return
-        self.partition.begin_change()
         try:
             await self._change(change, beginning)
+        except _Outlived:
+            log.info("%r stays as it is: another leader wanted it changed", self.partition)
+            self.follower.failed(change, ErrorCode.not_leader_or_follower, self._now_ms())
         except KafkaError as error:
             self._failed(change, error)
         except (
@@ -271,25 +286,29 @@ class Following:
         else:
             self.follower.changed(change)
         finally:
-            if self.partition.end_change():
-                self._on_role(self.partition)
+            if self._has_begun:
+                self._has_begun = False
+                if self.partition.end_change():
+                    self._on_role(self.partition)
+
+    def _begin(self, change: LogChange) -> None:
+        """From here on this node does not become the leader."""
+        if self.follower.is_outlived(change):
+            raise _Outlived
+        self.partition.begin_change()
+        self._has_begun = True
 
     async def _read_tier(self, change: BuildRemoteAux) -> Beginning | None:
         """What the tier knows, however long it takes: this node may become the leader meanwhile. None:
-        it failed, or nobody wants it any more; the follower knows."""
+        it failed; the follower knows."""
         try:
-            beginning = await self._tier.beginning(self.partition.log, change)
+            return await self._tier.beginning(self.partition.log, change)
         except KafkaError as error:
             self._failed(change, error)
-            return None
         except Exception:  # ours; the log is as it was
             log.exception("%r: its tier could not be read", self.partition)
             self.follower.failed(change, ErrorCode.unknown_server_error, self._now_ms())
-            return None
-        if self.follower.is_outlived(change):
-            self.follower.failed(change, ErrorCode.not_leader_or_follower, self._now_ms())
-            return None
-        return beginning
+        return None
 
     def _failed(self, change: LogChange, error: KafkaError) -> None:
         passes_by_itself = isinstance(error, RemoteNotReady)
@@ -298,18 +317,18 @@ class Following:
         self.follower.failed(change, _code_of(error), self._now_ms())
 
     async def _change(self, change: LogChange, beginning: Beginning | None) -> None:
-        which = self.partition.log
+        which, begin = self.partition.log, partial(self._begin, change)
         if isinstance(change, TruncateTo):
             if change.offset < which.end_offset:
                 log.info("%r is cut at %d, where its leader's parts", self.partition, change.offset)
-            await self._logs.truncate(which, change.offset)
+            await self._logs.truncate(which, change.offset, begin=begin)
         elif isinstance(change, StartAnewAt):
             log.info("%r starts anew at %d", self.partition, change.offset)
-            await self._logs.start_anew(which, Beginning.at(change.offset))
+            await self._logs.start_anew(which, Beginning.at(change.offset), begin=begin)
         else:
             assert beginning is not None
             log.info("%r goes on at %d, behind its tier", self.partition, beginning.offset)
-            await self._logs.start_anew(which, beginning)
+            await self._logs.start_anew(which, beginning, begin=begin)
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)

@@ -411,7 +411,26 @@ class Stand:
 
     async def follow(self, key: Key, leader: int, epoch: int) -> PartitionLog:
         """The cluster has decided so."""
-        image = PartitionImage(
+        partition = self.partitions.get(key)
+        if partition is not None:
+            self.decide(key, leader, epoch)
+            return partition.log
+        log = await self.replica(key)
+        image = self._led_by(leader, epoch)
+        partition = self.partitions[key] = Partition(
+            log, topic_id=key[0], node_id=FOLLOWER, image=image
+        )
+        self.followers.role_changed(partition)
+        return log
+
+    def decide(self, key: Key, leader: int, epoch: int) -> None:
+        """As `follow`, of a replica that is here."""
+        partition = self.partitions[key]
+        partition.update(self._led_by(leader, epoch))
+        self.followers.role_changed(partition)
+
+    def _led_by(self, leader: int, epoch: int) -> PartitionImage:
+        return PartitionImage(
             (*self.brokers, FOLLOWER),
             (UUID(int=1),) * (len(self.brokers) + 1),
             (1,),
@@ -419,16 +438,6 @@ class Stand:
             epoch,
             1,
         )
-        partition = self.partitions.get(key)
-        if partition is None:
-            log = await self.replica(key)
-            partition = self.partitions[key] = Partition(
-                log, topic_id=key[0], node_id=FOLLOWER, image=image
-            )
-        else:
-            partition.update(image)
-        self.followers.role_changed(partition)
-        return partition.log
 
     async def until(self, condition: Callable[[], bool], *, seconds: float = 10) -> None:
         """Let time pass until it holds."""

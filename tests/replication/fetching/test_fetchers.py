@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -332,16 +333,19 @@ def test_who_is_gone_is_not_followed() -> None:
     stand.run(test)
 
 
+def three_old_records(stand: Stand, log: PartitionLog) -> None:
+    for _ in range(3):
+        log.append_as_leader(batch(), leader_epoch=2, now_ms=stand.clock.wall_ms())
+
+
 def test_to_lead_it_waits_for_its_log_to_be_cut() -> None:
     stand = Stand()
     led = stand.broker(1).lead(A, 3)
     led.append()
 
     async def test() -> None:
-        log = await stand.replica(A)
+        three_old_records(stand, log := await stand.replica(A))
         stand.node.offload.delay_seconds = 0.5
-        for _ in range(3):
-            log.append_as_leader(batch(), leader_epoch=2, now_ms=stand.clock.wall_ms())
         await stand.follow(A, 1, 3)
         partition = stand.partitions[A]
         following = stand.followers.following("t1", 0)
@@ -356,6 +360,50 @@ def test_to_lead_it_waits_for_its_log_to_be_cut() -> None:
         stand.followers.role_changed(partition)
         assert stand.followers.following("t1", 0) is None
         stand.node.offload.delay_seconds = 0
+
+    stand.run(test)
+
+
+def test_a_log_that_leads_when_its_cut_gets_a_task_is_not_cut() -> None:
+    stand = Stand()
+    stand.broker(1).lead(A, 3).append()
+
+    async def test() -> None:
+        three_old_records(stand, log := await stand.replica(A))
+        give_a_task = stand.followers.change
+
+        def and_lead(*change: Any) -> None:
+            give_a_task(*change)
+            stand.decide(A, FOLLOWER, 4)
+
+        stand.followers.change = and_lead  # type: ignore[method-assign]
+        await stand.follow(A, 1, 3)
+        partition = stand.partitions[A]
+        await stand.until(lambda: partition.is_leader)
+        partition.append(batch(), acks=1, now_ms=stand.clock.wall_ms())
+        await stand.clock.run_for(1)
+        assert log.end_offset == 4
+
+    stand.run(test)
+
+
+@pytest.mark.parametrize("leader", [FOLLOWER, -1])
+def test_a_cut_that_waits_for_its_turn_is_not_made_under_another_leader(leader: int) -> None:
+    stand = Stand()
+    stand.broker(1).lead(A, 3).append()
+
+    async def test() -> None:
+        three_old_records(stand, log := await stand.replica(A))
+        async with stand.logs.home_of(log).maintenance:
+            await stand.follow(A, 1, 3)
+            following = stand.followers.following("t1", 0)
+            assert following is not None
+            await stand.until(lambda: following.follower.is_changing)
+            await stand.clock.run_for(0.1)
+            await stand.follow(A, leader, 4)
+            assert stand.partitions[A].leader == leader
+        await stand.clock.run_for(1)
+        assert log.end_offset == 3
 
     stand.run(test)
 
