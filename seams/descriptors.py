@@ -10,7 +10,9 @@ wait:
   another file's by the time the kernel sees it;
 - what is anchored (its name is gone, and somebody has pinned it) keeps its descriptor, as nothing
   could open it again;
-- a map that somebody holds a view of is never dropped.
+- a map that somebody holds a view of is never dropped;
+- what the kernel says when a descriptor is closed (a network's file system writes back then) is for the
+  next `sync` of that file, and not for whoever needed the place, or was the last to hold a pin.
 
 So the bounds can be passed, by as many as are busy or anchored at once; then the kernel's limit
 decides, and EMFILE is `OutOfDescriptors`.
@@ -19,6 +21,7 @@ decides, and EMFILE is `OutOfDescriptors`.
 from __future__ import annotations
 
 import errno
+import logging
 import mmap
 import os
 import resource
@@ -27,6 +30,8 @@ from collections import OrderedDict
 
 from odradek.seams.files import OutOfDescriptors, Path
 from odradek.seams.values import value_class
+
+log = logging.getLogger("odradek.files")
 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 _MAPS_MAX = 16_384  # a quarter of the kernel's usual vm.max_map_count
@@ -106,12 +111,12 @@ class DescriptorPool:
 
     def install(self, holder: Descriptor, fd: int, *, borrowed: bool) -> int:
         """Give `holder` its descriptor, unless a quicker thread has; the one to use."""
-        doomed: list[int] = []
+        doomed: list[_Doomed] = []
         with self.lock:
             if holder.fd >= 0:
-                doomed.append(fd)
+                doomed.append((holder, fd))
             elif holder.closed and not holder.pin_count:
-                doomed.append(fd)
+                doomed.append((holder, fd))
                 holder.fd = -1
             else:
                 holder.fd = fd
@@ -138,7 +143,7 @@ class DescriptorPool:
         self.maps.move_to_end(holder)
         self._shed_maps(self.maps_max, keep=holder)
 
-    def _shed_files(self, bound: int) -> list[int]:
+    def _shed_files(self, bound: int) -> list[_Doomed]:
         """Descriptors to close, taken from the oldest idle holders over `bound`. Under the lock."""
         excess = len(self.files) - max(0, bound)
         if excess <= 0:
@@ -152,7 +157,7 @@ class DescriptorPool:
         doomed = []
         for holder in idle:
             del self.files[holder]
-            doomed.append(holder.fd)
+            doomed.append((holder, holder.fd))
             holder.fd = -1
         self._evicted_files += len(doomed)
         return doomed
@@ -170,7 +175,7 @@ class DescriptorPool:
 
     def __del__(self) -> None:
         # Files dropped without close, together with the pool: descriptors are plain numbers.
-        _close_all([holder.fd for holder in getattr(self, "files", ())])
+        _close_all([(holder, holder.fd) for holder in getattr(self, "files", ())])
 
 
 class Descriptor:
@@ -179,6 +184,7 @@ class Descriptor:
     __slots__ = (
         "anchored",
         "busy",
+        "close_error",
         "closed",
         "fd",
         "flags",
@@ -200,6 +206,8 @@ class Descriptor:
         self.pin_count = 0
         self.anchored = False
         self.closed = False
+        self.close_error: OSError | None = None
+        """Of a descriptor that it had; what was written through that may be lost."""
         self.map: mmap.mmap | None = None
         self.view: memoryview | None = None
 
@@ -276,11 +284,15 @@ class Descriptor:
             self.name = str(path)
 
     def anchor(self) -> None:
-        """Hold the descriptor until unpinned: the name is about to go."""
-        self.borrow()
+        """Hold the descriptor until unpinned: the name is about to go. Nothing is to be held where the last
+        pin of a closed handle goes meanwhile. Raises OSError of the opening."""
+        try:
+            self.borrow()
+        except ValueError:
+            return
         with self.pool.lock:
-            self.busy -= 1
             self.anchored = self.pin_count > 0
+        self.give_back()
 
     def drop_map(self) -> bool:
         """Whether there is no map (any more): not while a view of it is held. Under the lock."""
@@ -296,7 +308,7 @@ class Descriptor:
         del self.pool.maps[self]
         return True
 
-    def _take_if_done(self) -> list[int]:
+    def _take_if_done(self) -> list[_Doomed]:
         """What to close once closed, unpinned and idle. Under the lock."""
         if not self.closed or self.pin_count or self.busy:
             return []
@@ -305,9 +317,16 @@ class Descriptor:
             return []
         self.pool.files.pop(self, None)
         fd, self.fd = self.fd, -1
-        return [fd]
+        return [(self, fd)]
 
 
-def _close_all(descriptors: list[int]) -> None:
-    for fd in descriptors:
-        os.close(fd)
+_Doomed = tuple[Descriptor, int]
+
+
+def _close_all(doomed: list[_Doomed]) -> None:
+    for holder, fd in doomed:
+        try:
+            os.close(fd)
+        except OSError as error:  # Linux has closed it all the same
+            log.error("%s could not be closed: %s", holder.name, error)
+            holder.close_error = error

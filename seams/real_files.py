@@ -214,6 +214,8 @@ class RealFile(Descriptor):
         with self._syncing:  # "not changed" may mean: being synced by another thread
             if self._failed_syncs != failed_before:
                 raise OSError(errno.EIO, "another thread's sync failed", self.name)
+            if self.close_error is not None:
+                raise OSError(errno.EIO, f"written back in vain: {self.close_error}", self.name)
             if self._changed:
                 self._sync()
 

@@ -161,6 +161,59 @@ def test_a_pin_survives_eviction(tmp_path: OsPath) -> None:
     assert files.statistics().pinned_files == 0
 
 
+@pytest.mark.parametrize("when", ["before it is opened", "after"])
+def test_the_last_pin_may_go_while_the_file_is_removed(
+    tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """By a reader, in another thread: the file's owner has closed it before."""
+    files = RealFiles(max_open=3)
+    path = Path(tmp_path) / "pinned"
+    pinned = files.open(path, create=True)
+    pinned.append_v([b"0123456789"])
+    pinned.pin()
+    for n in range(10):
+        files.open(Path(tmp_path) / str(n), create=True).append_v([b"x"])
+    assert pinned.fd < 0
+    pinned.close()
+    real = pinned.borrow
+
+    def beside_its_reader() -> int:
+        if when == "after":
+            fd = real()
+        pinned.unpin()
+        return fd if when == "after" else real()
+
+    monkeypatch.setattr(RealFile, "borrow", lambda file: beside_its_reader())
+    files.remove(path)
+    assert pinned.fd < 0
+    assert files.statistics().pinned_files == 0
+
+
+def test_an_error_of_closing_is_for_who_syncs_the_file(
+    tmp_path: OsPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = RealFiles(max_open=3)
+    first, pinned = (files.open(Path(tmp_path) / name, create=True) for name in "fp")
+    first.append_v([b"0123"])
+    pinned.pin()
+    pinned.close()
+    close = os.close
+
+    def failing(fd: int) -> None:
+        close(fd)
+        raise OSError(errno.EIO, "written back in vain")
+
+    monkeypatch.setattr(os, "close", failing)
+    pinned.unpin()
+    others = [files.open(Path(tmp_path) / str(n), create=True) for n in range(3)]
+    monkeypatch.undo()
+    assert first.fd < 0
+    others[-1].sync()
+    for _ in range(2):
+        with pytest.raises(OSError, match="in vain"):
+            first.sync()
+
+
 def test_exhaustion_evicts_and_goes_on(tmp_path: OsPath) -> None:
     """The kernel's limit is lower than the pool's: sockets took more than their half."""
     files = RealFiles(max_open=3000)
