@@ -186,7 +186,8 @@ class RealFile(Descriptor):
     def _read_through(self, fd: int) -> None:
         """What no map has shown yet: a disk that cannot read it is an OSError here, while a page
         that cannot be read through a map ends the process (SIGBUS)."""
-        position = 0 if self.view is None else len(self.view)
+        with self.pool.lock:  # another thread may drop the map
+            position = 0 if self.view is None else len(self.view)
         while position < self._size:
             got = len(os.pread(fd, min(self._size - position, _ROOM), position))
             if not got:
