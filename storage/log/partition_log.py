@@ -334,7 +334,6 @@ class PartitionLog(LogReads):
                 completed = producers.apply(batch)
                 if completed is not None:
                     if completed.is_aborted:
-                        self.names_changed = True
                         segment.transaction_index.append(
                             AbortedTransaction(
                                 completed.producer_id,
@@ -343,6 +342,7 @@ class PartitionLog(LogReads):
                                 producers.stable_offset_after(completed),
                             )
                         )
+                        self.names_changed = True
                     producers.complete(completed)
         producers.map_end = batches[-1].last_offset + 1
 

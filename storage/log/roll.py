@@ -137,6 +137,7 @@ def roll(log: LogState, base_offset: int) -> Segment:
     except OSError as error:
         _undo(log, fresh)
         raise log.io_failed(error, undone=True) from error
+    log.names_changed = True  # the snapshot's, after the segment's
     log.segment_list.add(fresh)
     log.tip = Tip(log.tip.end_offset, fresh, 0)
     if log.on_flush_due is not None:

@@ -82,7 +82,8 @@ class LogState:
         self.flushing = threading.Lock()
         """Held by a flush, and by what must not run beside one."""
         self.names_changed = False
-        """Whether the directory is to be synced before the recovery point may move."""
+        """Whether the directory is to be synced before the recovery point may move. Set once a name is
+        there, and cleared before a sync: one that begins in a thread in between is not taken for it."""
         self.is_touched = False
         """Whether anything is to be written on closing."""
         self.cleaned_to: int | None = None
@@ -159,8 +160,8 @@ class LogState:
         """Create an empty one. Raises OSError, and then there is none."""
         config = self.config
         jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
-        self.is_touched = self.names_changed = True
-        return Segment.create(
+        self.is_touched = True
+        fresh = Segment.create(
             self.files,
             self.directory,
             base_offset,
@@ -168,6 +169,8 @@ class LogState:
             created_ms=self.clock.wall_ms(),
             roll_jitter_ms=self._entropy.below(jitter_ms) if jitter_ms and self._entropy else 0,
         )
+        self.names_changed = True
+        return fresh
 
     @contextmanager
     def replacing(self) -> Iterator[None]:

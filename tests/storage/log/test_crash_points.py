@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from odradek.seams.files import Path
+from odradek.seams.files import File, Path
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.epochs import EpochStart
 from odradek.storage.log.partition_log import PartitionLog
@@ -431,3 +431,49 @@ def test_names_that_a_killed_process_left_unsynced_are_synced_before_the_point_m
     story.flush()
     for seed in range(20):
         assert restarted(story.world, seed).log.end_offset == 6
+
+
+class BesideAFlush(VirtualFiles):
+    """Whenever a file is about to be made, a flush that runs in a thread syncs the directory."""
+
+    flush: Callable[[], None] | None = None
+
+    def open(self, path: Path, *, create: bool = False, write: bool = False) -> File:
+        flush, self.flush = self.flush, None
+        if create and flush is not None:
+            flush()
+            self.flush = flush
+        return super().open(path, create=create, write=write)
+
+
+def rolls(story: Story) -> None:
+    story.log.roll()
+
+
+def aborts(story: Story) -> None:
+    story.world.append(idempotent(9, 0, transactional=True))
+    story.world.coordinate(marker(9, commit=False))
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("makes", [rolls, aborts])
+def test_a_name_that_is_made_beside_a_flush_is_synced_by_the_next(
+    makes: Callable[[Story], None], seed: int
+) -> None:
+    """Those of a segment with its snapshot, and of an index of transactions."""
+    story = Story()
+    world = story.world
+    world.log.close(clean=False)
+    world.files = files = BesideAFlush(world.disk)
+    world.log = world.open(clean=False)
+    world.flush()
+    story.append(3)
+    files.flush = story.log.flush
+    makes(story)
+    files.flush = None
+    story.append(1)
+    world.flush()
+    names, end = world.names(), story.log.end_offset
+    log = world.power_cut(seed)
+    assert set(names) <= set(world.names())
+    assert log.end_offset == end
