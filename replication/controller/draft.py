@@ -197,6 +197,8 @@ class ImageDraft:
         return partitions
 
     def _clear_elr(self, record: Any) -> None:
+        """A change of each partition that has one, as by a record of its own: who decided on what it was
+        before finds another partition epoch (as in Kafka, whose images must equal ours)."""
         if record.topic_name:
             topic = self._names.now.get(record.topic_name)
             if topic is None:
@@ -207,7 +209,8 @@ class ImageDraft:
         for each in topics:
             for index, partition in list(each.partitions.items()):
                 if partition.elr or partition.last_known_elr:
-                    cleared = replace(partition, elr=(), last_known_elr=())
+                    epoch = partition.partition_epoch + 1
+                    cleared = replace(partition, elr=(), last_known_elr=(), partition_epoch=epoch)
                     self._put_partition(each.id, index, cleared)
 
     # Brokers, controllers, features

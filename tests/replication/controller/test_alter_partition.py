@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.schemas.topic_records import ClearElrRecord
 from odradek.replication.controller.alter_partition import (
     AlteredPartition,
     ProposedIsr,
@@ -104,6 +105,21 @@ def test_who_names_a_partition_twice_is_outdated_the_second_time(image: Metadata
     codes = [answer.error_code for answer in plan.result]
     assert codes == [ErrorCode.none, ErrorCode.invalid_update_version]
     assert len(plan.records) == 1
+
+
+@pytest.mark.parametrize("whose", ["t", ""])
+def test_what_was_proposed_before_eligible_leaders_were_forgotten_is_outdated(whose: str) -> None:
+    """KIP-966: by a change of the minimum, the topic's or the cluster's."""
+    image = fenced(fenced(on_brokers(1, 2, 3, min_insync_replicas="3"), 3), 2)
+    assert partition(image, "t").elr == (2, 3)
+    image = unfenced(image, 2)
+    before = proposal(image, 1, 2)
+    image = committed(image, [ClearElrRecord(topic_name=whose)])
+    image, answer = altered(image, before)
+    assert answer.error_code is ErrorCode.invalid_update_version
+    assert (partition(image, "t").isr, partition(image, "t").elr) == ((1,), ())
+    image, answer = altered(image, proposal(image, 1, 2))
+    assert answer.error_code is ErrorCode.none
 
 
 def test_before_3_6_a_set_that_shrinks_is_a_new_leader_epoch() -> None:

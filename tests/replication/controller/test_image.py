@@ -135,19 +135,24 @@ def test_a_partition_from_before_there_were_directories() -> None:
 
 
 def test_elrs_are_cleared_of_one_topic_or_of_all() -> None:
+    """What has none is left alone; a change of a partition is one of its partition epoch."""
     image = after(
         MetadataImage(),
         topic(),
         new_partition(eligible_leader_replicas=(3,), last_known_elr=(4,)),
         topic("beta", BETA),
         new_partition(topic_id=BETA, eligible_leader_replicas=(3,)),
+        new_partition(1, topic_id=BETA),
     )
     one = after(image, topics.ClearElrRecord(topic_name="alpha"))
     assert (partition(one, "alpha").elr, partition(one, "alpha").last_known_elr) == ((), ())
+    assert partition(one, "alpha").partition_epoch == 1
     assert partition(one, "beta").elr == (3,)
-    both = after(image, topics.ClearElrRecord())
+    assert partition(one, "beta").partition_epoch == 0
+    both = after(one, topics.ClearElrRecord())
     assert partition(both, "beta").elr == ()
-    assert partition(both, "beta").partition_epoch == 0
+    assert [partition(both, name).partition_epoch for name in ("alpha", "beta")] == [1, 1]
+    assert partition(both, "beta", 1).partition_epoch == 0
 
 
 # What contradicts the state
