@@ -41,6 +41,7 @@ from odradek.replication.controller.leadership import (
     partitions_eligible_on,
     partitions_in_directory,
     partitions_in_sync_on,
+    partitions_to_leave,
     partitions_without_leader,
 )
 from odradek.replication.controller.operations import Plan
@@ -275,7 +276,7 @@ def begin_controlled_shutdown(
         records.append(_change(broker_id, broker_epoch, in_controlled_shutdown=1))
     records += leader_and_isr_updates(
         image,
-        islice(partitions_in_sync_on(image, broker_id), at_once),
+        islice(partitions_to_leave(image, broker_id), at_once),
         remove=broker_id,
         unclean_election=unclean_election,
     )

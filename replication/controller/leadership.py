@@ -106,6 +106,16 @@ def partitions_in_sync_on(image: MetadataImage, broker_id: int) -> Iterator[Plac
             yield place
 
 
+def partitions_to_leave(image: MetadataImage, broker_id: int) -> Iterator[Place]:
+    """Partitions that change when the broker goes. Without ELR, the last one in sync stays that, and is
+    only to lead no more."""
+    with_elr = elr_enabled(image.features)
+    for place in partitions_in_sync_on(image, broker_id):
+        partition = place[2]
+        if with_elr or len(partition.isr) > 1 or partition.leader == broker_id:
+            yield place
+
+
 def partitions_eligible_on(image: MetadataImage, broker_id: int) -> Iterator[Place]:
     """Partitions with the broker among the eligible leader replicas."""
     for place in _all_partitions(image):

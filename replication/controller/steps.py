@@ -26,7 +26,7 @@ from odradek.replication.controller.leadership import (
     Place,
     leader_and_isr_updates,
     partitions_in_directory,
-    partitions_in_sync_on,
+    partitions_to_leave,
     partitions_without_leader,
 )
 from odradek.replication.controller.operations import Plan
@@ -57,7 +57,7 @@ class Steps:
 def leave_in_sync_sets(
     image: MetadataImage, broker_id: int, *, unclean_election: bool = False
 ) -> Steps:
-    """Others lead what the broker leads; it is in no in-sync set any more."""
+    """Others lead what the broker leads; it is in no in-sync set any more, but where it is the last."""
 
     def decide(image: MetadataImage, places: Iterator[Place]) -> list[Any]:
         still = (place for place in places if broker_id in place[2].isr)
@@ -65,7 +65,7 @@ def leave_in_sync_sets(
             image, still, remove=broker_id, unclean_election=unclean_election
         )
 
-    return Steps(_keys(partitions_in_sync_on(image, broker_id)), decide)
+    return Steps(_keys(partitions_to_leave(image, broker_id)), decide)
 
 
 def leave_directories(

@@ -7,7 +7,10 @@ import trio
 
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.schemas.cluster_records import NoOpRecord
 from odradek.replication.controller.brokers import fence_broker, unfence_broker
+from odradek.replication.controller.features import DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS
+from odradek.replication.controller.operations import Plan
 from odradek.replication.controller.steps import AT_ONCE
 from odradek.replication.controller.topics import NewTopic
 from tests.broker.controller.world import Channel, ControllerNode, FakeMetadata
@@ -131,7 +134,6 @@ async def test_leaders_return_to_their_preferred_brokers(
 
 def in_sync_again(metadata: FakeMetadata) -> None:
     from odradek.protocol.schemas.topic_records import PartitionChangeRecord
-    from odradek.replication.controller.operations import Plan
 
     topic = metadata.image.topics_by_name["t"]
     metadata.decide(
@@ -175,7 +177,6 @@ async def test_who_has_no_leader_gets_one_that_lacks_records_if_that_is_allowed(
 def forget_eligible(metadata: FakeMetadata) -> None:
     """2 was in sync last, and 1 was not for long."""
     from odradek.protocol.schemas.topic_records import PartitionChangeRecord
-    from odradek.replication.controller.operations import Plan
 
     topic = metadata.image.topics_by_name["t"]
     metadata.decide(
@@ -222,6 +223,29 @@ async def test_a_controlled_shutdown_of_many_is_over_when_all_know_of_the_last_s
     assert not await asks_to_go(node, 1), "2 has not said that it knows"
     assert fenced(node) == set()
     await beat(node, 2)
+    assert await asks_to_go(node, 1)
+    assert fenced(node) == {1}
+
+
+async def test_what_nobody_else_can_lead_keeps_no_broker_from_going(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Without ELR the last one in sync stays that. It is not waited for while the log goes on: all
+    others know as soon as each of them has said so once."""
+    image, _ = create(
+        cluster(3, features={**DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS: 0}),
+        NewTopic("alone", assignments=dict.fromkeys(range(2 * AT_ONCE), (1,))),
+        NewTopic("t", assignments={0: (1, 2, 3)}),
+    )
+    node = ControllerNode(FakeMetadata(image))
+    assert not await asks_to_go(node, 1)
+    assert leaders(node) == {2}
+    alone = node.metadata.image.topics_by_name["alone"].partitions.values()
+    assert {(each.leader, each.isr) for each in alone} == {(-1, (1,))}
+    for other in (2, 3):
+        assert not await asks_to_go(node, 1)
+        await beat(node, other)
+        node.metadata.decide(lambda _: Plan([NoOpRecord()], None))
     assert await asks_to_go(node, 1)
     assert fenced(node) == {1}
 
