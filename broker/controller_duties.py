@@ -3,8 +3,10 @@
 Brokers live by heartbeats (KIP-631): whose session ends is fenced, one after the other, for what one
 leaves is what the next is decided on. Leaders return to the first of their replicas once it is in sync
 (`auto.leader.rebalance.enable`), and partitions without any get one that may lack records, where unclean
-elections are allowed. All of it begins when this node becomes the active controller and ends when it
-is that no more; what it knew of sessions is forgotten then.
+elections are allowed. What a broker's coming leaves to be done, because the controller changed meanwhile or a
+commit failed, is not remembered: it is what the state shows, and is looked for. All of it begins when
+this node becomes the active controller and ends when it is that no more; what it knew of sessions is
+forgotten then.
 
 A node that is alone (`is_alone`) sends no heartbeats to itself, and is not missed for it.
 """
@@ -39,6 +41,8 @@ T = TypeVar("T")
 
 PAUSE_SECONDS = 0.5
 """After a change that could not be committed, before it is tried again."""
+LEFT_SECONDS = 10.0
+"""Between two looks for partitions without a leader that could have one."""
 
 
 class QuorumMetadata(Protocol):
@@ -253,6 +257,7 @@ class ControllerDuties:
                 continue
             async with trio.open_nursery() as term:
                 term.start_soon(self._fence_the_silent)
+                term.start_soon(self._lead_what_was_left)
                 term.start_soon(self._balance_leaders)
                 term.start_soon(self._elect_uncleanly)
                 await turned.wait()
@@ -293,6 +298,18 @@ class ControllerDuties:
                 image, self.sessions, now_ms=self._now_ms(), unclean_election=unclean
             )
         )
+
+    async def _lead_what_was_left(self) -> None:
+        """First of all what an earlier controller did not come to."""
+        from odradek.replication.controller import steps
+
+        async def lead() -> None:
+            image, unclean = self._metadata.image, self.unclean_election
+            await self._step(steps.lead_what_was_left(image, unclean_election=unclean))
+
+        while True:
+            await self._tried(lead)
+            await trio.sleep(LEFT_SECONDS)
 
     async def _balance_leaders(self) -> None:
         from odradek.replication.controller.elections import balance_leaders

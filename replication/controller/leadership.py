@@ -129,6 +129,17 @@ def partitions_without_leader(image: MetadataImage) -> Iterator[Place]:
             yield place
 
 
+def partitions_to_lead(image: MetadataImage) -> Iterator[Place]:
+    """Partitions without a leader though somebody serves who has all that was committed, or who led last
+    (KIP-966)."""
+    for topic, index, partition in partitions_without_leader(image):
+        eligible = partition.isr or partition.elr or partition.last_known_elr
+        if any(image.is_active(each) for each in eligible):
+            acceptable = surroundings(image, topic, partition).acceptable
+            if any(acceptable(each) for each in eligible):
+                yield topic, index, partition
+
+
 def partitions_in_directory(
     image: MetadataImage, broker_id: int, directory: UUID
 ) -> Iterator[Place]:

@@ -26,6 +26,7 @@ from odradek.replication.controller.leadership import (
     Place,
     leader_and_isr_updates,
     partitions_in_directory,
+    partitions_to_lead,
     partitions_to_leave,
     partitions_without_leader,
 )
@@ -108,12 +109,21 @@ def forget_last_incarnation(
 
 def lead_what_nobody_leads(image: MetadataImage, *, unclean_election: bool = False) -> Steps:
     """Somebody serves again: partitions that waited for it get a leader."""
+    return _lead(partitions_without_leader(image), unclean_election)
 
+
+def lead_what_was_left(image: MetadataImage, *, unclean_election: bool = False) -> Steps:
+    """As `lead_what_nobody_leads`, where that came to no end: of partitions that an eligible replica could
+    lead."""
+    return _lead(partitions_to_lead(image), unclean_election)
+
+
+def _lead(places: Iterable[Place], unclean_election: bool) -> Steps:
     def decide(image: MetadataImage, places: Iterator[Place]) -> list[Any]:
         still = (place for place in places if place[2].leader < 0)
         return leader_and_isr_updates(image, still, unclean_election=unclean_election)
 
-    return Steps(_keys(partitions_without_leader(image)), decide)
+    return Steps(_keys(places), decide)
 
 
 def _keys(places: Iterable[Place]) -> list[Key]:

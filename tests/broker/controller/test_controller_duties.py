@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 import trio
 
+from odradek.broker.controller_duties import LEFT_SECONDS
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.cluster_records import NoOpRecord
 from odradek.replication.controller.brokers import fence_broker, unfence_broker
 from odradek.replication.controller.features import DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS
+from odradek.replication.controller.heartbeats import Heartbeat
+from odradek.replication.controller.image import MetadataDelta
 from odradek.replication.controller.operations import Plan
 from odradek.replication.controller.steps import AT_ONCE
 from odradek.replication.controller.topics import NewTopic
@@ -105,6 +108,53 @@ async def keep_alive(node: ControllerNode, *brokers: int) -> None:
         for broker in brokers:
             await beat(node, broker)
         await trio.sleep(2)
+
+
+@pytest.fixture
+def dark() -> FakeMetadata:
+    """Broker 1 has partitions of its own, and is fenced."""
+    assignments = dict.fromkeys(range(3 * AT_ONCE), (1,))
+    metadata = FakeMetadata(create(cluster(2), NewTopic("t", assignments=assignments))[0])
+    epoch = metadata.image.brokers[1].epoch
+    metadata.decide(lambda image: fence_broker(image, 1, epoch))
+    return metadata
+
+
+async def test_a_new_controller_leads_on_what_the_last_one_began_with(
+    autojump_clock: trio.testing.MockClock, dark: FakeMetadata, nursery: trio.Nursery
+) -> None:
+    """The broker is unfenced, and has a part of its partitions: what it says changes nothing any more."""
+    epoch = dark.image.brokers[1].epoch
+    dark.decide(lambda image: unfence_broker(image, 1, epoch, at_once=AT_ONCE))
+    node = ControllerNode(dark)
+    assert leaders(node) == {-1, 1}
+    nursery.start_soon(keep_alive, node, 1, 2)
+    await nursery.start(node.controller_duties.run)
+    await trio.sleep(0.1)
+    assert leaders(node) == {1}
+
+
+async def test_what_could_not_be_committed_of_a_brokers_coming_is_led_later(
+    autojump_clock: trio.testing.MockClock, dark: FakeMetadata, nursery: trio.Nursery
+) -> None:
+    node = ControllerNode(dark)
+    await nursery.start(node.controller_duties.run)
+    await trio.sleep(1)
+
+    def refuse(delta: MetadataDelta) -> None:
+        dark.refuses = bool(delta.changed_brokers)
+
+    dark.subscribe(refuse)
+    with pytest.raises(KafkaError):
+        await node.controller_duties.heartbeat(
+            Heartbeat(1, dark.image.brokers[1].epoch, dark.image.offset)
+        )
+    assert not dark.image.brokers[1].fenced
+    assert leaders(node) == {-1, 1}
+    dark.refuses = False
+    nursery.start_soon(keep_alive, node, 1, 2)
+    await trio.sleep(LEFT_SECONDS)
+    assert leaders(node) == {1}
 
 
 @pytest.mark.parametrize("enabled", [True, False])

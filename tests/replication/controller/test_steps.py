@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from odradek.protocol.schemas.topic_records import PartitionChangeRecord, RemoveTopicRecord
 from odradek.replication.controller.brokers import (
     begin_controlled_shutdown,
     directories_offline,
@@ -14,13 +15,14 @@ from odradek.replication.controller.brokers import (
     register_broker,
     unfence_broker,
 )
-from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.image import LOST, MetadataImage
 from odradek.replication.controller.operations import Plan
 from odradek.replication.controller.steps import (
     AT_ONCE,
     Steps,
     forget_last_incarnation,
     lead_what_nobody_leads,
+    lead_what_was_left,
     leave_directories,
     leave_in_sync_sets,
 )
@@ -128,6 +130,21 @@ def test_a_broker_that_serves_again_leads_what_waited_for_it(image: MetadataImag
     assert {each.leader for each in whole.topics_by_name["t"].partitions.values()} == {1}
 
 
+def test_what_was_left_is_what_somebody_eligible_could_lead(image: MetadataImage) -> None:
+    dark = fenced(image, 2, 3, 1)
+    assert lead_what_was_left(dark).keys == []
+    whole = committed(dark, unfence_broker(dark, 1, epoch_of(dark)).records)
+    begun = committed(dark, unfence_broker(dark, 1, epoch_of(dark), at_once=AT_ONCE).records)
+    steps = lead_what_was_left(begun)
+    assert len(steps.keys) == 100 - AT_ONCE
+    assert state(stepped(begun, steps)) == state(whole)
+    assert lead_what_was_left(whole).keys == []
+    topic = begun.topics_by_name["u"]
+    lost = PartitionChangeRecord(topic_id=topic.id, partition_id=39, directories=(LOST,))
+    left = lead_what_was_left(committed(begun, [lost])).keys
+    assert left == [key for key in steps.keys if key != (topic.id, 39)], "1 serves, but not that"
+
+
 def test_a_controlled_shutdown(image: MetadataImage) -> None:
     whole = committed(image, begin_controlled_shutdown(image, 1, epoch_of(image)).records)
     first = begin_controlled_shutdown(image, 1, epoch_of(image), at_once=AT_ONCE)
@@ -139,8 +156,6 @@ def test_a_controlled_shutdown(image: MetadataImage) -> None:
 
 def test_what_changes_between_two_steps_is_decided_as_it_is_by_then(image: MetadataImage) -> None:
     """Deleted, or left already."""
-    from odradek.protocol.schemas.topic_records import RemoveTopicRecord
-
     steps = leave_in_sync_sets(image, 1)
     operations = list(steps.operations())
     once = committed(image, operations[0](image).records)
