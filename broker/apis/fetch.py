@@ -208,10 +208,10 @@ class _Waiting:
             if limits.has_remote or (not found and not self._quiet):
                 return
             let_go(found)
+            await ctx.flush()  # before it: whoever wakes a fetch may answer it, and nobody sends then
             wait = self._begin(missing)
             try:
                 if not self._watch(wait):
-                    await ctx.flush()
                     await wait.wait(until_ms)
             finally:
                 self._unwatch(wait)

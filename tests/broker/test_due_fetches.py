@@ -222,12 +222,12 @@ async def test_a_role_that_changes_while_others_are_read_is_told() -> None:
 
 
 class SlowReader:
-    """A connection that asks once, and whose socket takes `room` bytes at once."""
+    """A connection that sends its requests at once, and whose socket takes `room` bytes at once."""
 
     local = peer = Address("127.0.0.1", 1)
 
-    def __init__(self, request: bytes, room: int) -> None:
-        self._request = len(request).to_bytes(4, "big") + request
+    def __init__(self, room: int, *requests: bytes) -> None:
+        self._request = b"".join(len(each).to_bytes(4, "big") + each for each in requests)
         self._room = room
         self.sent = b""
         self.sent_bytes = 0
@@ -260,20 +260,83 @@ class SlowReader:
         await trio.lowlevel.checkpoint()
 
 
-@pytest.mark.parametrize("room", [0, 1, 50, 100_000])
-async def test_what_the_socket_does_not_take_follows(room: int) -> None:
-    partition_asked = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 2**20}
-    body = messages.write_request(
+class FullSocket(SlowReader):
+    """A connection whose peer reads nothing until `drained` is set."""
+
+    def __init__(self, *requests: bytes) -> None:
+        super().__init__(100_000, *requests)
+        self.drained = trio.Event()
+        self._is_sending = False
+
+    def send_nowait(self, data: Buffer) -> int:
+        if self._is_sending:
+            raise trio.BusyResourceError("another task is sending on this connection")
+        return super().send_nowait(data) if self.drained.is_set() else 0
+
+    async def send(self, parts: Sequence[Buffer | FileSlice]) -> None:
+        self._is_sending = True
+        await self.drained.wait()
+        await super().send(parts)
+        self._is_sending = False
+
+
+async def test_a_fetch_that_is_woken_while_earlier_answers_are_sent_is_answered_behind_them() -> (
+    None
+):
+    produced = messages.write_request(
+        apis.PRODUCE.key,
+        9,
+        {
+            "transactional_id": None,
+            "acks": 1,
+            "timeout": 1000,
+            "topic_data": [
+                {"name": "t", "partition_data": [{"index": 0, "records": bytes(batch())}]}
+            ],
+        },
+    )
+    first = request_header(apis.PRODUCE, 9, 6, "slow") + produced
+    second = request_header(apis.FETCH, VERSION, 7, "slow") + fetch_of_t(offset=1)
+    connection = FullSocket(first, second)
+    async with Broker(topics={"t": 1}) as broker:
+        node = broker.node
+        partition = await node.partitions.get("t", None, 0)
+        with trio.fail_after(PATIENCE_SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(
+                    ClientConnection(connection, node.endpoints[0], node, EachAlone()).talk
+                )
+                await trio.testing.wait_all_tasks_blocked()
+                append(partition, batch())
+                node.due_fetches.answer()
+                connection.drained.set()
+    size = int.from_bytes(connection.sent[:4], "big")
+    assert connection.sent[4:8] == (6).to_bytes(4, "big")
+    view = memoryview(connection.sent)[4 + size + 4 :]
+    correlation_id, start = read_response_header(apis.FETCH, VERSION, view)
+    answer = messages.read_response(apis.FETCH.key, VERSION, view, start)
+    assert correlation_id == 7
+    assert len(answer.responses[0].partitions[0].records) == len(batch())
+
+
+def fetch_of_t(offset: int = 0) -> bytes:
+    """The body of a request that waits for a record."""
+    partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 2**20}
+    return messages.write_request(
         apis.FETCH.key,
         VERSION,
         {
             "max_wait": PATIENCE_SECONDS * 2000,
             "min_bytes": 1,
             "max_bytes": 2**20,
-            "topics": [{"topic": "t", "partitions": [partition_asked]}],
+            "topics": [{"topic": "t", "partitions": [partition]}],
         },
     )
-    connection = SlowReader(request_header(apis.FETCH, VERSION, 7, "slow") + body, room)
+
+
+@pytest.mark.parametrize("room", [0, 1, 50, 100_000])
+async def test_what_the_socket_does_not_take_follows(room: int) -> None:
+    connection = SlowReader(room, request_header(apis.FETCH, VERSION, 7, "slow") + fetch_of_t())
     async with Broker(topics={"t": 1}) as broker:
         node = broker.node
         partition = await node.partitions.get("t", None, 0)
