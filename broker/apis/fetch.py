@@ -63,6 +63,13 @@ class Answer:
 
 
 _LED_ELSEWHERE = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
+_REFUSALS = frozenset(
+    {
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+    }
+)
 _NOT_CHOSEN = -1
 
 
@@ -174,7 +181,16 @@ def _tell_leaders(
 class _Waiting:
     """A fetch that has found too little. What it has found while it waits is not pinned."""
 
-    __slots__ = ("_ctx", "_limits", "_min_bytes", "_plan", "_quiet", "found", "is_answered")
+    __slots__ = (
+        "_ctx",
+        "_limits",
+        "_min_bytes",
+        "_plan",
+        "_quiet",
+        "_refused",
+        "found",
+        "is_answered",
+    )
 
     def __init__(
         self,
@@ -193,22 +209,27 @@ class _Waiting:
         self._ctx = ctx
         self._limits = limits
         self._quiet = quiet
+        self._refused = {each.wanted.key for each in found if _is_refused(each)}
+        """What the others are waited for without."""
 
     async def wait(self, wait_ms: int) -> None:
-        """Read again when there is enough, or after `wait_ms`; no wait where something failed, or
-        where none would bring more."""
+        """Read again when there is enough, or after `wait_ms`; no wait where a read failed, or where
+        none would bring more. What was refused before it was read ends no wait, as in Kafka: it is
+        answered with the others."""
         ctx, limits = self._ctx, self._limits
         clock = ctx.broker.seams.clock
         until_ms = ceil(clock.monotonic() * 1000) + wait_ms
         while monotonic_ms(clock) < until_ms:
             found = self.found
             missing = self._min_bytes - size_of(found)
-            if missing <= 0 or _failed(found) or _is_cut_short(found):
+            read = self._without_refused(found) if self._refused else found
+            if missing <= 0 or _failed(read) or _is_cut_short(read):
                 return
-            if limits.has_remote or (not found and not self._quiet):
+            if limits.has_remote or (not read and not self._quiet):
                 return
             let_go(found)
-            await ctx.flush()  # before it: whoever wakes a fetch may answer it, and nobody sends then
+            # First of all: whoever wakes a fetch may answer it, and nothing is being sent then.
+            await ctx.flush()
             wait = self._begin(missing)
             try:
                 if not self._watch(wait):
@@ -220,6 +241,10 @@ class _Waiting:
                 return
             self._take_stirred()
             self.found = await read_all(self._plan.wanted, ctx, limits, self.found)
+
+    def _without_refused(self, found: Iterable[Read]) -> list[Read]:
+        refused = self._refused
+        return [each for each in found if not (_is_refused(each) and each.wanted.key in refused)]
 
     def _watch(self, wait: FetchWait | StableWait) -> bool:
         """True if something has happened already."""
@@ -302,6 +327,11 @@ def _limits(request: FetchRequest, ctx: RequestContext) -> Limits:
         throttle=ctx.broker.replicas.leader_throttle if request.replica_id >= 0 else None,
         rack=request.rack if is_modern and config["replica.selector.class"] else "",
     )
+
+
+def _is_refused(read: Read) -> bool:
+    """Whether the client may not read it, or the cluster has no such partition."""
+    return read.partition is None and read.answer.error_code in _REFUSALS
 
 
 def _failed(found: Iterable[Read]) -> bool:

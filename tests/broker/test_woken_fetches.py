@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,10 +13,14 @@ from odradek.broker.apis.fetch import Answer, fetch
 from odradek.broker.connection import unpin
 from odradek.broker.context import RequestContext
 from odradek.broker.fetch_reading import READ_AT_ONCE_BYTES
+from odradek.broker.security.authorizer import Authorizer
 from odradek.protocol import apis, messages
+from odradek.protocol.acls import AclOperation, AclResource, PatternType, Permission
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch_request import read_fetch
 from odradek.protocol.records.records import Record, build_batch
+from odradek.replication.controller.acls import Acl
+from odradek.replication.controller.topics import delete_topics
 from odradek.replication.errors import NotLeader
 from odradek.replication.partition.partition import Partition
 from odradek.seams.files import Buffer, FileSlice
@@ -24,21 +28,28 @@ from odradek.testing import Broker
 
 VERSION = 12
 PATIENCE_SECONDS = 20
+ALL_OF_T: Mapping[str, Iterable[int]] = {"t": range(3)}
 
 
 def records(size: int = 10) -> bytes:
     return bytes(build_batch([Record(0, 1_700_000_000_000, None, b"v" * size, ())]))
 
 
-def request(min_bytes: int) -> dict[str, Any]:
-    partitions = [
-        {"partition": index, "fetch_offset": 0, "partition_max_bytes": 2**20} for index in range(3)
-    ]
+def request(min_bytes: int, wanted: Mapping[str, Iterable[int]]) -> dict[str, Any]:
     return {
         "max_wait": PATIENCE_SECONDS * 2000,
         "min_bytes": min_bytes,
         "max_bytes": 2**20,
-        "topics": [{"topic": "t", "partitions": partitions}],
+        "topics": [
+            {
+                "topic": topic,
+                "partitions": [
+                    {"partition": index, "fetch_offset": 0, "partition_max_bytes": 2**20}
+                    for index in indexes
+                ],
+            }
+            for topic, indexes in wanted.items()
+        ],
     }
 
 
@@ -51,6 +62,7 @@ class Stage:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self.authorizer: Authorizer | None = None
         self.answer: Answer | None = None
 
     async def partition(self, index: int) -> Partition:
@@ -61,15 +73,29 @@ class Stage:
         partition.append(memoryview(bytearray(batch)), acks=1, now_ms=1_700_000_000_000)
 
     @asynccontextmanager
-    async def fetching(self, min_bytes: int = 1) -> AsyncIterator[None]:
-        """A fetch of all partitions from their start, waiting; its answer is there afterwards."""
-        node = self.broker.node
+    async def fetching(
+        self, min_bytes: int = 1, wanted: Mapping[str, Iterable[int]] = ALL_OF_T
+    ) -> AsyncIterator[None]:
+        """A fetch of partitions from their start, waiting; its answer is there afterwards."""
         waiting = trio.Event()
 
         async def flush() -> None:  # what a fetch does last before it waits
             waiting.set()
 
-        body = messages.write_request(apis.FETCH.key, VERSION, request(min_bytes))
+        with trio.fail_after(PATIENCE_SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.fetch, min_bytes, wanted, flush)
+                await waiting.wait()
+                yield
+
+    async def fetch(
+        self,
+        min_bytes: int,
+        wanted: Mapping[str, Iterable[int]],
+        flush: Callable[[], Awaitable[None]],
+    ) -> None:
+        node = self.broker.node
+        body = messages.write_request(apis.FETCH.key, VERSION, request(min_bytes, wanted))
         context = RequestContext(
             node,
             apis.FETCH,
@@ -79,16 +105,9 @@ class Stage:
             node.endpoints[0],
             node.endpoints[0].address,
             flush,
+            self.authorizer,
         )
-
-        async def ask() -> None:
-            self.answer = await fetch(read_fetch(memoryview(body), VERSION, 0), context)
-
-        with trio.fail_after(PATIENCE_SECONDS):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(ask)
-                await waiting.wait()
-                yield
+        self.answer = await fetch(read_fetch(memoryview(body), VERSION, 0), context)
 
     def told(self) -> dict[int, tuple[int, int, int]]:
         """Partition to (error code, bytes of records, high watermark)."""
@@ -147,6 +166,60 @@ async def test_a_partition_that_is_gone_is_answered_at_once() -> None:
             1: ErrorCode.none,
             2: ErrorCode.not_leader_or_follower,
         }
+
+
+def may_read(*topics: str) -> Authorizer:
+    authorizer = Authorizer()
+    authorizer.load(
+        Acl(
+            AclResource.TOPIC,
+            topic,
+            PatternType.LITERAL,
+            "User:ANONYMOUS",
+            "*",
+            AclOperation.READ,
+            Permission.ALLOW,
+        )
+        for topic in topics
+    )
+    return authorizer
+
+
+async def test_what_is_refused_does_not_end_the_wait_for_the_others() -> None:
+    async with stage() as on:
+        on.authorizer = may_read("t", "gone")
+        batch = records()
+        async with on.fetching(wanted={"secret": [0], "gone": [0], "t": [0, 7]}):
+            await trio.testing.wait_all_tasks_blocked()
+            assert on.answer is None
+            await on.append(0, batch)
+        assert on.answer is not None
+        told = [
+            (wanted.topic, answer.index, answer.error_code, sizes(answer.records))
+            for wanted, answer in on.answer.chosen
+        ]
+        assert told == [
+            ("secret", 0, ErrorCode.topic_authorization_failed, 0),
+            ("gone", 0, ErrorCode.unknown_topic_or_partition, 0),
+            ("t", 0, ErrorCode.none, len(batch)),
+            ("t", 7, ErrorCode.unknown_topic_or_partition, 0),
+        ]
+
+
+async def test_where_all_is_refused_nothing_is_waited_for() -> None:
+    async with stage() as on:
+        on.authorizer = may_read("t")
+        with trio.fail_after(PATIENCE_SECONDS):
+            await on.fetch(1, {"secret": [0], "t": [7]}, trio.lowlevel.checkpoint)
+        assert on.answer is not None
+        assert len(on.answer.chosen) == 2
+
+
+async def test_a_topic_that_is_deleted_meanwhile_is_told_at_once() -> None:
+    async with stage() as on:
+        async with on.fetching():
+            await on.broker.node.metadata.perform(lambda image: delete_topics(image, ["t"]))
+        assert {told[0] for told in on.told().values()} == {ErrorCode.unknown_topic_or_partition}
 
 
 async def test_few_bytes_are_read_and_many_are_left_in_their_file() -> None:
