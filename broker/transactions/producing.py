@@ -84,7 +84,9 @@ class _Asking:
     producer_epoch: int
     support: Support
 
-    async def once(self, batches: Sequence[_Batch]) -> dict[Key, Guard | ErrorCode]:
+    async def once(
+        self, batches: Sequence[_Batch], ctx: RequestContext
+    ) -> dict[Key, Guard | ErrorCode]:
         found: dict[Key, Guard | ErrorCode] = {}
         wanted: dict[TopicPartition, Key] = {}
         for each in batches:
@@ -103,6 +105,7 @@ class _Asking:
                 found[each.key] = guard
                 wanted[TopicPartition(partition.topic, partition.index)] = each.key
         if wanted:
+            await ctx.flush()  # the coordinator may be another broker, and take its time
             errors = await ask(
                 self.coordinator,
                 self.transactional_id,
@@ -126,11 +129,10 @@ async def _until_decided(
     max_ms = config.get_int("add.partitions.to.txn.retry.backoff.max.ms")
     give_up_at = clock.monotonic() + max_ms / 1000
     while True:
-        found = await asking.once(batches)
+        found = await asking.once(batches, ctx)
         is_busy = ErrorCode.concurrent_transactions in found.values()
         if not (is_busy and asking.support.adds_partitions and clock.monotonic() < give_up_at):
             break
-        await ctx.flush()
         await clock.sleep(config.get_int("add.partitions.to.txn.retry.backoff.ms") / 1000)
     return {
         key: _as_producer(each, asking.support) if isinstance(each, ErrorCode) else each

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+import trio
 
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.records.records import Record, build_batch
 from odradek.storage.directories.names import TopicPartition
 from odradek.testing import Broker
+from tests.broker.raw_requests import request_frame
+from tests.broker.test_hostile_input import connect
 from tests.broker.test_produce import ask, end_offset
+from tests.broker.test_prompt_requests import numbers
 from tests.broker.transactions.coordinator import Coordinator
 
 NONE = ErrorCode.none
@@ -58,6 +62,17 @@ def batch(sequence: int = 0, *, producer_id: int = 5, epoch: int = 0) -> bytes:
     )
 
 
+def produced(topic: str, *batches: bytes, transactional_id: str | None = None) -> dict[str, Any]:
+    """A request with a batch for each partition from 0 on."""
+    partitions = [{"index": index, "records": each} for index, each in enumerate(batches)]
+    return {
+        "transactional_id": transactional_id,
+        "acks": -1,
+        "timeout": 1000,
+        "topic_data": [{"name": topic, "partition_data": partitions}],
+    }
+
+
 def produce(
     broker: Broker,
     topic: str,
@@ -66,24 +81,8 @@ def produce(
     transactional_id: str | None = "tx",
 ) -> list[ErrorCode]:
     """Of each partition, from 0 on, what it answered."""
-    answer = ask(
-        broker,
-        apis.PRODUCE,
-        version,
-        {
-            "transactional_id": transactional_id,
-            "acks": -1,
-            "timeout": 1000,
-            "topic_data": [
-                {
-                    "name": topic,
-                    "partition_data": [
-                        {"index": index, "records": each} for index, each in enumerate(batches)
-                    ],
-                }
-            ],
-        },
-    )
+    values = produced(topic, *batches, transactional_id=transactional_id)
+    answer = ask(broker, apis.PRODUCE, version, values)
     ((partitions),) = [each.partition_responses for each in answer.responses]
     return [each.error_code for each in partitions]
 
@@ -100,6 +99,36 @@ def test_the_coordinator_is_asked_about_the_first_batch_alone(
     assert produce(broker, topic, batch(1), version=version) == [NONE]
     assert len(coordinator.asked) == 1
     assert end_offset(broker, topic) == 2
+
+
+class SlowCoordinator(Coordinator):
+    """Says nothing before it `may_answer`."""
+
+    may_answer: trio.Event
+
+    async def add_partitions(self, *args: Any, **more: Any) -> Mapping[TopicPartition, ErrorCode]:
+        self.may_answer = trio.Event()
+        await self.may_answer.wait()
+        return await super().add_partitions(*args, **more)
+
+
+def test_earlier_answers_of_the_connection_do_not_wait_for_the_coordinator(
+    broker: Broker, coordinator: Coordinator, topic: str
+) -> None:
+    slow = broker.node.transaction_partitions = SlowCoordinator()
+    values = produced(topic, batch(), transactional_id="tx")
+    alone = produced(topic, bytes(build_batch([Record(0, NOW_MS, b"k", b"v", ())])))
+    with connect(broker) as sock:
+        sock.sendall(
+            request_frame(apis.PRODUCE, 12, 1, alone) + request_frame(apis.PRODUCE, 12, 2, values)
+        )
+        assert numbers(sock, 1) == [1]
+
+        async def answer() -> None:
+            slow.may_answer.set()
+
+        broker._call(answer)
+        assert numbers(sock, 1) == [2]
 
 
 OLD, KNOWS_ABORTABLE, ADDS = 10, 11, 12
