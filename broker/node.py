@@ -341,6 +341,7 @@ class Broker:
     async def _run_room(self, opened: Opened, task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as room:
             room.start_soon(self.fetch_timers.run)
+            self.producer_ids.start(room)
             self.coordinators.start(room)
             if self.config.get_bool("remote.log.storage.system.enable"):
                 from odradek.broker.tiered.tiering import open_tiering

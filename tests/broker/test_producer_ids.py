@@ -1,29 +1,120 @@
-"""Producer ids are never given twice, however many ask at once."""
+"""Producer ids are never given twice, however many ask at once, and never refused for good."""
 
 from __future__ import annotations
 
+import pytest
 import trio
+import trio.testing
 
-from odradek.broker.producer_ids import ProducerIds
+from odradek.broker.producer_ids import WAIT_SECONDS, ProducerIds
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+SIZE = 10
 
 
-async def test_concurrent_askers_share_a_block_and_get_distinct_ids() -> None:
-    reserved = []
+class Blocks:
+    """The controller's end: which blocks it has given, and when it will give none."""
 
-    async def reserve() -> range:
+    def __init__(self) -> None:
+        self.reserved: list[int] = []
+        self.may_answer = trio.Event()
+        self.may_answer.set()
+        self.failure: Exception | None = None
+
+    async def reserve(self) -> range:
         await trio.lowlevel.checkpoint()
-        first = 1000 * len(reserved)
-        reserved.append(first)
-        return range(first, first + 10)
+        first = 1000 * len(self.reserved)
+        self.reserved.append(first)
+        await self.may_answer.wait()
+        if self.failure is not None:
+            raise self.failure
+        return range(first, first + SIZE)
 
-    ids = ProducerIds(reserve)
+    def ids(self, nursery: trio.Nursery) -> ProducerIds:
+        ids = ProducerIds(self.reserve)
+        ids.start(nursery)
+        return ids
+
+
+async def test_concurrent_askers_share_a_block_and_get_distinct_ids(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    blocks = Blocks()
     given: list[int] = []
 
     async def ask() -> None:
         given.append(await ids.next())
 
     async with trio.open_nursery() as nursery:
+        ids = blocks.ids(nursery)
         for _ in range(25):
             nursery.start_soon(ask)
     assert len(set(given)) == 25
-    assert reserved == [0, 1000, 2000]
+    assert blocks.reserved == [0, 1000, 2000]
+
+
+async def test_the_next_block_is_reserved_before_this_one_is_used_up(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    blocks = Blocks()
+    async with trio.open_nursery() as nursery:
+        ids = blocks.ids(nursery)
+        for number in range(SIZE - 2):
+            assert await ids.next() == number
+        assert blocks.reserved == [0]
+        assert await ids.next() == SIZE - 2
+        await trio.testing.wait_all_tasks_blocked()
+        assert blocks.reserved == [0, 1000]
+        began = trio.current_time()
+        assert [await ids.next(), await ids.next()] == [SIZE - 1, 1000]
+        assert trio.current_time() == began
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        KafkaError(ErrorCode.request_timed_out),
+        KafkaError(ErrorCode.stale_broker_epoch),
+        KafkaError(ErrorCode.cluster_authorization_failed),
+        ZeroDivisionError("a bug"),
+    ],
+    ids=repr,
+)
+async def test_who_gets_none_is_to_ask_again(
+    autojump_clock: trio.testing.MockClock, failure: Exception
+) -> None:
+    blocks = Blocks()
+    blocks.failure = failure
+    async with trio.open_nursery() as nursery:
+        ids = blocks.ids(nursery)
+        with pytest.raises(KafkaError) as told:
+            await ids.next()
+        assert told.value.code is ErrorCode.coordinator_load_in_progress
+        blocks.failure = None
+        assert await ids.next() == 1000
+
+
+async def test_a_controller_that_does_not_answer_is_not_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Nor is it asked again meanwhile; and what it gives in the end is not lost."""
+    blocks = Blocks()
+    blocks.may_answer = trio.Event()
+    refused: list[ErrorCode] = []
+
+    async def ask() -> None:
+        with pytest.raises(KafkaError) as told:
+            await ids.next()
+        refused.append(told.value.code)
+
+    async with trio.open_nursery() as nursery:
+        ids = blocks.ids(nursery)
+        async with trio.open_nursery() as asking:
+            for _ in range(5):
+                asking.start_soon(ask)
+        assert trio.current_time() == pytest.approx(WAIT_SECONDS)
+        assert refused == [ErrorCode.coordinator_load_in_progress] * 5
+        assert blocks.reserved == [0]
+        blocks.may_answer.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert await ids.next() == 0
