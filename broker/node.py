@@ -40,7 +40,8 @@ from odradek.broker.quorum_member import new_metadata, new_transport
 from odradek.broker.quorum_presence import QuorumPresence
 from odradek.broker.registration import registration_of
 from odradek.broker.replicas import Replicas
-from odradek.broker.security.configured import change_acls, configured_authorizer, load_acls
+from odradek.broker.security.configured import configured_authorizer
+from odradek.broker.security.loading import follow_acls
 from odradek.broker.server import Endpoint, Opened, Server, close_listeners, open_listeners
 from odradek.broker.turnstile import Turnstile
 from odradek.protocol.errors import KafkaError
@@ -113,6 +114,7 @@ class Broker:
         self.fetch_timers = fetch_timers(seams.clock)
         self.producer_ids = ProducerIds(self._reserve_producer_ids)
         self.authorizer = configured_authorizer(config)
+        self.acls_loaded = trio.Event()
         self.server = Server(self)
         self._controller_server = Server(self)
         self.turnstile = Turnstile()
@@ -253,6 +255,8 @@ class Broker:
             await self.metadata.start()
         except (InvalidMetadata, InvalidQuorum, KafkaError, OSError) as error:
             raise CannotStart(f"the metadata log can't be used: {error}") from error
+        if self.authorizer is not None:
+            follow_acls(self.authorizer, self.metadata)
 
     async def _run_on_metadata(
         self,
@@ -280,11 +284,10 @@ class Broker:
                 "nobody has told yet what the metadata quorum has committed",
                 self.metadata.wait_until_caught_up,
             )
+            self.acls_loaded.set()
             self.apply_broker_configs(self.metadata.image)
             if self.config.is_broker:
                 await self._load_replicas()
-            if self.authorizer is not None:
-                load_acls(self.authorizer, self.metadata.image)
             self.apply_quotas(self.metadata.image)
             self.metadata.subscribe(self._metadata_changed)
             await self._tell_metrics(house)
@@ -428,8 +431,6 @@ class Broker:
     def _metadata_changed(self, delta: MetadataDelta) -> None:
         if any(kind == images.BROKER for kind, _ in delta.changed_configs):
             self.apply_broker_configs(delta.image)
-        if self.authorizer is not None and delta.image.acls is not delta.before.acls:
-            change_acls(self.authorizer, delta.before, delta.image)
         if delta.image.quotas is not delta.before.quotas:
             self.apply_quotas(delta.image)
         if self._partitions is not None:

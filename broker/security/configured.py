@@ -1,4 +1,4 @@
-"""The authorizer that the configs ask for, and the ACLs it goes by.
+"""The authorizer that the configs ask for.
 
 `authorizer.class.name` is the Java class's name, as in Kafka's file; there is one that this broker
 knows. `super.users` (User:a;User:b) and `allow.everyone.if.no.acl.found` are that class's own.
@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from odradek.broker.config.types import ConfigError
-from odradek.replication.controller.acls import acl_of
-from odradek.replication.controller.image import MetadataImage
 
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
@@ -50,17 +48,3 @@ def parse_super_users(text: str) -> frozenset[str]:
         if ":" not in user:
             raise ConfigError.of(SUPER_USERS, user, "a principal is Type:name, as in User:alice")
     return frozenset(users)
-
-
-def load_acls(authorizer: Authorizer, image: MetadataImage) -> None:
-    """Go by this image's ACLs from now on."""
-    authorizer.load(acl_of(record) for record in image.acls.values())
-
-
-def change_acls(authorizer: Authorizer, before: MetadataImage, image: MetadataImage) -> None:
-    """Go by this image's ACLs, where it went by those of the one before. An id's ACL never changes."""
-    old, new = before.acls, image.acls
-    authorizer.change(
-        [acl_of(record) for acl_id, record in new.items() if acl_id not in old],
-        [acl_of(record) for acl_id, record in old.items() if acl_id not in new],
-    )

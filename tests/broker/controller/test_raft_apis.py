@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 
 from odradek.broker.context import RequestContext
 from odradek.broker.dispatch import find_controller_route
@@ -102,7 +103,8 @@ async def ask(quorum: Quorum, request: Request, *, authorizer: Any = None) -> An
     api, version = form.api, form.api.max_version
     route = find_controller_route(api.key)
     assert route is not None
-    broker: Any = SimpleNamespace(metadata=quorum)
+    broker: Any = SimpleNamespace(metadata=quorum, acls_loaded=trio.Event())
+    broker.acls_loaded.set()
     listener = Address("127.0.0.1", 9093)
     ctx = RequestContext(
         broker,

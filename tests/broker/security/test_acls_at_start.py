@@ -1,0 +1,123 @@
+"""A controller answers before its node has started: by the ACLs of the log, or not yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from odradek.broker.node import Broker as Node
+from odradek.broker.security.configured import ALLOW_EVERYONE, STANDARD_AUTHORIZER
+from odradek.client.connection import open_connection
+from odradek.protocol import apis
+from odradek.protocol.acls import AclOperation, AclResource, PatternType, Permission
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.controller.acls import CLUSTER_NAME, Acl, create_acls
+from odradek.seams.network import Address
+from odradek.seams.real import real_seams
+from odradek.seams.tcp import TcpNetwork
+from odradek.testing import Broker
+from tests.broker.test_controller_listener import CONFIGS
+from tests.broker.test_nodes_of_a_cluster import CONTROLLER, Nodes, run
+
+AUTHORIZED = {"authorizer.class.name": STANDARD_AUTHORIZER, ALLOW_EVERYONE: "true"}
+NO_ALTERING = Acl(
+    AclResource.CLUSTER,
+    CLUSTER_NAME,
+    PatternType.LITERAL,
+    "User:*",
+    "*",
+    AclOperation.ALTER,
+    Permission.DENY,
+)
+ALL_ACLS: Mapping[str, Any] = {
+    "resource_type_filter": AclResource.ANY,
+    "resource_name_filter": None,
+    "pattern_type_filter": PatternType.ANY,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": AclOperation.ANY,
+    "permission_type": Permission.ANY,
+}
+PATIENCE_SECONDS = 20
+
+
+class SlowNode(Node):
+    """One that has much to recover."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.recovers, self.may_go_on = trio.Event(), trio.Event()
+
+    async def _load_replicas(self) -> None:
+        self.recovers.set()
+        await self.may_go_on.wait()
+        await super()._load_replicas()
+
+
+async def alter(address: Address) -> ErrorCode:
+    """What a controller says to whoever would create an ACL."""
+    wanted: Mapping[str, Any] = {
+        "resource_type": AclResource.TOPIC,
+        "resource_name": "t",
+        "resource_pattern_type": PatternType.LITERAL,
+        "principal": "User:alice",
+        "host": "*",
+        "operation": AclOperation.READ,
+        "permission_type": Permission.ALLOW,
+    }
+    async with trio.open_nursery() as nursery:
+        connection = await open_connection(TcpNetwork(), address, nursery)
+        answer = await connection.request(apis.CREATE_ACLS, {"creations": [wanted]}, timeout_s=10)
+        nursery.cancel_scope.cancel()
+    code: ErrorCode = answer.results[0].error_code
+    return code
+
+
+async def test_while_logs_are_recovered_the_acls_hold(tmp_path: Path) -> None:
+    broker = Broker(configs={**CONFIGS, **AUTHORIZED}, data=tmp_path)
+    async with broker:
+        metadata, entropy = broker.node.metadata, broker.node.seams.entropy
+        await metadata.perform(lambda image: create_acls(image, [NO_ALTERING], entropy=entropy))
+    node = SlowNode(real_seams(), broker._config())
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with trio.open_nursery() as nursery:
+
+            async def start_and_stop() -> None:
+                await nursery.start(node.run)
+                node.stop()
+
+            nursery.start_soon(start_and_stop)
+            await node.recovers.wait()
+            (controller,) = node.controller_endpoints
+            assert await alter(controller.address) is ErrorCode.cluster_authorization_failed
+            node.may_go_on.set()
+
+
+def test_before_a_controller_knows_what_is_committed_it_authorizes_nothing() -> None:
+    """But what a quorum is made by: else it would never know."""
+    roles = dict.fromkeys((1, 2, 3), CONTROLLER)
+
+    async def main(nodes: Nodes) -> None:
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            network = nodes.world.wires.host("client")
+            async with trio.open_nursery() as nursery:
+                connection = await open_connection(network, Address("node-1", 9093), nursery)
+                answers.append(await connection.request(apis.DESCRIBE_ACLS, ALL_ACLS))
+                nursery.cancel_scope.cancel()
+
+        nodes.nursery.start_soon(nodes.start, 1)
+        await trio.sleep(5)
+        async with trio.open_nursery() as asking:
+            asking.start_soon(ask)
+            await trio.sleep(5)
+            assert not answers
+            await nodes.start(2)
+        assert answers[0].error_code is ErrorCode.none
+        await nodes.stop(1, 2)
+
+    run(main, roles, configs={key.replace(".", "_"): value for key, value in AUTHORIZED.items()})
