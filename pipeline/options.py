@@ -133,6 +133,11 @@ class Options:
             return any(LATEST in each.values() for each in at.offsets.values())
         return self.missing_timestamp_is_latest
 
+    @property
+    def leaves_out_aborted(self) -> bool:
+        """Whether what was aborted has to be known: batches are rows whatever became of them."""
+        return self.read_committed and self.rows == RECORDS
+
     def wants(self, topic: str) -> bool:
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None

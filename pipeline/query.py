@@ -334,7 +334,7 @@ class Query:
         unproven = self._stored.unproven(where)
         doubts = [] if unproven is None else [unproven]
         read = stretches[stretches.may_be_as_late(filtered.since_ms)]
-        if self._options.read_committed and len(read):
+        if self._options.leaves_out_aborted and len(read):
             aborted = self._stored.aborted(where, read.low, read.high, doubts)
             plan.aborted[where.topic, where.partition] = aborted
         doubts = concerning(doubts, low, high)

@@ -192,10 +192,10 @@ class Store:
 
     def aborted(
         self, stretches: Stretches, before: int, doubts: list[Doubt] | None = None
-    ) -> tuple[list[Aborted], bool]:
+    ) -> tuple[list[Aborted], int | None]:
         """The transactions whose markers in these stretches say that they were given up, as far as that
-        concerns offsets before `before`; and whether these are all of them, whatever follows. What a
-        deposed leader's segment says of later offsets is not of the log. An index that cannot be read is
+        concerns offsets before `before`; and from which offset on no marker is of any of these, None if that
+        is not known. What a deposed leader's segment says of later offsets is not of the log. An index that cannot be read is
         added to `doubts`, with the offsets that it concerns; without them it raises."""
         found: list[Aborted] = []
         listed = np.flatnonzero(stretches.rows["flags"] & TXN_INDEX_EMPTY == 0)
@@ -209,14 +209,14 @@ class Store:
                         raise data
                     doubt = self._doubt(stretches, number, data)
                     if doubt.low >= before:
-                        return found, True
+                        return found, each.low
                     doubts.append(doubt)
                     continue
                 more, is_all = aborted_in(data, each.low, before, each.high)
                 found += [Aborted(e.producer_id, e.first_offset, e.last_offset) for e in more]
                 if is_all:
-                    return found, True
-        return found, False
+                    return found, each.high
+        return found, None
 
     def _doubt(self, stretches: Stretches, number: int, error: UnreadableSegment) -> Doubt:
         """What may be of transactions that ended in a stretch whose index cannot be read: of those, too,

@@ -116,11 +116,12 @@ class StoredPartitions:
         it lacks. What cannot be told is added to the doubts."""
         assert self._store is not None
         covering = self.covered(where, low, 1 << 62)
-        found, is_all = self._store.aborted(covering, high, doubts)
+        found, all_before = self._store.aborted(covering, high, doubts)
         if self._brokers is not None:
             ends = [begin for begin, _, before in covering.gaps(low, covering.high) if before]
-            for end in ends if is_all else (*ends, covering.high):
-                found += self._aborted_across(self._brokers, where, end)
+            for end in (*ends, covering.high):
+                if all_before is None or end < all_before:
+                    found += self._aborted_across(self._brokers, where, end)
         return found
 
     # Without brokers

@@ -287,9 +287,9 @@ def test_markers_of_a_deposed_leader_are_not_the_logs(tmp_path: Path) -> None:
     index = b"".join(ENTRY.pack(VERSION, *each) for each in aborted)
     data = LogSegmentData(b"records", b"", b"", index, b"", b"")
     store.storage.copy_segment(replace(theirs, size_bytes=7), data)
-    assert store.aborted(stretch(theirs, 0, 10), 10) == ([Aborted(7, 2, 5)], False)
+    assert store.aborted(stretch(theirs, 0, 10), 10) == ([Aborted(7, 2, 5)], None)
     both = [Aborted(7, 2, 5), Aborted(8, 6, 15)]
-    assert store.aborted(stretch(theirs, 0, 20), 20) == (both, False)
+    assert store.aborted(stretch(theirs, 0, 20), 20) == (both, None)
 
 
 def test_markers_are_read_up_to_where_they_say_that_nothing_later_matters(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_markers_are_read_up_to_where_they_say_that_nothing_later_matters(tmp_pa
         store.storage.copy_segment(made, data)
         segments.append(made)
     stretches = cover(columns(*segments), ONE_EPOCH, 0, 1000)
-    found, is_all = store.aborted(stretches, 20)
-    assert (found, is_all) == ([Aborted(7, at, at + 5) for at in (0, 10)], True)
-    found, is_all = store.aborted(stretches, 10_000)
-    assert (len(found), is_all) == (100, False)
+    found, all_before = store.aborted(stretches, 20)
+    assert (found, all_before) == ([Aborted(7, at, at + 5) for at in (0, 10)], 30)
+    found, all_before = store.aborted(stretches, 10_000)
+    assert (len(found), all_before) == (100, None)

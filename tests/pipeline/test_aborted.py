@@ -1,0 +1,69 @@
+"""Which transactions a query asks for: as far as what is read may be of one that was aborted, and no further."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from odradek.pipeline.errors import PipelineError
+from odradek.storage.log.transaction_index import ENTRY, VERSION
+from odradek.storage.tiered.object_names import segment_key
+from odradek.storage.tiered.remote_storage import IndexType
+from tests.pipeline.test_query import (
+    COMMITTED,
+    HOW,
+    ONLY,
+    listing_transactions,
+    nothing_denied,
+    query,
+    unreadable,
+)
+from tests.pipeline.test_store import World, segment
+from tests.pipeline.virtual_leader import VirtualLeader
+
+__all__ = ["nothing_denied"]  # a fixture for each test here, too
+
+
+@HOW
+def test_batches_as_rows_need_no_transaction_index(how: str, kind: type[PipelineError]) -> None:
+    """Aborted ones are among them."""
+    world, segments = listing_transactions(3)
+    unreadable(world, segments[1], IndexType.TRANSACTION, how)
+    asked = query(world, rows="batches", **COMMITTED)
+    ranges = asked.ranges()
+    world.asked()
+    plan = asked.plan(ranges)
+    assert ([(each.low, each.high) for each in plan.pieces], plan.aborted) == ([(0, 30)], {})
+    suffix = IndexType.TRANSACTION.value
+    assert not [key for _, key in world.objects.bucket.requests if key.endswith(suffix)]
+
+
+class Asked(VirtualLeader):
+    """It says what it was asked for."""
+
+    def __init__(self, *partitions: tuple[int, int]) -> None:
+        super().__init__(*partitions)
+        self.fetched: list[int] = []
+
+    def fetch(self, where: Any, offset: int, **options: Any) -> Any:
+        self.fetched.append(offset)
+        return super().fetch(where, offset, **options)
+
+
+def test_leaders_are_asked_how_transactions_ended_as_far_as_that_matters() -> None:
+    """The store lacks 10 to 19 and 30 to 39; an index says that nothing was open at offset 26."""
+    world, leader = World(), Asked((0, 60))
+    segments = [
+        replace(segment(number, first, first + 9), txn_index_empty=False)
+        for number, first in enumerate((0, 20, 40))
+    ]
+    world.has(*segments)
+    for each in segments:
+        world.objects.put(segment_key(each, IndexType.TRANSACTION.value), [b""])
+    entry = ENTRY.pack(VERSION, 7, 22, 25, 26)
+    world.objects.put(segment_key(segments[1], IndexType.TRANSACTION.value), [entry])
+    with leader.reachable():
+        for high, offsets in ((5, [10]), (26, [10]), (27, [10, 30, 50])):
+            leader.fetched.clear()
+            query(world, leader, **COMMITTED).plan({ONLY: (0, high)})
+            assert leader.fetched == offsets
