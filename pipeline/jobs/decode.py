@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from odradek.pipeline.errors import BadOption
 from odradek.pipeline.schemas.registry import load_schemas
 from odradek.pipeline.schemas.values import ValueDecoder
 from odradek.seams.values import value_class
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 DECODED, ERROR = "decoded", "error"
 """The columns that are added."""
+_MADE = "_made"
+"""One that has both, for a while."""
 
 
 @value_class
@@ -46,12 +49,18 @@ def decoded(
     frame: DataFrame, decoding: Decoding, *, column: str = "value", fail: bool = False
 ) -> DataFrame:
     """The frame with `decoded`, a struct, and `error`, which says why that is null where there is a value.
-    With `fail` the first such value ends the query, by its topic, partition and offset."""
+    With `fail` the first such value ends the query, by its topic, partition and offset. Raises BadOption where the
+    frame has columns of these names, and what `Decoding.decoder` raises."""
     import pyarrow as pa
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    if twice := [name for name in frame.columns if name.lower() in (DECODED, ERROR, _MADE)]:
+        raise BadOption(
+            f"the frame has columns already that are called {', '.join(twice)}: rename them before"
+            " (withColumnRenamed)"
+        )
     decoder = decoding.decoder()
     made = pa.schema([(DECODED, decoder.kind), (ERROR, pa.string())])
 
@@ -60,9 +69,9 @@ def decoded(
 
     made_type = from_arrow_schema(made, prefer_timestamp_ntz=True)
     as_columns = arrow_udf(decode, made_type, ArrowUDFType.SCALAR)
-    frame = frame.withColumn("_made", as_columns(f.col(column)))
-    error, found = f.col(f"_made.{ERROR}"), f.col(f"_made.{DECODED}")
+    frame = frame.withColumn(_MADE, as_columns(f.col(column)))
+    error, found = f.col(f"{_MADE}.{ERROR}"), f.col(f"{_MADE}.{DECODED}")
     if fail:
         where = f.format_string("%s-%d, offset %d: %s", "topic", "partition", "offset", error)
         found = f.when(error.isNull(), found).otherwise(f.raise_error(where))
-    return frame.withColumns({DECODED: found, ERROR: error}).drop("_made")
+    return frame.withColumns({DECODED: found, ERROR: error}).drop(_MADE)

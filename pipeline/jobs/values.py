@@ -69,14 +69,19 @@ def _columns(schema: str) -> StructType:
 
 
 def columns_of_good(frame: DataFrame) -> DataFrame:
-    """Of records that were decoded: their columns in place of the value."""
+    """Of records that were decoded: their columns in place of the value. They may be called as what makes way for
+    them is. Raises BadOption where they are called as another column of the table."""
     if DECODED not in frame.columns:
         return frame.drop(ERROR)
     kind = cast("StructType", frame.schema[DECODED].dataType)
-    taken = {name.lower() for name in (*frame.columns, "date", "hour", *OF_BATCH)} - {"value"}
+    kept = [name for name in frame.columns if name not in ("value", ERROR, DECODED)]
+    taken = {name.lower() for name in (*kept, "date", "hour", *OF_BATCH)}
     if twice := [name for name in kind.fieldNames() if name.lower() in taken]:
-        raise BadOption(f"values have columns that the table has already: {', '.join(twice)}")
-    return frame.drop("value", ERROR).select("*", f"{DECODED}.*").drop(DECODED)
+        raise BadOption(
+            f"values have columns that the table has already: {', '.join(twice)}"
+            " (leave them out of the schema, or export the values as string or binary)"
+        )
+    return frame.select(*kept, f"{DECODED}.*")
 
 
 def _with_json(frame: DataFrame, schema: str) -> DataFrame:

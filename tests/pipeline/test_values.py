@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +11,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from odradek.pipeline.errors import BadOption
-from odradek.pipeline.jobs.values import Values
+from odradek.pipeline.jobs.decode import Decoding, decoded
+from odradek.pipeline.jobs.values import Values, columns_of_good
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +38,36 @@ def test_a_value_is_one_json_object_or_a_dead_letter(spark: SparkSession) -> Non
     assert [(each.a, each.s and each.s.t) for each in read] == [
         (1, None), (2, "}{"), (3, None), (None, None), (None, None),
     ]  # fmt: skip
+
+
+def test_a_value_may_have_fields_called_as_what_makes_way_for_them(spark: SparkSession) -> None:
+    value = b'{"error": "none", "decoded": 4, "value": 5, "parsed": 6}'
+    frame = spark.createDataFrame([(7, value)], "offset long, value binary")
+    values = Values("json", "error string, decoded int, value int, parsed int")
+    (row,) = columns_of_good(values.of(frame).where("error is null")).collect()
+    assert row.asDict() == {
+        "offset": 7, "error": "none", "decoded": 4, "value": 5, "parsed": 6
+    }  # fmt: skip
+
+
+def test_no_column_of_a_frame_is_lost_to_one_that_is_added(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    fields = [{"name": name, "type": "int"} for name in ("error", "decoded")]
+    schema = {"type": "record", "name": "r", "fields": fields}
+    (tmp_path / "7.avsc").write_text(json.dumps(schema))
+    frame = spark.createDataFrame([(b"\0\0\0\0\x07\x02\x04",)], "value binary")
+    once = decoded(frame, Decoding(str(tmp_path)))
+    (row,) = once.where("error is null").select("decoded.*").collect()
+    assert row.asDict() == {"error": 1, "decoded": 2}
+    with pytest.raises(BadOption, match="called decoded, error: rename them before"):
+        decoded(once, Decoding(str(tmp_path)))
+
+
+def test_a_value_has_no_fields_called_as_other_columns(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(7, b'{"Offset": 1}')], "offset long, value binary")
+    with pytest.raises(BadOption, match="already: Offset"):
+        columns_of_good(Values("json", "Offset int").of(frame))
 
 
 @pytest.mark.parametrize("schema", ["a", "int", "a integr"])
