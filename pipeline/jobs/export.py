@@ -134,19 +134,19 @@ def _export(
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    table = open_table(spark, job.format, job.out, job.by)
+    turn = turn_of(spark, job.checkpoint_path)
+    table = open_table(spark, job.format, job.out, job.by, turn.confirm)
+    dead_letters = open_table(spark, job.format, job.dead_letters_path, None, turn.confirm)
     checkpoint = Checkpoint(HadoopFiles(spark), job.checkpoint_path)
     options = parse_options(job.options(), streaming=True)
-    turn = turn_of(spark, job.checkpoint_path)
     turn.take()
     try:
         if not checkpoint.exists:
             _check_untouched(table, options, job)
         checkpoint.belongs_to(job.identity())
-        dead_letters = open_table(spark, job.format, job.dead_letters_path, None)
         direct = None
         if (job.format, job.values.kind) == ("parquet", "binary"):
-            direct = direct_export(spark, options, job.out, job.by)
+            direct = direct_export(spark, options, job.out, job.by, turn.confirm)
         writer = BatchWriter(spark, job.values, table, dead_letters, checkpoint, direct)
         course = _Course(options, checkpoint)
         return _run(spark, job, turn, course, writer, on_batch, on_progress)
@@ -172,7 +172,7 @@ def _run(
     def write(frame: object, number: int) -> None:
         turn.confirm()
         offsets = course.offsets_of(number)
-        batch = writer.write(frame, number, offsets, turn.confirm)  # type: ignore[arg-type]
+        batch = writer.write(frame, number, offsets)  # type: ignore[arg-type]
         done.append(batch)
         course.has(batch)
         on_batch(batch)

@@ -10,17 +10,18 @@ written before, of which nothing is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.decoding.schema import GAP
 from odradek.pipeline.errors import GAP_FOUND
+from odradek.pipeline.jobs.attempts import Batch
 from odradek.pipeline.jobs.checkpoint import Checkpoint
 from odradek.pipeline.jobs.decode import DECODED, ERROR
 from odradek.pipeline.jobs.direct_export import DirectExport
-from odradek.pipeline.jobs.tables import Batch, Table
+from odradek.pipeline.jobs.tables import Table
 from odradek.pipeline.jobs.values import Values, columns_of_good
 from odradek.seams.values import value_class
 
@@ -70,10 +71,9 @@ class BatchWriter:
         frame: DataFrame,
         number: int,
         offsets: Mapping[TopicPartition, tuple[int, int]],
-        confirm: Callable[[], None],
     ) -> ExportBatch:
-        """The batch with these offsets, from the first on, before the second. `confirm` raises if another run has the
-        turn. Raises what Spark raises."""
+        """The batch with these offsets, from the first on, before the second. Raises what Spark raises, and
+        PipelineError."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -82,7 +82,7 @@ class BatchWriter:
             try:
                 if self._direct is not None:
                     ids = self._checkpoint.ends(number).topic_ids
-                    written = self._direct.write(frame.schema, batch, ids, confirm)
+                    written = self._direct.write(frame.schema, batch, ids)
                     return _told(batch, written, 0, 0)
                 return self._at_once(frame, batch)
             except (PySparkException, Py4JJavaError) as error:

@@ -40,6 +40,16 @@ class HadoopFiles:
                 return []
             return [entry.getPath().getName() for entry in files.listStatus(at)]
 
+    def below(self, directory: str) -> list[str]:
+        """The files in a directory and those that it has, as paths from there; without what is hidden."""
+        with _told(directory, "listed"):
+            files, at = self._at(directory)
+            begin = len(files.makeQualified(at).toUri().getPath()) + 1
+            found, entries = [], files.listFiles(at, True)
+            while entries.hasNext():
+                found.append(str(entries.next().getPath().toUri().getPath())[begin:])
+        return [path for path in found if not any(name[0] in "_." for name in path.split("/"))]
+
     def read(self, path: str) -> str:
         with _told(path, "read"):
             files, at = self._at(path)
@@ -85,6 +95,30 @@ class HadoopFiles:
         with _told(path, "written"):
             files, at = self._at(path)
             _fill(files.create(at, True), text)
+
+    def make(self, directory: str) -> None:
+        """With those above it; no error if it is there."""
+        with _told(directory, "made"):
+            files, at = self._at(directory)
+            if not files.mkdirs(at):
+                raise FilesUnavailable(f"{directory} could not be made: {HELP}")
+
+    def move(self, file: str, directory: str) -> bool:
+        """Into a directory that is there, where nothing has its name; False if there is no such file."""
+        from py4j.protocol import Py4JJavaError
+
+        with _told(file, "moved"):
+            files, at = self._at(file)
+            _, to = self._at(f"{directory}/{at.getName()}")
+            try:
+                if files.rename(at, to):
+                    return True
+            except Py4JJavaError:
+                if files.exists(at):
+                    raise
+            if files.exists(at):
+                raise FilesUnavailable(f"{file} could not be moved to {directory}: {HELP}")
+            return False
 
     def remove(self, directory: str) -> None:
         """With all that is in it; no error if there is none."""

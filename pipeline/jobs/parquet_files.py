@@ -2,7 +2,7 @@
 
 Spark would have each record as a row in its JVM between the two, which takes four times what all else takes. A
 task writes where nobody looks, files of names that no other attempt has; the driver moves those of the
-attempts that count (`direct_export.py`).
+attempts that count (`attempts.py`).
 
 A reader finds what Spark would have written: a directory for each topic and date, in UTC, and the same columns.
 """

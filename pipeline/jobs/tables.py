@@ -2,21 +2,20 @@
 
 A batch may be made again: its driver died before Spark noted that it was done. What an attempt has left need
 not be what the next one makes: offsets may be gone meanwhile, or values have another schema. So all of it goes.
-Parquet has files of a batch in directories of its own, which are removed first: the batch is under way as
-long as they lack. Delta replaces the rows in one commit.
+Parquet has files of a batch in directories of its own, into which the driver moves them once they are whole
+(`attempts.py`). Delta replaces the rows in one commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from odradek.pipeline.brokers import TopicPartition
 from odradek.pipeline.errors import BadOption
+from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged
 from odradek.pipeline.jobs.hadoop_files import HadoopFiles
 from odradek.seams.clock import RealClock
-from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,26 +41,6 @@ WITHOUT_DICTIONARY = {
 """Columns whose values hardly ever come twice."""
 
 
-@value_class
-class Batch:
-    """The `number`th of the `export` that is so called in its checkpoint; `offsets` are those that it is
-    about, from the first on, before the second."""
-
-    export: str
-    number: int
-    offsets: Mapping[TopicPartition, tuple[int, int]]
-
-
-def directory_of(batch: Batch) -> str:
-    """Of its own, in Parquet."""
-    return f"export={batch.export}/batch={batch.number}"
-
-
-def staged_of(batch: Batch) -> str:
-    """Where tasks have put what is not in the table yet (`direct_export.py`)."""
-    return f"_staged-{batch.export}/batch={batch.number}"
-
-
 class Table(Protocol):
     """What batches are written to. `by` is one of PARTITIONINGS; None is for dead letters, which may be of
     several exports of the same topics."""
@@ -80,11 +59,14 @@ class Table(Protocol):
 
 
 class ParquetTable:
-    def __init__(self, spark: SparkSession, out: str, by: str | None) -> None:
+    def __init__(
+        self, spark: SparkSession, out: str, by: str | None, confirm: Callable[[], None]
+    ) -> None:
         self._spark = spark
         self._files = HadoopFiles(spark)
         self._out = out
         self._by = by
+        self._attempts = Attempts(self._files, out, _directories(by), confirm)
 
     def exists(self) -> bool:
         return any(not name.startswith(("_", ".")) for name in self._files.names(self._out))
@@ -93,30 +75,27 @@ class ParquetTable:
         return self._spark.read.parquet(self._out)
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
-        frame = _with_batch(_with_directories(frame, self._by), batch)
-        writer = (
-            frame.write.mode("overwrite")
-            .options(**WITHOUT_DICTIONARY)
-            .option("partitionOverwriteMode", "dynamic")
-            .partitionBy(*_directories(self._by), *OF_BATCH)
-        )
-        with _unless_chosen(frame.sparkSession, UNLESS_CHOSEN):
-            writer.parquet(self._out)
+        with self._attempts.begun(batch) as directory:
+            self._attempts.place(self._staged(frame, batch, directory))
 
     def replace(self, frame: DataFrame | None, batch: Batch) -> None:
-        self._files.take_away(f"{self._out}/{staged_of(batch)}")
-        above = [self._out]
-        for name in _directories(self._by):
-            above = [
-                f"{each}/{child}"
-                for each in above
-                for child in self._files.names(each)
-                if child.startswith(f"{name}=")
-            ]
-        for each in above:
-            self._files.remove(f"{each}/{directory_of(batch)}")
-        if frame is not None:
-            self.write(frame, batch)
+        self._attempts.end_former(batch)
+        if frame is None:
+            self._attempts.replace((), batch)
+            return
+        with self._attempts.begun(batch) as directory:
+            self._attempts.replace(self._staged(frame, batch, directory), batch)
+
+    def _staged(self, frame: DataFrame, batch: Batch, directory: str) -> list[Staged]:
+        frame = _with_batch(_with_directories(frame, self._by), batch)
+        writer = frame.write.mode("append").options(**WITHOUT_DICTIONARY)
+        writer = writer.partitionBy(*_directories(self._by), *OF_BATCH)
+        with _unless_chosen(frame.sparkSession, UNLESS_CHOSEN):
+            writer.parquet(directory)
+        return [
+            Staged(f"{directory}/{path}", path.rpartition("/")[0])
+            for path in self._files.below(directory)
+        ]
 
 
 VERSIONS_A_BATCH = 1 << 42
@@ -129,7 +108,9 @@ class DeltaTable:
     is a later version, by the time: what a driver that stood still meanwhile had begun to write before is refused
     by Delta."""
 
-    def __init__(self, spark: SparkSession, out: str, by: str | None) -> None:
+    def __init__(
+        self, spark: SparkSession, out: str, by: str | None, confirm: Callable[[], None]
+    ) -> None:
         self._spark = spark
         self._files = HadoopFiles(spark)
         self._out = out
@@ -190,15 +171,22 @@ NEEDED_CLASSES = {"delta": "io.delta.tables.DeltaTable"}
 """Of packages that Spark has not by itself."""
 
 
-def open_table(spark: SparkSession, format: str, out: str, by: str | None) -> Table:
-    """Raises BadOption where Spark has not what the format needs."""
+def open_table(
+    spark: SparkSession,
+    format: str,
+    out: str,
+    by: str | None,
+    confirm: Callable[[], None] = lambda: None,
+) -> Table:
+    """`confirm` raises PipelineError if another driver has the turn. Raises BadOption where Spark has not what the
+    format needs."""
     needed = NEEDED_CLASSES.get(format)
     if needed is not None and not _has_class(spark, needed):
         raise BadOption(
             f"Spark has no package for {format}: name one for this Spark with"
             " --conf spark.jars.packages=…, and its extension (docs/pipeline.md)"
         )
-    return FORMATS[format](spark, out, by)
+    return FORMATS[format](spark, out, by, confirm)
 
 
 def _has_class(spark: SparkSession, name: str) -> bool:

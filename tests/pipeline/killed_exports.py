@@ -1,11 +1,12 @@
 """Exports whose driver, executors and Python workers are killed at random: every offset exactly once all the same.
 
-    python -m tests.pipeline.killed_exports --kills 50 --seed 1
+    python -m tests.pipeline.killed_exports --kills 50 --seed 1 [--by-spark]
 
 A standalone Spark of two workers exports a tiered topic in small batches, over and over. At moments that
 the seed draws, something of it dies by SIGKILL: the driver, with its JVM, and the next run goes on; or an
 executor, or the Python that reads in one, and Spark does. Whenever an export has come to the end there is
 more to export. In the end nothing is killed any more, and the output is held against what was produced.
+With `--by-spark` it is Spark that writes the Parquet, and not the tasks themselves.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ TIERED = {
 }
 RECORDS_AT_ONCE = 20_000
 OFFSETS_A_BATCH = 4_000
+BY_SPARK = ("--conf", "spark.sql.files.maxRecordsPerFile=1000000")
+"""A setting that our own tasks do not heed."""
 VICTIMS = ("driver", "driver", "executor", "executor", "python worker")
 BATCHES_BETWEEN = (0, 0, 1, 1, 2)
 START_SECONDS, END_SECONDS = 300.0, 900.0
@@ -105,7 +108,15 @@ class Export:
 class Killing:
     """See the module. `killed` counts who was, `given_up` the runs that Spark ended for it."""
 
-    def __init__(self, cluster: SparkCluster, broker: Broker, directory: Path, seed: int) -> None:
+    def __init__(
+        self,
+        cluster: SparkCluster,
+        broker: Broker,
+        directory: Path,
+        seed: int,
+        more: Sequence[str] = (),
+    ) -> None:
+        """`more` are arguments of every run."""
         self._cluster = cluster
         # Numbers say which offsets they have; and no batch is larger than a segment may be.
         config = {"enable.idempotence": True, "batch.size": 50_000, "linger.ms": 5}
@@ -120,7 +131,7 @@ class Killing:
         self._arguments = [
             "--topic", TOPIC, "--bootstrap", broker.bootstrap, "--tiered", str(directory / "tier"),
             "--out", str(self.out), "--offsets-a-batch", str(OFFSETS_A_BATCH), "--json",
-            "--option", "maxBytesPerTask=60000", *cluster.arguments,
+            "--option", "maxBytesPerTask=60000", *cluster.arguments, *more,
         ]  # fmt: skip
 
     def run(self, victims: Iterable[str]) -> None:
@@ -234,21 +245,23 @@ def value(number: int) -> bytes:
 
 
 @contextmanager
-def exporting(cluster: SparkCluster, directory: Path, seed: int) -> Iterator[Killing]:
+def exporting(
+    cluster: SparkCluster, directory: Path, seed: int, more: Sequence[str] = ()
+) -> Iterator[Killing]:
     """A broker with a tiered topic, and nothing exported yet."""
     with Broker(configs=QUICK, tiered=directory / "tier") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for made in admin.create_topics([NewTopic(TOPIC, PARTITIONS, config=TIERED)]).values():
             made.result(30)
-        yield Killing(cluster, broker, directory, seed)
+        yield Killing(cluster, broker, directory, seed, more)
 
 
 @contextmanager
-def killing(directory: Path, seed: int) -> Iterator[Killing]:
+def killing(directory: Path, seed: int, more: Sequence[str] = ()) -> Iterator[Killing]:
     """The same, with a cluster of two workers."""
     with (
         spark_cluster(directory / "spark") as cluster,
-        exporting(cluster, directory, seed) as run,
+        exporting(cluster, directory, seed, more) as run,
     ):
         yield run
 
@@ -257,6 +270,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--by-spark", action="store_true", help="Spark writes the Parquet")
     parser.add_argument("--directory", type=Path, help="an empty one, to look at afterwards")
     args = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(message)s")
@@ -264,7 +278,7 @@ def main() -> None:
     victims = random.Random(args.seed).choices(VICTIMS, k=args.kills)
     with (
         nullcontext(args.directory) if args.directory else tempfile.TemporaryDirectory() as where,
-        killing(Path(where), args.seed) as run,
+        killing(Path(where), args.seed, BY_SPARK if args.by_spark else ()) as run,
     ):
         began = time.monotonic()
         run.run(victims)

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from odradek.pipeline.brokers import TopicPartition
-from odradek.pipeline.jobs.tables import Batch, open_table
+from odradek.pipeline.jobs.attempts import Batch
+from odradek.pipeline.jobs.tables import open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,20 +1,21 @@
-"""Exports whose tasks write the files: the table that Spark would make, once, wherever the driver dies."""
+"""Exports whose tasks write the files, and those whose Spark does: one table, once, wherever the driver dies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 
 from odradek.pipeline.errors import PipelineError
+from odradek.pipeline.jobs.attempts import Attempts, Batch, Staged
 from odradek.pipeline.jobs.direct_export import DirectExport, direct_export
 from odradek.pipeline.jobs.export import ExportJob, export
-from odradek.pipeline.jobs.parquet_files import Placed
-from odradek.pipeline.jobs.tables import Batch, ParquetTable, staged_of
+from odradek.pipeline.jobs.hadoop_files import HadoopFiles
+from odradek.pipeline.jobs.tables import ParquetTable
 from odradek.pipeline.options import parse_options
 from odradek.testing import Broker
 
@@ -138,63 +139,74 @@ def test_what_tasks_do_not_heed_is_left_to_spark(
             assert direct_export(spark, options, str(tmp_path), "date") is None
 
 
+@pytest.mark.parametrize("given", [{}, BY_SPARK], ids=["tasks write", "spark writes"])
 def test_where_the_driver_dies_before_all_files_are_moved(
-    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    broker: Broker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, str],
 ) -> None:
-    move, left = DirectExport._move, []
+    place, left = Attempts.place, []
 
-    def part(self: DirectExport, written: list[Placed], batch: Batch) -> None:
-        if batch.number == 1:
-            move(self, written[: len(written) // 2], batch)
-            rest = tmp_path / staged_of(batch)
-            left.extend((each, each.read_bytes()) for each in rest.iterdir())
+    def part(self: Attempts, staged: Iterable[Staged]) -> None:
+        files = list(staged)
+        is_second = "/batch=1" in files[0].directory
+        place(self, files[: len(files) // 2] if is_second else files)
+        if is_second:
+            left.extend((Path(each.file), b"") for each in files[len(files) // 2 :])
             raise OSError("the driver dies")
-        move(self, written, batch)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(DirectExport, "_move", part)
-        with pytest.raises(PipelineError):
-            export(spark, job(broker, tmp_path))
-    assert list(tmp_path.rglob("topic=*/**/batch=1/*.parquet"))
-    assert left
-    for file, data in left:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(data)
-    assert [each.number for each in export(spark, job(broker, tmp_path))] == [1, 2]
+    with settings(spark, given):
+        with monkeypatch.context() as patch:
+            patch.setattr(Attempts, "place", part)
+            with pytest.raises(PipelineError):
+                export(spark, job(broker, tmp_path))
+        assert list(tmp_path.rglob("topic=*/**/batch=1/*.parquet"))
+        assert left
+        for file, data in left:  # which the kernel would not have let it remove
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+        assert [each.number for each in export(spark, job(broker, tmp_path))] == [1, 2]
     found = offsets(spark, tmp_path)
     assert found == [(partition, offset) for partition in (0, 1) for offset in range(150)]
-    assert not list(tmp_path.glob("_staged-*/**/*.parquet"))
+    assert not list(tmp_path.glob("_staged-*"))
 
 
-@pytest.mark.parametrize(
-    ("stood_at", "said"), [("before the job", "could not be written"), ("after it", "one run may")]
-)
+def test_a_move_finds_its_file_or_says_that_it_is_gone(spark: SparkSession, tmp_path: Path) -> None:
+    files, to = HadoopFiles(spark), tmp_path / "a" / "b"
+    files.make(str(to))
+    files.make(str(to))
+    (tmp_path / "file").write_text("x")
+    assert files.move(str(tmp_path / "file"), str(to))
+    assert (to / "file").read_text() == "x"
+    assert not files.move(str(tmp_path / "file"), str(to))
+    for hidden in (".file.crc", "_SUCCESS"):
+        (to / hidden).touch()
+    assert files.below(str(tmp_path)) == ["a/b/file"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("given", [{}, BY_SPARK], ids=["tasks write", "spark writes"])
 def test_a_driver_that_comes_back_adds_nothing(
     spark: SparkSession,
     broker: Broker,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    stood_at: str,
-    said: str,
+    given: dict[str, str],
 ) -> None:
-    """It stood still, and another has made the batch again meanwhile."""
-    move, write = DirectExport._move, DirectExport.write
+    """It stood still before it moved the first file, and another has made the batch again meanwhile."""
+    move, batches = HadoopFiles.move, []
 
-    def others_turn(batch: Batch) -> None:
-        ParquetTable(spark, str(tmp_path), "date").replace(None, batch)
+    def after_others_turn(self: HadoopFiles, file: str, directory: str) -> bool:
+        export, number = directory.rpartition("/export=")[2].split("/batch=")
+        batches.append(int(number))
+        other = ParquetTable(spark, str(tmp_path), "date", lambda: None)
+        other.replace(None, Batch(export, int(number), {}))
+        return move(self, file, directory)
 
-    def before(self: DirectExport, schema: Any, batch: Batch, ids: Any, confirm: Any) -> int:
-        return write(self, schema, batch, ids, lambda: others_turn(batch))
-
-    def after(self: DirectExport, written: list[Placed], batch: Batch) -> None:
-        others_turn(batch)
-        move(self, written, batch)
-
-    with monkeypatch.context() as patch:
-        if stood_at == "before the job":
-            patch.setattr(DirectExport, "write", before)
-        else:
-            patch.setattr(DirectExport, "_move", after)
-        with pytest.raises(PipelineError, match=said):
-            export(spark, job(broker, tmp_path))
+    monkeypatch.setattr(HadoopFiles, "move", after_others_turn)
+    with settings(spark, given), pytest.raises(PipelineError, match="only one run may write to it"):
+        export(spark, job(broker, tmp_path))
+    assert batches == [0]
     assert not list(tmp_path.rglob("*.parquet"))
