@@ -169,6 +169,9 @@ class _File:
         )
 
     def add(self, part: pa.RecordBatch) -> None:
+        """It waits in memory of its own: a part of a table keeps all of it, and a decoder's columns have room for
+        what they might have come to, which it fills again once they are gone."""
+        part = pa.ipc.read_record_batch(part.serialize(), part.schema)
         self.records += part.num_rows
         self.waiting_bytes += part.nbytes
         self._waiting.append(part)

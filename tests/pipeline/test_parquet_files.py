@@ -13,7 +13,9 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
 from odradek.pipeline.decoding.arrow_schema import GAPS, arrow_schema  # noqa: E402
+from odradek.pipeline.decoding.batches import decoder_of  # noqa: E402
 from odradek.pipeline.decoding.schema import COLUMNS, GAP  # noqa: E402
+from odradek.pipeline.decoding.wanted import Wanted  # noqa: E402
 from odradek.pipeline.errors import GAP_FOUND, FilesUnavailable, PipelineError  # noqa: E402
 from odradek.pipeline.jobs import parquet_files  # noqa: E402
 from odradek.pipeline.jobs.parquet_files import (  # noqa: E402
@@ -22,6 +24,7 @@ from odradek.pipeline.jobs.parquet_files import (  # noqa: E402
     Staging,
     write_task,
 )
+from odradek.protocol.records.records import Record, build_batch  # noqa: E402
 
 HOUR = 3_600_000
 MIDNIGHT = int(datetime(2026, 3, 1, tzinfo=UTC).timestamp() * 1000)
@@ -120,6 +123,37 @@ def test_what_waits_in_all_directories_is_bounded(
     assert len(placed) == 40
     assert sorted(each for rows in offsets(placed).values() for each in rows) == [*range(2000)]
     assert max(pq.ParquetFile(each.file).num_row_groups for each in placed) > 1
+
+
+@pytest.mark.parametrize("partitioning", [(), ("date",)])
+def test_what_waits_keeps_no_more_than_itself(
+    tmp_path: Path, partitioning: tuple[str, ...]
+) -> None:
+    """Of tables that are large a few records are of another day, or a few are all that a decoder has kept."""
+    staging = Staging(str(tmp_path), partitioning, "snappy")
+    with StagedFiles(staging) as files:
+        before = pa.total_allocated_bytes()
+        for number in range(20):
+            if partitioning:
+                large = table(*[MIDNIGHT] * 99, MIDNIGHT - 1, first=900)
+                files.add(large)
+                files._files["topic=events/date=2026-03-01"].flush()
+                del large
+            else:
+                for each in _few_of_many(number):
+                    files.add(each)
+        waiting = sum(each.waiting_bytes for each in files._files.values())
+        assert 0 < waiting < 50_000
+        assert pa.total_allocated_bytes() - before < 2 * waiting + 500_000
+        files.end()
+
+
+def _few_of_many(number: int) -> Any:
+    """As they are decoded: two records of a log of a hundred."""
+    records = [Record(-1, MIDNIGHT, b"k", b"v" * 1000) for _ in range(100)]
+    log = bytes(build_batch(records, base_offset=100 * number))
+    low = 100 * number + 50
+    return decoder_of(Wanted("events", 7, COLUMNS, low, low + 2), "it").feed(log)
 
 
 def test_not_more_files_are_open_than_a_number(
